@@ -1,0 +1,111 @@
+"""Which loop each node runs in, and how often its body runs.
+
+A frame begins at its Enter nodes and ends at its Exit nodes; every node in between
+runs once per iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.graph import (
+    ENTER_OPS,
+    EXIT_OPS,
+    MERGE_OPS,
+    TRIP_COUNT_GUESS,
+    Frame,
+    Node,
+)
+
+
+def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None, ...]:
+    """Return the innermost frame of every node.
+
+    A node without inputs in a frame (a constant with a control edge from the loop's
+    pivot) is in the frame of that control edge.
+    """
+    frames: list[Frame | None] = [None] * len(nodes)
+    if not any(node.op in ENTER_OPS for node in nodes):
+        return tuple(frames)
+    trip_counts = _trip_counts(nodes)
+    known: dict[tuple[str, Frame | None], Frame] = {}
+    for i in order:
+        node = nodes[i]
+        outer = _deepest(frames[source] for source in _sources(node))
+        if node.op in ENTER_OPS:
+            name = node.proto.attr["frame_name"].s.decode()
+            count = trip_counts.get(name, TRIP_COUNT_GUESS)
+            frames[i] = known.setdefault((name, outer), Frame(name, outer, count))
+        elif node.op in EXIT_OPS:
+            frames[i] = outer.parent if outer else None
+        else:
+            frames[i] = outer
+    return tuple(frames)
+
+
+def _sources(node: Node) -> list[int]:
+    return [port.node for port in node.inputs] + list(node.controls)
+
+
+def _depth(frame: Frame | None) -> int:
+    return 0 if frame is None else 1 + _depth(frame.parent)
+
+
+def _deepest(frames: object) -> Frame | None:
+    deepest: Frame | None = None
+    for frame in frames:  # type: ignore[attr-defined]
+        if frame is not None and _depth(frame) > _depth(deepest):
+            deepest = frame
+    return deepest
+
+
+def _trip_counts(nodes: Sequence[Node]) -> dict[str, float]:
+    """Read counts from loops whose condition is `counter < constant`.
+
+    The counter is assumed to start at 0 and to step by 1, as tf.while_loop's own
+    counters and tf.range loops do. Several bounds (maximum_iterations beside the
+    user's) are joined by LogicalAnd: the smallest holds.
+    """
+    counts: dict[str, float] = {}
+    for node in nodes:
+        if node.op != "LoopCond":
+            continue
+        bounds = _constant_bounds(nodes, node.inputs[0].node)
+        frame = _frame_name_above(nodes, node)
+        if bounds and frame is not None:
+            counts[frame] = max(1.0, min(bounds))
+    return counts
+
+
+def _constant_bounds(nodes: Sequence[Node], condition: int) -> list[float]:
+    node = nodes[condition]
+    if node.op in ("LogicalAnd", "Identity"):
+        return [b for p in node.inputs for b in _constant_bounds(nodes, p.node)]
+    if node.op != "Less":
+        return []
+    bound = nodes[node.inputs[1].node]
+    while bound.op in ENTER_OPS or bound.op == "Identity":
+        bound = nodes[bound.inputs[0].node]
+    if bound.op != "Const":
+        return []
+    value = tensor_util.MakeNdarray(bound.proto.attr["value"].tensor)
+    return [float(value)] if value.size == 1 else []
+
+
+def _frame_name_above(nodes: Sequence[Node], node: Node) -> str | None:
+    """Walk from LoopCond to the Enter that feeds the counter's Merge."""
+    seen: set[int] = set()
+    waiting = [node.index]
+    while waiting:
+        i = waiting.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        current = nodes[i]
+        if current.op in ENTER_OPS:
+            return str(current.proto.attr["frame_name"].s.decode())
+        ports = current.inputs[:1] if current.op in MERGE_OPS else current.inputs
+        waiting.extend(port.node for port in ports)
+    return None

@@ -1,0 +1,255 @@
+"""The plan: a dtype for every slot, with the reason and the cost terms.
+
+Prints, sorts, filters and serializes itself; is made by `assignment` and carried out by
+`rewriting`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from grappler_pass.type_slots import Slot
+
+
+class Cause(enum.Enum):
+    """Why a slot has its dtype; the value is the sentence `explain` prints."""
+
+    GAIN = "16 bits are faster here, casts included"
+    FORCED = "eligible, and the optimization level does not ask what it costs"
+    COST = "eligible, but float32 is at least as fast, casts included"
+    ISLAND = "eligible, but no matrix product or convolution beside it went low"
+    MARGIN = "the whole plan gains too little to be applied"
+    LEVEL = "the optimization level keeps everything in float32"
+    NOT_REACHED = "no allow op reaches it through clear and infer ops"
+    NOT_LISTED = "the op is in none of the four lists"
+    DENY = "the op is denied in 16 bits"
+    DENY_TAINT = "an infer op fed by a denied op"
+    PRESERVED = "fetched, fed or preserved: its dtype belongs to the caller"
+    BARRIER = "behind the unscaling of gradients"
+    STATE_UPDATE = "part of a variable's update"
+    LIST_ESCAPES = "its tensor list is read where the dtype cannot change"
+    TIED = "tied to a slot that must stay float32"
+    EXCLUDED = "excluded by the user"
+    NO_KERNEL = "no 16-bit kernel on its device"
+    NOT_ADMITTED = "the op's definition does not admit the 16-bit type"
+    CAST = "an existing cast keeps its types"
+    EXACT = "its values must stay exact (integers in float32)"
+    NOT_FLOAT32 = "not float32 in the graph as given"
+    FIXED = "feeds or is a variable, argument or result: the type is fixed"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """A cause, and what is particular to this slot (a list's row, a culprit's name)."""
+
+    cause: Cause
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """Show the sentence, then the detail."""
+        return f"{self.cause.value}: {self.detail}" if self.detail else self.cause.value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """One row of a plan.
+
+    Attributes:
+      slot: what is decided.
+      op: the node's op.
+      dtype: "float32", "bfloat16", "float16" or "float64" after the rewrite.
+      reason: why.
+      seconds_float32: predicted seconds per step at float32 (0 unless the slot is the
+        node's first: a node is priced once).
+      seconds_low: the same at the low dtype; None where it was never an option.
+      cast_seconds: predicted seconds of the casts in front of this node.
+      shape: of the slot's first port; None where unknown.
+      source: where the price comes from: "profile", "roofline", ...
+    """
+
+    slot: Slot
+    op: str
+    dtype: str
+    reason: Reason
+    seconds_float32: float = 0.0
+    seconds_low: float | None = None
+    cast_seconds: float = 0.0
+    shape: tuple[int | None, ...] | None = None
+    source: str = ""
+
+    @property
+    def is_low(self) -> bool:
+        """Tell whether this plan moves the slot to 16 bits."""
+        return self.reason.cause in (Cause.GAIN, Cause.FORCED)
+
+    @property
+    def gain_seconds(self) -> float:
+        """Seconds saved per step by this row; negative where 16 bits cost."""
+        if not self.is_low or self.seconds_low is None:
+            return 0.0
+        return self.seconds_float32 - self.seconds_low - self.cast_seconds
+
+
+_MILLI = 1e3
+_COLUMNS = ("slot", "op", "dtype", "f32 ms", "low ms", "cast ms", "shape", "reason")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A dtype for every floating slot of one graph.
+
+    Attributes:
+      decisions: one per slot, in the graph's node order unless sorted.
+      low_dtype: "bfloat16" or "float16".
+      opt_level: "O0" to "O3".
+      graph: a name for the graph, for people.
+      profile: name of the device profile that priced it.
+      seconds_before: predicted seconds per step in float32.
+      seconds_after: predicted seconds per step under this plan, casts included.
+      casts: casts inserted (a tensor cast for several readers counts once).
+      casts_removed: casts of the given graph that were absorbed.
+    """
+
+    decisions: tuple[Decision, ...]
+    low_dtype: str
+    opt_level: str = "O1"
+    graph: str = ""
+    profile: str = ""
+    seconds_before: float = 0.0
+    seconds_after: float = 0.0
+    casts: int = 0
+    casts_removed: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the graph stays as it was."""
+        return not any(decision.is_low for decision in self.decisions)
+
+    @property
+    def predicted_speedup(self) -> float:
+        """Seconds before over seconds after; 1.0 where nothing is known."""
+        if self.seconds_after <= 0.0:
+            return 1.0
+        return self.seconds_before / self.seconds_after
+
+    def sorted_by_value(self) -> Plan:
+        """Return the plan with the most valuable decisions first."""
+        key: Callable[[Decision], tuple[float, float]] = lambda d: (
+            -d.gain_seconds,
+            -d.seconds_float32,
+        )
+        return dataclasses.replace(
+            self, decisions=tuple(sorted(self.decisions, key=key))
+        )
+
+    def filter(
+        self, *, op: str | None = None, reason: Cause | str | None = None
+    ) -> Plan:
+        """Return the plan with only the rows of this op and this cause.
+
+        Args:
+          op: an op's name, as in the graph.
+          reason: a `Cause`, or its name in any case ("deny", "DENY").
+        """
+        rows: Iterable[Decision] = self.decisions
+        if op is not None:
+            rows = (d for d in rows if d.op == op)
+        if reason is not None:
+            cause = Cause[reason.upper()] if isinstance(reason, str) else reason
+            rows = (d for d in rows if d.reason.cause is cause)
+        return dataclasses.replace(self, decisions=tuple(rows))
+
+    def top(self, count: int) -> Plan:
+        """Return the plan with its `count` most valuable rows."""
+        ranked = self.sorted_by_value()
+        return dataclasses.replace(ranked, decisions=ranked.decisions[:count])
+
+    def summary(self) -> str:
+        """Return one line: converted share, casts, predicted step, main obstacles."""
+        low = sum(d.is_low for d in self.decisions)
+        causes = Counter(
+            d.reason.cause.name.lower() for d in self.decisions if not d.is_low
+        )
+        kept = ", ".join(f"{name} {n}" for name, n in causes.most_common(3))
+        return (
+            f"{self.graph or 'graph'}: {low} of {len(self.decisions)} float slots to "
+            f"{self.low_dtype} ({self.opt_level}, {self.profile or 'no profile'}), "
+            f"{self.casts} casts added, {self.casts_removed} removed; predicted step "
+            f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
+            f"ms ({self.predicted_speedup:.2f}x); kept: {kept or 'nothing'}"
+        )
+
+    def __str__(self) -> str:
+        """Print as a table, summary first."""
+        table = Table(box=None, pad_edge=False, header_style="")
+        for name in _COLUMNS:
+            right = name.endswith(" ms")
+            table.add_column(name, justify="right" if right else "left", no_wrap=True)
+        for decision in self.decisions:
+            table.add_row(*_cells(decision))
+        out = io.StringIO()
+        console = Console(file=out, width=400, color_system=None, markup=False)
+        console.print(table)
+        lines = [line.rstrip() for line in out.getvalue().splitlines()]
+        return "\n".join([self.summary(), *lines])
+
+    def to_json(self) -> str:
+        """Return JSON that `from_json` loads back equal."""
+        fields = dataclasses.asdict(self)
+        fields["decisions"] = [_row_as_json(d) for d in self.decisions]
+        return json.dumps(fields, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Load what `to_json` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        rows = tuple(_row_from_json(row) for row in fields.pop("decisions"))
+        return cls(decisions=rows, **fields)
+
+
+def _row_as_json(decision: Decision) -> dict[str, Any]:
+    row: dict[str, Any] = dataclasses.asdict(decision)
+    row["slot"] = list(decision.slot)
+    row["reason"] = [decision.reason.cause.name, decision.reason.detail]
+    return row
+
+
+def _row_from_json(row: dict[str, Any]) -> Decision:
+    cause, detail = row.pop("reason")
+    shape = row.pop("shape")
+    return Decision(
+        slot=Slot(*row.pop("slot")),
+        reason=Reason(Cause[cause], detail),
+        shape=None if shape is None else tuple(shape),
+        **row,
+    )
+
+
+def _cells(decision: Decision) -> tuple[str, ...]:
+    return (
+        str(decision.slot),
+        decision.op,
+        decision.dtype,
+        _milliseconds(decision.seconds_float32),
+        _milliseconds(decision.seconds_low),
+        _milliseconds(decision.cast_seconds),
+        "?" if decision.shape is None else _shape_text(decision.shape),
+        str(decision.reason),
+    )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * _MILLI:.4f}"
+
+
+def _shape_text(shape: tuple[int | None, ...]) -> str:
+    return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"
