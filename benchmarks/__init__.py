@@ -1,0 +1,1 @@
+"""Measurements of whole models, of the pass itself and of the import time."""

@@ -1,0 +1,71 @@
+"""What is measured: the models with their batch sizes, and the variants.
+
+Nothing here imports TensorFlow, so that the driver stays light; a worker imports
+the module of one model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MODES = ("train", "infer")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model: its module in ``benchmarks.models`` and how it is fed."""
+
+    name: str
+    title: str
+    optimizer: str
+    train_batch: int
+    infer_batch: int
+
+    def batch(self, mode: str) -> int:
+        """Return the batch size of a mode, ``train`` or ``infer``."""
+        return self.train_batch if mode == "train" else self.infer_batch
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a model; ``prepare`` names a function of ``variants.py``."""
+
+    name: str
+    title: str
+    prepare: str = "nothing"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+MODELS = (
+    Entry("resnet50", "ResNet-50", "sgd", 8, 16),
+    Entry("mobilenet_v3", "MobileNetV3", "sgd", 16, 32),
+    Entry("bert", "BERT-like encoder", "adam", 4, 8),
+    Entry("lstm", "LSTM language model", "adam", 16, 32),
+    Entry("wide_deep", "wide & deep", "adam", 1024, 2048),
+    Entry("embedding", "embedding 1M x 64", "sgd", 1024, 1024),
+    Entry("mlp", "MLP", "adam", 256, 512),
+    Entry("tiny_mlp", "tiny MLP", "adam", 32, 32),
+)
+
+_OURS = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
+
+VARIANTS = (
+    Variant("float32", "float32"),
+    Variant("again", "float32 again (A/A)"),
+    Variant("keras", "Keras mixed_bfloat16", "set_keras_policy"),
+    Variant("builtin", "TensorFlow's pass", "switch_on_builtin_pass"),
+    Variant("ours", "tf-amp", "enable_tf_amp", _OURS),
+    Variant("ours_o2", "tf-amp O2", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O2"}),
+    Variant("ours_o3", "tf-amp O3", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O3"}),
+)
+
+DEFAULT_VARIANTS = ("float32", "again", "keras", "builtin", "ours")
+
+
+def entry(name: str) -> Entry:
+    """Return the model called ``name``."""
+    return next(model for model in MODELS if model.name == name)
+
+
+def variant(name: str) -> Variant:
+    """Return the variant called ``name``."""
+    return next(each for each in VARIANTS if each.name == name)

@@ -1,0 +1,60 @@
+"""The two steps that are measured, as ``tf.function`` over tensors kept in memory."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.catalog import Entry
+
+_SEED = 7
+_LEARNING_RATES = {"sgd": 1e-3, "adam": 1e-4}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A traced function with its arguments; calling it runs one step."""
+
+    function: Callable[..., tf.Tensor]
+    arguments: tuple[tf.Tensor, ...]
+
+    def __call__(self) -> tf.Tensor:
+        """Run one step and return the loss, or the outputs of inference."""
+        return self.function(*self.arguments)
+
+
+def build_model(entry: Entry) -> keras.Model:
+    """Return the model of ``entry``, compiled, with the same weights in each process."""
+    keras.utils.set_random_seed(_SEED)
+    module = importlib.import_module(f"benchmarks.models.{entry.name}")
+    model = module.build()
+    model.compile(_optimizer(entry.optimizer), loss=module.loss(), jit_compile=False)
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def step_of(model: keras.Model, entry: Entry, mode: str) -> Step:
+    """Return the step of ``mode``, ``train`` or ``infer``, over one fixed batch."""
+    module = importlib.import_module(f"benchmarks.models.{entry.name}")
+    sample = module.sample(np.random.default_rng(_SEED), entry.batch(mode))
+    inputs, targets = tf.nest.map_structure(tf.constant, sample)
+
+    @tf.function(jit_compile=False)
+    def train(inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        return model.train_step((inputs, targets))["loss"]
+
+    @tf.function(jit_compile=False)
+    def infer(inputs: tf.Tensor) -> tf.Tensor:
+        return model(inputs, training=False)
+
+    return Step(train, (inputs, targets)) if mode == "train" else Step(infer, (inputs,))
+
+
+def _optimizer(name: str) -> keras.optimizers.Optimizer:
+    rate = _LEARNING_RATES[name]
+    if name == "sgd":
+        return keras.optimizers.SGD(rate, momentum=0.0)
+    return keras.optimizers.Adam(rate)
