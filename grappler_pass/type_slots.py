@@ -143,7 +143,7 @@ def _numbered(
     return tuple((numbers.get((a.attr, a.index), NO_SLOT), a.dtype) for a in args)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def op_def_of(op: str) -> op_def_pb2.OpDef | None:
     """Return the registered OpDef, or None: a function call or an op of no library."""
     return op_def_registry.get(op)
@@ -160,7 +160,7 @@ def signature_of(proto: NodeDef) -> Signature:
     return _signature(proto.op, values)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _typing_attrs(op: str) -> tuple[str, ...]:
     """Name the attributes that determine number and dtype of an op's ports."""
     op_def = op_def_of(op)
@@ -221,7 +221,7 @@ def admits(op: str, attr: str, dtype: int) -> bool:
     return not allowed or dtype in allowed
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _allowed_types(op: str, attr: str) -> frozenset[int]:
     op_def = op_def_of(op)
     assert op_def is not None
@@ -249,7 +249,7 @@ def _distinct_attrs(signature: Signature) -> tuple[Arg, ...]:
     return tuple({a.attr: a for a in args}.values())
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def kernel_exists(
     op: str, types: tuple[tuple[str, int], ...], device_type: str
 ) -> bool:
@@ -261,7 +261,7 @@ def kernel_exists(
     )
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _kernels(op: str) -> tuple[tuple[str, dict[str, frozenset[int]]], ...]:
     """Return (device type, allowed types per attribute) of every plain kernel."""
     found = kernels.get_registered_kernels_for_op(op).kernel

@@ -1,0 +1,92 @@
+"""The minimum cut against brute force, its ties, its islands, its limits."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from grappler_pass.assignment import (
+    FLOAT32_SIDE,
+    CastTerm,
+    Problem,
+    islands,
+    minimum_cut,
+)
+
+
+def random_problem(seed: int) -> Problem:
+    draw = random.Random(seed)
+    count = draw.randint(1, 9)
+    sides = [FLOAT32_SIDE, *range(count)]
+
+    def term() -> CastTerm:
+        return CastTerm(
+            producer=draw.choice(sides),
+            readers=frozenset(draw.sample(sides, draw.randint(1, min(4, count)))),
+            up_seconds=draw.choice([0.0, draw.uniform(0, 2)]),
+            down_seconds=draw.choice([0.0, draw.uniform(0, 2)]),
+        )
+
+    return Problem(
+        float32_seconds=[draw.uniform(0, 3) for _ in range(count)],
+        low_seconds=[draw.uniform(0, 3) for _ in range(count)],
+        casts=[term() for _ in range(draw.randint(0, 12))],
+    )
+
+
+def best_seconds(problem: Problem) -> float:
+    count = len(problem.float32_seconds)
+    return min(
+        problem.seconds(low) for low in itertools.product([False, True], repeat=count)
+    )
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_the_cut_costs_what_brute_force_finds(block: int) -> None:
+    for seed in range(60 * block, 60 * (block + 1)):
+        problem = random_problem(seed)
+        found = problem.seconds(minimum_cut(problem))
+        assert found == pytest.approx(best_seconds(problem), rel=1e-6, abs=1e-6), seed
+
+
+def test_a_tie_goes_to_float32() -> None:
+    problem = Problem([1.0, 2.0], [2.0, 1.0], [CastTerm(0, frozenset({1}), 1.0, 1.0)])
+    assert minimum_cut(problem) == (False, False)
+
+
+def test_a_cast_for_three_readers_is_charged_once() -> None:
+    # Each reader gains 1, the shared cast costs 2: worth it only when charged once.
+    term = CastTerm(FLOAT32_SIDE, frozenset({0, 1, 2}), 2.0, 2.0)
+    problem = Problem([1.0] * 3, [0.0] * 3, [term])
+    assert minimum_cut(problem) == (True, True, True)
+    assert problem.seconds((True, True, True)) == 2.0
+
+
+def test_terms_twelve_orders_of_magnitude_apart_do_not_overflow() -> None:
+    term = CastTerm(0, frozenset({1}), 1e-9, 1e-9)
+    problem = Problem([1e3, 1e-9], [0.0, 2e-9], [term])
+    assert minimum_cut(problem)[0]
+
+
+def test_a_hundred_thousand_variables_are_cut_in_seconds() -> None:
+    count = 100_000
+    casts = [CastTerm(v, frozenset({v + 1}), 0.5, 0.5) for v in range(count - 1)]
+    problem = Problem([1.0] * count, [0.9] * count, casts)
+    assert all(minimum_cut(problem))
+
+
+def test_no_variables_give_an_empty_cut() -> None:
+    assert minimum_cut(Problem([], [], [])) == ()
+
+
+def test_a_low_component_without_an_anchor_is_an_island() -> None:
+    casts = [
+        CastTerm(0, frozenset({1}), 1.0, 1.0),
+        CastTerm(2, frozenset({3}), 1.0, 1.0),
+    ]
+    problem = Problem([0.0] * 4, [0.0] * 4, casts)
+    assert islands(problem, (True,) * 4, anchors=[0]) == (2, 3)
+    assert islands(problem, (True, False, True, True), anchors=[0]) == (2, 3)
+    assert islands(problem, (False, True, False, False), anchors=[0]) == (1,)
