@@ -1,0 +1,215 @@
+"""TensorFlow's Grappler C API through ctypes: what the optimizer may ask of an item.
+
+An item pointer is valid only while TensorFlow waits for the optimizer's answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import pathlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import tensorflow as tf
+from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
+
+_T = TypeVar("_T")
+
+
+class GrapplerApiError(RuntimeError):
+    """TensorFlow's Grappler C API is missing or has refused a call."""
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("length", ctypes.c_size_t),
+        ("deallocator", ctypes.c_void_p),
+    )
+
+
+_POINTER = ctypes.c_void_p
+_FLAG = ctypes.c_ubyte
+_INT_OUT = ctypes.POINTER(ctypes.c_int)
+_SIZES = ctypes.POINTER(ctypes.c_size_t)
+_STRINGS = ctypes.POINTER(ctypes.c_void_p)
+_BUFFER = ctypes.POINTER(_Buffer)
+_COUNT_NAMES = (_POINTER, _INT_OUT, _SIZES, _POINTER)
+_LIST_NAMES = (
+    *(_POINTER, _STRINGS, _SIZES),
+    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, _POINTER),
+)
+
+# name: type of the result, types of the arguments.
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "TF_NewStatus": (_POINTER, ()),
+    "TF_DeleteStatus": (None, (_POINTER,)),
+    "TF_GetCode": (ctypes.c_int, (_POINTER,)),
+    "TF_Message": (ctypes.c_char_p, (_POINTER,)),
+    "TF_NewBuffer": (_BUFFER, ()),
+    "TF_DeleteBuffer": (None, (_BUFFER,)),
+    "TF_GetNodesToPreserveListSize": (None, _COUNT_NAMES),
+    "TF_GetNodesToPreserveList": (None, _LIST_NAMES),
+    "TF_GetFetchNodesListSize": (None, _COUNT_NAMES),
+    "TF_GetFetchNodesList": (None, _LIST_NAMES),
+    "TF_NewGraphProperties": (_POINTER, (_POINTER,)),
+    "TF_DeleteGraphProperties": (None, (_POINTER,)),
+    "TF_InferStatically": (None, (_POINTER, _FLAG, _FLAG, _FLAG, _FLAG, _POINTER)),
+    "TF_GetOutputPropertiesListSize": (
+        None,
+        (_POINTER, ctypes.c_char_p, _INT_OUT, _POINTER),
+    ),
+    "TF_GetOutputPropertiesList": (
+        None,
+        (_POINTER, ctypes.c_char_p, ctypes.POINTER(_BUFFER), ctypes.c_int, _POINTER),
+    ),
+}
+
+
+def preserved_names(item: int) -> tuple[str, ...]:
+    """Return the nodes to keep: fetches, feeds, init and keep ops."""
+    library = _library()
+    return _names(
+        library.TF_GetNodesToPreserveListSize, library.TF_GetNodesToPreserveList, item
+    )
+
+
+def fetched_names(item: int) -> tuple[str, ...]:
+    """Return the nodes whose outputs are read."""
+    library = _library()
+    return _names(library.TF_GetFetchNodesListSize, library.TF_GetFetchNodesList, item)
+
+
+def output_properties(
+    item: int, node_names: Sequence[str]
+) -> Iterator[tuple[str, Sequence[OpInfo.TensorProperties]]]:
+    """Infer shapes, and yield each node that has outputs with their properties.
+
+    Raises:
+      GrapplerApiError: the C API is missing or the inference failed.
+    """
+    library = _library()
+    with _new_status(library) as status:
+        properties = library.TF_NewGraphProperties(item)
+        try:
+            # Feeds keep the shape they declare: that is right for pricing a plan.
+            library.TF_InferStatically(properties, 1, 0, 0, 0, status)
+            _raise_if_failed(library, status)
+            counts, blob = _read_outputs(library, properties, node_names, status)
+        finally:
+            library.TF_DeleteGraphProperties(properties)
+    outputs = OpInfo.FromString(blob).outputs
+    start = 0
+    for name, count in zip(node_names, counts, strict=True):
+        if count:
+            yield name, outputs[start : start + count]
+            start += count
+
+
+def _read_outputs(
+    library: ctypes.CDLL, properties: int, node_names: Iterable[str], status: int
+) -> tuple[list[int], bytes]:
+    """Return outputs per node, and all of them as one serialized OpInfo."""
+    count = ctypes.c_int()
+    counts = []
+    chunks = []
+    for name in node_names:
+        encoded = name.encode()
+        count.value = 0
+        library.TF_GetOutputPropertiesListSize(
+            properties, encoded, ctypes.byref(count), status
+        )
+        number = count.value
+        counts.append(number)
+        if not number:
+            continue
+        buffers = (_BUFFER * number)(*(library.TF_NewBuffer() for _ in range(number)))
+        library.TF_GetOutputPropertiesList(properties, encoded, buffers, number, status)
+        for buffer in buffers:
+            content = buffer.contents
+            data = ctypes.string_at(content.data, content.length)
+            chunks.append(_OUTPUTS_TAG + _varint(len(data)))
+            chunks.append(data)
+            library.TF_DeleteBuffer(buffer)
+    return counts, b"".join(chunks)
+
+
+# Field 5 of OpInfo, `outputs`, with a length before each element.
+_OUTPUTS_TAG = bytes([5 << 3 | 2])
+
+
+def _varint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+def _names(
+    count_names: Callable[..., None], list_names: Callable[..., None], item: int
+) -> tuple[str, ...]:
+    library = _library()
+    number, storage_bytes = ctypes.c_int(), ctypes.c_size_t()
+    with _new_status(library) as status:
+        count_names(item, ctypes.byref(number), ctypes.byref(storage_bytes), status)
+        _raise_if_failed(library, status)
+        starts = (ctypes.c_void_p * number.value)()
+        lengths = (ctypes.c_size_t * number.value)()
+        storage = ctypes.create_string_buffer(max(storage_bytes.value, 1))
+        list_names(item, starts, lengths, number, storage, storage_bytes.value, status)
+        _raise_if_failed(library, status)
+        return tuple(
+            ctypes.string_at(start, length).decode() if length else ""
+            for start, length in zip(starts, lengths, strict=True)
+        )
+
+
+@contextlib.contextmanager
+def _new_status(library: ctypes.CDLL) -> Iterator[int]:
+    status = library.TF_NewStatus()
+    try:
+        yield status
+    finally:
+        library.TF_DeleteStatus(status)
+
+
+def _raise_if_failed(library: ctypes.CDLL, status: int) -> None:
+    if library.TF_GetCode(status) != 0:
+        message = library.TF_Message(status).decode(errors="replace")
+        raise GrapplerApiError(f"TensorFlow's Grappler C API answered: {message}")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """Return the loaded library that has the C API, its functions declared.
+
+    Raises:
+      GrapplerApiError: no library of this TensorFlow has it.
+    """
+    for path in _library_paths():
+        try:
+            library = ctypes.CDLL(path)
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(library, name)
+                function.restype = result
+                function.argtypes = arguments
+        except (OSError, AttributeError):
+            continue
+        return library
+    raise GrapplerApiError(
+        f"No library of TensorFlow {tf.__version__} in {tf.sysconfig.get_lib()} has "
+        "the Grappler C API (TF_NewGraphProperties). Install TensorFlow 2.16 or newer."
+    )
+
+
+def _library_paths() -> Iterator[str | None]:
+    """Yield where to look; None is whatever this process has loaded globally."""
+    yield None
+    folder = pathlib.Path(tf.sysconfig.get_lib())
+    for pattern in ("libtensorflow_cc.so*", "libtensorflow_cc.*dylib"):
+        yield from map(str, sorted(folder.glob(pattern)))
+    yield from map(str, sorted(folder.glob("python/_pywrap_tensorflow_internal.*")))

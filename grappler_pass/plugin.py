@@ -1,0 +1,239 @@
+"""Make a Python function one of TensorFlow's Grappler optimizers.
+
+`load` registers the compiled shim with TensorFlow, once per device type; `set_callback`
+and `clear_callback` then say who gets the graphs. TensorFlow calls from threads of its
+own, several at once, and no lock is held here meanwhile. What the callback decides is
+its own affair; whatever goes wrong in it, the graph passes through unchanged.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import pathlib
+from collections.abc import Callable, Sequence
+
+import tensorflow as tf
+from absl import logging
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.framework import load_library
+
+from grappler_pass import _grappler_c_api
+from grappler_pass.shapes import Shapes, shapes_from_grappler_item
+
+DEVICE_TYPES = ("CPU", "GPU")
+
+# How long interpreter exit and `clear_callback` wait for passes that are under way.
+IDLE_TIMEOUT_SECONDS = 30.0
+
+_UNCHANGED, _REPLACED, _INTERRUPTED = range(3)
+_Trampoline = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p
+)
+
+
+class ShimError(RuntimeError):
+    """The compiled shim is missing, or TensorFlow will not load it."""
+
+
+class GrapplerItem:
+    """What TensorFlow tells about a graph; valid only during the callback."""
+
+    def __init__(self, address: int, graph: bytes) -> None:
+        """Take the address of a TF_GrapplerItem and its serialized GraphDef."""
+        self._address: int | None = address
+        self._graph = graph
+
+    @property
+    def preserve(self) -> tuple[str, ...]:
+        """Names of the nodes to keep: fetches, feeds, init and keep ops."""
+        return _grappler_c_api.preserved_names(self._valid_address())
+
+    @property
+    def fetch(self) -> tuple[str, ...]:
+        """Names of the nodes whose outputs are read."""
+        return _grappler_c_api.fetched_names(self._valid_address())
+
+    def shapes(self, node_names: Sequence[str] | None = None) -> Shapes:
+        """Infer static shapes, of every node unless names are given.
+
+        Where TensorFlow cannot infer any, a warning is logged and none are returned.
+        """
+        address = self._valid_address()
+        if node_names is None:
+            node_names = [node.name for node in GraphDef.FromString(self._graph).node]
+        try:
+            return shapes_from_grappler_item(address, node_names)
+        except _grappler_c_api.GrapplerApiError as error:
+            logging.log_first_n(
+                logging.WARNING, "Graphs are planned without shapes: %s", 1, error
+            )
+            return {}
+
+    def expire(self) -> None:
+        """Forget the address: TensorFlow is about to free what it points to."""
+        self._address = None
+
+    def _valid_address(self) -> int:
+        if self._address is None:
+            raise ValueError(
+                "This GrapplerItem has expired: read it inside the callback that got "
+                "it, not later."
+            )
+        return self._address
+
+
+OptimizeGraph = Callable[[bytes, GrapplerItem], bytes | None]
+
+
+class _Bridge:
+    """What this process has registered, and who gets the graphs."""
+
+    def __init__(self) -> None:
+        self.shims: dict[str, ctypes.CDLL] = {}
+        self.optimize: OptimizeGraph | None = None
+        # Lives as long as the process: TensorFlow may be on its way into it.
+        self.trampoline = _Trampoline(self._answer)
+
+    def set_callback(self, optimize: OptimizeGraph | None) -> None:
+        self.optimize = optimize
+        function = ctypes.cast(self.trampoline, ctypes.c_void_p) if optimize else None
+        for shim in self.shims.values():
+            shim.tf_amp_set_callback(function)
+
+    def wait_idle(self, timeout_seconds: float) -> bool:
+        milliseconds = int(timeout_seconds * 1000)
+        waits = [shim.tf_amp_wait_idle(milliseconds) for shim in self.shims.values()]
+        return not any(waits)
+
+    def forget_parent(self) -> None:
+        """Follow the shim, which drops its callback in a forked child."""
+        self.optimize = None
+
+    def _answer(self, graph: int, length: int, item: int, output: int) -> int:
+        """Ask Python for another graph; called by the shim, must not raise."""
+        try:
+            optimized = self._optimized(ctypes.string_at(graph, length), item)
+            if optimized is None:
+                return _UNCHANGED
+            shim = next(iter(self.shims.values()))
+            failed = shim.tf_amp_write_graph(output, optimized, len(optimized))
+            return _UNCHANGED if failed else _REPLACED
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        except BaseException:
+            logging.warning("A graph passes through unchanged.", exc_info=True)
+            return _UNCHANGED
+
+    def _optimized(self, graph: bytes, address: int) -> bytes | None:
+        optimize = self.optimize
+        if optimize is None:
+            return None
+        item = GrapplerItem(address, graph)
+        try:
+            return optimize(graph, item)
+        finally:
+            item.expire()
+
+
+_bridge = _Bridge()
+
+
+def load(optimize: OptimizeGraph, device_types: Sequence[str] = DEVICE_TYPES) -> None:
+    """Register with TensorFlow, and pass every graph to `optimize` from now on.
+
+    Args:
+      optimize: gets a serialized GraphDef and its item; returns another one, or None
+        to leave the graph unchanged. Called on TensorFlow's threads.
+      device_types: graphs that have a device of these types are optimized.
+
+    Raises:
+      ShimError: the compiled shim is missing, or TensorFlow will not load it.
+    """
+    for device_type in device_types:
+        if device_type not in _bridge.shims:
+            _bridge.shims[device_type] = _load_shim(device_type)
+    set_callback(optimize)
+
+
+def is_loaded() -> bool:
+    """Tell whether this process has registered the shim with TensorFlow."""
+    return bool(_bridge.shims)
+
+
+def set_callback(optimize: OptimizeGraph) -> None:
+    """Pass graphs to `optimize` from now on; a forked child calls it for itself."""
+    _bridge.set_callback(optimize)
+
+
+def clear_callback(timeout_seconds: float = IDLE_TIMEOUT_SECONDS) -> bool:
+    """Let graphs pass unchanged, and wait for passes under way in other threads.
+
+    Returns:
+      Whether all of them ended within `timeout_seconds`.
+    """
+    _bridge.set_callback(None)
+    return _bridge.wait_idle(timeout_seconds)
+
+
+# At exit no thread of TensorFlow may be inside Python when the interpreter goes away.
+atexit.register(clear_callback)
+os.register_at_fork(after_in_child=_bridge.forget_parent)
+
+
+def shim_path(device_type: str) -> pathlib.Path:
+    """Return where the shim compiled for a device type belongs."""
+    return pathlib.Path(__file__).with_name(f"_shim_{device_type.lower()}.so")
+
+
+def _load_shim(device_type: str) -> ctypes.CDLL:
+    path = shim_path(device_type)
+    if not path.is_file():
+        raise ShimError(
+            f"The compiled shim {path} is missing. Reinstall the package with "
+            "`pip install --force-reinstall --no-deps tf-amp`, or in a source folder "
+            "run `pip install -e .` again."
+        )
+    _refuse_second_copy(path)
+    try:
+        shim = ctypes.CDLL(str(path))
+        _register(str(path))
+    except (OSError, AttributeError, RuntimeError, tf.errors.OpError) as error:
+        raise ShimError(
+            f"TensorFlow {tf.__version__} cannot load the compiled shim {path}: "
+            f"{error}. Reinstall the package on this machine, with TensorFlow 2.16 or "
+            "newer."
+        ) from error
+    shim.tf_amp_set_callback.argtypes = (ctypes.c_void_p,)
+    shim.tf_amp_set_callback.restype = None
+    write_types = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+    shim.tf_amp_write_graph.argtypes = write_types
+    shim.tf_amp_wait_idle.argtypes = (ctypes.c_int,)
+    return shim
+
+
+def _register(path: str) -> None:
+    """Have TensorFlow load a plugin library.
+
+    The public function also lists the physical devices anew, which forgets what the
+    program has set with `set_visible_devices` and `set_memory_growth`.
+    """
+    register = getattr(pywrap_tf_session, "TF_LoadPluggableDeviceLibrary", None)
+    (register or load_library.load_pluggable_device_library)(path)
+
+
+def _refuse_second_copy(path: pathlib.Path) -> None:
+    """Raise if another installation's shim is loaded: TensorFlow would abort."""
+    try:
+        mapped = pathlib.Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:
+        return
+    copies = {line.split()[-1] for line in mapped.splitlines() if path.name in line}
+    others = {copy for copy in copies if pathlib.Path(copy) != path.resolve()}
+    if others:
+        raise ShimError(
+            f"{path} cannot be loaded beside {min(others)}, which this process has "
+            "loaded already. Uninstall one of the two copies of tf-amp."
+        )

@@ -1,0 +1,164 @@
+/* Register a Grappler optimizer for one device type and pass its graphs to Python.
+
+   TensorFlow calls `optimize` on any of its threads with a serialized GraphDef. The
+   bytes go to the callback that Python has set; what Python writes with
+   `tf_amp_write_graph` goes back. The graph is returned unchanged while there is no
+   callback, when the callback fails, and in a forked child until it sets its own.
+
+   Built without TensorFlow's headers and linked against nothing of it: the structs
+   below restate tensorflow/c/tf_buffer.h and
+   tensorflow/c/experimental/grappler/grappler.h. Nothing here takes a lock, so a
+   thread can neither wait here for Python nor leave a lock behind in a forked child.
+   Compiled once per device type, since one library registers one. */
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#ifndef DEVICE_TYPE
+#define DEVICE_TYPE "CPU"
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+#define END_OF(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+
+typedef struct TF_Status TF_Status;
+typedef struct TF_GrapplerItem TF_GrapplerItem;
+
+typedef struct TF_Buffer {
+  const void *data;
+  size_t length;
+  void (*data_deallocator)(void *data, size_t length);
+} TF_Buffer;
+
+/* One switch per built-in optimizer; 0 leaves TensorFlow's own choice. */
+typedef struct TP_OptimizerConfigs {
+  size_t struct_size;
+  void *ext;
+  int32_t switches[19];
+} TP_OptimizerConfigs;
+
+typedef struct TP_Optimizer {
+  size_t struct_size;
+  void *ext;
+  void *(*create_func)(void);
+  void (*optimize_func)(void *, const TF_Buffer *, const TF_GrapplerItem *,
+                        TF_Buffer *, TF_Status *);
+  void (*destroy_func)(void *);
+} TP_Optimizer;
+
+typedef struct TP_OptimizerRegistrationParams {
+  size_t struct_size;
+  void *ext;
+  int32_t major_version;
+  int32_t minor_version;
+  int32_t patch_version;
+  const char *device_type;
+  TP_OptimizerConfigs *optimizer_configs;
+  TP_Optimizer *optimizer;
+} TP_OptimizerRegistrationParams;
+
+enum outcome { UNCHANGED = 0, REPLACED = 1, INTERRUPTED = 2 };
+
+/* Returns an `enum outcome`; `output` is for tf_amp_write_graph. */
+typedef int (*optimize_callback)(const void *graph, size_t length,
+                                 const TF_GrapplerItem *item, TF_Buffer *output);
+
+static _Atomic(optimize_callback) callback;
+static atomic_int running;                 /* threads inside `callback` */
+static _Thread_local int running_here;     /* of them, calls of this thread */
+
+static void free_copy(void *data, size_t length) {
+  (void)length;
+  free(data);
+}
+
+static void clear_buffer(TF_Buffer *buffer) {
+  if (buffer->data_deallocator)
+    buffer->data_deallocator((void *)buffer->data, buffer->length);
+  memset(buffer, 0, sizeof *buffer);
+}
+
+/* Copy a serialized GraphDef into `output`; 0 when done, -1 out of memory. */
+EXPORT int tf_amp_write_graph(TF_Buffer *output, const void *graph, size_t length) {
+  void *copy = malloc(length ? length : 1);
+  if (!copy) return -1;
+  memcpy(copy, graph, length);
+  clear_buffer(output);
+  output->data = copy;
+  output->length = length;
+  output->data_deallocator = free_copy;
+  return 0;
+}
+
+static void optimize(void *optimizer, const TF_Buffer *graph,
+                     const TF_GrapplerItem *item, TF_Buffer *output,
+                     TF_Status *status) {
+  (void)optimizer;
+  (void)status;
+  int outcome = UNCHANGED;
+  /* Counted before the callback is read: whoever has cleared it and then sees a
+     count of zero knows that no thread will enter it any more. */
+  atomic_fetch_add(&running, 1);
+  running_here++;
+  optimize_callback call = atomic_load(&callback);
+  if (call) outcome = call(graph->data, graph->length, item, output);
+  running_here--;
+  atomic_fetch_sub(&running, 1);
+
+  if (outcome != REPLACED || !output->data) {
+    clear_buffer(output);
+    if (tf_amp_write_graph(output, graph->data, graph->length) != 0) {
+      /* Out of memory: lend the input, which TensorFlow frees after the output. */
+      output->data = graph->data;
+      output->length = graph->length;
+    }
+  }
+  /* Ctrl-C during the pass: ask again, for when the main thread is back in Python. */
+  if (outcome == INTERRUPTED) raise(SIGINT);
+}
+
+/* Set the function that gets the graphs; NULL lets them pass unchanged. */
+EXPORT void tf_amp_set_callback(optimize_callback function) {
+  atomic_store(&callback, function);
+}
+
+/* Wait until no other thread is inside the callback; returns how many still are. */
+EXPORT int tf_amp_wait_idle(int timeout_milliseconds) {
+  const struct timespec millisecond = {0, 1000000};
+  int others = atomic_load(&running) - running_here;
+  while (others > 0 && timeout_milliseconds-- > 0) {
+    nanosleep(&millisecond, NULL);
+    others = atomic_load(&running) - running_here;
+  }
+  return others;
+}
+
+/* In a forked child only the forking thread lives on. */
+static void forget_parent(void) {
+  atomic_store(&callback, NULL);
+  atomic_store(&running, running_here);
+}
+
+__attribute__((constructor)) static void watch_forks(void) {
+  pthread_atfork(NULL, NULL, forget_parent);
+}
+
+/* Entry point that TensorFlow looks up when it loads this library. */
+EXPORT void TF_InitGraph(TP_OptimizerRegistrationParams *params, TF_Status *status) {
+  (void)status;
+  /* An older, smaller struct: leave it blank, which TensorFlow refuses. */
+  if (params->struct_size < END_OF(TP_OptimizerRegistrationParams, optimizer)) return;
+  params->struct_size = END_OF(TP_OptimizerRegistrationParams, optimizer);
+  params->device_type = DEVICE_TYPE;
+  params->optimizer_configs->struct_size = END_OF(TP_OptimizerConfigs, switches);
+  params->optimizer->struct_size = END_OF(TP_Optimizer, destroy_func);
+  params->optimizer->create_func = NULL;
+  params->optimizer->optimize_func = optimize;
+  params->optimizer->destroy_func = NULL;
+}
