@@ -1,0 +1,39 @@
+"""Seconds of ops and casts on a device: profiles, roofline, and the cost model."""
+
+from grappler_pass.costs.calls import (
+    OpCall,
+    Price,
+    TensorSpec,
+    attrs_from_node_def,
+)
+from grappler_pass.costs.choosing import (
+    DECISIVE_FLAGS,
+    calibrated_path,
+    calibrated_profile,
+    choose_profile,
+    keep_profile,
+    profile_for,
+)
+from grappler_pass.costs.device_profile import (
+    DeviceKey,
+    DeviceProfile,
+    ProfileError,
+)
+from grappler_pass.costs.model import CostModel
+
+__all__ = [
+    "DECISIVE_FLAGS",
+    "CostModel",
+    "DeviceKey",
+    "DeviceProfile",
+    "OpCall",
+    "Price",
+    "ProfileError",
+    "TensorSpec",
+    "attrs_from_node_def",
+    "calibrated_path",
+    "calibrated_profile",
+    "choose_profile",
+    "keep_profile",
+    "profile_for",
+]

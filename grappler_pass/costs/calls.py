@@ -1,0 +1,114 @@
+"""The words of pricing: a tensor's shape, a call of an op, and its price.
+
+Decides nothing. The values here know neither TensorFlow's runtime nor a graph, so that
+the same call can be priced for a device that is not present.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+UNKNOWN_BATCH = 32
+UNKNOWN_DIMENSION = 128
+UNKNOWN_SHAPE = (UNKNOWN_BATCH, UNKNOWN_DIMENSION)
+
+DTYPE_BYTES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "resource": 0,
+    "variant": 0,
+    "string": 0,
+}
+FLOATING = frozenset({"float16", "bfloat16", "float32"})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Shape and TensorFlow dtype name of one tensor.
+
+    A dimension of None is a guess when priced: ``UNKNOWN_BATCH`` if it comes first,
+    ``UNKNOWN_DIMENSION`` elsewhere; a shape of None is ``UNKNOWN_SHAPE``.
+    """
+
+    shape: tuple[int | None, ...] | None
+    dtype: str
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """Return the shape with each unknown replaced by its guess."""
+        if self.shape is None:
+            return UNKNOWN_SHAPE
+        return tuple(
+            (UNKNOWN_DIMENSION if axis else UNKNOWN_BATCH)
+            if size is None or size < 0
+            else size
+            for axis, size in enumerate(self.shape)
+        )
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements, guesses included."""
+        return math.prod(self.dims)
+
+    def bytes_as(self, dtype: str) -> int:
+        """Return the size in bytes when floating values are held in ``dtype``."""
+        name = dtype if self.dtype in FLOATING else self.dtype
+        return self.elements * DTYPE_BYTES.get(name, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class OpCall:
+    """One node as pricing sees it.
+
+    ``attrs`` holds plain Python values (int, float, bool, str or bytes, and sequences
+    of them), such as ``attrs_from_node_def`` returns; ``inputs`` leaves control inputs
+    out.
+    """
+
+    op: str
+    attrs: Mapping[str, object]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Seconds per execution, and where they come from: "profile" or "roofline"."""
+
+    seconds: float
+    source: str
+
+
+def attrs_from_node_def(node_def: Any) -> dict[str, object]:
+    """Return the attributes that pricing reads, as plain values; writes nothing."""
+    return {
+        name: _plain(value)
+        for name, value in node_def.attr.items()
+        if not name.startswith("_")
+    }
+
+
+def _plain(value: Any) -> object:
+    kind = value.WhichOneof("value")
+    if kind == "list":
+        lists = (value.list.i, value.list.s, value.list.f, value.list.b)
+        return next((tuple(items) for items in lists if items), ())
+    if kind in ("i", "f", "b", "s", "type"):
+        return getattr(value, kind)
+    return None

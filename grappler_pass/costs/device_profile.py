@@ -1,0 +1,251 @@
+"""Profiles of devices: their JSON form, loading, validation and saving.
+
+A profile is one JSON object::
+
+    name, kind ("cpu" or "gpu"), description
+    provenance   date, device, how it was obtained, sources
+    device       the key that a calibrated profile is found again by, or null
+    roofline     overhead_seconds, matrix_flops, vector_flops, bytes_per_second, slowdown
+    classes      op class -> {"axes": {axis: [sizes]}, "seconds": {dtype: [seconds]}}
+    extends      optional: another shipped profile whose classes serve where this one
+                 has none, except the class prefixes listed in "without"
+
+Seconds are listed with the last axis fastest. Casts are the class "Cast", where
+"float32>bfloat16" stands for a dtype. Which profile suits a device is decided in
+``choosing``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grappler_pass.costs.grid import Grid
+from grappler_pass.costs.op_classes import axes_of
+from grappler_pass.costs.roofline import Roofline
+
+FORMAT = 1
+_SHIPPED = Path(__file__).parent / "profiles"
+
+
+class ProfileError(ValueError):
+    """A profile that cannot be found, read or believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKey:
+    """What must agree for a measured profile to hold.
+
+    Args:
+        model: processor name.
+        flags: the instruction sets that decide which kernels run.
+        threads: threads that one op may use.
+        onednn: whether TensorFlow's oneDNN kernels are on.
+    """
+
+    model: str
+    flags: frozenset[str]
+    threads: int
+    onednn: bool
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values for a profile's "device" entry."""
+        return {
+            "model": self.model,
+            "flags": sorted(self.flags),
+            "threads": self.threads,
+            "onednn": self.onednn,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceKey:
+        """Read what ``to_json`` wrote."""
+        return cls(
+            model=str(data["model"]),
+            flags=frozenset(data["flags"]),
+            threads=int(data["threads"]),
+            onednn=bool(data["onednn"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceProfile:
+    """What one device is known to take; ``data`` is the profile as written."""
+
+    name: str
+    kind: str
+    description: str
+    provenance: Mapping[str, Any]
+    device: DeviceKey | None
+    roofline: Roofline
+    grids: Mapping[tuple[str, str], Grid]
+    data: Mapping[str, Any]
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """Return the names of the shipped profiles."""
+        return tuple(sorted(path.stem for path in _SHIPPED.glob("*.json")))
+
+    @classmethod
+    def load(cls, name_or_path: str | os.PathLike[str]) -> DeviceProfile:
+        """Read a shipped profile by name, or any profile by its path.
+
+        Raises:
+            ProfileError: there is none of that name, or the file is not a profile.
+        """
+        return cls.from_json(_read(name_or_path))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceProfile:
+        """Build a profile from decoded JSON.
+
+        Raises:
+            ProfileError: an entry is missing or makes no sense; the message names it.
+        """
+        try:
+            if data["format"] != FORMAT:
+                raise ProfileError(
+                    f"profile format {data['format']!r}, expected {FORMAT}; "
+                    "measure again with `tf-amp calibrate`"
+                )
+            grids = _grids(data["classes"])
+            if "extends" in data:
+                grids = {**_inherited(data), **grids}
+            device = data.get("device")
+            return cls(
+                name=str(data["name"]),
+                kind=str(data["kind"]),
+                description=str(data["description"]),
+                provenance=data["provenance"],
+                device=DeviceKey.from_json(device) if device else None,
+                roofline=_roofline(data["roofline"]),
+                grids=grids,
+                data=data,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ProfileError(f"profile lacks or garbles {error}") from error
+
+    def grid(self, op_class: str, dtype: str) -> Grid | None:
+        """Return the measured grid of a class in a dtype, if there is one."""
+        return self.grids.get((op_class, dtype))
+
+    def save(self, path: Path) -> None:
+        """Write the profile atomically: readers see the old file or the new one.
+
+        Raises:
+            OSError: the folder cannot be made or written, or the disk is full.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = profile_text(self.data)
+        descriptor, draft = tempfile.mkstemp(
+            dir=path.parent, prefix=path.name, suffix=".tmp"
+        )
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(draft).replace(path)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+
+
+def profile_text(data: Mapping[str, Any]) -> str:
+    """Return ``data`` as JSON with one line per class and dtype, made to be diffed."""
+    head = {key: value for key, value in data.items() if key != "classes"}
+    lines = []
+    for op_class, entry in sorted(data["classes"].items()):
+        rows = ",\n".join(
+            f"    {json.dumps(dtype)}: {json.dumps(seconds)}"
+            for dtype, seconds in sorted(entry["seconds"].items())
+        )
+        axes = json.dumps(entry["axes"])
+        lines.append(
+            f'  {json.dumps(op_class)}: {{"axes": {axes}, "seconds": {{\n{rows}}}}}'
+        )
+    opening = json.dumps(head, indent=1)[:-2]
+    return opening + ',\n "classes": {\n' + ",\n".join(lines) + "\n }\n}\n"
+
+
+def _read(name_or_path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    path = Path(name_or_path)
+    if path.suffix != ".json" and path.parent == Path():
+        path = _SHIPPED / f"{path.name}.json"
+        if not path.is_file():
+            raise ProfileError(_unknown_name(os.fspath(name_or_path)))
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ProfileError(f"no device profile at {path}") from error
+    except (OSError, ValueError) as error:
+        raise ProfileError(f"cannot read device profile {path}: {error}") from error
+    if not isinstance(data, dict):
+        raise ProfileError(f"device profile {path} is not a JSON object")
+    return data
+
+
+def _unknown_name(name: str) -> str:
+    names = DeviceProfile.names()
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(names)}"
+    return f"unknown device profile {name!r}; {hint} (or the path of a .json file)"
+
+
+def _grids(classes: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:
+    return {
+        (op_class, dtype): _grid(op_class, entry["axes"], seconds)
+        for op_class, entry in classes.items()
+        for dtype, seconds in entry["seconds"].items()
+    }
+
+
+def _grid(op_class: str, axes: Mapping[str, list[float]], seconds: list[float]) -> Grid:
+    if tuple(axes) != axes_of(op_class):
+        raise ProfileError(
+            f"class {op_class!r} has axes {list(axes)}, expected "
+            f"{list(axes_of(op_class))}"
+        )
+    points = math.prod(len(sizes) for sizes in axes.values())
+    if points == 0 or points != len(seconds):
+        raise ProfileError(
+            f"class {op_class!r} holds {len(seconds)} values for {points} points"
+        )
+    if not all(0.0 < value < math.inf for value in seconds):
+        raise ProfileError(f"class {op_class!r} holds a price that is not positive")
+    for axis, sizes in axes.items():
+        if sizes != sorted(set(sizes)) or sizes[0] <= 0:
+            raise ProfileError(f"axis {axis!r} of class {op_class!r} does not increase")
+    return Grid.from_seconds(list(axes.values()), seconds)
+
+
+def _inherited(data: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:
+    without = tuple(data.get("without", ()))
+    base = DeviceProfile.load(str(data["extends"]))
+    return {
+        key: grid for key, grid in base.grids.items() if not key[0].startswith(without)
+    }
+
+
+def _roofline(data: Mapping[str, Any]) -> Roofline:
+    roofline = Roofline(
+        overhead_seconds=float(data["overhead_seconds"]),
+        matrix_flops=dict(data["matrix_flops"]),
+        vector_flops=dict(data["vector_flops"]),
+        bytes_per_second=dict(data["bytes_per_second"]),
+        slowdown=dict(data.get("slowdown", {})),
+    )
+    rates = (roofline.matrix_flops, roofline.vector_flops, roofline.bytes_per_second)
+    for rate in rates:
+        if "float32" not in rate or not all(value > 0 for value in rate.values()):
+            raise ProfileError("a roofline needs a positive rate for float32")
+    if roofline.overhead_seconds <= 0:
+        raise ProfileError("a roofline needs a positive overhead_seconds")
+    return roofline

@@ -1,0 +1,56 @@
+"""Seconds from peak rates, for what was never measured.
+
+References: Williams et al., Roofline, Communications of the ACM 52(4), 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from grappler_pass.costs.op_classes import MATRIX_PREFIXES
+from grappler_pass.costs.op_work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """The limits of one device, per dtype name.
+
+    Args:
+        overhead_seconds: what every executed op pays.
+        matrix_flops: flops per second of matrix products and convolutions.
+        vector_flops: flops per second of everything else.
+        bytes_per_second: memory bandwidth that ops reach when holding that dtype.
+        slowdown: class prefix -> dtype -> factor, where an op is known to miss the
+            roofline by that much.
+    """
+
+    overhead_seconds: float
+    matrix_flops: Mapping[str, float]
+    vector_flops: Mapping[str, float]
+    bytes_per_second: Mapping[str, float]
+    slowdown: Mapping[str, Mapping[str, float]]
+
+    def seconds(self, work: Work, dtype: str) -> float:
+        """Return max(flops / peak, bytes / bandwidth) plus the overhead of a call."""
+        peaks = (
+            self.matrix_flops
+            if work.op_class.startswith(MATRIX_PREFIXES)
+            else self.vector_flops
+        )
+        compute = work.flops / _rate(peaks, dtype)
+        memory = work.bytes_moved / _rate(self.bytes_per_second, dtype)
+        factor = self._slowdown(work.op_class, dtype)
+        # What a fused op does after its product starts no call of its own.
+        overhead = 0.0 if work.op_class.startswith("fused.") else self.overhead_seconds
+        return overhead + factor * max(compute, memory)
+
+    def _slowdown(self, op_class: str, dtype: str) -> float:
+        for prefix, factors in self.slowdown.items():
+            if op_class.startswith(prefix):
+                return factors.get(dtype, 1.0)
+        return 1.0
+
+
+def _rate(rates: Mapping[str, float], dtype: str) -> float:
+    return rates.get(dtype) or rates["float32"]
