@@ -75,7 +75,8 @@ class Frame(NamedTuple):
         return self.trip_count * outer
 
 
-class Node(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
     """One node; `inputs` and `controls` refer to nodes by number."""
 
     index: int
@@ -177,6 +178,11 @@ def split_input(name: str) -> tuple[str, int]:
     return node, int(output)
 
 
+def device_type_of(device: str) -> str:
+    """Return "GPU" or "CPU" for a device string; a blank one counts as CPU."""
+    return "GPU" if "gpu" in device.rpartition("/")[2].lower() else "CPU"
+
+
 def _repeated_name(graph_def: GraphDef) -> str:
     seen: set[str] = set()
     for node in graph_def.node:
@@ -250,6 +256,7 @@ def _topological_order(
     if len(order) != len(nodes):
         stuck = next(i for i, count in enumerate(waiting) if count > 0)
         raise GraphError(
-            f"node {nodes[stuck].name!r} lies on or behind a cycle without NextIteration"
+            f"node {nodes[stuck].name!r} lies on or behind a cycle that has no "
+            "NextIteration"
         )
     return tuple(order)

@@ -6,7 +6,7 @@ runs once per iteration.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tensorflow.python.framework import tensor_util
 
@@ -53,9 +53,9 @@ def _depth(frame: Frame | None) -> int:
     return 0 if frame is None else 1 + _depth(frame.parent)
 
 
-def _deepest(frames: object) -> Frame | None:
+def _deepest(frames: Iterable[Frame | None]) -> Frame | None:
     deepest: Frame | None = None
-    for frame in frames:  # type: ignore[attr-defined]
+    for frame in frames:
         if frame is not None and _depth(frame) > _depth(deepest):
             deepest = frame
     return deepest
@@ -66,7 +66,8 @@ def _trip_counts(nodes: Sequence[Node]) -> dict[str, float]:
 
     The counter is assumed to start at 0 and to step by 1, as tf.while_loop's own
     counters and tf.range loops do. Several bounds (maximum_iterations beside the
-    user's) are joined by LogicalAnd: the smallest holds.
+    user's) are joined by LogicalAnd: the smallest holds. A bound that goes around
+    the loop (Merge) is taken by its initial value.
     """
     counts: dict[str, float] = {}
     for node in nodes:
@@ -86,7 +87,7 @@ def _constant_bounds(nodes: Sequence[Node], condition: int) -> list[float]:
     if node.op != "Less":
         return []
     bound = nodes[node.inputs[1].node]
-    while bound.op in ENTER_OPS or bound.op == "Identity":
+    while bound.op in ENTER_OPS or bound.op in MERGE_OPS or bound.op == "Identity":
         bound = nodes[bound.inputs[0].node]
     if bound.op != "Const":
         return []

@@ -11,7 +11,7 @@ import enum
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
@@ -143,13 +143,10 @@ class Plan:
 
     def sorted_by_value(self) -> Plan:
         """Return the plan with the most valuable decisions first."""
-        key: Callable[[Decision], tuple[float, float]] = lambda d: (
-            -d.gain_seconds,
-            -d.seconds_float32,
+        ranked = sorted(
+            self.decisions, key=lambda d: (-d.gain_seconds, -d.seconds_float32)
         )
-        return dataclasses.replace(
-            self, decisions=tuple(sorted(self.decisions, key=key))
-        )
+        return dataclasses.replace(self, decisions=tuple(ranked))
 
     def filter(
         self, *, op: str | None = None, reason: Cause | str | None = None
@@ -218,7 +215,7 @@ class Plan:
 
 def _row_as_json(decision: Decision) -> dict[str, Any]:
     row: dict[str, Any] = dataclasses.asdict(decision)
-    row["slot"] = list(decision.slot)
+    row["slot"] = list(dataclasses.astuple(decision.slot))
     row["reason"] = [decision.reason.cause.name, decision.reason.detail]
     return row
 

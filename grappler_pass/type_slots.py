@@ -36,7 +36,8 @@ DTYPE_ENUMS = {name: enum for enum, name in DTYPE_NAMES.items()}
 NO_SLOT = -1
 
 
-class Slot(NamedTuple):
+@dataclasses.dataclass(frozen=True, order=True, slots=True)
+class Slot:
     """One dtype of one node: attribute name, and index where it is a list of types."""
 
     node: str
@@ -49,10 +50,13 @@ class Slot(NamedTuple):
 
 
 class Arg(NamedTuple):
-    """The dtype of one port: a governing attribute, or (attr empty) a fixed dtype."""
+    """The dtype of one port: a governing attribute, or (attr empty) a fixed dtype.
+
+    `position` is the index into the attribute where that is a list of types.
+    """
 
     attr: str
-    index: int
+    position: int
     dtype: int
 
 
@@ -94,7 +98,7 @@ class SlotTable:
             signature = signature_of(node.proto)
             numbers: dict[tuple[str, int], int] = {}
             for arg in (*signature.inputs, *signature.outputs):
-                key = (arg.attr, arg.index)
+                key = (arg.attr, arg.position)
                 if arg.attr and arg.dtype in FLOATING and key not in numbers:
                     numbers[key] = len(slots)
                     slots.append(Slot(node.name, *key))
@@ -113,7 +117,7 @@ class SlotTable:
         )
 
     def input_slot(self, node: int, position: int) -> int:
-        """Return the slot that governs a data input; NO_SLOT where the type is fixed."""
+        """Return the slot that governs a data input; NO_SLOT: its type is fixed."""
         ports = self._inputs[node]
         return ports[position][0] if position < len(ports) else NO_SLOT
 
@@ -140,7 +144,7 @@ class SlotTable:
 def _numbered(
     args: tuple[Arg, ...], numbers: dict[tuple[str, int], int]
 ) -> tuple[tuple[int, int], ...]:
-    return tuple((numbers.get((a.attr, a.index), NO_SLOT), a.dtype) for a in args)
+    return tuple((numbers.get((a.attr, a.position), NO_SLOT), a.dtype) for a in args)
 
 
 @functools.cache

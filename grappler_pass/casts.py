@@ -1,0 +1,238 @@
+"""Where casts are needed between colors, and which of them need no node.
+
+A chain A -> B -> C is A -> C only if B represents every value of A; if A is C too, the
+pair disappears. `represents` decides, for every rule here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+from tensorflow.core.framework import types_pb2
+
+from grappler_pass.graph import GraphView, Node, Port, Reader
+from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.variable_reads import VariableReads
+
+
+class _Format(NamedTuple):
+    """Significant bits, exponents of the smallest and largest finite value, sign."""
+
+    significand: int
+    smallest: int
+    largest: int
+    signed: bool = True
+
+
+# The smallest exponent is that of the smallest subnormal.
+_FORMATS = {
+    types_pb2.DT_HALF: _Format(11, -24, 15),
+    types_pb2.DT_BFLOAT16: _Format(8, -133, 127),
+    types_pb2.DT_FLOAT: _Format(24, -149, 127),
+    types_pb2.DT_DOUBLE: _Format(53, -1074, 1023),
+    types_pb2.DT_BOOL: _Format(1, 0, 0, signed=False),
+    types_pb2.DT_INT8: _Format(7, 0, 7),
+    types_pb2.DT_UINT8: _Format(8, 0, 7, signed=False),
+    types_pb2.DT_INT16: _Format(15, 0, 15),
+    types_pb2.DT_UINT16: _Format(16, 0, 15, signed=False),
+    types_pb2.DT_INT32: _Format(31, 0, 31),
+    types_pb2.DT_UINT32: _Format(32, 0, 31, signed=False),
+    types_pb2.DT_INT64: _Format(63, 0, 63),
+    types_pb2.DT_UINT64: _Format(64, 0, 63, signed=False),
+}
+_FLOATS = frozenset(
+    {
+        types_pb2.DT_HALF,
+        types_pb2.DT_BFLOAT16,
+        types_pb2.DT_FLOAT,
+        types_pb2.DT_DOUBLE,
+    }
+)
+NUMPY_DTYPES = {
+    types_pb2.DT_HALF: np.dtype(np.float16),
+    types_pb2.DT_BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    types_pb2.DT_FLOAT: np.dtype(np.float32),
+}
+
+
+def represents(wide: int, narrow: int) -> bool:
+    """Tell whether `wide` holds every value of `narrow` exactly (DataType enums).
+
+    Integers count as representable in a float of enough significant bits and range;
+    nothing but itself is known to hold a type outside the table.
+    """
+    if wide == narrow:
+        return True
+    if wide not in _FORMATS or narrow not in _FORMATS:
+        return False
+    if narrow in _FLOATS and wide not in _FLOATS:
+        return False
+    outer, inner = _FORMATS[wide], _FORMATS[narrow]
+    return (
+        outer.significand >= inner.significand
+        and outer.smallest <= inner.smallest
+        and outer.largest >= inner.largest
+        and outer.signed >= inner.signed
+    )
+
+
+def is_cast(node: Node) -> bool:
+    """Tell whether `node` is a rounding Cast, the only kind that fuses."""
+    truncates = "Truncate" in node.proto.attr and node.proto.attr["Truncate"].b
+    return node.op == "Cast" and not truncates
+
+
+def source_dtype(node: Node) -> int:
+    """Return SrcT of a Cast."""
+    return int(node.proto.attr["SrcT"].type)
+
+
+def target_dtype(node: Node) -> int:
+    """Return DstT of a Cast."""
+    return int(node.proto.attr["DstT"].type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """One tensor needed in another dtype by some of its readers.
+
+    Attributes:
+      port: the tensor; for a down conversion always float32 as given.
+      source: where the converted value is taken from: `port`, or what an existing cast
+        in front of it reads.
+      source_dtype: DataType of `source` after the rewrite.
+      target_dtype: DataType the readers need.
+      readers: the data inputs to be redirected.
+      device: where a cast runs: with the producer on the way down, with the reader on
+        the way up, so that 16 bits cross the wire.
+      hoist: for a variable read inside loops, the Enter nodes its handle came in
+        through, innermost first; the read and its cast move outside of them.
+    """
+
+    port: Port
+    source: Port
+    source_dtype: int
+    target_dtype: int
+    readers: tuple[Reader, ...]
+    device: str
+    hoist: tuple[int, ...] = ()
+
+    @property
+    def is_identity(self) -> bool:
+        """Tell whether the readers can simply read `source`."""
+        return self.source_dtype == self.target_dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class CastPlan:
+    """What a rewrite does at every edge whose ends differ in color.
+
+    Attributes:
+      conversions: a new tensor each (or a redirection), at most one per port, target
+        and device.
+      absorbed: existing Casts that read a low tensor directly from now on.
+    """
+
+    conversions: tuple[Conversion, ...]
+    absorbed: tuple[int, ...]
+
+
+def plan_casts(
+    view: GraphView,
+    slots: SlotTable,
+    low: Sequence[bool],
+    low_dtype: int,
+    reads: VariableReads,
+) -> CastPlan:
+    """Find the conversions and absorptions an assignment needs.
+
+    Before   matmul(low) --> exp(f32), matmul(low) --> log(f32)
+    After    matmul(low) --> cast_up --> exp(f32), log(f32)
+
+    Not done: control edges never get a cast.
+    """
+    groups: dict[tuple[Port, int, str], list[Reader]] = {}
+    absorbed: list[int] = []
+    for node in view.nodes:
+        for position, port in enumerate(node.inputs):
+            needed = _crossing(slots, low, low_dtype, node.index, position, port)
+            if needed is None:
+                continue
+            if needed == FLOAT32 and is_cast(node):
+                absorbed.append(node.index)
+                continue
+            producer = view.nodes[port.node]
+            device = node.device if needed == FLOAT32 else producer.device
+            shared = reads.canonical.get(port, port) if needed == low_dtype else port
+            key = (shared, needed, device)
+            groups.setdefault(key, []).append(Reader(node.index, position))
+    conversions = tuple(
+        _conversion(view, reads, port, needed, device, tuple(readers), low_dtype)
+        for (port, needed, device), readers in groups.items()
+    )
+    return CastPlan(conversions, tuple(absorbed))
+
+
+def _crossing(
+    slots: SlotTable,
+    low: Sequence[bool],
+    low_dtype: int,
+    node: int,
+    position: int,
+    port: Port,
+) -> int | None:
+    """Return the dtype an input needs if its producer's will differ, else None."""
+    producer = slots.output_slot(port.node, port.output)
+    reader = slots.input_slot(node, position)
+    producer_low = producer != NO_SLOT and low[producer]
+    reader_low = reader != NO_SLOT and low[reader]
+    if producer_low == reader_low:
+        return None
+    return low_dtype if reader_low else FLOAT32
+
+
+def _conversion(
+    view: GraphView,
+    reads: VariableReads,
+    port: Port,
+    needed: int,
+    device: str,
+    readers: tuple[Reader, ...],
+    low_dtype: int,
+) -> Conversion:
+    if needed == FLOAT32:
+        return Conversion(port, port, low_dtype, FLOAT32, readers, device)
+    source, dtype = before_cast(view, port)
+    hoist = reads.hoists.get(port, ())
+    return Conversion(port, source, dtype, needed, readers, device, hoist)
+
+
+def before_cast(view: GraphView, port: Port) -> tuple[Port, int]:
+    """Return the tensor and dtype a float32 port's value can be cast from directly.
+
+    Before   int8 --> cast --> f32 --> cast_down --> matmul(low)
+    After    int8 --> cast_down --> matmul(low)
+
+    Not done: through an int32, whose values float32 does not all represent.
+    """
+    producer = view.nodes[port.node]
+    if is_cast(producer) and target_dtype(producer) == FLOAT32:
+        dtype = source_dtype(producer)
+        if represents(FLOAT32, dtype):
+            return producer.inputs[0], dtype
+    return port, FLOAT32
+
+
+def is_free_down(view: GraphView, port: Port, low_dtype: int) -> bool:
+    """Tell whether `port` costs nothing to have in the low dtype.
+
+    True of a constant, cast at optimization time, and of a tensor that was cast up from
+    the same low dtype.
+    """
+    if view.nodes[port.node].op == "Const":
+        return True
+    return before_cast(view, port)[1] == low_dtype

@@ -1,0 +1,116 @@
+"""Write down what was decided: one row per slot, with reason and cost terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from grappler_pass.graph import Port
+from grappler_pass.plan import Cause, Decision, Plan, Reason
+from grappler_pass.type_slots import DTYPE_NAMES, FLOAT32
+
+if TYPE_CHECKING:
+    from grappler_pass.pipeline import Draft
+
+
+def plan_from_draft(draft: Draft) -> Plan:
+    """Return the plan of a draft whose slots are colored and casts are planned."""
+    cast_seconds = _cast_seconds_by_node(draft)
+    rows = tuple(
+        _decision(draft, slot, cast_seconds) for slot in range(len(draft.slots.slots))
+    )
+    priced = draft.prices is not None
+    conversions = [c for c in draft.casts.conversions if not c.is_identity]
+    models = draft.settings.models
+    return Plan(
+        decisions=rows,
+        low_dtype=draft.settings.low_dtype,
+        opt_level=draft.settings.opt_level,
+        graph=draft.name,
+        profile=", ".join(sorted({m.profile.name for m in models.values()})),
+        seconds_before=sum(draft.prices.float32) if priced else 0.0,
+        seconds_after=_seconds_after(draft, cast_seconds) if priced else 0.0,
+        casts=len(conversions),
+        casts_removed=len(draft.casts.absorbed)
+        + len(draft.casts.conversions)
+        - len(conversions),
+    )
+
+
+def _low_nodes(draft: Draft) -> set[int]:
+    return {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
+
+
+def _seconds_after(draft: Draft, cast_seconds: Mapping[int, float]) -> float:
+    low_nodes = _low_nodes(draft)
+    total = sum(cast_seconds.values())
+    for node, float32 in enumerate(draft.prices.float32):
+        low = draft.prices.low[node]
+        total += low if node in low_nodes and low is not None else float32
+    return total
+
+
+def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
+    """Charge each cast to the low node it is made for.
+
+    That is the first reader on the way down, the producer on the way up.
+    """
+    seconds: dict[int, float] = {}
+    for conversion in draft.casts.conversions:
+        if conversion.is_identity:
+            continue
+        up = conversion.target_dtype == FLOAT32
+        node = conversion.port.node if up else conversion.readers[0].node
+        table = draft.prices.up if up else draft.prices.down
+        seconds[node] = seconds.get(node, 0.0) + table.get(conversion.port, 0.0)
+    return seconds
+
+
+def _decision(draft: Draft, slot: int, cast_seconds: Mapping[int, float]) -> Decision:
+    slots = draft.slots
+    node = slots.node_of[slot]
+    is_low = draft.low[slot]
+    own = DTYPE_NAMES[slots.dtypes[slot]]
+    dtype = draft.settings.low_dtype if is_low else own
+    first = slots.slots_of[node][0] == slot
+    priced = draft.prices is not None and first
+    return Decision(
+        slot=slots.slots[slot],
+        op=draft.view.nodes[node].op,
+        dtype=dtype,
+        reason=_reason(draft, slot),
+        seconds_float32=draft.prices.float32[node] if priced else 0.0,
+        seconds_low=draft.prices.low[node] if priced else None,
+        cast_seconds=cast_seconds.get(node, 0.0) if first else 0.0,
+        shape=_shape(draft, node, slot),
+        source=draft.prices.sources[node] if priced else "",
+    )
+
+
+def _reason(draft: Draft, slot: int) -> Reason:
+    constraints = draft.constraints
+    given = constraints.reasons[slot]
+    if not constraints.eligible[slot]:
+        return given
+    if not draft.low[slot]:
+        return Reason(draft.fallback[slot] or Cause.COST, given.detail)
+    priced = draft.settings.opt_level == "O1"
+    return Reason(Cause.GAIN if priced else Cause.FORCED, given.detail)
+
+
+def _shape(draft: Draft, node: int, slot: int) -> tuple[int | None, ...] | None:
+    """Return the shape of the first port that the slot governs, outputs first."""
+    if draft.shapes is None:
+        return None
+    for output in range(draft.slots.output_count(node)):
+        if draft.slots.output_slot(node, output) == slot:
+            return _port_shape(draft, Port(node, output))
+    for position, port in enumerate(draft.view.nodes[node].inputs):
+        if draft.slots.input_slot(node, position) == slot:
+            return _port_shape(draft, port)
+    return None
+
+
+def _port_shape(draft: Draft, port: Port) -> tuple[int | None, ...] | None:
+    outputs = draft.shapes.get(draft.view.nodes[port.node].name, ())
+    return outputs[port.output] if port.output < len(outputs) else None

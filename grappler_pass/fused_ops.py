@@ -1,0 +1,136 @@
+"""Split a fused op into its parts where the fused one has no 16-bit kernel.
+
+TensorFlow's remapper runs before plugins and makes `_FusedConv2D`, whose OpDef does not
+admit bfloat16, of convolutions that do. The parts run in 16 bits; the last one keeps
+the fused node's name, so nothing that reads it changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph import device_type_of
+from grappler_pass.type_slots import admits, kernel_exists, op_def_of
+
+# Fused op -> what it computes before its epilogue.
+_ROOTS = {
+    "_FusedConv2D": "Conv2D",
+    "_FusedConv3D": "Conv3D",
+    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+    "_FusedMatMul": "MatMul",
+    "_FusedBatchMatMulV2": "BatchMatMulV2",
+}
+# Names in `fused_ops` -> the op of that part, and how many of `args` it takes.
+_EPILOGUES = {
+    "BiasAdd": ("BiasAdd", 1),
+    "Add": ("AddV2", 1),
+    "Relu": ("Relu", 0),
+    "Relu6": ("Relu6", 0),
+    "Elu": ("Elu", 0),
+    "LeakyRelu": ("LeakyRelu", 0),
+    "Tanh": ("Tanh", 0),
+    "Sigmoid": ("Sigmoid", 0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One op a fused node is made of, and which of the node's inputs are its own."""
+
+    op: str
+    inputs: tuple[int, ...]
+
+
+def parts_of(proto: NodeDef) -> tuple[Part, ...]:
+    """Return the parts of a fused node in execution order; empty if not splittable.
+
+    The first part reads the node's first two inputs; each later one reads the part
+    before it and then its own.
+    """
+    root = _ROOTS.get(proto.op)
+    if root is None or "fused_ops" not in proto.attr:
+        return ()
+    parts = [Part(root, (0, 1))]
+    position = 2
+    for name in proto.attr["fused_ops"].list.s:
+        if name.decode() not in _EPILOGUES:
+            return ()
+        op, count = _EPILOGUES[name.decode()]
+        parts.append(Part(op, tuple(range(position, position + count))))
+        position += count
+    data_inputs = sum(not text.startswith("^") for text in proto.input)
+    return tuple(parts) if position == data_inputs else ()
+
+
+def needs_split(proto: NodeDef, low_dtype: int) -> bool:
+    """Tell whether a fused node has no kernel of its own in `low_dtype`."""
+    if proto.op not in _ROOTS:
+        return False
+    return not (
+        admits(proto.op, "T", low_dtype)
+        and kernel_exists(proto.op, (("T", low_dtype),), device_type_of(proto.device))
+    )
+
+
+def can_split(proto: NodeDef, low_dtype: int) -> bool:
+    """Tell whether all parts of a fused node have kernels in `low_dtype`."""
+    parts = parts_of(proto)
+    device = device_type_of(proto.device)
+    return bool(parts) and all(
+        admits(part.op, "T", low_dtype)
+        and kernel_exists(part.op, (("T", low_dtype),), device)
+        for part in parts
+    )
+
+
+def split_fused(
+    proto: NodeDef, low_dtype: int, unused: Callable[[str], str]
+) -> Sequence[NodeDef]:
+    """Return the parts of a retyped fused node, or the node alone if it can stay.
+
+    Before   conv(fused: BiasAdd, Relu)
+    After    conv/tf_amp_Conv2D --> conv/tf_amp_BiasAdd --> conv
+
+    Args:
+      proto: a node whose low slots are already retyped.
+      low_dtype: DataType of the low side.
+      unused: makes a node name unique.
+    """
+    if not needs_split(proto, low_dtype):
+        return (proto,)
+    parts = parts_of(proto)
+    assert parts, f"{proto.name} went low, so it must be splittable"
+    controls = [text for text in proto.input if text.startswith("^")]
+    made: list[NodeDef] = []
+    for part in parts:
+        node = _part_node(proto, part.op, low_dtype)
+        is_last = part is parts[-1]
+        wanted = f"{proto.name}/tf_amp_{part.op}"
+        node.name = proto.name if is_last else unused(wanted)
+        if made:
+            node.input.append(made[-1].name)
+        node.input.extend(proto.input[i] for i in part.inputs)
+        if not made:
+            node.input.extend(controls)
+        made.append(node)
+    return made
+
+
+def _part_node(proto: NodeDef, op: str, low_dtype: int) -> NodeDef:
+    """Return a node of `op` with the fused node's device and what attributes fit."""
+    node = NodeDef(op=op, device=proto.device)
+    op_def = op_def_of(op)
+    assert op_def is not None
+    for attr in op_def.attr:
+        if attr.name in proto.attr:
+            node.attr[attr.name].CopyFrom(proto.attr[attr.name])
+    for name in proto.attr:
+        if name.startswith("_"):
+            node.attr[name].CopyFrom(proto.attr[name])
+    if op == "LeakyRelu" and "leakyrelu_alpha" in proto.attr:
+        node.attr["alpha"].f = proto.attr["leakyrelu_alpha"].f
+    node.attr["T"].type = low_dtype
+    return node

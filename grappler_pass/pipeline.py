@@ -1,0 +1,306 @@
+"""The pass: a GraphDef and its item in, a rewritten copy and its plan out.
+
+    GraphDef + Item -> GraphView -> Constraints + Prices -> Plan -> new GraphDef
+
+`STAGES` is the whole of it. Each stage gets a frozen draft and returns one with more
+filled in; the observer sees every draft with the seconds its stage took.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.assignment import islands, minimum_cut
+from grappler_pass.casts import CastPlan, plan_casts
+from grappler_pass.decisions import plan_from_draft
+from grappler_pass.graph import GraphView, Item
+from grappler_pass.op_lists import OpLists
+from grappler_pass.plan import Cause, Plan
+from grappler_pass.pricing import (
+    Models,
+    Prices,
+    Variables,
+    price_graph,
+    problem_from_prices,
+)
+from grappler_pass.propagation import Constraints, constrain
+from grappler_pass.rewriting import is_rewritten, rewrite_graph
+from grappler_pass.shapes import Shapes
+from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
+from grappler_pass.variable_reads import VariableReads
+from grappler_pass.verify import verify_rewrite
+
+# A plan must promise this share of the step before it is applied: prices are not
+# better than that.
+DEFAULT_MARGIN = 0.02
+
+PRICED, FORCED = "O1", ("O2", "O3")
+OPT_LEVELS = ("O0", PRICED, *FORCED)
+
+_LATER: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the caller decides about a rewrite.
+
+    Attributes:
+      low_dtype: "bfloat16" or "float16".
+      lists: allow, infer, deny, clear for that dtype.
+      models: a cost model per device type, "CPU" at least.
+      opt_level: "O0" nothing, "O1" what pays, "O2" what is eligible, "O3" what has a
+        kernel.
+      exclude: regular expressions; nodes whose name one of them finds stay float32.
+      margin: smallest predicted gain, as a share of the step, that O1 applies.
+    """
+
+    low_dtype: str
+    lists: OpLists
+    models: Models
+    opt_level: str = PRICED
+    exclude: tuple[str, ...] = ()
+    margin: float = DEFAULT_MARGIN
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A rewrite under way; what later stages fill in is unset before them."""
+
+    graph_def: GraphDef
+    item: Item
+    settings: Settings
+    infer_shapes: Callable[[], Shapes]
+    name: str
+    view: GraphView = _LATER
+    slots: SlotTable = _LATER
+    constraints: Constraints = _LATER
+    reads: VariableReads = _LATER
+    shapes: Shapes = _LATER
+    prices: Prices = _LATER
+    low: tuple[bool, ...] = _LATER
+    fallback: tuple[Cause | None, ...] = _LATER
+    casts: CastPlan = _LATER
+    plan: Plan = _LATER
+    rewritten: GraphDef = _LATER
+
+    @property
+    def low_dtype(self) -> int:
+        """The low dtype as a DataType enum."""
+        return DTYPE_ENUMS[self.settings.low_dtype]
+
+    @property
+    def has_candidates(self) -> bool:
+        """Tell whether an allow op may go low; if not, nothing can be gained."""
+        return any(self.constraints.eligible[s] for s in self.constraints.allow)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewrite:
+    """The outcome: the graph to run, and why it is so.
+
+    Attributes:
+      graph_def: the very GraphDef given where nothing changed.
+      plan: a dtype and a reason for every slot; None for a graph this pass made.
+      changed: whether `graph_def` is a new graph.
+    """
+
+    graph_def: GraphDef
+    plan: Plan | None
+    changed: bool
+
+
+Observer = Callable[[str, Draft, float], None]
+
+
+class StageError(RuntimeError):
+    """A stage failed; `stage` names it and the cause is chained."""
+
+    def __init__(self, stage: str, cause: Exception) -> None:
+        """Name the stage and quote the cause."""
+        super().__init__(f"stage {stage!r}: {type(cause).__name__}: {cause}")
+        self.stage = stage
+
+
+def _view(draft: Draft) -> Draft:
+    view = GraphView.from_graph_def(draft.graph_def, draft.item)
+    return dataclasses.replace(draft, view=view, slots=SlotTable.from_view(view))
+
+
+def _constrain(draft: Draft) -> Draft:
+    settings = draft.settings
+    constraints = constrain(
+        draft.view,
+        draft.slots,
+        settings.lists,
+        settings.low_dtype,
+        settings,
+    )
+    return dataclasses.replace(draft, constraints=constraints)
+
+
+def _price(draft: Draft) -> Draft:
+    settings = draft.settings
+    if not draft.has_candidates:
+        return draft
+    reads = VariableReads.from_view(draft.view)
+    shapes = draft.infer_shapes()
+    prices = price_graph(
+        draft.view,
+        draft.slots,
+        draft.constraints,
+        shapes,
+        settings.models,
+        settings.low_dtype,
+        reads,
+    )
+    return dataclasses.replace(draft, reads=reads, shapes=shapes, prices=prices)
+
+
+def _assign(draft: Draft) -> Draft:
+    """Color the slots; remember why an eligible one was left in float32."""
+    count = len(draft.slots.slots)
+    nothing = dataclasses.replace(
+        draft, low=(False,) * count, fallback=(Cause.COST,) * count
+    )
+    settings = draft.settings
+    if not draft.has_candidates:
+        return nothing
+    if settings.opt_level not in (PRICED, *FORCED):
+        return dataclasses.replace(nothing, fallback=(Cause.LEVEL,) * count)
+    variables = Variables.from_constraints(draft.constraints)
+    problem = problem_from_prices(
+        draft.view, draft.slots, variables, draft.prices, draft.reads
+    )
+    forced = settings.opt_level in FORCED
+    low = [True] * variables.count if forced else list(minimum_cut(problem))
+    anchors = {variables.of_slot[s] for s in draft.constraints.allow} - {-1}
+    returned = islands(problem, low, anchors)
+    for variable in returned:
+        low[variable] = False
+    before = problem.seconds([False] * variables.count)
+    total = sum(draft.prices.float32)
+    if not forced and before - problem.seconds(low) < settings.margin * total:
+        fallback = _fallback(variables, [v for v, is_low in enumerate(low) if is_low])
+        causes = [Cause.MARGIN if hit else Cause.COST for hit in fallback]
+        return dataclasses.replace(nothing, fallback=tuple(causes))
+    causes = [
+        Cause.ISLAND if hit else Cause.COST for hit in _fallback(variables, returned)
+    ]
+    return dataclasses.replace(draft, low=variables.spread(low), fallback=tuple(causes))
+
+
+def _fallback(variables: Variables, chosen: Any) -> list[bool]:
+    hit = set(chosen)
+    return [v in hit for v in variables.of_slot]
+
+
+def _plan(draft: Draft) -> Draft:
+    if any(draft.low):
+        casts = plan_casts(
+            draft.view, draft.slots, draft.low, draft.low_dtype, draft.reads
+        )
+    else:
+        casts = CastPlan((), ())
+    draft = dataclasses.replace(draft, casts=casts)
+    return dataclasses.replace(draft, plan=plan_from_draft(draft))
+
+
+def _rewrite(draft: Draft) -> Draft:
+    if not any(draft.low):
+        return dataclasses.replace(draft, rewritten=draft.graph_def)
+    rewritten = rewrite_graph(
+        draft.graph_def,
+        draft.view,
+        draft.slots,
+        draft.low,
+        draft.low_dtype,
+        draft.casts,
+    )
+    return dataclasses.replace(draft, rewritten=rewritten)
+
+
+def _verify(draft: Draft) -> Draft:
+    if draft.rewritten is not draft.graph_def:
+        verify_rewrite(draft.graph_def, draft.rewritten, draft.item)
+    return draft
+
+
+PLANNING = (
+    ("view", _view),
+    ("constrain", _constrain),
+    ("price", _price),
+    ("assign", _assign),
+    ("plan", _plan),
+)
+STAGES = (*PLANNING, ("rewrite", _rewrite), ("verify", _verify))
+
+
+def optimize(
+    graph_def: GraphDef,
+    item: Item,
+    settings: Settings,
+    *,
+    shapes: Callable[[], Shapes],
+    name: str = "",
+    observer: Observer | None = None,
+) -> Rewrite:
+    """Rewrite a graph to 16 bits where the settings find that it pays.
+
+    Args:
+      graph_def: never written; returned itself where nothing changes.
+      item: what the caller relies on.
+      settings: dtype, level, lists, costs.
+      shapes: infers static shapes; called only if an allow op may go low.
+      name: of the graph, for people.
+      observer: called after each stage with its name, the draft and its seconds.
+
+    Returns:
+      The graph to run with its plan. A graph that this pass made passes unchanged.
+
+    Raises:
+      StageError: a stage failed; nothing was changed.
+    """
+    if is_rewritten(graph_def):
+        return Rewrite(graph_def, None, changed=False)
+    draft = Draft(graph_def, item, settings, shapes, name)
+    draft = _run(STAGES, draft, observer)
+    return Rewrite(draft.rewritten, draft.plan, draft.rewritten is not graph_def)
+
+
+def plan_graph(
+    graph_def: GraphDef,
+    item: Item,
+    settings: Settings,
+    *,
+    shapes: Callable[[], Shapes],
+    name: str = "",
+    observer: Observer | None = None,
+) -> Plan:
+    """Return the plan that `optimize` would carry out.
+
+    Raises:
+      StageError: a stage failed.
+    """
+    draft = Draft(graph_def, item, settings, shapes, name)
+    return _run(PLANNING, draft, observer).plan
+
+
+def _run(
+    stages: tuple[tuple[str, Callable[[Draft], Draft]], ...],
+    draft: Draft,
+    observer: Observer | None,
+) -> Draft:
+    for name, stage in stages:
+        begin = time.perf_counter()
+        try:
+            draft = stage(draft)
+        except Exception as error:
+            raise StageError(name, error) from error
+        if observer is not None:
+            observer(name, draft, time.perf_counter() - begin)
+    return draft

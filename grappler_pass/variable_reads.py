@@ -1,0 +1,182 @@
+"""Which reads of a variable may share one cast, and which may leave their loop.
+
+Two reads see the same value if no write can lie between them: every node that may
+write the variable runs after both, or before both. A read inside a loop may move in
+front of it if every write runs after the read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from grappler_pass.graph import ENTER_OPS, Frame, GraphView, Port
+
+# Ops that take a handle and neither write the variable nor read its value.
+_PASS_HANDLE = frozenset({"Identity", "Enter", "Switch", "Exit", "NextIteration"})
+_HARMLESS = frozenset(
+    {
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "VariableShape",
+        "VarIsInitializedOp",
+        "NoOp",
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class VariableReads:
+    """Sharing and motion of variable reads.
+
+    Attributes:
+      canonical: port of a ReadVariableOp to the port of the first one that surely sees
+        the same value; only where the two differ.
+      hoists: port of a ReadVariableOp in a loop to the Enter nodes its handle came in
+        through, innermost first; only where the read may move out of them.
+    """
+
+    canonical: Mapping[Port, Port]
+    hoists: Mapping[Port, tuple[int, ...]]
+
+    @classmethod
+    def from_view(cls, view: GraphView) -> VariableReads:
+        """Find what may be shared or moved in `view`."""
+        reads = {
+            key: found
+            for key, found in _reads_by_variable(view).items()
+            if len(found) > 1 or view.frame(found[0]) is not None
+        }
+        if not reads:
+            return cls({}, {})
+        writers = _writers_by_variable(view, reads.keys())
+        watched = {
+            i for found in (reads, writers) for ids in found.values() for i in ids
+        }
+        before = _Ancestors(view, watched)
+        canonical: dict[Port, Port] = {}
+        hoists: dict[Port, tuple[int, ...]] = {}
+        for key, found in reads.items():
+            written_by = writers.get(key, [])
+            canonical.update(_share(view, found, written_by, before))
+            for read in found:
+                enters = _enters(view, read)
+                if enters and _may_move(view, read, written_by, before):
+                    hoists[Port(read, 0)] = enters
+        return cls(canonical, hoists)
+
+
+class _Ancestors:
+    """Which of a few watched nodes run before which, by one sweep over the graph.
+
+    Back edges of loops are not followed: "before" means within one iteration.
+    """
+
+    def __init__(self, view: GraphView, watched: Iterable[int]) -> None:
+        self._bit = {node: 1 << i for i, node in enumerate(sorted(watched))}
+        self._masks = [0] * len(view.nodes)
+        for i in view.order:
+            node = view.nodes[i]
+            mask = self._bit.get(i, 0)
+            for source, _ in node.inputs:
+                mask |= self._masks[source]
+            for source in node.controls:
+                mask |= self._masks[source]
+            self._masks[i] = mask
+
+    def __call__(self, first: int, second: int) -> bool:
+        """Tell whether `first` surely runs before `second`."""
+        return first != second and bool(self._masks[second] & self._bit[first])
+
+
+def _variable_of(view: GraphView, port: Port) -> object:
+    """Return what identifies the variable behind a handle."""
+    node = view.nodes[port.node]
+    while node.op in _PASS_HANDLE:
+        port = node.inputs[0]
+        node = view.nodes[port.node]
+    if node.op == "VarHandleOp" and node.proto.attr["shared_name"].s:
+        attr = node.proto.attr
+        return (attr["container"].s, attr["shared_name"].s)
+    return port
+
+
+def _reads_by_variable(view: GraphView) -> dict[object, list[int]]:
+    reads: dict[object, list[int]] = {}
+    for i in view.order:
+        node = view.nodes[i]
+        if node.op == "ReadVariableOp":
+            reads.setdefault(_variable_of(view, node.inputs[0]), []).append(i)
+    return reads
+
+
+def _writers_by_variable(
+    view: GraphView, keys: Iterable[object]
+) -> dict[object, list[int]]:
+    """Return the nodes that may write each variable; unknown ops are taken to."""
+    wanted = set(keys)
+    writers: dict[object, list[int]] = {}
+    for node in view.nodes:
+        if node.op in _HARMLESS or node.op in _PASS_HANDLE:
+            continue
+        for port in node.inputs:
+            key = _variable_of(view, port)
+            if key in wanted:
+                writers.setdefault(key, []).append(node.index)
+    return writers
+
+
+def _share(
+    view: GraphView, reads: list[int], writers: list[int], before: _Ancestors
+) -> dict[Port, Port]:
+    """Map each read to an earlier one of the same value and the same liveness."""
+    leaders: dict[object, list[int]] = {}
+    canonical: dict[Port, Port] = {}
+    for read in reads:
+        node = view.nodes[read]
+        # The same handle port and controls: one cannot be dead while the other lives.
+        group = leaders.setdefault((node.inputs[0], frozenset(node.controls)), [])
+        for leader in group:
+            if all(_not_between(leader, read, w, before) for w in writers):
+                canonical[Port(read, 0)] = Port(leader, 0)
+                break
+        else:
+            group.append(read)
+    return canonical
+
+
+def _not_between(first: int, second: int, writer: int, before: _Ancestors) -> bool:
+    after_both = before(first, writer) and before(second, writer)
+    before_both = before(writer, first) and before(writer, second)
+    return after_both or before_both
+
+
+def _enters(view: GraphView, read: int) -> tuple[int, ...]:
+    """Return the loop-invariant Enter nodes between a read and its variable."""
+    enters: list[int] = []
+    source = view.nodes[view.nodes[read].inputs[0].node]
+    while source.op in ("Identity", *ENTER_OPS):
+        if source.op in ENTER_OPS:
+            if not source.proto.attr["is_constant"].b:
+                return ()
+            enters.append(source.index)
+        source = view.nodes[source.inputs[0].node]
+    return tuple(enters)
+
+
+def _may_move(
+    view: GraphView, read: int, writers: list[int], before: _Ancestors
+) -> bool:
+    """Tell whether no write runs before the read or in one of its loops."""
+    loops = set(_loops(view, read))
+    return all(before(read, w) and not loops & set(_loops(view, w)) for w in writers)
+
+
+def _loops(view: GraphView, node: int) -> list[Frame]:
+    loops: list[Frame] = []
+    frame = view.frame(node)
+    while frame is not None:
+        loops.append(frame)
+        frame = frame.parent
+    return loops

@@ -1,0 +1,106 @@
+"""What must hold of any graph, and of a pair before and after a rewrite.
+
+Independent of how the rewrite was decided: reads OpDefs and the two GraphDefs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph import GraphView, Item
+from grappler_pass.type_slots import SlotTable, op_def_of
+
+_REF_OFFSET = 100
+
+
+class VerifyError(AssertionError):
+    """A rewrite produced a graph that TensorFlow would refuse, or another program."""
+
+
+def verify_graph(graph_def: GraphDef) -> None:
+    """Check that inputs resolve, names are unique and dtypes agree on every edge.
+
+    Raises:
+      GraphError: the GraphDef is no graph.
+      VerifyError: two ends of an edge differ in dtype.
+    """
+    view = GraphView.from_graph_def(graph_def)
+    slots = SlotTable.from_view(view)
+    for node in view.nodes:
+        for position, port in enumerate(node.inputs):
+            needed = slots.input_dtype(node.index, position) % _REF_OFFSET
+            given = slots.output_dtype(*port) % _REF_OFFSET
+            unknown = types_pb2.DT_INVALID in (needed, given)
+            if needed != given and not unknown:
+                raise VerifyError(
+                    f"input {position} of {node.name!r} ({node.op}) wants dtype "
+                    f"{types_pb2.DataType.Name(needed)}, "
+                    f"{view.nodes[port.node].name!r}:{port.output} gives "
+                    f"{types_pb2.DataType.Name(given)}"
+                )
+
+
+def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
+    """Check that `after` keeps what callers and other nodes of `before` rely on.
+
+    Every node is still there, on its device, in its colocation group, behind its
+    control inputs; untouchable nodes keep op and dtypes; the function library is the
+    same.
+
+    Raises:
+      GraphError: `after` is no graph.
+      VerifyError: something is missing or differs; the message names it.
+    """
+    verify_graph(after)
+    nodes: Mapping[str, NodeDef] = {node.name: node for node in after.node}
+    for old in before.node:
+        new = nodes.get(old.name)
+        if new is None:
+            raise VerifyError(f"node {old.name!r} is gone")
+        if new.device != old.device:
+            raise VerifyError(f"node {old.name!r} moved to {new.device!r}")
+        if (
+            not new.op.startswith("_")
+            and old.op == new.op
+            and not _same_class(old, new)
+        ):
+            raise VerifyError(f"node {old.name!r} changed its colocation group")
+        _verify_controls(old, new, nodes)
+        if old.name in item.untouchable and not _same_types(old, new):
+            raise VerifyError(f"preserved node {old.name!r} was changed")
+    if before.library != after.library:
+        raise VerifyError("the function library was changed")
+
+
+def _same_class(old: NodeDef, new: NodeDef) -> bool:
+    if ("_class" in old.attr) != ("_class" in new.attr):
+        return False
+    return bool("_class" not in old.attr or old.attr["_class"] == new.attr["_class"])
+
+
+def _verify_controls(old: NodeDef, new: NodeDef, nodes: Mapping[str, NodeDef]) -> None:
+    """Check that the node, or the first part it was split into, waits as before."""
+    wanted = {text for text in old.input if text.startswith("^")}
+    missing = wanted - set(new.input)
+    root = new
+    while missing and root.input and root.input[0].startswith(f"{old.name}/tf_amp_"):
+        root = nodes[root.input[0]]
+        missing -= set(root.input)
+    if missing:
+        raise VerifyError(f"node {old.name!r} lost control inputs {sorted(missing)}")
+
+
+def _same_types(old: NodeDef, new: NodeDef) -> bool:
+    op_def = op_def_of(old.op)
+    if old.op != new.op or op_def is None:
+        return bool(old.op == new.op)
+    return all(
+        (a.name in old.attr) == (a.name in new.attr)
+        and (a.name not in old.attr or old.attr[a.name] == new.attr[a.name])
+        for a in op_def.attr
+        if a.type in ("type", "list(type)")
+    )
