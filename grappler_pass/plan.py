@@ -117,6 +117,7 @@ class Plan:
       seconds_after: predicted seconds per step under this plan, casts included.
       casts: casts inserted (a tensor cast for several readers counts once).
       casts_removed: casts of the given graph that were absorbed.
+      selected_from: the summary of the plan whose rows these are a selection of.
     """
 
     decisions: tuple[Decision, ...]
@@ -128,6 +129,7 @@ class Plan:
     seconds_after: float = 0.0
     casts: int = 0
     casts_removed: int = 0
+    selected_from: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -163,15 +165,22 @@ class Plan:
         if reason is not None:
             cause = Cause[reason.upper()] if isinstance(reason, str) else reason
             rows = (d for d in rows if d.reason.cause is cause)
-        return dataclasses.replace(self, decisions=tuple(rows))
+        return self._select(tuple(rows))
 
     def top(self, count: int) -> Plan:
         """Return the plan with its `count` most valuable rows."""
-        ranked = self.sorted_by_value()
-        return dataclasses.replace(ranked, decisions=ranked.decisions[:count])
+        return self._select(self.sorted_by_value().decisions[:count])
+
+    def _select(self, rows: tuple[Decision, ...]) -> Plan:
+        return dataclasses.replace(self, decisions=rows, selected_from=self.summary())
 
     def summary(self) -> str:
-        """Return one line: converted share, casts, predicted step, main obstacles."""
+        """Return one line: converted share, casts, predicted step, main obstacles.
+
+        A selection of rows keeps the line of the whole plan.
+        """
+        if self.selected_from:
+            return self.selected_from
         low = sum(d.is_low for d in self.decisions)
         causes = Counter(
             d.reason.cause.name.lower() for d in self.decisions if not d.is_low

@@ -1,0 +1,128 @@
+"""A plan prints, sorts, filters, and loads back equal from JSON."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from grappler_pass.plan import Cause, Decision, Plan, Reason
+from grappler_pass.type_slots import Slot
+
+names = st.text(min_size=1, max_size=12)
+seconds = st.floats(0, 1e3, allow_nan=False)
+
+decisions = st.builds(
+    Decision,
+    slot=st.builds(Slot, names, names, st.integers(0, 9)),
+    op=names,
+    dtype=st.sampled_from(["float32", "bfloat16", "float16", "float64"]),
+    reason=st.builds(Reason, st.sampled_from(Cause), st.text(max_size=20)),
+    seconds_float32=seconds,
+    seconds_low=st.none() | seconds,
+    cast_seconds=seconds,
+    shape=st.none() | st.lists(st.none() | st.integers(0, 4096), max_size=4).map(tuple),
+    source=st.sampled_from(["", "profile", "roofline"]),
+)
+plans = st.builds(
+    Plan,
+    decisions=st.lists(decisions, max_size=5).map(tuple),
+    low_dtype=st.sampled_from(["bfloat16", "float16"]),
+    opt_level=st.sampled_from(["O0", "O1", "O2", "O3"]),
+    graph=names,
+    profile=names,
+    seconds_before=seconds,
+    seconds_after=seconds,
+    casts=st.integers(0, 100),
+    casts_removed=st.integers(0, 100),
+)
+
+
+def row(name: str, cause: Cause, float32: float, low: float | None) -> Decision:
+    is_low = cause in (Cause.GAIN, Cause.FORCED)
+    return Decision(
+        slot=Slot(name, "T", 0),
+        op="MatMul" if name.startswith("matmul") else "Exp",
+        dtype="bfloat16" if is_low else "float32",
+        reason=Reason(cause),
+        seconds_float32=float32,
+        seconds_low=low,
+        shape=(None, 64),
+    )
+
+
+PLAN = Plan(
+    decisions=(
+        row("matmul1", Cause.GAIN, 2e-3, 1e-3),
+        row("exp", Cause.DENY, 1e-3, None),
+        row("matmul2", Cause.GAIN, 9e-3, 4e-3),
+        row("matmul3", Cause.COST, 5e-3, 6e-3),
+    ),
+    low_dtype="bfloat16",
+    graph="step",
+    profile="cpu-avx512-bf16",
+    seconds_before=17e-3,
+    seconds_after=11e-3,
+    casts=3,
+    casts_removed=1,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(plans)
+def test_json_loads_back_equal(plan: Plan) -> None:
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+@settings(max_examples=50, deadline=None)
+@given(plans)
+def test_every_row_is_printed_once(plan: Plan) -> None:
+    plain = Plan(plan.decisions, plan.low_dtype)
+    header_and_rows = str(plain).count("\n")
+    assert header_and_rows >= len(plan.decisions)
+    assert len(plan.sorted_by_value().decisions) == len(plan.decisions)
+
+
+def test_the_most_valuable_rows_come_first() -> None:
+    ranked = PLAN.sorted_by_value()
+    assert [d.slot.node for d in ranked.decisions] == [
+        "matmul2",
+        "matmul1",
+        "matmul3",
+        "exp",
+    ]
+    assert [d.slot.node for d in PLAN.top(2).decisions] == ["matmul2", "matmul1"]
+
+
+def test_rows_are_filtered_by_op_and_reason() -> None:
+    def kept(plan: Plan) -> list[str]:
+        return [d.slot.node for d in plan.decisions]
+
+    assert kept(PLAN.filter(op="Exp")) == ["exp"]
+    assert kept(PLAN.filter(reason="cost")) == ["matmul3"]
+    assert kept(PLAN.filter(reason=Cause.GAIN, op="MatMul")) == ["matmul1", "matmul2"]
+
+
+def test_the_printed_table_reads_like_this() -> None:
+    lines = str(PLAN.top(2)).splitlines()
+    assert lines[0] == (
+        "step: 2 of 4 float slots to bfloat16 (O1, cpu-avx512-bf16), 3 casts added, "
+        "1 removed; predicted step 17 -> 11 ms (1.55x); kept: deny 1, cost 1"
+    )
+    assert lines[1].split() == (
+        "slot op dtype f32 ms low ms cast ms shape reason".split()
+    )
+    assert lines[2].split()[:7] == [
+        "matmul2.T",
+        "MatMul",
+        "bfloat16",
+        "9.0000",
+        "4.0000",
+        "0.0000",
+        "?x64",
+    ]
+    assert lines[2].endswith("16 bits are faster here, casts included")
+
+
+def test_a_plan_without_low_rows_is_empty() -> None:
+    assert PLAN.filter(reason="deny").is_empty
+    assert not PLAN.is_empty
