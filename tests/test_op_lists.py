@@ -1,0 +1,127 @@
+"""The four lists: where ops are, that they are disjoint, and how a user edits them."""
+
+from __future__ import annotations
+
+import pytest
+from tensorflow.python.framework import op_def_registry
+
+from grappler_pass.op_lists import OpListError, OpLists
+from grappler_pass.op_table import LIST_NAMES, OP_TABLE
+
+BFLOAT16 = OpLists.for_dtype("bfloat16")
+FLOAT16 = OpLists.for_dtype("float16")
+
+
+def known(op: str) -> bool:
+    return op_def_registry.get(op) is not None
+
+
+def test_every_op_of_the_table_exists_in_tensorflow() -> None:
+    assert [row.op for row in OP_TABLE if not known(row.op)] == []
+
+
+def test_no_op_has_two_rows_and_every_row_has_a_reason() -> None:
+    ops = [row.op for row in OP_TABLE]
+    assert len(ops) == len(set(ops))
+    assert all(row.reason for row in OP_TABLE)
+
+
+@pytest.mark.parametrize("lists", [BFLOAT16, FLOAT16], ids=lambda x: x.low_dtype)
+def test_lists_are_disjoint(lists: OpLists) -> None:
+    together = [op for name in LIST_NAMES for op in lists.lists[name]]
+    assert len(together) == len(set(together))
+
+
+@pytest.mark.parametrize(
+    ("op", "bfloat16", "float16"),
+    [
+        ("MatMul", "allow", "allow"),
+        ("_FusedMatMul", "allow", "allow"),
+        ("_FusedConv2D", "allow", "allow"),
+        ("CudnnRNNV3", "allow", "allow"),
+        ("AddV2", "infer", "infer"),
+        ("_FusedBatchNormEx", "infer", "infer"),
+        ("Exp", "infer", "deny"),
+        ("Square", "infer", "deny"),
+        ("Pow", "infer", "deny"),
+        ("Sum", "deny", "deny"),
+        ("Mean", "deny", "deny"),
+        ("SoftmaxCrossEntropyWithLogits", "deny", "deny"),
+        ("GatherV2", "clear", "clear"),
+        ("TensorListSetItem", "clear", "clear"),
+        ("Switch", "clear", "clear"),
+        ("ResourceGather", None, None),
+        ("While", None, None),
+        ("PartitionedCall", None, None),
+    ],
+)
+def test_an_op_is_where_its_numerics_put_it(
+    op: str, bfloat16: str | None, float16: str | None
+) -> None:
+    assert (BFLOAT16.list_of(op), FLOAT16.list_of(op)) == (bfloat16, float16)
+
+
+def test_only_gradients_of_biases_and_norms_reduce_gradients() -> None:
+    assert BFLOAT16.reduces_gradients("BiasAddGrad")
+    assert BFLOAT16.reduces_gradients("FusedBatchNormGradV3")
+    assert not BFLOAT16.reduces_gradients("Sum")
+
+
+def test_an_added_op_is_on_its_list_and_says_who_put_it_there() -> None:
+    edited = BFLOAT16.edited(add={"allow": ["Cholesky"]}, known_ops=known)
+    assert edited.list_of("Cholesky") == "allow"
+    assert "user" in edited.reason_of("Cholesky")
+    assert BFLOAT16.list_of("Cholesky") is None
+
+
+def test_a_removed_op_is_on_no_list_and_has_no_reason() -> None:
+    edited = BFLOAT16.edited(remove={"allow": ["MatMul"]})
+    assert edited.list_of("MatMul") is None
+    assert edited.reason_of("MatMul") == ""
+
+
+def test_an_op_moves_by_removing_and_adding() -> None:
+    edited = FLOAT16.edited(add={"infer": ["Exp"]}, remove={"deny": ["Exp"]})
+    assert edited.list_of("Exp") == "infer"
+
+
+def test_removing_what_is_not_on_a_list_changes_nothing() -> None:
+    assert FLOAT16.edited(remove={"deny": ["MatMul"]}) == FLOAT16
+
+
+def test_adding_an_op_to_its_own_list_keeps_its_reason() -> None:
+    edited = FLOAT16.edited(add={"deny": ["Exp"]})
+    assert edited == FLOAT16
+    assert edited.reason_of("Exp") == FLOAT16.reason_of("Exp")
+
+
+def test_an_op_in_two_lists_is_named_with_both_lists() -> None:
+    with pytest.raises(OpListError, match="'Exp' is in two lists, 'allow' and 'deny'"):
+        FLOAT16.edited(add={"allow": ["Exp"]})
+
+
+def test_one_op_added_to_two_lists_is_named() -> None:
+    with pytest.raises(OpListError, match="'Cholesky' is in two lists"):
+        FLOAT16.edited(add={"allow": ["Cholesky"], "clear": ["Cholesky"]})
+
+
+@pytest.mark.parametrize("way", ["add", "remove"])
+def test_an_op_that_tensorflow_does_not_know_is_named(way: str) -> None:
+    edits = {way: {"allow": ["MatMull"]}}
+    with pytest.raises(OpListError, match=r"'MatMull'.*not an op"):
+        FLOAT16.edited(**edits, known_ops=known)
+
+
+def test_a_list_of_another_name_is_refused() -> None:
+    with pytest.raises(OpListError, match=r"no op list 'white'.*allow, infer"):
+        FLOAT16.edited(add={"white": ["MatMul"]})
+
+
+def test_a_string_in_place_of_a_collection_is_refused() -> None:
+    with pytest.raises(OpListError, match=r"write \['MatMul'\]"):
+        FLOAT16.edited(add={"allow": "MatMul"})
+
+
+def test_another_dtype_has_no_lists() -> None:
+    with pytest.raises(OpListError, match="'float64'"):
+        OpLists.for_dtype("float64")
