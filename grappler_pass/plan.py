@@ -42,7 +42,8 @@ class Cause(enum.Enum):
     NO_KERNEL = "no 16-bit kernel on its device"
     NOT_ADMITTED = "the op's definition does not admit the 16-bit type"
     CAST = "an existing cast keeps its types"
-    EXACT = "its values must stay exact (integers in float32)"
+    EXACT = "its values must stay exact (integers or random draws in float32)"
+    RANGE = "it depends on a constant that the 16-bit type cannot hold"
     NOT_FLOAT32 = "not float32 in the graph as given"
     FIXED = "feeds or is a variable, argument or result: the type is fixed"
 

@@ -35,6 +35,14 @@ DTYPE_NAMES = {
 DTYPE_ENUMS = {name: enum for enum, name in DTYPE_NAMES.items()}
 NO_SLOT = -1
 
+# Types of elements that a list made here will hold; no port of the node shows them.
+_ELEMENT_TYPES = {
+    "EmptyTensorList": "element_dtype",
+    "TensorArrayV3": "dtype",
+    "TensorListConcatLists": "element_dtype",
+    "TensorListReserve": "element_dtype",
+}
+
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Slot:
@@ -139,6 +147,14 @@ class SlotTable:
     def output_count(self, node: int) -> int:
         """Return the number of outputs of `node`; 0 where its op is unknown."""
         return len(self._outputs[node])
+
+
+def _elements(proto: NodeDef) -> tuple[Arg, ...]:
+    """Return the type of a new list's elements as if a port had it."""
+    attr = _ELEMENT_TYPES.get(proto.op)
+    if attr is None or attr not in proto.attr:
+        return ()
+    return (Arg(attr, 0, proto.attr[attr].type),)
 
 
 def _numbered(
