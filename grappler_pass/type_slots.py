@@ -105,7 +105,7 @@ class SlotTable:
         for node in view.nodes:
             signature = signature_of(node.proto)
             numbers: dict[tuple[str, int], int] = {}
-            for arg in (*signature.inputs, *signature.outputs):
+            for arg in (*signature.inputs, *signature.outputs, *_elements(node.proto)):
                 key = (arg.attr, arg.position)
                 if arg.attr and arg.dtype in FLOATING and key not in numbers:
                     numbers[key] = len(slots)
