@@ -1,0 +1,43 @@
+# Everything runs in .venv, made on first use. PYTHON chooses the interpreter for it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+N ?= 2000
+
+# What, when changed, calls for installing again.
+SOURCES := pyproject.toml setup.py tf_amp/_autostart_source.py grappler_pass/shim.c
+
+.PHONY: demo test lint bench fuzz clean
+.DEFAULT_GOAL := test
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/python examples/demo.py
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-test
+	$(BIN)/python -m benchmarks
+
+# Random graphs run before and after the pass: make fuzz N=20000
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m tests.fuzz $(N)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info grappler_pass/_shim_*.so
+
+$(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,demo]'
+	touch $@
+
+$(VENV)/.installed-test: $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[cpu,demo,test]'
+	touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || (rm -rf $(VENV); exit 1)

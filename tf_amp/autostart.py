@@ -1,0 +1,59 @@
+"""Start tf-amp from within a program that only sets an environment variable.
+
+`tf_amp_autostart.pth` calls `start` for each FuncGraph and Session that is made while
+the switch is on; what the switch says is read by `runtime`. Without the `.pth` file (in
+a folder that Python does not treat as site-packages, or under `python -S`) nothing
+calls it: `is_installed` tells.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+_lock = threading.RLock()
+_started = False
+
+
+def start(graph: object) -> None:
+    """Enable tf-amp as the environment says, once per process.
+
+    Args:
+      graph: the FuncGraph or Session just made; functions made earlier stay as they
+        are.
+
+    Raises:
+      ConfigError: a variable has a value that is not known. Every later call raises
+        too, so that no program goes on in a precision that nobody asked for.
+    """
+    global _started
+    if _started:
+        return
+    with _lock:
+        if _started:
+            return
+        # Set before enabling, which may itself make graphs in this thread.
+        _started = True
+        try:
+            from tf_amp import runtime
+
+            runtime.enable_from_environment(graph)
+        except BaseException:
+            _started = False
+            raise
+
+
+def is_installed() -> bool:
+    """Tell whether this interpreter has run `tf_amp_autostart.pth`."""
+    return any(getattr(finder, "tf_amp_autostart", False) for finder in sys.meta_path)
+
+
+def _forget_parent() -> None:
+    """Start anew in a forked child, where graphs pass unchanged until then."""
+    global _started, _lock
+    _started = False
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
