@@ -6,7 +6,7 @@ runs once per iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorflow.python.framework import tensor_util
 
@@ -66,39 +66,49 @@ def _trip_counts(nodes: Sequence[Node]) -> dict[str, float]:
 
     The counter is assumed to start at 0 and to step by 1, as tf.while_loop's own
     counters and tf.range loops do. Several bounds (maximum_iterations beside the
-    user's) are joined by LogicalAnd: the smallest holds. A bound that goes around
-    the loop (Merge) is taken by its initial value.
+    user's) are joined by LogicalAnd: the smallest holds. The loop of a gradient counts
+    to what its forward loop has counted.
     """
+    conditions = {
+        _frame_name_above(nodes, node): node.inputs[0].node
+        for node in nodes
+        if node.op == "LoopCond"
+    }
     counts: dict[str, float] = {}
-    for node in nodes:
-        if node.op != "LoopCond":
-            continue
-        bounds = _constant_bounds(nodes, node.inputs[0].node)
-        frame = _frame_name_above(nodes, node)
+    for frame, condition in conditions.items():
+        bounds = _bounds(nodes, conditions, condition)
         if bounds and frame is not None:
             counts[frame] = max(1.0, min(bounds))
     return counts
 
 
-def _constant_bounds(nodes: Sequence[Node], condition: int) -> list[float]:
+def _bounds(
+    nodes: Sequence[Node], conditions: Mapping[str | None, int], condition: int
+) -> list[float]:
+    """Return the constants that the counters below `condition` are compared to."""
     node = nodes[condition]
     if node.op in ("LogicalAnd", "Identity"):
-        return [b for p in node.inputs for b in _constant_bounds(nodes, p.node)]
+        return [b for p in node.inputs for b in _bounds(nodes, conditions, p.node)]
     if node.op != "Less":
         return []
     bound = nodes[node.inputs[1].node]
+    # A bound that goes around the loop is taken by its initial value.
     while bound.op in ENTER_OPS or bound.op in MERGE_OPS or bound.op == "Identity":
         bound = nodes[bound.inputs[0].node]
+    if bound.op in EXIT_OPS:
+        forward = conditions.get(_frame_name_above(nodes, bound))
+        # Only an earlier loop: a loop cannot be bounded by its own exit.
+        return [] if forward is None else _bounds(nodes, conditions, forward)
     if bound.op != "Const":
         return []
     value = tensor_util.MakeNdarray(bound.proto.attr["value"].tensor)
-    return [float(value)] if value.size == 1 else []
+    return [float(value.item())] if value.size == 1 else []
 
 
 def _frame_name_above(nodes: Sequence[Node], node: Node) -> str | None:
-    """Walk from LoopCond to the Enter that feeds the counter's Merge."""
+    """Walk from a loop's LoopCond or Exit to an Enter of the same loop."""
     seen: set[int] = set()
-    waiting = [node.index]
+    waiting = [port.node for port in node.inputs]
     while waiting:
         i = waiting.pop()
         if i in seen:
@@ -107,6 +117,8 @@ def _frame_name_above(nodes: Sequence[Node], node: Node) -> str | None:
         current = nodes[i]
         if current.op in ENTER_OPS:
             return str(current.proto.attr["frame_name"].s.decode())
+        if current.op in EXIT_OPS:
+            continue  # an inner loop, or one before: not this frame
         ports = current.inputs[:1] if current.op in MERGE_OPS else current.inputs
         waiting.extend(port.node for port in ports)
     return None

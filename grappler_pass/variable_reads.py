@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from grappler_pass.graph import ENTER_OPS, Frame, GraphView, Port
+from grappler_pass.graph import ENTER_OPS, NEXT_ITERATION_OPS, GraphView, Port
 
 # Ops that take a handle and neither write the variable nor read its value.
 _PASS_HANDLE = frozenset({"Identity", "Enter", "Switch", "Exit", "NextIteration"})
@@ -62,20 +62,27 @@ class VariableReads:
             canonical.update(_share(view, found, written_by, before))
             for read in found:
                 enters = _enters(view, read)
-                if enters and _may_move(view, read, written_by, before):
+                if enters and all(before.surely_before(read, w) for w in written_by):
                     hoists[Port(read, 0)] = enters
         return cls(canonical, hoists)
 
 
 class _Ancestors:
-    """Which of a few watched nodes run before which, by one sweep over the graph.
+    """Which of a few watched nodes run before which, by sweeps over the graph.
 
-    Back edges of loops are not followed: "before" means within one iteration.
+    Back edges of loops are followed, so two nodes of one loop that reach each other
+    run both before and after one another.
     """
 
     def __init__(self, view: GraphView, watched: Iterable[int]) -> None:
         self._bit = {node: 1 << i for i, node in enumerate(sorted(watched))}
         self._masks = [0] * len(view.nodes)
+        while self._sweep(view):
+            pass
+
+    def _sweep(self, view: GraphView) -> bool:
+        """Pass every node's ancestors on; tell whether a back edge brought news."""
+        news = False
         for i in view.order:
             node = view.nodes[i]
             mask = self._bit.get(i, 0)
@@ -83,11 +90,16 @@ class _Ancestors:
                 mask |= self._masks[source]
             for source in node.controls:
                 mask |= self._masks[source]
-            self._masks[i] = mask
+            if mask != self._masks[i]:
+                self._masks[i] = mask
+                news = news or node.op in NEXT_ITERATION_OPS
+        return news
 
-    def __call__(self, first: int, second: int) -> bool:
-        """Tell whether `first` surely runs before `second`."""
-        return first != second and bool(self._masks[second] & self._bit[first])
+    def surely_before(self, first: int, second: int) -> bool:
+        """Tell whether `first` runs before `second`, and never after it."""
+        return bool(self._masks[second] & self._bit[first]) and not bool(
+            self._masks[first] & self._bit[second]
+        )
 
 
 def _variable_of(view: GraphView, port: Port) -> object:
@@ -147,8 +159,9 @@ def _share(
 
 
 def _not_between(first: int, second: int, writer: int, before: _Ancestors) -> bool:
-    after_both = before(first, writer) and before(second, writer)
-    before_both = before(writer, first) and before(writer, second)
+    reads = (first, second)
+    after_both = all(before.surely_before(read, writer) for read in reads)
+    before_both = all(before.surely_before(writer, read) for read in reads)
     return after_both or before_both
 
 
@@ -163,20 +176,3 @@ def _enters(view: GraphView, read: int) -> tuple[int, ...]:
             enters.append(source.index)
         source = view.nodes[source.inputs[0].node]
     return tuple(enters)
-
-
-def _may_move(
-    view: GraphView, read: int, writers: list[int], before: _Ancestors
-) -> bool:
-    """Tell whether no write runs before the read or in one of its loops."""
-    loops = set(_loops(view, read))
-    return all(before(read, w) and not loops & set(_loops(view, w)) for w in writers)
-
-
-def _loops(view: GraphView, node: int) -> list[Frame]:
-    loops: list[Frame] = []
-    frame = view.frame(node)
-    while frame is not None:
-        loops.append(frame)
-        frame = frame.parent
-    return loops
