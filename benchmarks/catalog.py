@@ -50,12 +50,16 @@ _OURS = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
 
 VARIANTS = (
     Variant("float32", "float32"),
-    Variant("again", "float32 again (A/A)"),
-    Variant("keras", "Keras mixed_bfloat16", "set_keras_policy"),
-    Variant("builtin", "TensorFlow's pass", "switch_on_builtin_pass"),
+    Variant("again", "A/A"),
+    Variant("keras", "Keras policy", "set_keras_policy"),
+    Variant("builtin", "TensorFlow", "switch_on_builtin_pass"),
     Variant("ours", "tf-amp", "enable_tf_amp", _OURS),
-    Variant("ours_o2", "tf-amp O2", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O2"}),
-    Variant("ours_o3", "tf-amp O3", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O3"}),
+    Variant(
+        "ours_o2", "tf-amp O2", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O2"}
+    ),
+    Variant(
+        "ours_o3", "tf-amp O3", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O3"}
+    ),
 )
 
 DEFAULT_VARIANTS = ("float32", "again", "keras", "builtin", "ours")

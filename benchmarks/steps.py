@@ -27,7 +27,7 @@ class Step:
 
 
 def build_model(entry: Entry) -> keras.Model:
-    """Return the model of ``entry``, compiled, with the same weights in each process."""
+    """Return the compiled model of ``entry``; its weights are always the same."""
     keras.utils.set_random_seed(_SEED)
     module = importlib.import_module(f"benchmarks.models.{entry.name}")
     model = module.build()
@@ -42,15 +42,15 @@ def step_of(model: keras.Model, entry: Entry, mode: str) -> Step:
     sample = module.sample(np.random.default_rng(_SEED), entry.batch(mode))
     inputs, targets = tf.nest.map_structure(tf.constant, sample)
 
-    @tf.function(jit_compile=False)
     def train(inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         return model.train_step((inputs, targets))["loss"]
 
-    @tf.function(jit_compile=False)
     def infer(inputs: tf.Tensor) -> tf.Tensor:
         return model(inputs, training=False)
 
-    return Step(train, (inputs, targets)) if mode == "train" else Step(infer, (inputs,))
+    if mode == "train":
+        return Step(tf.function(train, jit_compile=False), (inputs, targets))
+    return Step(tf.function(infer, jit_compile=False), (inputs,))
 
 
 def _optimizer(name: str) -> keras.optimizers.Optimizer:

@@ -18,7 +18,9 @@ def build() -> keras.Model:
         include_preprocessing=False,
     )
     logits = keras.layers.Dense(_CLASSES)(trunk.output)
-    return keras.Model(inputs, keras.layers.Activation("linear", dtype="float32")(logits))
+    return keras.Model(
+        inputs, keras.layers.Activation("linear", dtype="float32")(logits)
+    )
 
 
 def loss() -> keras.losses.Loss:

@@ -14,7 +14,9 @@ def build() -> keras.Model:
         weights=None, include_top=False, pooling="avg", input_tensor=inputs
     )
     logits = keras.layers.Dense(_CLASSES)(trunk.output)
-    return keras.Model(inputs, keras.layers.Activation("linear", dtype="float32")(logits))
+    return keras.Model(
+        inputs, keras.layers.Activation("linear", dtype="float32")(logits)
+    )
 
 
 def loss() -> keras.losses.Loss:

@@ -15,7 +15,9 @@ def build() -> keras.Model:
     categories = keras.Input((_CATEGORIES,), dtype="int32")
     numbers = keras.Input((_NUMBERS,))
     columns = [categories[:, column] for column in range(_CATEGORIES)]
-    wide = layers.Add()([layers.Embedding(_VOCABULARY, 1)(column) for column in columns])
+    wide = layers.Add()(
+        [layers.Embedding(_VOCABULARY, 1)(column) for column in columns]
+    )
     deep = [layers.Embedding(_VOCABULARY, _WIDTH)(column) for column in columns]
     hidden = layers.Concatenate()([*deep, numbers])
     for units in (1024, 1024, 512):

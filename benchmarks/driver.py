@@ -1,0 +1,105 @@
+"""Run the workers: fresh processes, the variants taking turns within each round."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.catalog import Variant, variant
+from benchmarks.records import Run, run_from_json
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_LEFT_OUT = (
+    "TF_AMP_",
+    "TF_ENABLE_AUTO_MIXED_PRECISION",
+    "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE",
+)
+_ALWAYS = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+_LONGEST_PROCESS_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One process to run; ``seconds`` is the timed part of each mode."""
+
+    model: str
+    variant: Variant
+    round: int
+    modes: tuple[str, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        """Return what the progress bar shows."""
+        return f"{self.model}, {self.variant.title}, round {self.round + 1}"
+
+    def command(self) -> list[str]:
+        """Return the command line of the worker."""
+        return [
+            *(sys.executable, "-m", "benchmarks.worker", self.model, self.variant.name),
+            *("--round", str(self.round), "--modes", ",".join(self.modes)),
+            *("--seconds", str(self.seconds)),
+        ]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What to run: every model, all variants taking turns within each round."""
+
+    models: tuple[str, ...]
+    modes: tuple[str, ...]
+    variants: tuple[str, ...]
+    rounds: int
+    seconds: float
+
+    def __len__(self) -> int:
+        """Return how many processes will be started."""
+        return len(self.models) * self.rounds * len(self.variants)
+
+    def turns(self) -> Iterator[Turn]:
+        """Yield the processes; each round starts one variant later than the last."""
+        for model in self.models:
+            for number in range(self.rounds):
+                first = number % len(self.variants)
+                for name in self.variants[first:] + self.variants[:first]:
+                    yield Turn(model, variant(name), number, self.modes, self.seconds)
+
+
+def run_turn(turn: Turn) -> Run:
+    """Run one worker and return what it reports, or the reason of its failure."""
+    try:
+        done = subprocess.run(
+            turn.command(),
+            cwd=ROOT,
+            env=worker_environment(turn.variant),
+            capture_output=True,
+            text=True,
+            timeout=_LONGEST_PROCESS_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return _failed(turn, "no result in time")
+    if done.returncode:
+        return _failed(turn, _reason(done))
+    return run_from_json(done.stdout.splitlines()[-1])
+
+
+def _failed(turn: Turn, reason: str) -> Run:
+    return Run(turn.model, turn.variant.name, turn.round, failure=reason)
+
+
+def worker_environment(chosen: Variant) -> dict[str, str]:
+    """Return the caller's environment without its own switches, plus the variant's."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_LEFT_OUT)
+    }
+    return kept | _ALWAYS | dict(chosen.environment)
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line of the error, and the signal if one ended the process."""
+    lines = done.stderr.strip().splitlines() or [""]
+    return f"exit status {done.returncode}: {lines[-1][:200]}"

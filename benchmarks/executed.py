@@ -1,0 +1,47 @@
+"""Look at the graph that TensorFlow executes, after all of its rewriting."""
+
+from collections.abc import Callable, Iterable
+
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
+from tensorflow.python.eager import context
+
+from benchmarks.records import OpCounts
+
+_LOW = frozenset({types_pb2.DT_HALF, types_pb2.DT_BFLOAT16})
+
+
+def count_executed_ops(first_call: Callable[[], object]) -> OpCounts:
+    """Return the counts for a function, which has to be called here first of all.
+
+    Args:  first_call: calls a ``tf.function`` that was not called before; TensorFlow
+        reports the graph only while it instantiates the function.
+    """
+    ctx = context.context()
+    ctx.enable_run_metadata()
+    try:
+        first_call()
+        metadata = ctx.export_run_metadata()
+    finally:
+        ctx.disable_run_metadata()
+    nodes = [node for graph in metadata.partition_graphs for node in graph.node]
+    for graph in metadata.partition_graphs:
+        for function in graph.library.function:
+            nodes.extend(function.node_def)
+    return count_ops(nodes)
+
+
+def count_ops(nodes: Iterable[node_def_pb2.NodeDef]) -> OpCounts:
+    """Return how many operations compute in 16 bits, or cast to or from them."""
+    ops = [(node.op, _is_low(node.attr.values())) for node in nodes]
+    return OpCounts(
+        total=len(ops),
+        low=sum(low for op, low in ops if op != "Cast"),
+        casts=sum(low for op, low in ops if op == "Cast"),
+        onednn=sum(op.startswith("_Mkl") for op, _ in ops),
+    )
+
+
+def _is_low(attributes: Iterable[attr_value_pb2.AttrValue]) -> bool:
+    return any(
+        each.type in _LOW or not _LOW.isdisjoint(each.list.type) for each in attributes
+    )

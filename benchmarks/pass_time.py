@@ -1,0 +1,117 @@
+"""Time and memory of the pass by size of the graph, and time of the import.
+
+Everything is compared with the same without tf-amp, in fresh processes that take
+turns. The graph is the training step of ResNet-50 under Adam, about 10,000 nodes, and
+copies of it side by side.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+
+from rich.progress import Progress
+
+from benchmarks.catalog import variant
+from benchmarks.context import context_of
+from benchmarks.driver import ROOT, worker_environment
+from benchmarks.pass_report import GraphSize, PassFigures
+from benchmarks.results import keep_pass_figures, write_results
+
+_COPIES = (1, 2, 5, 10)
+_IMPORT = (sys.executable, "-c", "import tensorflow")
+Announce = Callable[[str], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write the section of RESULTS.md on the pass."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pass_time")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--copies", type=_numbers, default=_COPIES)
+    options = parser.parse_args(arguments)
+    with Progress() as progress:
+        turns = 1 + 2 * options.rounds * (1 + len(options.copies))
+        task = progress.add_task("pass", total=turns)
+
+        def announce(what: str) -> None:
+            progress.update(task, advance=1, description=what)
+
+        figures = PassFigures(
+            sizes=measure_sizes(options.copies, options.rounds, announce),
+            import_seconds=measure_import(options.rounds, announce),
+        )
+    command = " ".join(("python -m benchmarks.pass_time", *(arguments or sys.argv[1:])))
+    keep_pass_figures(figures, context_of(command, rounds=options.rounds))
+    write_results()
+    print(figures.markdown())
+
+
+def measure_sizes(
+    copies: Sequence[int], rounds: int, announce: Announce
+) -> tuple[GraphSize, ...]:
+    """Return the figures for each number of copies of the graph."""
+    with tempfile.TemporaryDirectory() as folder:
+        stem = str(Path(folder) / "graph")
+        announce("capturing the graph")
+        _run_worker("capture", stem)
+        return tuple(_measure_size(stem, each, rounds, announce) for each in copies)
+
+
+def _measure_size(stem: str, copies: int, rounds: int, announce: Announce) -> GraphSize:
+    arguments = ("optimize", stem, "--copies", str(copies))
+    without, with_pass = [], []
+    for _ in range(rounds):
+        announce(f"{copies} copies without")
+        without.append(json.loads(_run_worker(*arguments)))
+        announce(f"{copies} copies with")
+        with_pass.append(json.loads(_run_worker(*arguments, "--with-pass")))
+    return GraphSize(
+        nodes=with_pass[0]["nodes"],
+        graph_bytes=with_pass[0]["graph_bytes"],
+        low_nodes=with_pass[0]["low_nodes"],
+        seconds_without=median(each["seconds"] for each in without),
+        seconds_with=median(each["seconds"] for each in with_pass),
+        peak_bytes_without=median(each["peak_bytes"] for each in without),
+        peak_bytes_with=median(each["peak_bytes"] for each in with_pass),
+    )
+
+
+def measure_import(
+    rounds: int, announce: Announce
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return seconds of ``import tensorflow`` without and with the switch."""
+    switched: dict[str, list[float]] = {"float32": [], "ours": []}
+    for _ in range(rounds):
+        for name, times in switched.items():
+            announce(f"import tensorflow, {variant(name).title}")
+            start = time.perf_counter()
+            subprocess.run(_IMPORT, env=worker_environment(variant(name)), check=True)
+            times.append(time.perf_counter() - start)
+    return tuple(switched["float32"]), tuple(switched["ours"])
+
+
+def _run_worker(*arguments: str) -> str:
+    """Return the last line that the worker prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.pass_worker", *arguments],
+        cwd=ROOT,
+        env=worker_environment(variant("float32")),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"The worker failed: {done.stderr.strip()[-2000:]}")
+    return (done.stdout.splitlines() or [""])[-1]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(each) for each in text.split(","))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Keep the raw figures as JSON, and write RESULTS.md from all that is kept."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.context import Context
+from benchmarks.machine import Machine
+from benchmarks.pass_report import GraphSize, PassFigures
+from benchmarks.records import Run, run_from_dict
+from benchmarks.report import markdown
+from benchmarks.summary import rows_from_runs
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "RESULTS.md"
+RAW = HERE / "raw"
+_TITLE = "# Measured results\n\nWritten by the programs of this folder; do not edit.\n"
+
+
+def keep_runs(runs: Sequence[Run], context: Context, folder: Path = RAW) -> None:
+    """Write the runs of the models."""
+    _keep(
+        "models", {"runs": [dataclasses.asdict(run) for run in runs]}, context, folder
+    )
+
+
+def keep_pass_figures(
+    figures: PassFigures, context: Context, folder: Path = RAW
+) -> None:
+    """Write the figures of the pass."""
+    _keep("pass_time", dataclasses.asdict(figures), context, folder)
+
+
+def write_results(path: Path = RESULTS, folder: Path = RAW) -> None:
+    """Write the results from the raw figures at hand."""
+    path.write_text("\n".join((_TITLE, *_sections(folder))))
+
+
+def _sections(folder: Path) -> Iterator[str]:
+    if (models := folder / "models.json").exists():
+        kept = json.loads(models.read_text())
+        runs = tuple(run_from_dict(each) for each in kept["runs"])
+        context = _context(kept["context"])
+        body = markdown(rows_from_runs(runs), context.machine)
+        yield f"## Models\n\n{context.markdown()}\n\n{body}\n"
+    if (pass_time := folder / "pass_time.json").exists():
+        kept = json.loads(pass_time.read_text())
+        body = _pass_figures(kept).markdown()
+        context = _context(kept["context"])
+        yield f"## The pass itself\n\n{context.markdown()}\n\n{body}\n"
+
+
+def _keep(name: str, fields: Mapping[str, Any], context: Context, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {**fields, "context": dataclasses.asdict(context)}
+    (folder / f"{name}.json").write_text(json.dumps(kept))
+
+
+def _context(kept: Mapping[str, Any]) -> Context:
+    machine = Machine(**{**kept["machine"], "flags": tuple(kept["machine"]["flags"])})
+    versions = tuple((name, version) for name, version in kept["versions"])
+    return Context(**{**kept, "machine": machine, "versions": versions})
+
+
+def _pass_figures(kept: Mapping[str, Any]) -> PassFigures:
+    without, with_switch = kept["import_seconds"]
+    return PassFigures(
+        sizes=tuple(GraphSize(**each) for each in kept["sizes"]),
+        import_seconds=(tuple(without), tuple(with_switch)),
+    )

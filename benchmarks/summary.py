@@ -1,0 +1,143 @@
+"""From runs to rows: medians, speed-ups with their spread, and errors.
+
+A speed-up is the time of float32 over the time of the variant; its spread is that of
+the rounds, each comparing processes that ran next to each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from benchmarks.records import Measurement, OpCounts, Run
+
+_BFLOAT16_EPSILON = 2.0**-8
+# Losses are means over a batch; outputs carry the rounding of each layer.
+TOLERANCES = {"train": 8 * _BFLOAT16_EPSILON, "infer": 32 * _BFLOAT16_EPSILON}
+REFERENCE = "float32"
+_OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One variant on one model and mode.
+
+    ``speed_up``, ``lowest``, ``highest`` and ``error`` are None without float32 to
+    compare with; ``seconds`` is None where no process came to an end.
+    """
+
+    variant: str
+    seconds: float | None
+    speed_up: float | None
+    lowest: float | None
+    highest: float | None
+    error: float | None
+    ops: OpCounts | None
+    peak_bytes: int
+    failure: str
+
+    @property
+    def is_low(self) -> bool:
+        """Tell whether the executed graph holds a 16-bit operation."""
+        return self.ops is not None and self.ops.low > 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """All variants on one model and mode."""
+
+    model: str
+    mode: str
+    cells: tuple[Cell, ...]
+
+    def cell(self, variant: str) -> Cell | None:
+        """Return the cell of a variant, or None."""
+        return next((each for each in self.cells if each.variant == variant), None)
+
+    @property
+    def against_best(self) -> float | None:
+        """Time of tf-amp over that of the fastest other variant, the A/A run aside."""
+        ours = self.cell(_OURS)
+        others = [
+            each.seconds
+            for name in (REFERENCE, "keras", "builtin")
+            if (each := self.cell(name)) is not None and each.seconds is not None
+        ]
+        if ours is None or ours.seconds is None or not others:
+            return None
+        return ours.seconds / min(others)
+
+    def is_wrong(self, cell: Cell) -> bool:
+        """Tell whether a variant computed something other than float32."""
+        if cell.error is None:
+            return False
+        return not cell.error <= TOLERANCES[self.mode]
+
+
+def rows_from_runs(runs: Sequence[Run]) -> tuple[Row, ...]:
+    """Return a row per model and mode, in the order of the runs."""
+    models = dict.fromkeys(run.model for run in runs)
+    modes = dict.fromkeys(each.mode for run in runs for each in run.measurements)
+    order = sorted(modes, reverse=True) or ["-"]
+    return tuple(
+        _row([run for run in runs if run.model == model], mode)
+        for model in models
+        for mode in order
+    )
+
+
+def _row(runs: Sequence[Run], mode: str) -> Row:
+    variants = dict.fromkeys(run.variant for run in runs)
+    reference = _measured(runs, REFERENCE, mode)
+    cells = (_cell(runs, name, mode, reference) for name in variants)
+    return Row(model=runs[0].model, mode=mode, cells=tuple(cells))
+
+
+def _cell(
+    runs: Sequence[Run], name: str, mode: str, reference: dict[int, Measurement]
+) -> Cell:
+    measured = _measured(runs, name, mode)
+    seconds = [each.seconds for each in measured.values()]
+    ratios = [
+        reference[number].seconds / each.seconds
+        for number, each in measured.items()
+        if number in reference
+    ]
+    base = [each.seconds for each in reference.values()]
+    mine = [run for run in runs if run.variant == name]
+    comparable = bool(seconds and base and ratios)
+    return Cell(
+        variant=name,
+        seconds=median(seconds) if seconds else None,
+        speed_up=median(base) / median(seconds) if comparable else None,
+        lowest=min(ratios) if comparable else None,
+        highest=max(ratios) if comparable else None,
+        error=_error(measured, reference),
+        ops=next((each.ops for each in measured.values()), None),
+        peak_bytes=max((run.peak_bytes for run in mine), default=0),
+        failure=next((run.failure for run in mine if run.failure), ""),
+    )
+
+
+def _measured(runs: Sequence[Run], name: str, mode: str) -> dict[int, Measurement]:
+    """Return the measurements of a variant by round."""
+    return {
+        run.round: each
+        for run in runs
+        for each in run.measurements
+        if run.variant == name and each.mode == mode
+    }
+
+
+def _error(
+    measured: dict[int, Measurement], reference: dict[int, Measurement]
+) -> float | None:
+    """Return the largest relative distance to float32's values over the rounds."""
+    pairs = [
+        (np.array(each.values), np.array(reference[number].values))
+        for number, each in measured.items()
+        if number in reference
+    ]
+    errors = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs]
+    return float(np.max(errors)) if errors else None
