@@ -1,0 +1,62 @@
+"""Automatic mixed precision for TensorFlow and Keras programs as they are.
+
+    TF_ENABLE_AUTO_MIXED_PRECISION=1 python train.py
+
+or, from Python, `tf_amp.enable()` before the first function is traced. Names are loaded
+when first used, so that `import tf_amp` is quick and needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tf_amp.errors import AmpError, ConfigError, RewriteFailed, TensorFlowMissing
+
+if TYPE_CHECKING:
+    from grappler_pass.plan import Plan
+    from tf_amp.config import AmpConfig
+    from tf_amp.explanation import explain
+    from tf_amp.runtime import disable, enable, init, is_enabled, plans
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AmpConfig",
+    "AmpError",
+    "ConfigError",
+    "Plan",
+    "RewriteFailed",
+    "TensorFlowMissing",
+    "disable",
+    "enable",
+    "explain",
+    "init",
+    "is_enabled",
+    "plans",
+]
+
+_HOMES = {
+    "AmpConfig": "tf_amp.config",
+    "Plan": "grappler_pass.plan",
+    "disable": "tf_amp.runtime",
+    "enable": "tf_amp.runtime",
+    "explain": "tf_amp.explanation",
+    "init": "tf_amp.runtime",
+    "is_enabled": "tf_amp.runtime",
+    "plans": "tf_amp.runtime",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return [*__all__, "__version__"]

@@ -1,0 +1,7 @@
+"""Run `python -m tf_amp`, which is `tf-amp`."""
+
+import sys
+
+from tf_amp.cli import main
+
+sys.exit(main())

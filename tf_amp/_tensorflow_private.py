@@ -1,0 +1,165 @@
+"""The only place that names TensorFlow's private hooks.
+
+Each is looked up when it is needed; where one is gone, one warning says what no longer
+works, and the rest goes on. `remove` undoes every patch; installing twice patches once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+
+Method = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Hook:
+    """A method of TensorFlow to be wrapped.
+
+    Attributes:
+      module: where it lives.
+      owner: its class.
+      method: its name.
+      without: what the user loses where it is gone, for the warning.
+    """
+
+    module: str
+    owner: str
+    method: str
+    without: str
+
+
+CREATE_OP = Hook(
+    "tensorflow.python.framework.ops",
+    "Graph",
+    "_create_op_helper",
+    "functions are rewritten with the settings of their first call, not of their trace",
+)
+CREATE_SESSION = Hook(
+    "tensorflow.python.client.session",
+    "BaseSession",
+    "__init__",
+    "graphs built before mixed precision was enabled stay float32",
+)
+RUN_SESSION = Hook(
+    "tensorflow.python.client.session",
+    "BaseSession",
+    "run",
+    "a rewrite that fails in a Session is reported as a warning only",
+)
+CALL_FUNCTION = Hook(
+    "tensorflow.python.eager.polymorphic_function.concrete_function",
+    "ConcreteFunction",
+    "_call_flat",
+    "a rewrite that fails in a function is reported as a warning only",
+)
+
+
+@dataclasses.dataclass
+class _Patch:
+    owner: Any
+    original: Method
+    replacement: Method
+
+
+_lock = threading.Lock()
+_patches: dict[Hook, _Patch] = {}
+_warned: set[str] = set()
+
+
+def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
+    """Replace a method by `wrap(method)`, unless that is done already.
+
+    Returns:
+      Whether the hook is in place; if not, a warning has said what is lost.
+    """
+    with _lock:
+        if hook in _patches:
+            return True
+        owner = _owner_of(hook)
+        original: Method | None = getattr(owner, hook.method, None)
+        if original is None:
+            warn_once(f"{hook.owner}.{hook.method}", hook.without)
+            return False
+        replacement = wrap(original)
+        setattr(owner, hook.method, replacement)
+        _patches[hook] = _Patch(owner, original, replacement)
+        return True
+
+
+def remove() -> None:
+    """Put every method back, but for one that somebody else has wrapped since."""
+    with _lock:
+        for hook, patch in list(_patches.items()):
+            if getattr(patch.owner, hook.method) is patch.replacement:
+                setattr(patch.owner, hook.method, patch.original)
+                del _patches[hook]
+
+
+def installed() -> tuple[Hook, ...]:
+    """Return the hooks in place."""
+    return tuple(_patches)
+
+
+def is_onednn_enabled() -> bool | None:
+    """Tell whether TensorFlow uses oneDNN in this process; None where unknown."""
+    try:
+        module = importlib.import_module("tensorflow.python.util._pywrap_util_port")
+        return bool(module.IsMklEnabled())
+    except (ImportError, AttributeError):
+        warn_once("IsMklEnabled", "costs assume that oneDNN is in use")
+        return None
+
+
+@functools.cache
+def grappler() -> Any | None:
+    """Return the module that runs Grappler on a graph at hand; None where gone."""
+    try:
+        module = importlib.import_module("tensorflow.python.grappler.tf_optimizer")
+        return module if hasattr(module, "OptimizeGraph") else None
+    except ImportError:
+        return None
+
+
+def is_session(made: Any) -> bool:
+    """Tell a Session from a function's graph."""
+    return isinstance(made, _owner_of(CREATE_SESSION) or ())
+
+
+def grappler_options() -> Any:
+    """Return the ConfigProto whose options the program's functions are run with."""
+    from tensorflow.core.protobuf.config_pb2 import ConfigProto
+
+    config = ConfigProto()
+    try:
+        context = importlib.import_module("tensorflow.python.eager.context").context()
+        options = context.function_call_options.config_proto_serialized
+        config.graph_options.CopyFrom(ConfigProto.FromString(options).graph_options)
+    except (ImportError, AttributeError):
+        warn_once("function_call_options", "options set for Grappler are not heeded")
+    return config
+
+
+def warn_once(name: str, without: str) -> None:
+    """Say that a private name of TensorFlow is gone, and what is lost."""
+    if name in _warned:
+        return
+    _warned.add(name)
+    import tensorflow as tf
+
+    logging.warning(
+        "TensorFlow %s has no %s any more: %s.", tf.__version__, name, without
+    )
+
+
+def _owner_of(hook: Hook) -> Any:
+    try:
+        return getattr(importlib.import_module(hook.module), hook.owner, None)
+    except ImportError:
+        return None

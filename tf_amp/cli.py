@@ -1,0 +1,135 @@
+"""The command line: `tf-amp` and `python -m tf_amp`.
+
+    tf-amp run train.py ARGS...       as TF_ENABLE_AUTO_MIXED_PRECISION=1 python train.py
+    tf-amp doctor | explain SAVED_MODEL | calibrate
+
+Exit codes: the script's own; 2 for a command line or a setting that makes no sense.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+
+import tf_amp
+from tf_amp import config, running
+from tf_amp.config import LOW_DTYPES
+from tf_amp.errors import AmpError
+from tf_amp.presets import PRESETS
+
+_USAGE_ERROR = 2
+_COMMANDS = ("run", "doctor", "explain", "calibrate")
+_CALIBRATION_SECONDS = 60.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+      argv: the arguments, `sys.argv[1:]` by default. A first argument that is no
+        command is a script to run.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] not in _COMMANDS and arguments[0][0] != "-":
+        arguments.insert(0, "run")
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except AmpError as error:
+        print(f"tf-amp: {error}", file=sys.stderr)
+        return _USAGE_ERROR
+
+
+def _run(options: argparse.Namespace) -> int:
+    environment = {
+        config.DTYPE: options.dtype,
+        config.OPT_LEVEL: options.opt_level,
+        config.DEVICE_PROFILE: options.device_profile,
+        config.LOG: options.log,
+        config.STRICT: "1" if options.strict else None,
+    }
+    given = {name: value for name, value in environment.items() if value is not None}
+    running.switch_on(given)
+    if options.verbose:
+        running.show_summaries()
+    running.run_script(options.script, options.arguments, as_module=options.module)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from tf_amp import doctor
+
+    return doctor.main()
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from tf_amp import explanation
+
+    plans = explanation.explain_saved_model(options.saved_model, options.signature)
+    for plan in plans:
+        print(plan.to_json() if options.json else str(plan.top(options.top)))
+    return 0
+
+
+def _calibrate(options: argparse.Namespace) -> int:
+    from tf_amp import runtime
+
+    runtime.check_tensorflow()
+    from tf_amp import calibrating
+
+    return calibrating.main(options.seconds, options.out)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tf-amp",
+        description="Automatic mixed precision for TensorFlow programs.",
+        epilog="`tf-amp train.py ARGS...` is short for `tf-amp run train.py ARGS...`.",
+    )
+    parser.add_argument("--version", action="version", version=tf_amp.__version__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_run(commands.add_parser("run", help="run a script in mixed precision"))
+    doctor = commands.add_parser(
+        "doctor", help="say what works here, and what mends it"
+    )
+    doctor.set_defaults(command=_doctor)
+    _add_explain(commands.add_parser("explain", help="print the plan of a SavedModel"))
+    _add_calibrate(commands.add_parser("calibrate", help="measure this device"))
+    return parser
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    levels = "; ".join(f"{preset.name}: {preset.summary}" for preset in PRESETS)
+    parser.add_argument("--dtype", choices=LOW_DTYPES)
+    parser.add_argument("--opt-level", type=str.upper, help=levels)
+    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
+    parser.add_argument("--log", metavar="DIR", help="write graphs and plans there")
+    parser.add_argument(
+        "--strict", action="store_true", help="raise if a rewrite fails"
+    )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print one line per graph"
+    )
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the script is a module's name"
+    )
+    parser.add_argument("script", help="as python would get it")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    parser.set_defaults(command=_run)
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("saved_model", type=pathlib.Path)
+    parser.add_argument("--signature", help="only this one; all by default")
+    parser.add_argument("--top", type=int, default=20, help="rows to print")
+    parser.add_argument("--json", action="store_true", help="print whole plans as JSON")
+    parser.set_defaults(command=_explain)
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=_CALIBRATION_SECONDS)
+    parser.add_argument("--out", type=pathlib.Path, help="file; the cache by default")
+    parser.set_defaults(command=_calibrate)

@@ -1,0 +1,199 @@
+"""The configuration: one frozen value, read once from the environment.
+
+Decides what the user asked for, and refuses what is unknown or contradicts itself.
+What the answer means for a device or a graph is decided elsewhere (`devices`,
+`runtime`). Nothing else in the package reads the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from tf_amp import list_edits
+from tf_amp.errors import ConfigError
+from tf_amp.list_edits import ListEdit
+from tf_amp.presets import DEFAULT_LEVEL, level_names
+
+SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
+REWRITE_SWITCH = f"{SWITCH}_GRAPH_REWRITE"
+LOSS_SCALING_SWITCH = f"{SWITCH}_LOSS_SCALING"
+OWN_PREFIX = "TF_AMP_"
+OPT_LEVEL = "TF_AMP_OPT_LEVEL"
+DTYPE = "TF_AMP_DTYPE"
+DEVICE_PROFILE = "TF_AMP_DEVICE_PROFILE"
+LOG = "TF_AMP_LOG"
+STRICT = "TF_AMP_STRICT"
+CACHE = "TF_AMP_CACHE"
+OWN_NAMES = (OPT_LEVEL, DTYPE, DEVICE_PROFILE, LOG, STRICT, CACHE)
+
+LOW_DTYPES = ("bfloat16", "float16")
+_ON = ("1", "true", "on")
+_OFF = ("0", "false", "off")
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True)
+class AmpConfig:
+    """What the user asked for.
+
+    Attributes:
+      enabled: whether graphs are rewritten; None where nothing was said.
+      dtype: "bfloat16" or "float16"; None leaves the choice to the device.
+      opt_level: a row of `presets.PRESETS`.
+      device_profile: name or path of the profile to plan for; None means this device.
+      log_dir: where each graph is written before and after, with its plan.
+      strict: whether a rewrite that fails raises.
+      cache_dir: where calibrations are kept; None means nowhere.
+      loss_scaling: whether losses are scaled; None leaves the choice to the dtype.
+      list_edits: changes to the op lists, in the order given.
+    """
+
+    enabled: bool | None = None
+    dtype: str | None = None
+    opt_level: str = DEFAULT_LEVEL
+    device_profile: str | None = None
+    log_dir: pathlib.Path | None = None
+    strict: bool = False
+    cache_dir: pathlib.Path | None = None
+    loss_scaling: bool | None = None
+    list_edits: tuple[ListEdit, ...] = ()
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> AmpConfig:
+        """Read every setting from the environment's variables.
+
+        Args:
+          environ: names and values, normally `os.environ`.
+
+        Raises:
+          ConfigError: a value or a name is unknown, or two variables contradict each
+            other; the message names them.
+        """
+        given = {name: value.strip() for name, value in environ.items()}
+        _refuse_unknown_names(given, OWN_PREFIX, OWN_NAMES)
+        return cls(
+            enabled=_read_enabled(given),
+            dtype=_read_dtype(given),
+            opt_level=_read(given, OPT_LEVEL, checked_level, DEFAULT_LEVEL),
+            device_profile=given.get(DEVICE_PROFILE) or None,
+            log_dir=_read(given, LOG, pathlib.Path, None),
+            strict=bool(_read_flag(given, STRICT)),
+            cache_dir=_read_cache_dir(given),
+            loss_scaling=_read_flag(given, LOSS_SCALING_SWITCH),
+            list_edits=list_edits.edits_from_env(given),
+        )
+
+    def to_env(self) -> dict[str, str]:
+        """Return variables that `from_env` reads back equal."""
+        flags = {True: "1", False: "0", None: ""}
+        variables = {
+            SWITCH: flags[self.enabled],
+            LOSS_SCALING_SWITCH: flags[self.loss_scaling],
+            DTYPE: self.dtype or "",
+            OPT_LEVEL: self.opt_level,
+            DEVICE_PROFILE: self.device_profile or "",
+            LOG: str(self.log_dir or ""),
+            STRICT: flags[self.strict],
+            CACHE: str(self.cache_dir or ""),
+            **list_edits.env_from_edits(self.list_edits),
+        }
+        return {name: value for name, value in variables.items() if value}
+
+
+def checked_dtype(value: object, name: str = "dtype") -> str:
+    """Return the 16-bit type's name, or raise ConfigError."""
+    return _checked(value, name, LOW_DTYPES)
+
+
+def checked_level(value: object, name: str = "opt_level") -> str:
+    """Return the level's name, or raise ConfigError."""
+    return _checked(value, name, level_names(), str.upper)
+
+
+def near_name(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" where a known name is near, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _checked(
+    value: object,
+    name: str,
+    allowed: tuple[str, ...],
+    fold: Callable[[str], str] = str.lower,
+) -> str:
+    text = fold(value) if isinstance(value, str) else value
+    if isinstance(text, str) and text in allowed:
+        return text
+    raise ConfigError(f"{name}: received {value!r}; allowed are {', '.join(allowed)}.")
+
+
+def _read(
+    given: Mapping[str, str], name: str, parse: Callable[..., _T], default: _T
+) -> _T:
+    value = given.get(name)
+    if not value:
+        return default
+    return parse(value) if parse is pathlib.Path else parse(value, name)
+
+
+def _read_flag(given: Mapping[str, str], name: str) -> bool | None:
+    value = given.get(name)
+    if not value:
+        return None
+    return _checked(value, name, _ON + _OFF) in _ON
+
+
+def _read_cache_dir(given: Mapping[str, str]) -> pathlib.Path:
+    if given.get(CACHE):
+        return pathlib.Path(given[CACHE])
+    home = given.get("HOME") or str(pathlib.Path.home())
+    return pathlib.Path(given.get("XDG_CACHE_HOME") or f"{home}/.cache") / "tf-amp"
+
+
+def _read_enabled(given: Mapping[str, str]) -> bool | None:
+    """Tell what the two switches say, which may not be opposite things."""
+    whole, rewrite = _switch_state(given), _read_flag(given, REWRITE_SWITCH)
+    if None not in (whole, rewrite) and whole != rewrite:
+        raise ConfigError(
+            f"{SWITCH}={given[SWITCH]} and {REWRITE_SWITCH}={given[REWRITE_SWITCH]} "
+            "contradict each other; set one of them."
+        )
+    return rewrite if whole is None else whole
+
+
+def _switch_state(given: Mapping[str, str]) -> bool | None:
+    value = given.get(SWITCH)
+    if not value:
+        return None
+    return _checked(value, SWITCH, _ON + LOW_DTYPES + _OFF) not in _OFF
+
+
+def _read_dtype(given: Mapping[str, str]) -> str | None:
+    """Return the 16-bit type, which the switch and TF_AMP_DTYPE may both name."""
+    switch = given.get(SWITCH, "").lower()
+    chosen = _read(given, DTYPE, checked_dtype, None)
+    if switch not in LOW_DTYPES:
+        return chosen
+    if chosen not in (None, switch):
+        raise ConfigError(
+            f"{SWITCH}={given[SWITCH]} and {DTYPE}={given[DTYPE]} contradict each "
+            "other: they name two different types; set one of them."
+        )
+    return switch
+
+
+def _refuse_unknown_names(
+    given: Mapping[str, str], prefix: str, known: tuple[str, ...]
+) -> None:
+    for name in sorted(given):
+        if name.startswith(prefix) and name not in known:
+            raise ConfigError(
+                f"{name} is no setting{near_name(name, known)}; known are "
+                f"{', '.join(known)}."
+            )

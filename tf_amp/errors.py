@@ -1,0 +1,23 @@
+"""What tf_amp raises; every message says what was received and what mends it."""
+
+from __future__ import annotations
+
+
+class AmpError(Exception):
+    """Anything this package raises on purpose."""
+
+
+class ConfigError(AmpError, ValueError):
+    """A setting is unknown, or two settings contradict each other."""
+
+
+class TensorFlowMissing(AmpError, ImportError):
+    """TensorFlow is not installed, or is older than the oldest supported version."""
+
+
+class ScriptMissing(AmpError, FileNotFoundError):
+    """The script or SavedModel named on the command line does not exist."""
+
+
+class RewriteFailed(AmpError, RuntimeError):
+    """A graph could not be rewritten; raised only when strict."""

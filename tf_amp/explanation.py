@@ -1,0 +1,161 @@
+"""The plan of a function, without running it.
+
+The function is traced if it must be, Grappler optimizes a copy of its graph as it would
+before the first run (inlining, lowering, fusing), and the outcome is planned. Settings
+are those the function was traced under, else those in force, else the environment's.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from tf_amp import _tensorflow_private as private
+from tf_amp import runtime, settings, stamps
+from tf_amp.config import AmpConfig
+from tf_amp.errors import ConfigError, ScriptMissing
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.plan import Plan
+
+
+def explain(
+    fn: Any, *args: Any, fetches: Iterable[str] | None = None, **kwargs: Any
+) -> Plan:
+    """Return the plan that a function would run with.
+
+    Args:
+      fn: a `tf.function`, any callable it could wrap (a Keras model), a
+        ConcreteFunction, or a GraphDef.
+      *args: what the function is called with: tensors or `tf.TensorSpec`; for a
+        GraphDef, its fetches.
+      fetches: names of the nodes whose outputs are read, for a GraphDef.
+      **kwargs: named arguments of the function.
+
+    Raises:
+      TensorFlowMissing: TensorFlow is not installed, or too old.
+      ValueError: a GraphDef without fetches, or with one that it does not hold.
+      StageError: the plan cannot be made; the message names the stage.
+    """
+    runtime.check_tensorflow()
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    if isinstance(fn, GraphDef):
+        names = fetches if fetches is not None else (args[0] if args else ())
+        graph_def, kept, name = fn, _node_names(fn, names), "graph"
+    else:
+        function = _concrete_function(fn, args, kwargs)
+        graph_def = function.graph.as_graph_def()
+        kept, name = _kept_nodes(function), function.graph.name
+    scope = settings.scope_of(stamps.marks_from_graph_def(graph_def).settings or "")
+    config = scope.config if scope else runtime.current_config()
+    config = config or AmpConfig.from_env(os.environ)
+    return _plan(optimized_graph(graph_def, kept), kept, name, config)
+
+
+def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+    """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
+    grappler = private.grappler()
+    if grappler is None:
+        private.warn_once("OptimizeGraph", "functions are explained as traced")
+        return graph_def
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+    meta_graph = MetaGraphDef(graph_def=graph_def)
+    meta_graph.collection_def["train_op"].node_list.value.extend(kept)
+    config = private.grappler_options()
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1
+    # The pass comes at the end of the first of two iterations.
+    options.meta_optimizer_iterations = options.ONE
+    try:
+        optimized: GraphDef = grappler.OptimizeGraph(config, meta_graph, verbose=False)
+        return optimized
+    except Exception as error:
+        logging.warning("Explained as traced: Grappler fails on it: %s", error)
+        return graph_def
+
+
+def _plan(
+    graph_def: GraphDef, kept: tuple[str, ...], name: str, config: AmpConfig
+) -> Plan:
+    from grappler_pass import pipeline
+    from grappler_pass.graph import Item
+    from grappler_pass.shapes import shapes_from_graph_def
+
+    strangers = stamps.marks_from_graph_def(graph_def).strangers
+    device_type = settings.target_device_type(graph_def)
+    chosen = settings.settings_from_config(config, device_type)
+    return pipeline.plan_graph(
+        graph_def,
+        Item(fetch=kept, feed=_placeholders(graph_def), preserve=strangers),
+        chosen,
+        shapes=lambda: shapes_from_graph_def(graph_def),
+        name=name,
+    )
+
+
+def _concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the one graph of `fn` that these arguments select."""
+    if hasattr(fn, "structured_input_signature") and hasattr(fn, "graph"):
+        return fn
+    if not hasattr(fn, "get_concrete_function"):
+        import tensorflow as tf
+
+        fn = tf.function(fn)
+    return fn.get_concrete_function(*args, **kwargs)
+
+
+def _placeholders(graph_def: GraphDef) -> tuple[str, ...]:
+    return tuple(n.name for n in graph_def.node if n.op.startswith("Placeholder"))
+
+
+def _kept_nodes(function: Any) -> tuple[str, ...]:
+    """Name what a function is run for: its results and its side effects."""
+    results = [tensor.op.name for tensor in function.outputs]
+    effects = [op.name for op in function.graph.control_outputs]
+    return tuple(dict.fromkeys((*results, *effects)))
+
+
+def _node_names(graph_def: GraphDef, fetches: Iterable[str]) -> tuple[str, ...]:
+    wanted = (fetches,) if isinstance(fetches, str) else tuple(fetches)
+    names = tuple(name.removeprefix("^").partition(":")[0] for name in wanted)
+    present = {node.name for node in graph_def.node}
+    missing = [name for name in names if name not in present]
+    if missing or not names:
+        what = f"has no node {', '.join(missing)}" if missing else "needs fetches"
+        raise ValueError(
+            f"explain: the GraphDef {what}; name the nodes whose outputs are read: "
+            "explain(graph_def, ['logits'])."
+        )
+    return names
+
+
+def explain_saved_model(
+    folder: pathlib.Path, signature: str | None = None
+) -> tuple[Plan, ...]:
+    """Return the plan of each signature of a SavedModel, or of the one named.
+
+    Raises:
+      ScriptMissing: the folder does not hold a SavedModel.
+      ConfigError: it has no signature of that name.
+    """
+    runtime.check_tensorflow()
+    import tensorflow as tf
+
+    if not tf.saved_model.contains_saved_model(str(folder)):
+        raise ScriptMissing(f"{folder} does not hold a SavedModel.")
+    loaded = tf.saved_model.load(str(folder))
+    signatures = dict(loaded.signatures)
+    if signature is not None and signature not in signatures:
+        raise ConfigError(
+            f"{folder} has no signature {signature!r}; it has {', '.join(signatures)}."
+        )
+    names = signatures if signature is None else [signature]
+    return tuple(explain(signatures[name]) for name in names)

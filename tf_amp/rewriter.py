@@ -1,0 +1,157 @@
+"""What happens to each graph that TensorFlow hands over.
+
+Called on TensorFlow's threads, several at once, so nothing is held while it works.
+Whatever fails, the graph passes unchanged and one warning names the graph, the stage
+and the cause; under strict settings the failure is kept, and raised by the Python call
+that caused it as soon as that returns, since TensorFlow ignores an optimizer's errors.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from tf_amp import log, settings, stamps
+from tf_amp.errors import RewriteFailed
+
+if TYPE_CHECKING:
+    from grappler_pass.pipeline import Rewrite
+    from grappler_pass.plan import Plan
+    from grappler_pass.plugin import GrapplerItem
+
+# Plans of large graphs take megabytes, and some programs trace without end.
+_PLANS_KEPT = 256
+
+_STAMP = stamps.ATTRIBUTE.encode()
+_SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
+
+_plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
+_failures: deque[RewriteFailed] = deque()
+_summaries: set[str] = set()
+_without_stamps: deque[Callable[[], str | None]] = deque(maxlen=1)
+
+
+def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
+    """Return a serialized GraphDef in mixed precision; None leaves it as it is.
+
+    Args:
+      data: the serialized GraphDef.
+      item: what TensorFlow tells about it.
+    """
+    if _STAMP not in data and _fallback_settings() is None:
+        _mention_unstamped(data)
+        return None
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    graph_def = GraphDef.FromString(data)
+    marks = stamps.marks_from_graph_def(graph_def)
+    scope = settings.scope_of(marks.settings or _fallback_settings() or "")
+    if scope is None:
+        return None
+    try:
+        return _rewrite(graph_def, item, marks, scope)
+    except Exception as error:
+        _report(error, marks.graph, scope)
+        return None
+
+
+def applied_plans() -> tuple[Plan, ...]:
+    """Return the plans of the graphs that were changed, oldest first."""
+    return tuple(_plans)
+
+
+def use_without_stamps(current: Callable[[], str | None]) -> None:
+    """Rewrite unstamped graphs with the settings in force at their first call."""
+    _without_stamps.append(current)
+
+
+def raising_failures(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that raises what failed in a rewrite before or during its call.
+
+    Used for strict settings, on what runs functions and Sessions.
+    """
+
+    @functools.wraps(call)
+    def call_and_raise(*args: Any, **kwargs: Any) -> Any:
+        _raise_failure()
+        result = call(*args, **kwargs)
+        _raise_failure()
+        return result
+
+    return call_and_raise
+
+
+def _rewrite(
+    graph_def: Any, grappler_item: GrapplerItem, marks: stamps.Marks, scope: Any
+) -> bytes | None:
+    from grappler_pass import pipeline
+    from grappler_pass.graph import Item
+
+    chosen = scope.settings_for(graph_def)
+    if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
+        return None
+    begin = time.perf_counter()
+    item = Item(
+        fetch=tuple(name.partition(":")[0] for name in grappler_item.fetch),
+        preserve=(*grappler_item.preserve, *marks.strangers),
+    )
+    rewrite = pipeline.optimize(
+        graph_def, item, chosen, shapes=grappler_item.shapes, name=marks.graph
+    )
+    _record(rewrite, time.perf_counter() - begin)
+    if scope.config.log_dir is not None:
+        log.dump(scope.config.log_dir, marks.graph, graph_def, rewrite)
+    if not rewrite.changed:
+        return None
+    serialized: bytes = rewrite.graph_def.SerializeToString()
+    return serialized
+
+
+def _fallback_settings() -> str | None:
+    return _without_stamps[0]() if _without_stamps else None
+
+
+def _record(rewrite: Rewrite, seconds: float) -> None:
+    """Keep the plan of a changed graph; log one line, once per graph and outcome."""
+    if rewrite.plan is None:
+        return
+    if rewrite.changed:
+        _plans.append(rewrite.plan)
+    summary = rewrite.plan.summary()
+    if rewrite.changed or summary not in _summaries:
+        _summaries.add(summary)
+        logging.info("%s; planned in %.2f s", summary, seconds)
+
+
+def _report(error: Exception, graph: str, scope: settings.Scope) -> None:
+    """Warn that a graph passes unchanged, and keep the error under strict settings."""
+    message = f"graph {graph!r} stays float32: {error}"
+    logging.warning("%s", message)
+    if scope.config.strict:
+        failure = RewriteFailed(message)
+        failure.__cause__ = error
+        _failures.append(failure)
+
+
+def _raise_failure() -> None:
+    try:
+        failure = _failures.popleft()
+    except IndexError:
+        return
+    raise failure
+
+
+def _mention_unstamped(data: bytes) -> None:
+    """Say once that functions traced before `enable` are left alone."""
+    if any(seed in data for seed in _SEEDS):
+        logging.log_first_n(
+            logging.INFO,
+            "A graph stays float32: it was traced while mixed precision was off, or "
+            "belongs to tf.data.",
+            1,
+        )

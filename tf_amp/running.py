@@ -1,0 +1,68 @@
+"""Run a script as `python` would, with mixed precision switched on.
+
+The switch is set in the environment, where the script's own child processes find it
+too, and TensorFlow is not imported before the script does so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pathlib
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+
+from tf_amp.config import SWITCH, AmpConfig
+from tf_amp.errors import ScriptMissing
+
+
+def switch_on(given: Mapping[str, str]) -> None:
+    """Set the switch and the settings given on the command line.
+
+    Raises:
+      ConfigError: a setting is unknown, or two contradict each other.
+    """
+    os.environ.update(given)
+    if not AmpConfig.from_env(os.environ).enabled:
+        os.environ[SWITCH] = "1"
+    AmpConfig.from_env(os.environ)
+    # Does nothing where the .pth file has been here before.
+    importlib.import_module("tf_amp._autostart_source")
+
+
+def show_summaries() -> None:
+    """Have the one line per graph printed."""
+    from absl import logging
+
+    logging.set_verbosity(logging.INFO)
+
+
+def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> None:
+    """Run a script or a module as the main program.
+
+    Raises:
+      ScriptMissing: there is no such script or module.
+    """
+    if as_module:
+        _run_module(script, arguments)
+        return
+    path = pathlib.Path(script)
+    if not path.exists():
+        raise ScriptMissing(f"can't open file {str(path.resolve())!r}: no such file")
+    sys.argv[:] = [script, *arguments]
+    sys.path[0] = str(path.resolve().parent if path.is_file() else path)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _run_module(name: str, arguments: Sequence[str]) -> None:
+    sys.argv[:] = [name, *arguments]
+    sys.path[0] = os.getcwd()
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        raise ScriptMissing(f"no module named {name}")
+    runpy.run_module(name, run_name="__main__", alter_sys=True)

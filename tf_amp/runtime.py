@@ -1,0 +1,203 @@
+"""Switch mixed precision on and off, for what is traced from then on.
+
+`enable` makes settings, patches TensorFlow so that new operations carry their stamp,
+and registers the pass with Grappler. The graphs arrive in `rewriter`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from tf_amp import _tensorflow_private as private
+from tf_amp import rewriter, settings, stamps
+from tf_amp.config import AmpConfig, checked_dtype, checked_level
+from tf_amp.errors import TensorFlowMissing
+from tf_amp.list_edits import edits_from_mapping
+
+if TYPE_CHECKING:
+    from grappler_pass.plan import Plan
+
+OLDEST_TENSORFLOW = (2, 16)
+
+Lists = Mapping[str, Mapping[str, Iterable[str]]]
+
+# Stamps of another process, as in a SavedModel it wrote, must not be taken for ours.
+_nonce = secrets.token_hex(3)
+_lock = threading.RLock()
+_current: settings.Scope | None = None
+
+
+def enable(
+    dtype: str | None = None,
+    opt_level: str | None = None,
+    *,
+    lists: Lists | None = None,
+    device_profile: str | os.PathLike[str] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    strict: bool | None = None,
+) -> None:
+    """Rewrite graphs of functions traced, and Sessions made, from now on.
+
+    What is not given comes from the environment; what is given goes before it.
+    Functions traced earlier keep the settings they were traced under, or none.
+
+    Args:
+      dtype: "bfloat16" or "float16"; None lets each device choose.
+      opt_level: "O0" to "O3", see `presets`; default "O1".
+      lists: edits such as `{"add": {"deny": ["Tanh"]}, "remove": {"clear": ["Pad"]}}`;
+        an op added to one list leaves the one it was in.
+      device_profile: plan for this device (a shipped profile's name, or a path), not
+        for the present one.
+      log_dir: folder for each graph before and after, with its plan.
+      strict: raise when a rewrite fails, rather than warn.
+
+    Raises:
+      ConfigError: a setting is unknown, or two contradict each other.
+      TensorFlowMissing: TensorFlow is not installed, or too old.
+      ShimError: the compiled shim is missing or cannot be loaded.
+    """
+    check_tensorflow()
+    given: dict[str, Any] = {
+        "dtype": None if dtype is None else checked_dtype(dtype),
+        "opt_level": None if opt_level is None else checked_level(opt_level),
+        "device_profile": None if device_profile is None else os.fspath(device_profile),
+        "log_dir": None if log_dir is None else pathlib.Path(log_dir),
+        "strict": strict,
+        "list_edits": None if lists is None else edits_from_mapping(lists),
+    }
+    config = AmpConfig.from_env(os.environ)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    _switch_on(dataclasses.replace(config, enabled=True, **chosen))
+
+
+init = enable
+
+
+def enable_from_environment(made: Any = None) -> None:
+    """Enable as the environment says; what the autostart calls.
+
+    Where the shim cannot be loaded, a warning is logged and everything stays float32:
+    the program itself has done nothing wrong.
+
+    Args:
+      made: the function graph or Session that is being made; the graph of a Session
+        holds operations that are not stamped yet.
+
+    Raises:
+      ConfigError: a variable is unknown, or two contradict each other.
+      TensorFlowMissing: TensorFlow is too old.
+    """
+    config = AmpConfig.from_env(os.environ)
+    if not config.enabled:
+        return
+    check_tensorflow()
+    from grappler_pass.plugin import ShimError
+
+    try:
+        _switch_on(config)
+    except ShimError as error:
+        if config.strict:
+            raise
+        logging.warning("Mixed precision stays off: %s", error)
+        return
+    if private.is_session(made):
+        stamp_graph(made.graph)
+
+
+def disable() -> None:
+    """Leave alone what is traced from now on, and undo every patch of TensorFlow.
+
+    Functions traced while it was enabled keep their settings.
+    """
+    global _current
+    with _lock:
+        _current = None
+        private.remove()
+
+
+def is_enabled() -> bool:
+    """Tell whether functions traced now will be rewritten."""
+    return _current is not None
+
+
+def current_config() -> AmpConfig | None:
+    """Return the configuration in force; None while disabled."""
+    scope = _current
+    return scope.config if scope else None
+
+
+def plans() -> tuple[Plan, ...]:
+    """Return the plans applied in this process, oldest first."""
+    return rewriter.applied_plans()
+
+
+def stamp_graph(graph: Any) -> None:
+    """Put the settings in force on a graph built before there were any."""
+    scope = _current
+    if scope is not None:
+        stamps.stamp_unstamped(graph, scope.id)
+
+
+def check_tensorflow() -> None:
+    """Raise TensorFlowMissing unless a supported TensorFlow can be imported."""
+    oldest = ".".join(map(str, OLDEST_TENSORFLOW))
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        raise TensorFlowMissing(
+            f"TensorFlow cannot be imported ({error}). Install it: "
+            "pip install 'tf-amp[cpu]', or pip install 'tensorflow[and-cuda]' for GPUs."
+        ) from error
+    version = getattr(tf, "__version__", "0.0")
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_TENSORFLOW:
+        raise TensorFlowMissing(
+            f"TensorFlow {version} is too old: {oldest} or newer is needed. "
+            f"Upgrade it: pip install 'tensorflow>={oldest}'."
+        )
+
+
+def _switch_on(config: AmpConfig) -> None:
+    """Put a configuration in force, whatever was before."""
+    global _current
+    from grappler_pass import plugin
+
+    settings.check_config(config)
+    with _lock:
+        plugin.load(rewriter.rewrite_graph)
+        if not private.install(private.CREATE_OP, _stamping):
+            rewriter.use_without_stamps(_current_id)
+        private.install(private.CREATE_SESSION, _stamping_sessions)
+        if config.strict:
+            private.install(private.CALL_FUNCTION, rewriter.raising_failures)
+            private.install(private.RUN_SESSION, rewriter.raising_failures)
+        _current = settings.scope_from_config(config, _nonce)
+    logging.vlog(1, "mixed precision enabled: %s", config)
+
+
+def _current_id() -> str | None:
+    scope = _current
+    return scope.id if scope else None
+
+
+def _stamping(create_op: Callable[..., None]) -> Callable[..., None]:
+    return stamps.stamping(create_op, _current_id)
+
+
+def _stamping_sessions(create_session: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(create_session)
+    def create_session_of_stamped_graph(
+        session: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        create_session(session, *args, **kwargs)
+        stamp_graph(session.graph)
+
+    return create_session_of_stamped_graph

@@ -1,0 +1,127 @@
+"""From what the user asked for to what the pass is given, device by device.
+
+A `Scope` is one `enable`: a configuration under an id that operations are stamped with.
+Its settings are made when its first graph arrives, since devices are not looked at
+before that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tf_amp import devices
+from tf_amp.config import LOW_DTYPES, AmpConfig
+from tf_amp.errors import ConfigError
+from tf_amp.list_edits import ListEdit
+
+if TYPE_CHECKING:
+    from grappler_pass.op_lists import OpLists
+    from grappler_pass.pipeline import Settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """A configuration, and the id that stands for it in stamps."""
+
+    id: str
+    config: AmpConfig
+
+    def settings_for(self, graph_def: Any) -> Settings:
+        """Return the settings for a graph, by the devices that it runs on."""
+        return settings_from_config(self.config, target_device_type(graph_def))
+
+
+def target_device_type(graph_def: Any) -> str:
+    """Return "GPU" if a node is or may be placed on one, else "CPU"."""
+    if all(d.device_type == "CPU" for d in devices.present_devices()):
+        return "CPU"
+    places = {node.device for node in graph_def.node}
+    return "GPU" if "" in places or any("GPU" in p for p in places) else "CPU"
+
+
+@functools.lru_cache(maxsize=64)
+def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
+    """Return the pass's settings for one configuration on one type of device."""
+    from grappler_pass.costs import CostModel
+    from grappler_pass.pipeline import Settings
+
+    choice = devices.choose(config, device_type)
+    return Settings(
+        low_dtype=choice.low_dtype,
+        lists=edited_lists(choice.low_dtype, config.list_edits),
+        models={kind: CostModel(profile) for kind, profile in choice.profiles},
+        opt_level=config.opt_level,
+    )
+
+
+def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
+    """Return the op lists of a type with the user's edits.
+
+    An op added to one list leaves the list it was in.
+    """
+    from grappler_pass.op_lists import OpLists
+
+    lists = OpLists.for_dtype(low_dtype)
+    add: dict[str, list[str]] = {}
+    remove: dict[str, list[str]] = {}
+    for edit in edits:
+        target = add if edit.verb == "add" else remove
+        for op in edit.ops:
+            was_in = lists.list_of(op)
+            if edit.verb == "remove" and was_in != edit.list_name:
+                continue
+            target.setdefault(edit.list_name, []).append(op)
+            if edit.verb == "add" and was_in not in (None, edit.list_name):
+                remove.setdefault(str(was_in), []).append(op)
+    return lists.edited(add=add, remove=remove, known_ops=_is_op)
+
+
+def _is_op(name: str) -> bool:
+    from tensorflow.python.framework import op_def_registry
+
+    return op_def_registry.get(name) is not None
+
+
+def check_config(config: AmpConfig) -> None:
+    """Refuse now what would fail at the first graph.
+
+    Raises:
+      ConfigError: the profile does not exist, or an op is unknown or in two lists.
+    """
+    from grappler_pass.costs import DeviceProfile, ProfileError
+
+    try:
+        for low_dtype in LOW_DTYPES:
+            edited_lists(low_dtype, config.list_edits)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if config.device_profile is None:
+        return
+    try:
+        DeviceProfile.load(config.device_profile)
+    except ProfileError as error:
+        raise ConfigError(f"device_profile: {error}") from error
+
+
+_lock = threading.Lock()
+_scopes: dict[str, Scope] = {}
+
+
+def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
+    """Return the scope of a configuration; the same one for an equal configuration."""
+    with _lock:
+        for scope in _scopes.values():
+            if scope.config == config:
+                return scope
+        scope = Scope(f"{nonce}.{len(_scopes) + 1}", config)
+        _scopes[scope.id] = scope
+        return scope
+
+
+def scope_of(settings_id: str) -> Scope | None:
+    """Return the scope a stamp refers to; None for one of another process."""
+    return _scopes.get(settings_id)
