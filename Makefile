@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 N ?= 2000
 
 # What, when changed, calls for installing again.
-SOURCES := pyproject.toml setup.py tf_amp/_autostart_source.py grappler_pass/shim.c
+SOURCES := pyproject.toml setup.py $(wildcard tf_amp/_autostart_*.py) \
+	grappler_pass/shim.c
 
 .PHONY: demo test lint bench fuzz clean
 .DEFAULT_GOAL := test

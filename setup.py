@@ -21,7 +21,6 @@ from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 from setuptools.errors import CompileError
 
-AUTOSTART_SOURCE = pathlib.Path(__file__).with_name("tf_amp") / "_autostart_source.py"
 AUTOSTART_FILE = "tf_amp_autostart.pth"
 DEVICE_TYPES = ("CPU", "GPU")
 ZIG = [sys.executable, "-m", "ziglang", "cc"]
@@ -77,21 +76,27 @@ class BuildShim(build_ext):
 
 
 def autostart_line() -> str:
-    """Return the autostart source as the one line that Python's site module runs."""
-    tree = ast.parse(AUTOSTART_SOURCE.read_text())
+    """Return the autostart sources as the one line that Python's site module runs."""
+    finder = bare_code("_autostart_finder").replace(
+        "HOOKS = ''", f"HOOKS = {bare_code('_autostart_hooks')!r}"
+    )
+    # A namespace of its own, since this line runs in that of `site`; and no `compile`,
+    # whose first call in a process takes a millisecond.
+    return f"import sys; exec({finder!r}, {{}})\n"
+
+
+def bare_code(module: str) -> str:
+    """Return the code of a module of tf_amp without docstrings and annotations."""
+    source = pathlib.Path(__file__).with_name("tf_amp") / f"{module}.py"
+    tree = ast.parse(source.read_text())
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-            node.body = [each for each in node.body if not is_text(each)] or node.body
+            node.body = [each for each in node.body if not is_text(each)]
         if isinstance(node, ast.FunctionDef):
             node.returns = None
         if isinstance(node, ast.arg):
             node.annotation = None
-    code = ast.unparse(tree)
-    module = {"__name__": AUTOSTART_SOURCE.stem}
-    # The file name is for tracebacks.
-    return (
-        f"import sys; exec(compile({code!r}, {AUTOSTART_FILE!r}, 'exec'), {module})\n"
-    )
+    return ast.unparse(tree)
 
 
 def is_text(statement: ast.stmt) -> bool:

@@ -1,10 +1,9 @@
-"""Wait for TensorFlow, and start tf-amp where the environment asks for it.
+"""Start tf-amp once TensorFlow begins a computation and the environment asks for it.
 
-Every Python process runs this, from one line of `tf_amp_autostart.pth` that setup.py
-makes of this file. So it imports nothing and only leaves a finder in `sys.meta_path`.
-Once TensorFlow has defined FuncGraph and BaseSession, their `__init__` looks at the
-environment before each trace and each Session; only a switch that is on imports
-tf_amp. A script may therefore set the switch any time before its first function.
+When TensorFlow has defined FuncGraph and BaseSession, their `__init__` is wrapped to
+look at the environment for each trace and each Session; only a switch that is on
+imports tf_amp. A script may therefore set it any time before its first function. Runs
+as a part of `tf_amp_autostart.pth`, outside of the package, and imports nothing before.
 """
 
 import sys
@@ -24,24 +23,15 @@ SWITCHES = (
 OFF = ("", "0", "false", "off")
 
 
-class TfAmpAutostart:
-    """Find TensorFlow's two modules as others do, and watch them being executed."""
-
-    # What `tf-amp doctor` looks for.
-    tf_amp_autostart = True
-
-    @staticmethod
-    def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Return the spec that the other finders have, its loader watched."""
-        if name not in CLASSES:
-            return None
-        for finder in sys.meta_path:
-            if finder is not TfAmpAutostart and hasattr(finder, "find_spec"):
-                spec = finder.find_spec(name, path, target)
-                if spec is not None:
-                    watch(spec.loader)
-                    return spec
-        return None
+def find_watched(name: str, path: "Any", target: "Any") -> "Any":
+    """Find a module as the other finders do, and watch its loader."""
+    for finder in sys.meta_path:
+        if not hasattr(finder, "tf_amp_autostart") and hasattr(finder, "find_spec"):
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                watch(spec.loader)
+                return spec
+    return None
 
 
 def watch(loader: "Any") -> None:
@@ -78,7 +68,3 @@ def wrap(cls: "Any") -> None:
         setattr(__init__, name, getattr(original, name))
     __init__.__wrapped__ = original  # type: ignore[attr-defined]
     cls.__init__ = __init__
-
-
-if not any(getattr(finder, "tf_amp_autostart", False) for finder in sys.meta_path):
-    sys.meta_path.insert(0, TfAmpAutostart)  # type: ignore[arg-type]
