@@ -1,0 +1,84 @@
+"""Run a program before and after the pass, and say how far apart the results are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.pipeline import Rewrite, Settings
+from tests.programs import Program, captured_as_by_grappler, run, with_state
+from tests.rewriters import rewritten_by
+from tests.soundness import assert_sound
+from tests.tolerance import (
+    EPSILON,
+    Comparison,
+    compare,
+    control_results,
+    depth_of,
+)
+
+
+@dataclasses.dataclass
+class Baseline:
+    """A captured program with its float32 results, made once for several settings."""
+
+    captured: Program
+    original: GraphDef
+    results: list[np.ndarray]
+    controls: dict[str, list[list[np.ndarray]]]
+
+    @classmethod
+    def from_program(cls, program: Program) -> Baseline:
+        """Capture as Grappler would and run in float32."""
+        captured = captured_as_by_grappler(program)
+        original = program.graph_def
+        results = run(with_state(captured.graph_def, program, original), program)
+        return cls(captured, original, results, {})
+
+    def controls_of(self, low_dtype: str) -> list[list[np.ndarray]]:
+        """Return the results of the rounded float32 graphs; run once per dtype."""
+        if low_dtype not in self.controls:
+            self.controls[low_dtype] = control_results(
+                self.captured, self.original, low_dtype
+            )
+        return self.controls[low_dtype]
+
+    def rewrite(self, settings: Settings) -> Rewrite:
+        """Run the pass and every check of soundness."""
+        item = self.captured.item
+
+        def rewrite(graph_def: GraphDef) -> GraphDef:
+            return rewritten_by(graph_def, item, settings).graph_def
+
+        assert_sound(self.captured.graph_def, rewrite, item)
+        return rewritten_by(self.captured.graph_def, item, settings)
+
+    def compare(self, rewritten: GraphDef, low_dtype: str) -> Comparison:
+        """Run a rewritten graph against the float32 results."""
+        after = run(with_state(rewritten, self.captured, self.original), self.captured)
+        return compare(
+            after,
+            self.results,
+            self.controls_of(low_dtype),
+            epsilon=EPSILON[low_dtype],
+            depth=depth_of(self.captured.graph_def),
+        )
+
+
+def run_before_after(
+    program: Program, settings: Settings
+) -> tuple[Rewrite, Comparison]:
+    """Capture, rewrite, check soundness, run both and compare."""
+    baseline = Baseline.from_program(program)
+    rewrite = baseline.rewrite(settings)
+    return rewrite, baseline.compare(rewrite.graph_def, settings.low_dtype)
+
+
+def assert_equivalent(program: Program, settings: Settings) -> Rewrite:
+    """Check soundness and results; return the rewriting for further assertions."""
+    rewrite, comparison = run_before_after(program, settings)
+    assert comparison.ok, str(comparison)
+    assert not comparison.chaotic, f"the test program is ill-conditioned: {comparison}"
+    return rewrite

@@ -1,0 +1,133 @@
+"""What one seed of the fuzzer checks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass import plugin
+from grappler_pass.graph import Item
+from grappler_pass.pipeline import Settings, optimize
+from tests.equivalence import Baseline
+from tests.programs import Program, run_with_grappler
+from tests.random_graphs import random_graph
+from tests.rewriters import settings_of
+from tests.soundness import assert_sound
+from tests.tolerance import EPSILON, compare, depth_of
+
+LEVELS = ("O1", "O2", "O3")
+LOW_DTYPES = ("bfloat16", "float16")
+# Every so many seeds go through Grappler itself with the plugin loaded.
+PLUGIN_EVERY = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a seed.
+
+    Attributes:
+      seed: of the program.
+      failures: one line each; empty when all is well.
+      rewritten: how many of the rewritings changed the graph.
+      chaotic: whether results could not be compared, only soundness.
+    """
+
+    seed: int
+    failures: tuple[str, ...]
+    rewritten: int
+    chaotic: bool
+
+
+def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
+    """Build, capture, rewrite at every level, run, compare.
+
+    Args:
+      seed: of the program and of the arbitrary prices at O1.
+      low_dtypes: all to check; one of them, in turn, when empty.
+    """
+    baseline = Baseline.from_program(random_graph(seed))
+    failures: list[str] = []
+    rewritten, chaotic = 0, False
+    seen: set[bytes] = set()
+    for low_dtype in low_dtypes or (LOW_DTYPES[seed % 2],):
+        for level in LEVELS:
+            settings = settings_of(low_dtype, level, seed=seed, margin=-1e9)
+            try:
+                rewrite = baseline.rewrite(settings)
+                text = rewrite.graph_def.SerializeToString(deterministic=True)
+                if not rewrite.changed or text in seen:
+                    continue
+                seen.add(text)
+                rewritten += 1
+                comparison = baseline.compare(rewrite.graph_def, low_dtype)
+                chaotic = chaotic or comparison.chaotic
+                if not comparison.ok:
+                    failures.append(f"{low_dtype} {level}: {comparison}")
+            except Exception as error:
+                failures.append(f"{low_dtype} {level}: {_one_line(error)}")
+        if seed % PLUGIN_EVERY == 0:
+            failures.extend(_check_plugin(baseline, low_dtype, seed))
+    return Outcome(seed, tuple(failures), rewritten, chaotic)
+
+
+def _check_plugin(baseline: Baseline, low_dtype: str, seed: int) -> list[str]:
+    """Run the program in a Session that optimizes, with the pass in it."""
+    level = LEVELS[seed // PLUGIN_EVERY % len(LEVELS)]
+    settings = settings_of(low_dtype, level, seed=seed, margin=-1e9)
+    program = dataclasses.replace(baseline.captured, graph_def=baseline.original)
+    try:
+        after = run_in_grappler(program, settings)
+        comparison = compare(
+            after,
+            baseline.results,
+            baseline.controls_of(low_dtype),
+            epsilon=EPSILON[low_dtype],
+            depth=depth_of(baseline.captured.graph_def),
+        )
+    except Exception as error:
+        return [f"{low_dtype} {level} in Grappler: {_one_line(error)}"]
+    return [] if comparison.ok else [f"{low_dtype} {level} in Grappler: {comparison}"]
+
+
+def run_in_grappler(program: Program, settings: Settings) -> list[object]:
+    """Run in a Session with the plugin; raise what fails in the pass."""
+    errors: list[BaseException] = []
+    with grappler_plugin(settings, errors):
+        results = run_with_grappler(program)
+    if errors:
+        raise errors[0]
+    return results
+
+
+@contextlib.contextmanager
+def grappler_plugin(settings: Settings, errors: list[BaseException]) -> Iterator[None]:
+    """Let Grappler call the pass; collect what it raises."""
+
+    def rewrite(data: bytes, grappler_item: plugin.GrapplerItem) -> bytes | None:
+        graph_def = GraphDef.FromString(data)
+        fetch = tuple(name.partition(":")[0] for name in grappler_item.fetch)
+        item = Item(fetch=fetch, preserve=tuple(grappler_item.preserve))
+
+        def rewritten(graph_def: GraphDef) -> GraphDef:
+            return optimize(
+                graph_def, item, settings, shapes=grappler_item.shapes
+            ).graph_def
+
+        try:
+            return assert_sound(graph_def, rewritten, item).SerializeToString()
+        except BaseException as error:
+            errors.append(error)
+            return None
+
+    plugin.load(rewrite)
+    try:
+        yield
+    finally:
+        plugin.clear_callback()
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"

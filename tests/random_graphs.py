@@ -1,0 +1,176 @@
+"""Random TensorFlow programs: layers, control flow, functions, optimizers.
+
+`random_graph(seed)` builds a real program by TensorFlow's own API, in a v1 graph with v1
+or v2 control flow, or as a traced `tf.function`, and freezes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from tests.programs import Program, program_from_function, program_from_graph
+from tests.random_layers import Builder
+from tests.random_structures import choose_layer
+
+BATCH = 4
+V1_OPTIMIZERS: tuple[Callable[[], tf.compat.v1.train.Optimizer], ...] = (
+    lambda: tf.compat.v1.train.GradientDescentOptimizer(0.05),
+    lambda: tf.compat.v1.train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
+    lambda: tf.compat.v1.train.AdamOptimizer(0.01, epsilon=1e-3),
+    lambda: tf.compat.v1.train.RMSPropOptimizer(0.01, epsilon=1e-3),
+    lambda: tf.compat.v1.train.AdagradOptimizer(0.05),
+    lambda: tf.compat.v1.train.AdadeltaOptimizer(0.05),
+    lambda: tf.compat.v1.train.FtrlOptimizer(0.05),
+)
+KERAS_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adamax", "Nadam")
+
+
+def random_graph(seed: int) -> Program:
+    """Return the program of that seed, the same in every process.
+
+    Half of the programs train; seeds build v1 graphs with v1 control flow, v1 graphs
+    with v2 control flow, and functions.
+    """
+    rng = random.Random(seed)
+    kind = rng.choice(("v1", "v2", "function"))
+    if kind == "function":
+        return _random_function(rng)
+    with _control_flow(v2=kind == "v2"), tf.Graph().as_default() as graph:
+        tf.compat.v1.set_random_seed(seed)
+        ref_variables = kind == "v1" and rng.random() < 0.4
+        b = Builder(rng, ref_variables=ref_variables)
+        x = _feed(b, b.values(BATCH, rng.choice((3, 8))))
+        b.ids = _feed(b, _random_ids(rng))
+        fetches = _forward(b, x)
+        train = rng.random() < 0.6
+        if train:
+            fetches += _train_in_graph(b, fetches)
+        return program_from_graph(
+            graph,
+            b.feeds,
+            fetches,
+            targets=b.targets,
+            steps=2 if train else 1,
+            random=b.uses_random,
+        )
+
+
+@contextlib.contextmanager
+def _control_flow(*, v2: bool) -> Iterator[None]:
+    was_v2 = tf.compat.v1.control_flow_v2_enabled()
+    _set_control_flow(v2)
+    try:
+        yield
+    finally:
+        _set_control_flow(was_v2)
+
+
+def _set_control_flow(v2: bool) -> None:
+    if v2:
+        tf.compat.v1.enable_control_flow_v2()
+    else:
+        tf.compat.v1.disable_control_flow_v2()
+
+
+def _feed(b: Builder, value: np.ndarray) -> tf.Tensor:
+    known = b.rng.random() < 0.5
+    shape = value.shape if known else [None, *value.shape[1:]]
+    tensor = tf.compat.v1.placeholder(value.dtype, shape)
+    b.feeds[tensor] = value
+    # Layers may need the batch size; ensure_shape keeps the placeholder's unknown.
+    return tensor if known else tf.ensure_shape(tensor, value.shape)
+
+
+def _random_ids(rng: random.Random) -> np.ndarray:
+    return np.array([rng.randrange(3000) for _ in range(BATCH)], np.int32)
+
+
+def _forward(b: Builder, x: tf.Tensor) -> list[tf.Tensor]:
+    """Stack layers; return the loss, the last value and some on the way."""
+    on_the_way: list[tf.Tensor] = []
+    for _ in range(b.rng.randint(2, 6)):
+        x = choose_layer(b, x, structures=0.4)(b, x)
+        if b.rng.random() < 0.15:
+            on_the_way.append(x)
+    if b.rng.random() < 0.3 and len(x.shape) == 2:
+        labels = tf.one_hot(tf.math.floormod(b.ids, x.shape[-1]), x.shape[-1])
+        losses = tf.nn.softmax_cross_entropy_with_logits(labels=labels, logits=x)
+    else:
+        losses = tf.square(x)
+    return [tf.reduce_mean(losses), x, *on_the_way]
+
+
+def _train_in_graph(b: Builder, forward: list[tf.Tensor]) -> list[tf.Tensor]:
+    """Add gradients and perhaps an optimizer; return the gradients to fetch."""
+    if not b.variables:
+        return []
+    gradients = tf.gradients(forward[0], b.variables)
+    pairs = [
+        (g, v) for g, v in zip(gradients, b.variables, strict=True) if g is not None
+    ]
+    if not pairs:
+        return []
+    fetches = [tf.convert_to_tensor(g) for g, _ in pairs if b.rng.random() < 0.5]
+    if b.rng.random() < 0.3:
+        clipped, norm = tf.clip_by_global_norm([g for g, _ in pairs], 0.5)
+        pairs = [(g, v) for g, (_, v) in zip(clipped, pairs, strict=True)]
+        fetches.append(norm)
+    if b.rng.random() < 0.7:
+        optimizer = b.rng.choice(V1_OPTIMIZERS)()
+        # A v1 graph orders reads and updates only where it is told to.
+        read_before = [*forward, *fetches, *(g for g, _ in pairs)]
+        with tf.control_dependencies([tf.group(*read_before)]):
+            b.targets.append(optimizer.apply_gradients(pairs))
+    return fetches
+
+
+def _random_function(rng: random.Random) -> Program:
+    """Trace a function; a rehearsal makes the variables, which tf.function must not."""
+    b = Builder(rng)
+    x, ids = b.values(BATCH, rng.choice((3, 8))), _random_ids(rng)
+    train = rng.random() < 0.6
+    start = rng.getstate()
+    with tf.__internal__.FuncGraph("rehearsal").as_default():
+        b.ids = tf.constant(ids)
+        _forward(b, tf.constant(x))
+    optimizer = _keras_optimizer(random.Random(b.rng.random()), b.variables)
+    rng.setstate(start)
+    b.replayed = 0
+
+    @tf.function(autograph=False)
+    def step(x: tf.Tensor, ids: tf.Tensor) -> Sequence[tf.Tensor]:
+        b.ids = ids
+        with tf.GradientTape() as tape:
+            fetches = _forward(b, x)
+        gradients = tape.gradient(fetches[0], b.variables) if train else []
+        pairs = [
+            (g, v)
+            for g, v in zip(gradients, b.variables, strict=False)
+            if g is not None
+        ]
+        if not pairs:
+            return fetches
+        optimizer.apply_gradients(pairs)
+        wanted = [tf.convert_to_tensor(g) for g, _ in pairs if rng.random() < 0.5]
+        # A step may return nothing but its loss.
+        return rng.choice((fetches + wanted, fetches[:1]))
+
+    return program_from_function(
+        step, x, ids, steps=2 if train else 1, random=b.uses_random
+    )
+
+
+def _keras_optimizer(rng: random.Random, variables: list[tf.Variable]) -> object:
+    name = rng.choice(KERAS_OPTIMIZERS)
+    if rng.random() < 0.5:
+        import tf_keras as library
+    else:
+        import keras as library
+    optimizer = getattr(library.optimizers, name)(0.01)
+    optimizer.build(variables)
+    return optimizer

@@ -1,0 +1,58 @@
+"""The pass under test, bound to settings that tests use."""
+
+from __future__ import annotations
+
+import dataclasses
+import zlib
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.costs import OpCall, Price
+from grappler_pass.graph import Item
+from grappler_pass.op_lists import OpLists
+from grappler_pass.pipeline import Rewrite, Settings, optimize
+from grappler_pass.shapes import shapes_from_graph_def
+
+
+@dataclasses.dataclass(frozen=True)
+class ArbitraryPrices:
+    """Prices drawn from a seed: under O1 they make any mixture of dtypes optimal."""
+
+    seed: int
+
+    def price(self, call: OpCall, dtype: str) -> Price:
+        """Return seconds that depend on op, shapes and dtype alone."""
+        shapes = [spec.shape for spec in (*call.inputs, *call.outputs)]
+        return self._drawn(f"{call.op} {shapes} {dtype}", 1.0)
+
+    def cast_price(self, elements: int, source: str, target: str) -> Price:
+        """Return seconds, nearly nothing, so that colors mix."""
+        return self._drawn(f"{elements} {source} {target}", 0.05)
+
+    def _drawn(self, text: str, scale: float) -> Price:
+        drawn = zlib.crc32(f"{self.seed} {text}".encode()) / 2**32
+        return Price(scale * (0.01 + drawn), "arbitrary")
+
+
+def settings_of(
+    low_dtype: str, level: str, *, seed: int = 0, **fields: object
+) -> Settings:
+    """Return settings with arbitrary prices; further fields as in `Settings`."""
+    return Settings(
+        low_dtype=low_dtype,
+        lists=OpLists.for_dtype(low_dtype),
+        models={"CPU": ArbitraryPrices(seed)},
+        opt_level=level,
+        **fields,
+    )
+
+
+def rewritten_by(graph_def: GraphDef, item: Item, settings: Settings) -> Rewrite:
+    """Run the pass with shapes inferred by importing the graph."""
+    return optimize(
+        graph_def,
+        item,
+        settings,
+        shapes=lambda: shapes_from_graph_def(graph_def),
+        name="test",
+    )
