@@ -9,7 +9,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.pipeline import Rewrite, Settings
 from tests.programs import Program, captured_as_by_grappler, run, with_state
-from tests.rewriters import rewritten_by
+from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_sound
 from tests.tolerance import (
     EPSILON,
@@ -30,9 +30,9 @@ class Baseline:
     controls: dict[str, list[list[np.ndarray]]]
 
     @classmethod
-    def from_program(cls, program: Program) -> Baseline:
-        """Capture as Grappler would and run in float32."""
-        captured = captured_as_by_grappler(program)
+    def from_program(cls, program: Program, *, capture: bool = True) -> Baseline:
+        """Capture as Grappler would, or take as it is, and run in float32."""
+        captured = captured_as_by_grappler(program) if capture else program
         original = program.graph_def
         results = run(with_state(captured.graph_def, program, original), program)
         return cls(captured, original, results, {})
@@ -76,9 +76,19 @@ def run_before_after(
     return rewrite, baseline.compare(rewrite.graph_def, settings.low_dtype)
 
 
-def assert_equivalent(program: Program, settings: Settings) -> Rewrite:
-    """Check soundness and results; return the rewriting for further assertions."""
-    rewrite, comparison = run_before_after(program, settings)
+def assert_equivalent(
+    program: Program, low_dtype: str, level: str = "O2", *, capture: bool = False
+) -> Rewrite:
+    """Check soundness and results; return the rewriting for further assertions.
+
+    Args:
+      program: must be well-conditioned enough to be compared.
+      low_dtype: "bfloat16" or "float16".
+      level: of optimization.
+      capture: let Grappler optimize first; names of nodes may then be lost.
+    """
+    settings = settings_of(low_dtype, level)
+    rewrite, comparison = run_before_after(program, settings, capture=capture)
     assert comparison.ok, str(comparison)
-    assert not comparison.chaotic, f"the test program is ill-conditioned: {comparison}"
+    assert not comparison.chaotic, f"the program is ill-conditioned: {comparison}"
     return rewrite

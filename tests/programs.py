@@ -6,15 +6,15 @@ feeds, fetches, initializer and the variables to read afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config_pb2
-from tensorflow.python.framework import op_def_registry
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import tf_optimizer
 
@@ -52,6 +52,24 @@ class Program:
         fetch = _unique(map(_node_of, (*self.fetches, *self.targets)))
         feed = _unique(map(_node_of, self.feeds))
         return Item(fetch=fetch, feed=feed, preserve=_unique((*fetch, *feed)))
+
+
+@contextlib.contextmanager
+def control_flow(*, v2: bool) -> Iterator[None]:
+    """Build loops and branches as v1 or v2 ones; inside a function always v2."""
+    was_v2 = tf.compat.v1.control_flow_v2_enabled()
+    _set_control_flow(v2)
+    try:
+        yield
+    finally:
+        _set_control_flow(was_v2)
+
+
+def _set_control_flow(v2: bool) -> None:
+    if v2:
+        tf.compat.v1.enable_control_flow_v2()
+    else:
+        tf.compat.v1.disable_control_flow_v2()
 
 
 def program_from_graph(
@@ -255,18 +273,6 @@ def _plain_session_config() -> config_pb2.ConfigProto:
 def is_floating(value: np.ndarray) -> bool:
     """Tell whether an array, bfloat16 included, holds floating numbers."""
     return tf.as_dtype(value.dtype).is_floating
-
-
-def transform_of(
-    rewrite: Callable[[GraphDef, Item], GraphDef], program: Program
-) -> Callable[[GraphDef], GraphDef]:
-    """Bind the program's item, which is what `assert_sound` expects."""
-    return lambda graph_def: rewrite(graph_def, program.item)
-
-
-def has_op(op: str) -> bool:
-    """Tell whether TensorFlow knows the op."""
-    return op_def_registry.get(op) is not None
 
 
 def _readable(variable: tf.Variable) -> tf.Tensor:

@@ -1,20 +1,24 @@
 """Random TensorFlow programs: layers, control flow, functions, optimizers.
 
-`random_graph(seed)` builds a real program by TensorFlow's own API, in a v1 graph with v1
-or v2 control flow, or as a traced `tf.function`, and freezes it.
+`random_graph(seed)` builds a real program by TensorFlow's own API, in a v1 graph with
+v1 or v2 control flow, or as a traced `tf.function`, and freezes it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from tests.programs import Program, program_from_function, program_from_graph
-from tests.random_layers import Builder
+from tests.programs import (
+    Program,
+    control_flow,
+    program_from_function,
+    program_from_graph,
+)
+from tests.random_builder import Builder
 from tests.random_structures import choose_layer
 
 BATCH = 4
@@ -40,7 +44,7 @@ def random_graph(seed: int) -> Program:
     kind = rng.choice(("v1", "v2", "function"))
     if kind == "function":
         return _random_function(rng)
-    with _control_flow(v2=kind == "v2"), tf.Graph().as_default() as graph:
+    with control_flow(v2=kind == "v2"), tf.Graph().as_default() as graph:
         tf.compat.v1.set_random_seed(seed)
         ref_variables = kind == "v1" and rng.random() < 0.4
         b = Builder(rng, ref_variables=ref_variables)
@@ -58,23 +62,6 @@ def random_graph(seed: int) -> Program:
             steps=2 if train else 1,
             random=b.uses_random,
         )
-
-
-@contextlib.contextmanager
-def _control_flow(*, v2: bool) -> Iterator[None]:
-    was_v2 = tf.compat.v1.control_flow_v2_enabled()
-    _set_control_flow(v2)
-    try:
-        yield
-    finally:
-        _set_control_flow(was_v2)
-
-
-def _set_control_flow(v2: bool) -> None:
-    if v2:
-        tf.compat.v1.enable_control_flow_v2()
-    else:
-        tf.compat.v1.disable_control_flow_v2()
 
 
 def _feed(b: Builder, value: np.ndarray) -> tf.Tensor:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tests.random_layers import ANY_RANK, BY_RANK, Builder, Layer, dense
+from tests.random_builder import Builder, Layer
+from tests.random_layers import ANY_RANK, BY_RANK, dense
 
 Step = Callable[[tf.Tensor], tf.Tensor]
 

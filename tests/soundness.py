@@ -1,7 +1,7 @@
 """What must hold of a rewritten graph, checked without the code under test.
 
-Names, inputs, dtypes on edges, fetches and feeds, control edges, devices, casts: read from
-the two GraphDefs and TensorFlow's OpDefs alone.
+Names, inputs, dtypes on edges, fetches and feeds, control edges, devices, casts: read
+from the two GraphDefs and TensorFlow's OpDefs alone.
 """
 
 from __future__ import annotations

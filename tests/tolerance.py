@@ -164,7 +164,7 @@ def rounded(
     """Return the graph with values rounded where a rewriting might round them.
 
     Before   matmul --> tanh
-    After    matmul --> times factor --> to 16 bits --> to float32 --> by factor --> tanh
+    After    matmul --> times factor --> 16 bits --> float32 --> by factor --> tanh
 
     Not rounded: variables, constants, random numbers and what is computed from them
     alone, whatever only updates variables; and a fetch itself keeps its name and value.
