@@ -21,7 +21,7 @@ import difflib
 import json
 import math
 import os
-import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,17 +144,15 @@ class DeviceProfile:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         text = profile_text(self.data)
-        descriptor, draft = tempfile.mkstemp(
-            dir=path.parent, prefix=path.name, suffix=".tmp"
-        )
+        draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with draft.open("x", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(draft).replace(path)
+            draft.replace(path)
         except BaseException:
-            Path(draft).unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
             raise
 
 

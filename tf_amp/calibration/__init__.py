@@ -1,0 +1,154 @@
+"""Measure the present device, so that every decision is priced by what it costs here.
+
+Decides what is measured in the time given and how the result is kept. Which ops and
+sizes: ``cases``. How one op is timed: ``timing``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import rich.progress
+import tensorflow as tf
+
+from grappler_pass.costs import (
+    DeviceKey,
+    DeviceProfile,
+    choose_profile,
+    keep_profile,
+)
+from tf_amp.calibration.assembling import Measurements, classes_from, roofline_from
+from tf_amp.calibration.cases import Case, points_of
+from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
+from tf_amp.calibration.timing import Turns, measure
+
+__all__ = ["COARSE", "FINE", "Sizes", "calibrate", "measure_cases"]
+
+_FIRST_TURNS = Turns(seconds=0.004, least=3)
+_LATER_TURNS = Turns(seconds=0.02, least=5)
+_BASIC_CLASSES = frozenset({"AddV2", "matmul"})
+
+
+def calibrate(
+    seconds: float = 60.0,
+    out: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    *,
+    key: DeviceKey,
+    sizes: Sizes = COARSE,
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+) -> DeviceProfile:
+    """Measure this CPU and keep its profile.
+
+    Args:
+        seconds: time to measure for; classes that do not fit are taken from the shipped
+            profile of the nearest device.
+        out: file to write; None keeps nothing.
+        progress: whether to show a progress bar.
+        key: of this device, by which the profile is found again.
+        sizes: how densely each class is measured.
+        dtypes: to measure; float32 must be among them.
+
+    Returns:
+        The profile, also when it could not be written (a warning says why).
+    """
+    cases = all_cases(sizes)
+    with _bar(progress, seconds) as advance:
+        measured = measure_cases(cases, dtypes, seconds, advance)
+    profile = DeviceProfile.from_json(_profile(cases, measured, key, seconds))
+    if out is not None:
+        keep_profile(profile, Path(out))
+    return profile
+
+
+def measure_cases(
+    cases: Sequence[Case],
+    dtypes: Sequence[str],
+    seconds: float,
+    advance: Callable[[str, float], None] = lambda op_class, elapsed: None,
+) -> Measurements:
+    """Time every point of every case, again and again while time is left.
+
+    The least of all rounds counts: what disturbs a measurement only adds to it. Cases
+    come in the order given, so that the first are the last to be missing.
+    """
+    start = time.perf_counter()
+    items = [(case, point) for case in cases for point in points_of(case)]
+    least: Measurements = {}
+    for turns in itertools.chain([_FIRST_TURNS], itertools.repeat(_LATER_TURNS)):
+        for case, point in items:
+            elapsed = time.perf_counter() - start
+            first = turns is _FIRST_TURNS
+            # The roofline stands on the basic classes, whatever they take.
+            if elapsed >= seconds and not (first and case.op_class in _BASIC_CLASSES):
+                if first:
+                    continue
+                return least
+            advance(case.op_class, min(elapsed, seconds))
+            _measure_into(least, case, point, dtypes, turns)
+    return least
+
+
+def _measure_into(
+    least: Measurements,
+    case: Case,
+    point: tuple[int, ...],
+    dtypes: Sequence[str],
+    turns: Turns,
+) -> None:
+    for name in dtypes if case.label is None else (case.label,):
+        source = name.split(">")[0]
+        if source not in dtypes or name.split(">")[-1] not in dtypes:
+            continue
+        seconds = measure(case, point, source, turns)
+        if seconds is not None:
+            place = (case.op_class, name, point)
+            least[place] = min(seconds, least.get(place, seconds))
+
+
+def _profile(
+    cases: Sequence[Case], measured: Measurements, key: DeviceKey, seconds: float
+) -> dict[str, Any]:
+    classes = classes_from(cases, measured)
+    threads = f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}"
+    return {
+        "format": 1,
+        "name": "calibrated",
+        "kind": "cpu",
+        "description": f"{key.model}, {threads}, measured",
+        "provenance": {
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "device": f"{key.model}, {threads}",
+            "how": f"tf-amp calibrate, {seconds:.0f} seconds",
+            "tensorflow": tf.__version__,
+        },
+        "device": key.to_json(),
+        "extends": choose_profile(key.flags, key.onednn),
+        "roofline": roofline_from(classes),
+        "classes": classes,
+    }
+
+
+@contextlib.contextmanager
+def _bar(visible: bool, seconds: float) -> Iterator[Callable[[str, float], None]]:
+    if not visible:
+        yield lambda op_class, elapsed: None
+        return
+    with rich.progress.Progress(
+        rich.progress.TextColumn("calibrating"),
+        rich.progress.BarColumn(),
+        rich.progress.TimeRemainingColumn(),
+        rich.progress.TextColumn("{task.description}"),
+    ) as bar:
+        task = bar.add_task("", total=seconds)
+        yield lambda op_class, elapsed: bar.update(
+            task, completed=elapsed, description=op_class
+        )
+        bar.update(task, completed=seconds, description="done")

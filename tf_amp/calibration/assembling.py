@@ -1,0 +1,101 @@
+"""From measured points to the JSON form of a device profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from grappler_pass.costs.grid import monotone
+from tf_amp.calibration.cases import Case, Point
+
+# (op class, dtype or cast, point) -> the least seconds seen.
+Measurements = dict[tuple[str, str, Point], float]
+
+
+def classes_from(
+    cases: Sequence[Case], measured: Mapping[tuple[str, str, Point], float]
+) -> dict[str, Any]:
+    """Return the "classes" entry of a profile.
+
+    A point that was too large to measure is extended from its measured neighbors in
+    proportion to its size. A class that lacks any other point is left out.
+    """
+    classes: dict[str, Any] = {}
+    for case in cases:
+        for dtype in sorted({key[1] for key in measured if key[0] == case.op_class}):
+            if case.label not in (None, dtype):
+                continue
+            seconds = _filled(case, dtype, measured)
+            if seconds is None:
+                continue
+            axes = {axis: list(sizes) for axis, sizes in case.axes.items()}
+            entry = classes.setdefault(case.op_class, {"axes": axes, "seconds": {}})
+            entry["seconds"][dtype] = [_rounded(value) for value in seconds]
+    return classes
+
+
+def _filled(
+    case: Case, dtype: str, measured: Mapping[tuple[str, str, Point], float]
+) -> list[float] | None:
+    axes = [list(sizes) for sizes in case.axes.values()]
+    here: dict[Point, float] = {}
+    for point in product(*axes):
+        seconds = measured.get((case.op_class, dtype, point))
+        if seconds is None:
+            if case.fits(point):
+                return None
+            seconds = _extended(point, axes, here)
+        here[point] = seconds
+    return monotone([len(axis) for axis in axes], list(here.values()))
+
+
+def _extended(
+    point: Point, axes: Sequence[Sequence[int]], known: Mapping[Point, float]
+) -> float:
+    """Return the geometric mean of what the next smaller neighbors suggest."""
+    logs = []
+    for axis, size in enumerate(point):
+        position = axes[axis].index(size)
+        if position:
+            smaller = axes[axis][position - 1]
+            neighbor = (*point[:axis], smaller, *point[axis + 1 :])
+            logs.append(math.log(known[neighbor] * size / smaller))
+    return math.exp(sum(logs) / len(logs))
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.3g}")
+
+
+def roofline_from(classes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the "roofline" entry: the best rates that the measured classes reached."""
+    return {
+        "overhead_seconds": min(classes["AddV2"]["seconds"]["float32"]),
+        "matrix_flops": _rates(classes["matmul"], lambda point: 2.0 * math.prod(point)),
+        "vector_flops": _rates(classes["AddV2"], lambda point: point[0]),
+        "bytes_per_second": {
+            dtype: rate * (12 if dtype == "float32" else 6)
+            for dtype, rate in _rates(
+                classes["AddV2"], lambda point: point[0], typical=1 << 20
+            ).items()
+        },
+        "slowdown": {},
+    }
+
+
+def _rates(
+    entry: Mapping[str, Any], work: Any, typical: float = math.inf
+) -> dict[str, float]:
+    points = list(product(*entry["axes"].values()))
+    return {
+        dtype: _rounded(
+            max(
+                work(point) / here
+                for point, here in zip(points, seconds, strict=True)
+                if math.isinf(typical) or point[0] in (typical, typical * 2)
+            )
+        )
+        for dtype, seconds in entry["seconds"].items()
+    }

@@ -1,0 +1,57 @@
+"""One op class to measure, and the points at which it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+Point = tuple[int, ...]
+Shapes = tuple[tuple[int, ...], ...]
+Build = Callable[..., Any]
+
+# Elements that all tensors of one call may have together: 192 MiB in float32.
+_MOST_ELEMENTS = 3 << 24
+_MOST_FLOPS = 9e9
+
+
+@dataclass(frozen=True)
+class Case:
+    """One class to measure.
+
+    Args:
+        op_class: the row of the profile that the seconds go to.
+        axes: sizes along each axis of the class.
+        shapes: shapes of the floating inputs at a point.
+        build: makes the op from its inputs and the point.
+        flops: of one call at a point, to leave out what would take too long.
+        minus: the class that is subtracted point by point (a fused product's own).
+        label: stands for a dtype in the profile; its part before ">" is the dtype of
+            the inputs.
+    """
+
+    op_class: str
+    axes: Mapping[str, Sequence[int]]
+    shapes: Callable[[Point], Shapes]
+    build: Build
+    flops: Callable[[Point], float] = lambda point: 0.0
+    minus: Build | None = None
+    label: str | None = None
+
+    def fits(self, point: Point) -> bool:
+        """Return whether a call at ``point`` is small enough to be measured."""
+        elements = sum(math.prod(shape) for shape in self.shapes(point))
+        return elements <= _MOST_ELEMENTS and self.flops(point) <= _MOST_FLOPS
+
+
+def points_of(case: Case) -> list[Point]:
+    """Return the points of ``case`` that are small enough to be measured."""
+    return [point for point in product(*case.axes.values()) if case.fits(point)]
+
+
+def matrix_of(point: Point) -> tuple[int, ...]:
+    """Lay elements out as a matrix, as most activations are."""
+    columns = min(256, point[0])
+    return (point[0] // columns, columns)

@@ -1,0 +1,194 @@
+"""Matrix products, convolutions, and what a fused product does besides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grappler_pass.costs import op_classes
+from tf_amp.calibration.cases import Build, Case, Point, Shapes, matrix_of
+from tf_amp.calibration.sizes import Sizes
+
+
+def matmul(sizes: Sizes) -> Case:
+    return Case(
+        "matmul",
+        dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix),
+        lambda point: ((point[0], point[1]), (point[1], point[2])),
+        lambda left, right, point: tf.raw_ops.MatMul(a=left, b=right),
+        flops=lambda point: 2.0 * math.prod(point),
+    )
+
+
+def batch_matmul(sizes: Sizes) -> Case:
+    return Case(
+        "batch_matmul",
+        {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)},
+        lambda point: (
+            (point[0], point[1], point[2]),
+            (point[0], point[2], point[3]),
+        ),
+        lambda left, right, point: tf.raw_ops.BatchMatMulV2(x=left, y=right),
+        flops=lambda point: 2.0 * math.prod(point),
+    )
+
+
+# Image and batch that make up so many pixels of a convolution's result.
+_IMAGES = {64: (1, 8), 256: (4, 8), 512: (8, 8), 4096: (16, 16)}
+
+
+def _image(pixels: int, stride: int) -> tuple[int, int]:
+    """Return batch and side of a square image whose result has ``pixels`` pixels."""
+    batch, side = _IMAGES.get(pixels, (pixels // 1024, 32))
+    return batch, side * stride
+
+
+def convolutions(sizes: Sizes) -> list[Case]:
+    return [
+        _convolution(direction, area, stride, sizes)
+        for area, strides in op_classes.CONV_KERNELS.items()
+        for stride in strides
+        for direction in op_classes.DIRECTIONS
+    ]
+
+
+def _convolution(direction: str, area: int, stride: int, sizes: Sizes) -> Case:
+    side = round(area**0.5)
+    inner = sizes.channels if area < 49 else (3, 32)
+    outer = sizes.channels if area < 49 else (16, 64)
+    keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
+
+    def tensors(point: Point) -> tuple[list[int], list[int], list[int]]:
+        batch, edge = _image(point[0], stride)
+        small = edge // stride
+        return (
+            [batch, edge, edge, point[1]],
+            [side, side, point[1], point[2]],
+            [batch, small, small, point[2]],
+        )
+
+    def build(first: Any, second: Any, point: Point) -> Any:
+        image, kernel, _ = tensors(point)
+        if direction == "forward":
+            return tf.raw_ops.Conv2D(input=first, filter=second, **keep)
+        if direction == "input_gradient":
+            return tf.raw_ops.Conv2DBackpropInput(
+                input_sizes=image, filter=first, out_backprop=second, **keep
+            )
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=first, filter_sizes=kernel, out_backprop=second, **keep
+        )
+
+    return Case(
+        f"conv.{direction}.{area}.s{stride}",
+        dict(zip(op_classes.CONV_AXES, (sizes.pixels, inner, outer), strict=True)),
+        lambda point: _two_of(tensors(point), direction),
+        build,
+        flops=lambda point: 2.0 * math.prod(point) * area,
+    )
+
+
+def _two_of(tensors: tuple[list[int], list[int], list[int]], direction: str) -> Shapes:
+    image, kernel, result = (tuple(shape) for shape in tensors)
+    if direction == "forward":
+        return image, kernel
+    return (kernel, result) if direction == "input_gradient" else (image, result)
+
+
+def depthwise(sizes: Sizes) -> list[Case]:
+    return [
+        _depthwise_case(direction, area, stride, sizes)
+        for area, strides in op_classes.DEPTHWISE_KERNELS.items()
+        for stride in strides
+        for direction in op_classes.DIRECTIONS
+    ]
+
+
+def _depthwise_case(direction: str, area: int, stride: int, sizes: Sizes) -> Case:
+    side = round(area**0.5)
+    keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
+
+    def tensors(point: Point) -> tuple[list[int], list[int], list[int]]:
+        batch, edge = _image(point[0], stride)
+        small = edge // stride
+        return (
+            [batch, edge, edge, point[1]],
+            [side, side, point[1], 1],
+            [batch, small, small, point[1]],
+        )
+
+    def build(first: Any, second: Any, point: Point) -> Any:
+        image, kernel, _ = tensors(point)
+        if direction == "forward":
+            return tf.raw_ops.DepthwiseConv2dNative(input=first, filter=second, **keep)
+        if direction == "input_gradient":
+            return tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
+                input_sizes=image, filter=first, out_backprop=second, **keep
+            )
+        return tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
+            input=first, filter_sizes=kernel, out_backprop=second, **keep
+        )
+
+    return Case(
+        f"depthwise.{direction}.{area}.s{stride}",
+        {"pixels": sizes.pixels[:4], "channels": sizes.channels},
+        lambda point: _two_of(tensors(point), direction),
+        build,
+        # Strided gradients are far slower in 16 bits than their flops tell.
+        flops=lambda point: 200.0 * math.prod(point) * area,
+    )
+
+
+_FUSED = "Relu Relu6 Elu LeakyRelu Tanh Sigmoid GeluExact GeluApproximate".split()
+
+
+def fused(sizes: Sizes) -> list[Case]:
+    """Measure what a fused product takes longer than the plain one."""
+    depth = 64
+    axes = {"elements": tuple(size for size in sizes.elements if size >= 1 << 12)}
+
+    def shapes(point: Point) -> Shapes:
+        rows, columns = matrix_of(point)
+        return (rows, depth), (depth, columns), (columns,)
+
+    def product(names: Sequence[str]) -> Build:
+        def build(left: Any, right: Any, bias: Any, point: Point) -> Any:
+            return _fused_matmul(left, right, bias, names)
+
+        return build
+
+    def plain(left: Any, right: Any, bias: Any, point: Point) -> Any:
+        return tf.raw_ops.MatMul(a=left, b=right)
+
+    bias = Case("fused.BiasAdd", axes, shapes, product(["BiasAdd"]), minus=plain)
+    return [
+        bias,
+        *(
+            Case(
+                f"fused.{name}",
+                axes,
+                shapes,
+                product(["BiasAdd", name]),
+                minus=product(["BiasAdd"]),
+            )
+            for name in _FUSED
+        ),
+    ]
+
+
+def _fused_matmul(left: Any, right: Any, bias: Any, names: Sequence[str]) -> Any:
+    """Make the node that TensorFlow's remapper makes of a product and its neighbors."""
+    fused_ops = tf.compat.v1.AttrValue()
+    fused_ops.list.s.extend(name.encode() for name in names)
+    attrs = {
+        "T": tf.compat.v1.AttrValue(type=left.dtype.as_datatype_enum),
+        "num_args": tf.compat.v1.AttrValue(i=1),
+        "fused_ops": fused_ops,
+    }
+    graph = tf.compat.v1.get_default_graph()
+    return graph.create_op(
+        "_FusedMatMul", [left, right, bias], [left.dtype], name="fused", attrs=attrs
+    ).outputs[0]
