@@ -1,0 +1,74 @@
+"""Constants that a 16-bit type cannot hold, and what computes with them.
+
+A mask of -1e9 becomes -inf in float16, and a row that is masked whole turns into NaN;
+an epsilon of 1e-12 becomes zero in front of a division. What such a constant goes into
+stays float32 up to the next allow op, and so does an allow op that reads it unchanged.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+
+from grappler_pass.graph import GraphView
+from grappler_pass.reachability import UNREACHED, spread
+from grappler_pass.slot_edges import SlotEdges
+from grappler_pass.type_slots import FLOAT32, SlotTable
+
+
+@dataclasses.dataclass(frozen=True)
+class _Limits:
+    """Magnitudes from `overflow` on round to infinity, below `normal` lose bits."""
+
+    overflow: float
+    normal: float
+
+
+# Halfway between the largest finite value and the next power of two.
+_LIMITS = {
+    types_pb2.DT_HALF: _Limits(65520.0, 2.0**-14),
+    types_pb2.DT_BFLOAT16: _Limits((2.0 - 2.0**-8) * 2.0**127, 0.0),
+}
+
+
+def out_of_range_slots(
+    view: GraphView, slots: SlotTable, edges: SlotEdges, low_dtype: int
+) -> list[int]:
+    """Return for every slot a constant's slot that keeps it float32, or UNREACHED."""
+    limits = _LIMITS[low_dtype]
+    large: list[int] = []
+    small: list[int] = []
+    for node in view.nodes:
+        own = slots.slots_of[node.index]
+        if node.op != "Const" or not own or slots.dtypes[own[0]] != FLOAT32:
+            continue
+        values = _values(node.proto.attr["value"].tensor)
+        if _overflows(values, limits):
+            large.append(own[0])
+        elif values.size == 1 and 0.0 < abs(float(values[0])) < limits.normal:
+            small.append(own[0])
+    if not large and not small:
+        return [UNREACHED] * len(slots.slots)
+    computed = spread([*large, *small], edges.readers, edges.infer_or_clear)
+    unchanged = spread(large, edges.readers, edges.allow_or_clear, edges.clear)
+    return [
+        other if own == UNREACHED and allow else own
+        for own, other, allow in zip(computed, unchanged, edges.allow, strict=True)
+    ]
+
+
+def _values(tensor: TensorProto) -> np.ndarray:
+    """Return a float32 tensor's values, a repeated one once."""
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, dtype="<f4")
+    return np.fromiter(tensor.float_val, np.float32, len(tensor.float_val))
+
+
+def _overflows(values: np.ndarray, limits: _Limits) -> bool:
+    if values.size == 1:
+        return limits.overflow <= abs(float(values[0])) < float("inf")
+    magnitudes = np.abs(values)
+    return bool((np.isfinite(magnitudes) & (magnitudes >= limits.overflow)).any())

@@ -1,0 +1,227 @@
+"""What keeps a slot in float32, one rule after another; `RULES` is the whole of it.
+
+A rule looks at the graph as given and names the slots it refuses. Ties and the flood
+from the allow ops, which depend on what is left, are `propagation`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping
+
+from grappler_pass.constant_ranges import out_of_range_slots
+from grappler_pass.exactness import exact_slots
+from grappler_pass.fused_ops import can_split
+from grappler_pass.graph import GraphView, Node, device_type_of
+from grappler_pass.op_lists import OpLists
+from grappler_pass.op_table import ALLOW, DENY
+from grappler_pass.op_traits import is_random, is_update, why_fixed
+from grappler_pass.plan import Cause, Reason
+from grappler_pass.reachability import UNREACHED, spread
+from grappler_pass.slot_edges import SlotEdges
+from grappler_pass.state_updates import behind_barriers, state_update_region
+from grappler_pass.type_slots import (
+    DTYPE_NAMES,
+    FLOAT32,
+    SlotTable,
+    admits,
+    kernel_exists,
+)
+
+Refusals = Iterator[tuple[int, Reason]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """What every rule looks at.
+
+    Attributes:
+      view: the graph.
+      slots: of `view`.
+      lists: for the low dtype.
+      low_dtype: DataType enum.
+      excluded_by: node name to the user's pattern that excludes it, or empty.
+      uses_lists: whether the four lists count.
+      escapes: slots of lists of tensors that escape, with the node where they do.
+      edges: float32 edges between slots.
+    """
+
+    view: GraphView
+    slots: SlotTable
+    lists: OpLists
+    low_dtype: int
+    excluded_by: Callable[[str], str]
+    uses_lists: bool
+    escapes: Mapping[int, str]
+    edges: SlotEdges
+
+    def node(self, slot: int) -> Node:
+        """Return the node that a slot belongs to."""
+        return self.view.nodes[self.slots.node_of[slot]]
+
+    def nodes_with_slots(self) -> Iterator[tuple[Node, tuple[int, ...]]]:
+        """Yield each node that has float32 slots, with these."""
+        dtypes = self.slots.dtypes
+        for node in self.view.nodes:
+            own = self.slots.slots_of[node.index]
+            if own:
+                yield node, tuple(s for s in own if dtypes[s] == FLOAT32)
+
+
+def _other_types(case: Case) -> Refusals:
+    """The user's own 16-bit nodes, and float64, keep their types."""
+    for slot, dtype in enumerate(case.slots.dtypes):
+        if dtype != FLOAT32:
+            yield slot, Reason(Cause.NOT_FLOAT32, DTYPE_NAMES[dtype])
+
+
+def _held_by_caller(case: Case) -> Refusals:
+    """What is fetched, fed, preserved or excluded, and casts, which stay as written."""
+    untouchable = case.view.item.untouchable
+    for node, own in case.nodes_with_slots():
+        reason = None
+        if node.op == "Cast":
+            reason = Reason(Cause.CAST)
+        elif node.name in untouchable:
+            reason = Reason(Cause.PRESERVED)
+        elif pattern := case.excluded_by(node.name):
+            reason = Reason(Cause.EXCLUDED, pattern)
+        if reason is not None:
+            yield from ((slot, reason) for slot in own)
+
+
+def _behind_barriers(case: Case) -> Refusals:
+    """What carries the mark of the gradients' unscaling, and all that follows."""
+    return _by_region(case, behind_barriers(case.view), Cause.BARRIER)
+
+
+def _state_updates(case: Case) -> Refusals:
+    """Updates of variables and the arithmetic that only feeds them."""
+    region = state_update_region(case.view, case.lists)
+    for node in case.view.nodes:
+        if is_update(node.op):
+            region[node.index] = node.index
+    return _by_region(case, region, Cause.STATE_UPDATE)
+
+
+def _by_region(case: Case, region: list[int], cause: Cause) -> Refusals:
+    for node, own in case.nodes_with_slots():
+        origin = region[node.index]
+        if origin != UNREACHED:
+            reason = Reason(cause, case.view.nodes[origin].name)
+            yield from ((slot, reason) for slot in own)
+
+
+def _fixed_and_listed(case: Case) -> Refusals:
+    """Ops whose types cannot change, and those that the lists do not let go low."""
+    reason_of = functools.cache(functools.partial(_op_reason, case))
+    for node, own in case.nodes_with_slots():
+        reason = reason_of(node.op)
+        if reason is not None:
+            yield from ((slot, reason) for slot in own)
+
+
+def _op_reason(case: Case, op: str) -> Reason | None:
+    place = case.lists.list_of(op)
+    fixed = why_fixed(op, place not in (None, DENY))
+    if is_random(op):
+        return Reason(Cause.EXACT, "draws random numbers")
+    if fixed:
+        return Reason(Cause.FIXED, fixed)
+    if case.uses_lists and place is None:
+        return Reason(Cause.NOT_LISTED)
+    if case.uses_lists and place == DENY:
+        return Reason(Cause.DENY, case.lists.reason_of(op))
+    return None
+
+
+def _missing_kernels(case: Case) -> Refusals:
+    """Slots for which no kernel runs at the low dtype on the node's device."""
+    known: dict[object, tuple[Reason | None, ...]] = {}
+    for node, own in case.nodes_with_slots():
+        attrs = tuple(case.slots.slots[slot].attr for slot in own)
+        key = (node.op, device_type_of(node.device), attrs)
+        if key not in known:
+            known[key] = tuple(_kernel_reasons(case, node, attrs))
+        reasons = known[key]
+        if any(reasons) and can_split(node.proto, case.low_dtype):
+            continue
+        yield from ((s, r) for s, r in zip(own, reasons, strict=True) if r is not None)
+
+
+def _kernel_reasons(
+    case: Case, node: Node, attrs: tuple[str, ...]
+) -> Iterator[Reason | None]:
+    """Yield what keeps each float32 attribute of a node from the low dtype."""
+    device = device_type_of(node.device)
+    low_name = DTYPE_NAMES[case.low_dtype]
+    admitted = [attr for attr in attrs if admits(node.op, attr, case.low_dtype)]
+    # The attributes of a product change together, those of other ops alone.
+    together = case.lists.list_of(node.op) == ALLOW
+    for attr in attrs:
+        low = set(admitted) if together else {attr}
+        types = tuple(
+            (name, case.low_dtype if name in low else FLOAT32) for name in set(attrs)
+        )
+        if attr not in admitted:
+            yield Reason(Cause.NOT_ADMITTED, f"{node.op}.{attr} in {low_name}")
+        elif not kernel_exists(node.op, types, device):
+            yield Reason(Cause.NO_KERNEL, f"{node.op} in {low_name} on {device}")
+        else:
+            yield None
+
+
+def _exact_values(case: Case) -> Refusals:
+    """Whole numbers that end as integers, and random draws that are compared."""
+    origins = exact_slots(case.view, case.slots, case.edges)
+    return _by_origin(case, origins, Cause.EXACT)
+
+
+def _out_of_range(case: Case) -> Refusals:
+    """What computes with constants that the low dtype cannot hold."""
+    if not case.uses_lists:
+        return iter(())
+    origins = out_of_range_slots(case.view, case.slots, case.edges, case.low_dtype)
+    return _by_origin(case, origins, Cause.RANGE)
+
+
+def _deny_taint(case: Case) -> Refusals:
+    """Infer ops fed through clear and infer ops by a deny op."""
+    if not case.uses_lists:
+        return iter(())
+    edges = case.edges
+    starts = [slot for slot, deny in enumerate(edges.deny) if deny]
+    origins = spread(starts, edges.readers, edges.infer_or_clear)
+    infer_only = [
+        origin if infer else UNREACHED
+        for origin, infer in zip(origins, edges.infer, strict=True)
+    ]
+    return _by_origin(case, infer_only, Cause.DENY_TAINT)
+
+
+def _by_origin(case: Case, origins: list[int], cause: Cause) -> Refusals:
+    for slot, origin in enumerate(origins):
+        if origin != UNREACHED:
+            yield slot, Reason(cause, case.node(origin).name)
+
+
+def _escaping_lists(case: Case) -> Refusals:
+    """Lists that are read or made where their type cannot be changed."""
+    for slot, where in case.escapes.items():
+        yield slot, Reason(Cause.LIST_ESCAPES, where)
+
+
+# The first rule that refuses a slot gives the reason.
+RULES = (
+    _other_types,
+    _held_by_caller,
+    _behind_barriers,
+    _state_updates,
+    _fixed_and_listed,
+    _missing_kernels,
+    _exact_values,
+    _out_of_range,
+    _deny_taint,
+    _escaping_lists,
+)

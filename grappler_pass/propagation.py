@@ -1,0 +1,138 @@
+"""Which slots may go to low precision, which must agree, and why.
+
+Low precision starts at allow ops and floods through clear and infer ops, both ways
+over float32 edges, as far as `eligibility.RULES` leave room. Costs are not looked at:
+`assignment` chooses among what is eligible here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Protocol
+
+from grappler_pass.eligibility import RULES, Case
+from grappler_pass.exclusions import excludes
+from grappler_pass.graph import GraphView
+from grappler_pass.op_lists import OpLists
+from grappler_pass.plan import Cause, Reason
+from grappler_pass.reachability import UNREACHED, spread
+from grappler_pass.slot_edges import SlotEdges
+from grappler_pass.ties import all_ties
+from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
+
+# At this level lists do not count: whatever has a kernel may go low.
+UNLISTED_LEVEL = "O3"
+
+
+class Options(Protocol):
+    """What of the settings bears on eligibility."""
+
+    @property
+    def opt_level(self) -> str:
+        """One of "O0" to "O3"."""
+
+    @property
+    def exclude(self) -> tuple[str, ...]:
+        """Regular expressions; nodes whose name one of them finds stay float32."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraints:
+    """What an assignment has to keep to.
+
+    Attributes:
+      eligible: per slot, whether it may go low.
+      reasons: per slot, why (not).
+      ties: groups of eligible slots that must have the same color.
+      allow: eligible slots that a low region needs one of, or it is an island: those
+        of allow ops, and where lists do not count, all.
+    """
+
+    eligible: tuple[bool, ...]
+    reasons: tuple[Reason, ...]
+    ties: tuple[tuple[int, ...], ...]
+    allow: frozenset[int]
+
+
+def constrain(
+    view: GraphView,
+    slots: SlotTable,
+    lists: OpLists,
+    low_dtype: str,
+    options: Options,
+) -> Constraints:
+    """Return which slots of a graph may go low, and which must agree.
+
+    Args:
+      view: the graph.
+      slots: of `view`.
+      lists: for `low_dtype`.
+      low_dtype: "bfloat16" or "float16".
+      options: optimization level and excluded names. "O3" ignores the lists; state
+        updates, barriers, exact values and what the caller holds stay float32 there
+        too.
+    """
+    ties, escapes = all_ties(view, slots, lists)
+    case = Case(
+        view=view,
+        slots=slots,
+        lists=lists,
+        low_dtype=DTYPE_ENUMS[low_dtype],
+        excluded_by=excludes(options.exclude),
+        uses_lists=options.opt_level != UNLISTED_LEVEL,
+        escapes=escapes,
+        edges=SlotEdges.from_view(view, slots, lists, ties),
+    )
+    refused: dict[int, Reason] = {}
+    for rule in RULES:
+        for slot, reason in rule(case):
+            refused.setdefault(slot, reason)
+    _refuse_tied(case, ties, refused)
+    if case.uses_lists:
+        _refuse_unreached(case, refused)
+    return _constraints(case, ties, refused)
+
+
+def _refuse_tied(
+    case: Case, ties: tuple[tuple[int, ...], ...], refused: dict[int, Reason]
+) -> None:
+    """Refuse whole groups of which a member is refused."""
+    for group in ties:
+        culprit = next((slot for slot in group if slot in refused), None)
+        if culprit is not None:
+            reason = Reason(Cause.TIED, str(case.slots.slots[culprit]))
+            for slot in group:
+                refused.setdefault(slot, reason)
+
+
+def _refuse_unreached(case: Case, refused: dict[int, Reason]) -> None:
+    """Refuse what the flood from the allow ops does not reach."""
+    free = [slot not in refused for slot in range(len(case.slots.slots))]
+    seeds = [s for s, ok in enumerate(free) if ok and case.edges.allow[s]]
+    reached = spread(seeds, case.edges.both_ways, free)
+    reason = Reason(Cause.NOT_REACHED)
+    for slot, origin in enumerate(reached):
+        if origin == UNREACHED:
+            refused.setdefault(slot, reason)
+
+
+def _constraints(
+    case: Case, ties: tuple[tuple[int, ...], ...], refused: dict[int, Reason]
+) -> Constraints:
+    slots = range(len(case.slots.slots))
+    reason_of = functools.cache(functools.partial(_eligible_reason, case))
+    reasons = (refused.get(slot) or reason_of(case.node(slot).op) for slot in slots)
+    anchors = case.edges.allow if case.uses_lists else [True] * len(slots)
+    return Constraints(
+        eligible=tuple(slot not in refused for slot in slots),
+        reasons=tuple(reasons),
+        ties=tuple(group for group in ties if group[0] not in refused),
+        allow=frozenset(s for s in slots if anchors[s] and s not in refused),
+    )
+
+
+def _eligible_reason(case: Case, op: str) -> Reason:
+    place = case.lists.list_of(op)
+    detail = f"{place}: {case.lists.reason_of(op)}" if place else "in no list"
+    return Reason(Cause.FORCED, detail)

@@ -1,0 +1,91 @@
+"""Regions that stay float32: the arithmetic of updates, what follows a barrier.
+
+An optimizer's arithmetic is found by what it feeds, not by names: the walk back from
+the values written to variables, up to the products of the backward pass.
+"""
+
+from __future__ import annotations
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph import GraphView
+from grappler_pass.op_lists import OpLists
+from grappler_pass.op_table import ALLOW
+from grappler_pass.op_traits import has_effects, is_update
+from grappler_pass.reachability import UNREACHED, spread
+
+BARRIER = "_tf_amp_barrier"
+
+
+def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
+    """Return for every node the update whose arithmetic it is part of, or UNREACHED.
+
+    A node belongs if every live reader is an update or belongs itself. The walk
+    neither enters nor crosses allow ops and gradient reductions: otherwise the backward
+    pass of a step that returns nothing would be optimizer arithmetic.
+    """
+    updates = [node.index for node in view.nodes if is_update(node.op)]
+    if not updates:
+        return [UNREACHED] * len(view.nodes)
+    inputs = [[port.node for port in node.inputs] for node in view.nodes]
+    untouchable = view.item.untouchable
+    open_to_walk = [
+        lists.list_of(node.op) != ALLOW
+        and not lists.reduces_gradients(node.op)
+        and not is_update(node.op)
+        and node.name not in untouchable
+        for node in view.nodes
+    ]
+    region = spread(updates, inputs, open_to_walk)
+    _drop_nodes_read_outside(view, region, inputs)
+    return region
+
+
+def _drop_nodes_read_outside(
+    view: GraphView, region: list[int], inputs: list[list[int]]
+) -> None:
+    """Take out of `region`, in place, what a live node outside of it reads."""
+    live = live_nodes(view)
+    waiting = [i for i, is_live in enumerate(live) if is_live and region[i] < 0]
+    while waiting:
+        for source in inputs[waiting.pop()]:
+            if region[source] not in (UNREACHED, source):
+                region[source] = UNREACHED
+                if live[source]:
+                    waiting.append(source)
+
+
+def live_nodes(view: GraphView) -> list[bool]:
+    """Tell for every node whether a fetched, preserved or stateful node needs it.
+
+    Where nothing is fetched or preserved, what nobody reads counts as fetched.
+    """
+    wanted = view.item.untouchable
+    before = [[*(p.node for p in n.inputs), *n.controls] for n in view.nodes]
+    starts = {n.index for n in view.nodes if n.name in wanted or has_effects(n.op)}
+    if not wanted:
+        read = {source for sources in before for source in sources}
+        starts |= {node.index for node in view.nodes if node.index not in read}
+    reached = spread(sorted(starts), before, [True] * len(before))
+    return [origin != UNREACHED for origin in reached]
+
+
+def behind_barriers(view: GraphView) -> list[int]:
+    """Return for every node the barrier that it is or that leads to it, or UNREACHED.
+
+    The unscaling multiplication of gradients carries the mark; what comes after it is
+    in true units and must not be rounded or overflow again.
+    """
+    marked = [n.index for n in view.nodes if _is_barrier(n.proto)]
+    if not marked:
+        return [UNREACHED] * len(view.nodes)
+    after: list[list[int]] = [[] for _ in view.nodes]
+    for node in view.nodes:
+        for port in node.inputs:
+            after[port.node].append(node.index)
+    return spread(marked, after, [True] * len(after))
+
+
+def _is_barrier(proto: NodeDef) -> bool:
+    # `in` first: reading a missing key of a protobuf map creates it.
+    return BARRIER in proto.attr and bool(proto.attr[BARRIER].b)
