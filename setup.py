@@ -72,7 +72,7 @@ class BuildShim(build_ext):
         ]
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]
         command = [*compiler, *flags, *macros, "-o", str(target), *ext.sources]
-        self.spawn([*command, "-lpthread"])
+        self.spawn([*command, "-lpthread", "-ldl"])
 
 
 def autostart_line() -> str:

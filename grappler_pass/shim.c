@@ -11,6 +11,8 @@
    thread can neither wait here for Python nor leave a lock behind in a forked child.
    Compiled once per device type, since one library registers one. */
 
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -72,6 +74,7 @@ typedef int (*optimize_callback)(const void *graph, size_t length,
 static _Atomic(optimize_callback) callback;
 static atomic_int running;                 /* threads inside `callback` */
 static _Thread_local int running_here;     /* of them, calls of this thread */
+static _Thread_local int interrupted_here; /* Ctrl-C awaits this thread in Python */
 
 static void free_copy(void *data, size_t length) {
   (void)length;
@@ -96,6 +99,22 @@ EXPORT int tf_amp_write_graph(TF_Buffer *output, const void *graph, size_t lengt
   return 0;
 }
 
+/* Called by Python's main thread once it is back from TensorFlow. */
+static int end_interrupt(void *unused) {
+  (void)unused;
+  interrupted_here = 0;
+  return 0;
+}
+
+/* Ask again for the Ctrl-C that ended a callback. It must not be met by the next
+   callback, so this thread has none until it is back in Python. */
+static void repeat_interrupt(void) {
+  int (*add_pending_call)(int (*)(void *), void *);
+  *(void **)&add_pending_call = dlsym(RTLD_DEFAULT, "Py_AddPendingCall");
+  interrupted_here = add_pending_call && add_pending_call(end_interrupt, NULL) == 0;
+  raise(SIGINT);
+}
+
 static void optimize(void *optimizer, const TF_Buffer *graph,
                      const TF_GrapplerItem *item, TF_Buffer *output,
                      TF_Status *status) {
@@ -107,7 +126,8 @@ static void optimize(void *optimizer, const TF_Buffer *graph,
   atomic_fetch_add(&running, 1);
   running_here++;
   optimize_callback call = atomic_load(&callback);
-  if (call) outcome = call(graph->data, graph->length, item, output);
+  if (call && !interrupted_here)
+    outcome = call(graph->data, graph->length, item, output);
   running_here--;
   atomic_fetch_sub(&running, 1);
 
@@ -119,8 +139,7 @@ static void optimize(void *optimizer, const TF_Buffer *graph,
       output->length = graph->length;
     }
   }
-  /* Ctrl-C during the pass: ask again, for when the main thread is back in Python. */
-  if (outcome == INTERRUPTED) raise(SIGINT);
+  if (outcome == INTERRUPTED) repeat_interrupt();
 }
 
 /* Set the function that gets the graphs; NULL lets them pass unchanged. */

@@ -1,0 +1,67 @@
+"""Run Python in fresh processes, as plug-ins of TensorFlow must be tested."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Settings of whoever runs the tests must not reach what is tested.
+_OWN_PREFIXES = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "PYTHON")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a process left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    def lines(self) -> list[str]:
+        """Return what was printed, after checking that the process ended well."""
+        assert self.code == 0, f"exit code {self.code}\n{self.out}\n{self.err}"
+        return self.out.splitlines()
+
+
+def run_python(
+    code: str,
+    *,
+    python: pathlib.Path | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path | None = None,
+    options: Sequence[str] = (),
+) -> Outcome:
+    """Run code with an interpreter: this one, which then sees the source folder."""
+    source_folder = {"PYTHONPATH": str(ROOT)} if python is None else {}
+    return run(
+        [str(python or sys.executable), *options, "-c", textwrap.dedent(code)],
+        env={**source_folder, **(env or {})},
+        cwd=cwd,
+    )
+
+
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path | None = None,
+) -> Outcome:
+    """Run a command without the settings of the one who runs the tests."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OWN_PREFIXES)}
+    done = subprocess.run(
+        list(map(str, command)),
+        env={**inherited, "TF_CPP_MIN_LOG_LEVEL": "2", **(env or {})},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)

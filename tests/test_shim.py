@@ -1,0 +1,270 @@
+"""The bridge in fresh processes: what reaches Python, and what comes back."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+
+from tests.processes import ROOT, run_python
+
+# Doubles every constant 1.0, so that it shows whether a graph was replaced.
+DOUBLING = """
+import os, sys, threading, time
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from grappler_pass import plugin
+
+def double_ones(graph, item):
+    graph_def = GraphDef.FromString(graph)
+    for node in graph_def.node:
+        if node.op == "Const":
+            value = tf.make_ndarray(node.attr["value"].tensor)
+            if value.dtype == "float32" and value.shape == () and value == 1:
+                node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(2.0))
+    return graph_def.SerializeToString()
+
+def fresh_function():
+    @tf.function
+    def add_one(x):
+        return tf.matmul(x, x) + 1.0
+    return add_one
+
+def answer(function=None):
+    return float((function or fresh_function())(tf.zeros((3, 3)))[0, 0])
+"""
+
+
+def run_with_shim(code: str, **settings: object) -> list[str]:
+    """Run code after the common part, and return what it printed."""
+    return run_python(f"{DOUBLING}\n{code}", **settings).lines()  # type: ignore[arg-type]
+
+
+def test_what_the_callback_returns_runs_and_all_else_leaves_the_result_alone() -> None:
+    ended = run_python(
+        DOUBLING
+        + """
+def raises(graph, item): raise ValueError("broken pass")
+def leaves(graph, item): sys.exit(3)
+kinds = {
+    "none": lambda graph, item: None,
+    "same": lambda graph, item: graph,
+    "double": double_ones,
+    "raises": raises,
+    "exits": leaves,
+    "not_bytes": lambda graph, item: 7,
+    "not_a_graph": lambda graph, item: b"\\xff\\xff",
+}
+print("before", answer())
+for name, callback in kinds.items():
+    plugin.load(callback)
+    print(name, answer())
+print("idle", plugin.clear_callback(1.0), "loaded", plugin.is_loaded())
+print("cleared", answer())
+"""
+    )
+    assert ended.lines() == [
+        *("before 1.0", "none 1.0", "same 1.0", "double 2.0", "raises 1.0"),
+        *("exits 1.0", "not_bytes 1.0", "not_a_graph 1.0"),
+        *("idle True loaded True", "cleared 1.0"),
+    ]
+    assert "A graph passes through unchanged" in ended.err
+    assert "ValueError: broken pass" in ended.err
+
+
+def test_an_item_tells_names_and_shapes_and_expires() -> None:
+    printed = run_with_shim(
+        """
+from grappler_pass.shapes import shapes_from_graph_def
+seen = []
+def look(graph, item):
+    seen.append((item, item.fetch, item.preserve, item.shapes(), graph))
+plugin.load(look)
+@tf.function(input_signature=[tf.TensorSpec((None, 3)), tf.TensorSpec(None)])
+def f(x, y):
+    return tf.nn.relu(tf.matmul(x, tf.ones((3, 5)))), tf.exp(y), tf.split(x, 3, 1)[2]
+f(tf.ones((2, 3)), tf.ones(7))
+item, fetch, preserve, shapes, graph = seen[0]
+ops = {n.name: n.op for n in GraphDef.FromString(graph).node}
+known = {ops[name]: shape for name, shape in shapes.items()}
+print(known["MatMul" if "MatMul" in known else "_FusedMatMul"], known["Exp"])
+print(known.get("Split"))
+print(set(fetch) <= set(preserve) <= set(ops), bool(fetch))
+imported = shapes_from_graph_def(GraphDef.FromString(graph))
+print(all(imported[name] == shape for name, shape in shapes.items()))
+try:
+    item.fetch
+except ValueError as error:
+    print("expired" in str(error))
+"""
+    )
+    assert printed[0] in ("((None, 5),) (None,)",)
+    assert printed[1] == "((None, 1), (None, 1), (None, 1))"
+    assert printed[2:] == ["True True", "True", "True"]
+
+
+def test_sessions_and_threads_pass_through_it_at_once() -> None:
+    printed = run_with_shim(
+        """
+plugin.load(double_ones)
+wrong = []
+def trace_many(count):
+    for _ in range(count):
+        if answer() != 2.0:
+            wrong.append("function")
+def run_sessions(count):
+    for _ in range(count):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder(tf.float32, (3, 3))
+            y = tf.matmul(x, x) + 1.0
+            if session.run(tf.tanh(y) * 0.0 + y, {x: [[0.0] * 3] * 3})[0, 0] != 2.0:
+                wrong.append("session")
+threads = [threading.Thread(target=trace_many, args=(12,)) for _ in range(4)]
+threads += [threading.Thread(target=run_sessions, args=(12,)) for _ in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join(120)
+print(wrong, any(thread.is_alive() for thread in threads))
+"""
+    )
+    assert printed == ["[] False"]
+
+
+def test_clearing_waits_for_passes_in_other_threads_but_never_for_its_own() -> None:
+    printed = run_with_shim(
+        """
+entered, ended = threading.Event(), []
+def slow(graph, item):
+    entered.set(); time.sleep(0.7); ended.append(1)
+plugin.load(slow)
+thread = threading.Thread(target=answer)
+thread.start(); entered.wait(60)
+print("too short", plugin.clear_callback(0.05), len(ended))
+print("long enough", plugin.clear_callback(60), len(ended))
+thread.join()
+inside = []
+plugin.set_callback(lambda graph, item: inside.append(plugin.clear_callback(60)))
+start = time.monotonic(); answer()
+print("inside", inside[0], time.monotonic() - start < 30)
+"""
+    )
+    assert printed == ["too short False 0", "long enough True 1", "inside True True"]
+
+
+def test_a_forked_child_passes_graphs_unchanged_until_it_sets_its_own() -> None:
+    printed = run_with_shim(
+        """
+plugin.load(double_ones)
+child = os.fork()
+if not child:
+    first = answer()
+    plugin.set_callback(double_ones)
+    os._exit(0 if (first, answer()) == (1.0, 2.0) else 1)
+print(os.waitpid(child, 0)[1], answer())
+"""
+    )
+    assert printed == ["0 2.0"]
+
+
+def test_worker_processes_forked_during_a_pass_come_back() -> None:
+    printed = run_with_shim(
+        """
+import multiprocessing
+entered = threading.Event()
+def slow(graph, item):
+    entered.set(); time.sleep(0.5)
+    return double_ones(graph, item)
+def square(number): return plugin.clear_callback(5.0) and number * number
+plugin.load(slow)
+results = []
+thread = threading.Thread(target=lambda: results.append(answer()))
+thread.start(); entered.wait(60)
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(pool.map(square, range(4)))
+thread.join(60)
+print(results)
+"""
+    )
+    assert printed == ["[0, 1, 4, 9]", "[2.0]"]
+
+
+def test_the_interpreter_may_end_while_a_thread_is_inside_a_pass() -> None:
+    printed = run_with_shim(
+        """
+entered = threading.Event()
+def slow(graph, item):
+    entered.set()
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end: sum(range(1000))
+    return double_ones(graph, item)
+plugin.load(slow)
+def trace_for_ever():
+    while True: answer()
+threading.Thread(target=trace_for_ever, daemon=True).start()
+entered.wait(60)
+print("leaving")
+"""
+    )
+    assert printed == ["leaving"]
+
+
+def test_an_interrupt_during_a_pass_reaches_the_program() -> None:
+    printed = run_with_shim(
+        """
+import signal
+def interrupted(graph, item):
+    signal.raise_signal(signal.SIGINT)
+    time.sleep(1)
+plugin.load(interrupted)
+try:
+    answer(); print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted")
+plugin.set_callback(double_ones)
+print(answer())
+"""
+    )
+    assert printed == ["interrupted", "2.0"]
+
+
+def test_settings_made_for_devices_before_loading_hold() -> None:
+    printed = run_with_shim(
+        """
+cpus = tf.config.list_physical_devices("CPU")
+tf.config.set_visible_devices([], "GPU")
+tf.config.set_logical_device_configuration(
+    cpus[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+plugin.load(double_ones)
+print(len(tf.config.list_logical_devices("CPU")), answer())
+"""
+    )
+    assert printed == ["2 2.0"]
+
+
+def test_a_shim_that_is_missing_broken_or_doubled_is_named_with_the_remedy(
+    tmp_path: pathlib.Path,
+) -> None:
+    copied = tmp_path / "_shim_cpu.so"
+    shutil.copy(ROOT / "grappler_pass" / "_shim_cpu.so", copied)
+    broken = tmp_path / "_shim_broken.so"
+    broken.write_text("this is no library")
+    printed = run_with_shim(
+        f"""
+import ctypes, pathlib
+def failure(path):
+    plugin.shim_path = lambda device_type: pathlib.Path(path)
+    try:
+        plugin.load(double_ones)
+    except plugin.ShimError as error:
+        return str(error)
+folder = {str(tmp_path)!r}
+missing = failure(folder + "/_shim_none.so")
+print(folder + "/_shim_none.so" in missing, "pip install" in missing)
+broken = failure(folder + "/_shim_broken.so")
+print(folder + "/_shim_broken.so" in broken, "Reinstall" in broken)
+print(answer(), plugin.is_loaded())
+real = {str(ROOT / "grappler_pass" / "_shim_cpu.so")!r}
+loaded = ctypes.CDLL(folder + "/_shim_cpu.so")
+doubled = failure(real)
+print(real in doubled, folder in doubled, "Uninstall" in doubled)
+"""
+    )
+    assert printed == ["True True", "True True", "1.0 False", "True True True"]
