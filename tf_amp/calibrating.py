@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 
 from tf_amp.config import AmpConfig
@@ -15,7 +14,7 @@ def main(seconds: float, out: pathlib.Path | None) -> int:
     from tf_amp.calibration import calibrate
 
     key = cpu_key()
-    cache_dir = AmpConfig.from_env(os.environ).cache_dir
+    cache_dir = AmpConfig.from_env().cache_dir
     if out is None and cache_dir is not None:
         out = calibrated_path(cache_dir, key)
     calibrate(seconds, out, progress=True, key=key)

@@ -1,6 +1,6 @@
 """The command line: `tf-amp` and `python -m tf_amp`.
 
-    tf-amp run train.py ARGS...       as TF_ENABLE_AUTO_MIXED_PRECISION=1 python train.py
+    tf-amp run train.py ARGS...
     tf-amp doctor | explain SAVED_MODEL | calibrate
 
 Exit codes: the script's own; 2 for a command line or a setting that makes no sense.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import tf_amp
 from tf_amp import config, running
@@ -35,9 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] not in _COMMANDS and arguments[0][0] != "-":
         arguments.insert(0, "run")
     options = _parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = options.command
     try:
-        return command(options)
+        return int(options.command(options))
     except AmpError as error:
         print(f"tf-amp: {error}", file=sys.stderr)
         return _USAGE_ERROR
@@ -92,9 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=tf_amp.__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_run(commands.add_parser("run", help="run a script in mixed precision"))
-    doctor = commands.add_parser(
-        "doctor", help="say what works here, and what mends it"
-    )
+    doctor = commands.add_parser("doctor", help="what works here, what mends it")
     doctor.set_defaults(command=_doctor)
     _add_explain(commands.add_parser("explain", help="print the plan of a SavedModel"))
     _add_calibrate(commands.add_parser("calibrate", help="measure this device"))
@@ -107,9 +104,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--opt-level", type=str.upper, help=levels)
     parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
     parser.add_argument("--log", metavar="DIR", help="write graphs and plans there")
-    parser.add_argument(
-        "--strict", action="store_true", help="raise if a rewrite fails"
-    )
+    parser.add_argument("--strict", action="store_true", help="raise on failure")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print one line per graph"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
@@ -64,17 +65,18 @@ class AmpConfig:
     list_edits: tuple[ListEdit, ...] = ()
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str]) -> AmpConfig:
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> AmpConfig:
         """Read every setting from the environment's variables.
 
         Args:
-          environ: names and values, normally `os.environ`.
+          environ: names and values; the process's own environment by default.
 
         Raises:
           ConfigError: a value or a name is unknown, or two variables contradict each
             other; the message names them.
         """
-        given = {name: value.strip() for name, value in environ.items()}
+        variables = os.environ if environ is None else environ
+        given = {name: value.strip() for name, value in variables.items()}
         _refuse_unknown_names(given, OWN_PREFIX, OWN_NAMES)
         return cls(
             enabled=_read_enabled(given),

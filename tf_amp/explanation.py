@@ -7,7 +7,6 @@ are those the function was traced under, else those in force, else the environme
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -55,7 +54,7 @@ def explain(
         kept, name = _kept_nodes(function), function.graph.name
     scope = settings.scope_of(stamps.marks_from_graph_def(graph_def).settings or "")
     config = scope.config if scope else runtime.current_config()
-    config = config or AmpConfig.from_env(os.environ)
+    config = config or AmpConfig.from_env()
     return _plan(optimized_graph(graph_def, kept), kept, name, config)
 
 

@@ -11,6 +11,7 @@ import itertools
 import os
 import pathlib
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -27,16 +28,14 @@ def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) ->
     """Write one graph before and, where it changed, after; and its plan."""
     if rewrite.plan is None:
         return
-    from google.protobuf import text_format
-
     stem = f"{os.getpid()}-{next(_numbers):04d}-{_file_name(name)}"
-    texts = {
-        "before.pbtxt": lambda: text_format.MessageToString(before),
+    texts: dict[str, Callable[[], str]] = {
+        "before.pbtxt": lambda: str(before),
         "plan.txt": lambda: f"{rewrite.plan}\n",
         "plan.json": lambda: rewrite.plan.to_json() if rewrite.plan else "",
     }
     if rewrite.changed:
-        texts["after.pbtxt"] = lambda: text_format.MessageToString(rewrite.graph_def)
+        texts["after.pbtxt"] = lambda: str(rewrite.graph_def)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, text in texts.items():

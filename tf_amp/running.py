@@ -25,9 +25,9 @@ def switch_on(given: Mapping[str, str]) -> None:
       ConfigError: a setting is unknown, or two contradict each other.
     """
     os.environ.update(given)
-    if not AmpConfig.from_env(os.environ).enabled:
+    if not AmpConfig.from_env().enabled:
         os.environ[SWITCH] = "1"
-    AmpConfig.from_env(os.environ)
+    AmpConfig.from_env()
     # Does nothing where the .pth file has been here before.
     importlib.import_module("tf_amp._autostart_source")
 

@@ -74,7 +74,7 @@ def enable(
         "strict": strict,
         "list_edits": None if lists is None else edits_from_mapping(lists),
     }
-    config = AmpConfig.from_env(os.environ)
+    config = AmpConfig.from_env()
     chosen = {name: value for name, value in given.items() if value is not None}
     _switch_on(dataclasses.replace(config, enabled=True, **chosen))
 
@@ -96,7 +96,7 @@ def enable_from_environment(made: Any = None) -> None:
       ConfigError: a variable is unknown, or two contradict each other.
       TensorFlowMissing: TensorFlow is too old.
     """
-    config = AmpConfig.from_env(os.environ)
+    config = AmpConfig.from_env()
     if not config.enabled:
         return
     check_tensorflow()

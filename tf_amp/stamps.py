@@ -148,12 +148,12 @@ def _strangers(
 
 def _stamp_of_graph(graph: Any, settings: str | None) -> Stamp:
     """Return a graph's stamp; a function's is decided by its first operation."""
-    known: Stamp | None = graph.__dict__.get(_MEMORY)
+    known: Stamp | None = getattr(graph, _MEMORY, None)
     if known is not None and (graph.building_function or known.settings == settings):
         return known
     stamp = _new_stamp(graph, settings)
     if settings is not None:
-        graph.__dict__[_MEMORY] = stamp
+        setattr(graph, _MEMORY, stamp)
     return stamp
 
 

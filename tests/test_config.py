@@ -1,0 +1,161 @@
+"""What the environment may say, and what is refused."""
+
+import dataclasses
+import itertools
+import pathlib
+
+import pytest
+
+from tf_amp.config import (
+    DTYPE,
+    OWN_NAMES,
+    REWRITE_SWITCH,
+    SWITCH,
+    AmpConfig,
+    checked_dtype,
+    checked_level,
+)
+from tf_amp.errors import ConfigError
+from tf_amp.list_edits import PREFIX, ListEdit, edits_from_mapping
+
+FULL = AmpConfig(
+    enabled=False,
+    dtype="float16",
+    opt_level="O3",
+    device_profile="v100",
+    log_dir=pathlib.Path("/tmp/graphs"),
+    strict=True,
+    cache_dir=pathlib.Path("/tmp/cache"),
+    loss_scaling=False,
+    list_edits=(
+        ListEdit("add", "allow", ("MyOp", "Einsum")),
+        ListEdit("remove", "deny", ("Exp",)),
+    ),
+)
+
+
+def test_every_field_makes_a_round_trip_through_the_environment():
+    defaults = AmpConfig()
+    for field in dataclasses.fields(FULL):
+        assert getattr(FULL, field.name) != getattr(defaults, field.name)
+    environ = FULL.to_env()
+    # Off and a dtype: the dtype then stands in its own variable.
+    assert AmpConfig.from_env(environ) == FULL
+
+
+def test_an_empty_environment_asks_for_nothing():
+    config = AmpConfig.from_env({"HOME": "/home/someone"})
+    assert config == AmpConfig(cache_dir=pathlib.Path("/home/someone/.cache/tf-amp"))
+
+
+@pytest.mark.parametrize("value", ["1", "true", "on", "TRUE", " On "])
+def test_on_leaves_the_type_to_the_device(value):
+    config = AmpConfig.from_env({SWITCH: value})
+    assert (config.enabled, config.dtype) == (True, None)
+
+
+@pytest.mark.parametrize("value", ["0", "false", "off", "OFF"])
+def test_off_is_off(value):
+    assert AmpConfig.from_env({SWITCH: value}).enabled is False
+
+
+@pytest.mark.parametrize("value", ["bfloat16", "float16"])
+def test_a_type_switches_on(value):
+    config = AmpConfig.from_env({SWITCH: value, DTYPE: value})
+    assert (config.enabled, config.dtype) == (True, value)
+
+
+def test_the_dtype_variable_chooses_for_a_switch_that_is_just_on():
+    assert AmpConfig.from_env({SWITCH: "1", DTYPE: "float16"}).dtype == "float16"
+
+
+def test_the_rewrite_switch_alone_is_enough():
+    assert AmpConfig.from_env({REWRITE_SWITCH: "1"}).enabled is True
+
+
+def test_loss_scaling_is_kept():
+    variable = f"{SWITCH}_LOSS_SCALING"
+    assert AmpConfig.from_env({SWITCH: "1", variable: "0"}).loss_scaling is False
+    assert AmpConfig.from_env({SWITCH: "1"}).loss_scaling is None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {SWITCH: "bfloat16", DTYPE: "float16"},
+        {SWITCH: "0", REWRITE_SWITCH: "1"},
+        {SWITCH: "1", REWRITE_SWITCH: "0"},
+        {f"{PREFIX}ALLOWLIST_ADD": "Foo", f"{PREFIX}DENYLIST_ADD": "Foo"},
+        {f"{PREFIX}WHITELIST_ADD": "Foo", f"{PREFIX}ALLOWLIST_REMOVE": "Foo"},
+    ],
+)
+def test_a_contradiction_names_both_sides(environ):
+    with pytest.raises(ConfigError) as caught:
+        AmpConfig.from_env(environ)
+    for name in environ:
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        (SWITCH, "yes please", "bfloat16"),
+        (DTYPE, "float8", "float16"),
+        ("TF_AMP_OPT_LEVEL", "O9", "O0, O1, O2, O3"),
+        ("TF_AMP_STRICT", "maybe", "true"),
+        (REWRITE_SWITCH, "2", "off"),
+    ],
+)
+def test_an_unknown_value_is_quoted_with_what_is_allowed(name, value, allowed):
+    with pytest.raises(ConfigError) as caught:
+        AmpConfig.from_env({name: value})
+    for part in (name, value, allowed):
+        assert part in str(caught.value)
+
+
+def test_an_unknown_name_suggests_the_near_one():
+    with pytest.raises(ConfigError, match="did you mean TF_AMP_OPT_LEVEL"):
+        AmpConfig.from_env({"TF_AMP_OPTLEVEL": "O2"})
+    with pytest.raises(ConfigError, match="did you mean .*ALLOWLIST_ADD"):
+        AmpConfig.from_env({f"{PREFIX}ALOWLIST_ADD": "Foo"})
+
+
+def test_variables_of_tensorflow_itself_are_left_to_it():
+    AmpConfig.from_env({f"{PREFIX}IGNORE_PERFORMANCE": "1", f"{PREFIX}LEVEL": "X"})
+
+
+def test_old_and_new_names_of_a_list_add_up():
+    config = AmpConfig.from_env(
+        {f"{PREFIX}GRAYLIST_ADD": "A, B,", f"{PREFIX}INFERLIST_ADD": "C"}
+    )
+    ops = [edit.ops for edit in config.list_edits]
+    assert sorted(itertools.chain(*ops)) == ["A", "B", "C"]
+    assert {(e.verb, e.list_name) for e in config.list_edits} == {("add", "infer")}
+
+
+def test_empty_values_mean_unset():
+    names = (*OWN_NAMES, SWITCH, REWRITE_SWITCH, f"{PREFIX}DENYLIST_ADD")
+    empty = dict.fromkeys(names, "")
+    assert AmpConfig.from_env({**empty, "HOME": "/h"}) == AmpConfig.from_env(
+        {"HOME": "/h"}
+    )
+
+
+def test_lists_from_python_say_what_keys_are_allowed():
+    edits = edits_from_mapping({"add": {"allow": ["A"]}, "remove": {"deny": "B"}})
+    assert edits == (
+        ListEdit("add", "allow", ("A",)),
+        ListEdit("remove", "deny", ("B",)),
+    )
+    with pytest.raises(ConfigError, match="'white'.*allow, infer"):
+        edits_from_mapping({"add": {"white": ["A"]}})
+    with pytest.raises(ConfigError, match="'insert'"):
+        edits_from_mapping({"insert": {"allow": ["A"]}})
+
+
+def test_levels_and_types_are_checked_for_python_callers():
+    assert (checked_level("o2"), checked_dtype("BFloat16")) == ("O2", "bfloat16")
+    with pytest.raises(ConfigError, match="opt_level: received 'O7'"):
+        checked_level("O7")
+    with pytest.raises(ConfigError, match="dtype: received 32"):
+        checked_dtype(32)
