@@ -21,7 +21,10 @@ _TITLES = (
 
 @dataclass(frozen=True)
 class GraphSize:
-    """Time and memory of optimizing a graph, without and with the pass."""
+    """Time and memory of optimizing a graph, without and with the pass.
+
+    ``stages`` are the seconds of each stage of the pass in the first round.
+    """
 
     nodes: int
     graph_bytes: int
@@ -30,6 +33,7 @@ class GraphSize:
     seconds_with: float
     peak_bytes_without: float
     peak_bytes_with: float
+    stages: tuple[tuple[str, float], ...]
 
     @property
     def pass_seconds(self) -> float:
@@ -52,7 +56,13 @@ class PassFigures:
     def markdown(self) -> str:
         """Return the tables."""
         cells = [_line(each, self.sizes[0]) for each in self.sizes]
-        return f"{markdown_table(_TITLES, cells)}\n\n{self._import_sentence()}"
+        table = markdown_table(_TITLES, cells)
+        return "\n\n".join((table, self._stage_sentence(), self._import_sentence()))
+
+    def _stage_sentence(self) -> str:
+        first = self.sizes[0]
+        stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in first.stages)
+        return f"Stages at {first.nodes:,} nodes: {stages}."
 
     def _import_sentence(self) -> str:
         without, with_switch = self.import_seconds

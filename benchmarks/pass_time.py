@@ -78,6 +78,7 @@ def _measure_size(stem: str, copies: int, rounds: int, announce: Announce) -> Gr
         seconds_with=median(each["seconds"] for each in with_pass),
         peak_bytes_without=median(each["peak_bytes"] for each in without),
         peak_bytes_with=median(each["peak_bytes"] for each in with_pass),
+        stages=tuple(with_pass[0]["stages"].items()),
     )
 
 

@@ -67,6 +67,11 @@ def _context(kept: Mapping[str, Any]) -> Context:
 def _pass_figures(kept: Mapping[str, Any]) -> PassFigures:
     without, with_switch = kept["import_seconds"]
     return PassFigures(
-        sizes=tuple(GraphSize(**each) for each in kept["sizes"]),
+        sizes=tuple(_graph_size(each) for each in kept["sizes"]),
         import_seconds=(tuple(without), tuple(with_switch)),
     )
+
+
+def _graph_size(kept: Mapping[str, Any]) -> GraphSize:
+    stages = tuple((name, seconds) for name, seconds in kept["stages"])
+    return GraphSize(**{**kept, "stages": stages})

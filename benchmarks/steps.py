@@ -11,7 +11,7 @@ import tensorflow as tf
 from benchmarks.catalog import Entry
 
 _SEED = 7
-_LEARNING_RATES = {"sgd": 1e-3, "adam": 1e-4}
+_LEARNING_RATES = {"sgd": 1e-2, "adam": 1e-3}
 
 
 @dataclass(frozen=True)

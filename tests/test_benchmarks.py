@@ -8,11 +8,14 @@ import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from benchmarks.catalog import variant
+from benchmarks.context import Context
 from benchmarks.driver import Schedule, worker_environment
 from benchmarks.machine import Machine
+from benchmarks.pass_report import GraphSize, PassFigures
 from benchmarks.records import Measurement, OpCounts, Run, run_from_json, run_to_json
 from benchmarks.replicate import replicated
 from benchmarks.report import markdown
+from benchmarks.results import keep_pass_figures, keep_runs, write_results
 from benchmarks.summary import rows_from_runs
 
 ROOT = Path(__file__).parent.parent
@@ -126,3 +129,22 @@ def test_copies_of_a_graph_are_independent():
     ]
     assert list(copies.node[3].input) == ["copy1/a:1", "^copy1/a"]
     assert list(copies.node[3].attr["_class"].list.s) == [b"loc:@copy1/a", b"other"]
+
+
+def test_results_hold_both_sections_read_back_from_the_raw_figures(tmp_path):
+    context = Context(WITH_LOW_UNITS, (("tensorflow", "2"),), "today", "a command", 1)
+    sizes = (
+        GraphSize(10_000, 2_000_000, 7, 0.5, 1.5, 1e6, 9e6, (("view", 0.25),)),
+        GraphSize(20_000, 4_000_000, 14, 1.0, 3.2, 1e6, 1e7, (("view", 0.5),)),
+    )
+    figures = PassFigures(sizes, ((1.0, 3.0), (1.5, 2.9)))
+    keep_runs([run_of("float32", 0.1)], context, tmp_path)
+    keep_pass_figures(figures, context, tmp_path)
+    write_results(tmp_path / "R.md", tmp_path)
+    text = (tmp_path / "R.md").read_text()
+    assert "| MLP | train | 100 | - |" in text
+    assert "| 10,000 | 2.0 | 0.50 | 1.50 | 1.00 | 1.00 | 8 | 4.0 | 7 |" in text
+    assert "| 20,000 | 4.0 | 1.00 | 3.20 | 2.20 | 1.02 | 9 | 2.2 | 14 |" in text
+    assert "Stages at 10,000 nodes: view 0.25 s." in text
+    assert "a difference of the medians of +0.20 s." in text
+    assert text.count("kind **avx512_bf16**") == 2
