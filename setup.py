@@ -77,12 +77,13 @@ class BuildShim(build_ext):
 
 def autostart_line() -> str:
     """Return the autostart sources as the one line that Python's site module runs."""
-    finder = bare_code("_autostart_finder").replace(
-        "HOOKS = ''", f"HOOKS = {bare_code('_autostart_hooks')!r}"
-    )
+    finder, hooks = bare_code("_autostart_finder"), bare_code("_autostart_hooks")
+    import_of_hooks = "'from tf_amp._autostart_hooks import find_watched'"
+    assert import_of_hooks in finder
+    code = finder.replace(import_of_hooks, repr(hooks))
     # A namespace of its own, since this line runs in that of `site`; and no `compile`,
     # whose first call in a process takes a millisecond.
-    return f"import sys; exec({finder!r}, {{}})\n"
+    return f"import sys; exec({code!r}, {{}})\n"
 
 
 def bare_code(module: str) -> str:

@@ -3,6 +3,7 @@
 Each Python process runs this when it starts, from the one line of
 `tf_amp_autostart.pth` that setup.py makes of this file. So it imports nothing, and the
 rest of the work (`_autostart_hooks`) is a string that only TensorFlow's import runs.
+Imported from the package, it does the same for a process that has not read the file.
 """
 
 import sys
@@ -11,8 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# setup.py puts the code of `_autostart_hooks` here.
-HOOKS = ""
+# setup.py puts the code of that module here.
+HOOKS = "from tf_amp._autostart_hooks import find_watched"
 
 
 class TfAmpAutostart:

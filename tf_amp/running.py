@@ -14,6 +14,7 @@ import runpy
 import sys
 from collections.abc import Mapping, Sequence
 
+from tf_amp import autostart
 from tf_amp.config import SWITCH, AmpConfig
 from tf_amp.errors import ScriptMissing
 
@@ -28,8 +29,8 @@ def switch_on(given: Mapping[str, str]) -> None:
     if not AmpConfig.from_env().enabled:
         os.environ[SWITCH] = "1"
     AmpConfig.from_env()
-    # Does nothing where the .pth file has been here before.
-    importlib.import_module("tf_amp._autostart_source")
+    if not autostart.is_installed():
+        importlib.import_module("tf_amp._autostart_finder")
 
 
 def show_summaries() -> None:

@@ -1,0 +1,170 @@
+"""The package as users install it: what is in it, and that it starts by itself."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import sys
+import zipfile
+
+import pytest
+
+from tests.installations import Environment, built_wheel, copy_sources
+from tests.processes import run, run_python
+
+TRAIN = """
+import os, sys
+if "early" in sys.argv: os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
+import tensorflow as tf
+if "late" in sys.argv: os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
+weights = tf.Variable(tf.ones((256, 256)) / 256.0)
+
+@tf.function
+def infer(x):
+    for _ in range(4):
+        x = tf.nn.relu(tf.matmul(x, weights))
+    return x
+
+assert abs(float(infer(tf.ones((256, 256)))[0, 0]) - 1.0) < 0.05
+tf_amp = sys.modules.get("tf_amp")
+plans = tf_amp.plans() if tf_amp else ()
+print("mixed" if plans else "imported" if tf_amp else "float32")
+"""
+# O2 converts whatever is eligible, so that the result does not hang on this machine.
+ALWAYS = {"TF_AMP_OPT_LEVEL": "O2"}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    environment = Environment(tmp_path_factory.mktemp("installed") / "venv")
+    environment.pip("install", "--no-deps", "--no-index", str(built_wheel()))
+    (environment.folder / "train.py").write_text(TRAIN)
+    return environment
+
+
+def test_the_wheel_is_for_any_python_and_holds_all_it_needs() -> None:
+    wheel = built_wheel()
+    assert "-py3-none-" in wheel.name
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {
+        "tf_amp_autostart.pth",
+        "grappler_pass/_shim_cpu.so",
+        "grappler_pass/_shim_gpu.so",
+        "tf_amp/autostart.py",
+    } <= names
+    assert any(name.startswith("grappler_pass/costs/profiles/") for name in names)
+    packages = {name.split("/")[0] for name in names if name.endswith(".py")}
+    assert packages <= {"tf_amp", "grappler_pass", "keras_callbacks"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "printed"),
+    [
+        (["train.py"], {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}, "mixed"),
+        (["train.py", "early"], {}, "mixed"),
+        (["train.py", "late"], {}, "mixed"),
+        (
+            ["-m", "train"],
+            {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"},
+            "mixed",
+        ),
+        (["train.py"], {"TF_ENABLE_AUTO_MIXED_PRECISION": "0"}, "float32"),
+    ],
+)
+def test_a_script_elsewhere_runs_in_mixed_precision_when_told(
+    installed: Environment, arguments: list[str], env: dict[str, str], printed: str
+) -> None:
+    command = [str(installed.python), *arguments]
+    ended = run(command, env={**ALWAYS, **env}, cwd=installed.folder)
+    assert ended.lines() == [printed]
+
+
+def test_the_command_runs_a_script_in_mixed_precision(installed: Environment) -> None:
+    command = [str(installed.python.with_name("tf-amp")), "run", "train.py"]
+    ended = run(command, env=ALWAYS, cwd=installed.folder)
+    assert ended.lines()[-1] == "mixed"
+
+
+def test_without_site_packages_it_does_not_start(installed: Environment) -> None:
+    assert installed.has_autostart()
+    assert not installed.has_autostart("-S")
+
+
+def test_a_target_folder_does_not_start_by_itself(tmp_path: pathlib.Path) -> None:
+    environment = Environment(tmp_path / "venv", with_tensorflow=False)
+    target = str(tmp_path / "target")
+    install = ("install", "--no-deps", "--no-index", "--target", target)
+    environment.pip(*install, str(built_wheel()))
+    assert not environment.has_autostart(PYTHONPATH=target)
+    code = "import tf_amp.autostart as a; print(a.is_installed())"
+    assert environment.run(code, PYTHONPATH=target) == ["False"]
+
+
+def test_a_user_installation_starts_and_uninstalling_removes_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    environment = Environment(tmp_path / "venv", with_user_site=True)
+    # Within the environment, since pip will not uninstall what lies outside of it.
+    base = {"PYTHONUSERBASE": str(environment.folder / "user")}
+    install = ("install", "--user", "--no-deps", "--no-index")
+    environment.pip(*install, str(built_wheel()), **base)
+    assert environment.has_autostart(**base)
+    assert not environment.has_autostart()
+    environment.pip("uninstall", "--yes", "tf-amp", **base)
+    assert not environment.has_autostart(**base)
+    assert not list(environment.folder.rglob("tf_amp_autostart.pth"))
+
+
+def test_an_editable_installation_starts_and_uninstalling_removes_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    copy_sources(sources)
+    environment = Environment(tmp_path / "venv")
+    install = ("install", "--no-deps", "--no-index", "--no-build-isolation")
+    environment.pip(*install, "--editable", str(sources))
+    assert environment.has_autostart()
+    code = """
+import grappler_pass.plugin as p, tf_amp
+print(tf_amp.__file__, p.shim_path("CPU").is_file(), p.shim_path("GPU").is_file())
+"""
+    assert environment.run(code) == [f"{sources}/tf_amp/__init__.py True True"]
+    environment.pip("uninstall", "--yes", "tf-amp")
+    assert not environment.has_autostart()
+    assert not (environment.packages / "tf_amp_autostart.pth").exists()
+
+
+def test_the_shim_builds_where_no_compiler_is_installed_but_zig_is(
+    tmp_path: pathlib.Path,
+) -> None:
+    asked = run_python(_REQUIREMENTS, env={"PATH": str(tmp_path), "CC": ""}).lines()
+    assert asked == ["['ziglang']"]
+    # A stand-in for the ziglang package, which hands over to the compiler that is here.
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler to stand in for zig")
+    package = tmp_path / "packages" / "ziglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text(
+        "import os, sys\n"
+        "assert sys.argv[1] == 'cc'\n"
+        f"os.environ['PATH'] = {os.environ['PATH']!r}\n"
+        f"os.execv({compiler!r}, ['cc', *sys.argv[2:]])\n"
+    )
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    copy_sources(sources)
+    env = {"PATH": str(tmp_path), "CC": "", "PYTHONPATH": str(package.parent)}
+    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    run(build, env=env, cwd=sources).lines()
+    assert (sources / "grappler_pass" / "_shim_cpu.so").is_file()
+    assert (sources / "grappler_pass" / "_shim_gpu.so").is_file()
+
+
+_REQUIREMENTS = """
+import setuptools.build_meta
+print(setuptools.build_meta.get_requires_for_build_wheel())
+"""
