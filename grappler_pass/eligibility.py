@@ -60,13 +60,19 @@ class Case:
         """Return the node that a slot belongs to."""
         return self.view.nodes[self.slots.node_of[slot]]
 
-    def nodes_with_slots(self) -> Iterator[tuple[Node, tuple[int, ...]]]:
-        """Yield each node that has float32 slots, with these."""
-        dtypes = self.slots.dtypes
+    @functools.cached_property
+    def nodes_with_slots(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
+        """Each node that has float32 slots, with these."""
+        dtypes, slots_of = self.slots.dtypes, self.slots.slots_of
+        found = []
         for node in self.view.nodes:
-            own = self.slots.slots_of[node.index]
-            if own:
-                yield node, tuple(s for s in own if dtypes[s] == FLOAT32)
+            own = slots_of[node.index]
+            if len(own) == 1:
+                if dtypes[own[0]] == FLOAT32:
+                    found.append((node, own))
+            elif own:
+                found.append((node, tuple(s for s in own if dtypes[s] == FLOAT32)))
+        return tuple(found)
 
 
 def _other_types(case: Case) -> Refusals:
@@ -79,7 +85,7 @@ def _other_types(case: Case) -> Refusals:
 def _held_by_caller(case: Case) -> Refusals:
     """What is fetched, fed, preserved or excluded, and casts, which stay as written."""
     untouchable = case.view.item.untouchable
-    for node, own in case.nodes_with_slots():
+    for node, own in case.nodes_with_slots:
         reason = None
         if node.op == "Cast":
             reason = Reason(Cause.CAST)
@@ -106,7 +112,7 @@ def _state_updates(case: Case) -> Refusals:
 
 
 def _by_region(case: Case, region: list[int], cause: Cause) -> Refusals:
-    for node, own in case.nodes_with_slots():
+    for node, own in case.nodes_with_slots:
         origin = region[node.index]
         if origin != UNREACHED:
             reason = Reason(cause, case.view.nodes[origin].name)
@@ -116,7 +122,7 @@ def _by_region(case: Case, region: list[int], cause: Cause) -> Refusals:
 def _fixed_and_listed(case: Case) -> Refusals:
     """Ops whose types cannot change, and those that the lists do not let go low."""
     reason_of = functools.cache(functools.partial(_op_reason, case))
-    for node, own in case.nodes_with_slots():
+    for node, own in case.nodes_with_slots:
         reason = reason_of(node.op)
         if reason is not None:
             yield from ((slot, reason) for slot in own)
@@ -139,13 +145,14 @@ def _op_reason(case: Case, op: str) -> Reason | None:
 def _missing_kernels(case: Case) -> Refusals:
     """Slots for which no kernel runs at the low dtype on the node's device."""
     known: dict[object, tuple[Reason | None, ...]] = {}
-    for node, own in case.nodes_with_slots():
-        attrs = tuple(case.slots.slots[slot].attr for slot in own)
-        key = (node.op, device_type_of(node.device), attrs)
+    slots = case.slots.slots
+    for node, own in case.nodes_with_slots:
+        attrs = tuple([slots[slot].attr for slot in own])
+        key = (node.op, node.device, attrs)
         if key not in known:
             known[key] = tuple(_kernel_reasons(case, node, attrs))
         reasons = known[key]
-        if any(reasons) and can_split(node.proto, case.low_dtype):
+        if not any(reasons) or can_split(node.proto, case.low_dtype):
             continue
         yield from ((s, r) for s, r in zip(own, reasons, strict=True) if r is not None)
 
