@@ -162,7 +162,8 @@ def plan_casts(
             needed = _crossing(slots, low, low_dtype, node.index, position, port)
             if needed is None:
                 continue
-            if needed == FLOAT32 and is_cast(node):
+            preserved = node.name in view.item.untouchable
+            if needed == FLOAT32 and is_cast(node) and not preserved:
                 absorbed.append(node.index)
                 continue
             producer = view.nodes[port.node]

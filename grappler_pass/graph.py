@@ -179,8 +179,10 @@ def split_input(name: str) -> tuple[str, int]:
 
 
 def device_type_of(device: str) -> str:
-    """Return "GPU" or "CPU" for a device string; a blank one counts as CPU."""
-    return "GPU" if "gpu" in device.rpartition("/")[2].lower() else "CPU"
+    """Return "GPU", "CPU", "TPU", ... for a device string; a blank one counts as CPU."""
+    parts = device.rpartition("/")[2].upper().split(":")
+    found = parts[1] if parts[0] == "DEVICE" and len(parts) > 1 else parts[0]
+    return "CPU" if found in ("", "*", "JOB", "REPLICA", "TASK") else found
 
 
 def _repeated_name(graph_def: GraphDef) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.pipeline import Rewrite, Settings
-from tests.programs import Program, captured_as_by_grappler, run, with_state
+from tests.programs import Program, captured_as_by_grappler, pruned, run, with_state
 from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_sound
 from tests.tolerance import (
@@ -31,8 +31,8 @@ class Baseline:
 
     @classmethod
     def from_program(cls, program: Program, *, capture: bool = True) -> Baseline:
-        """Capture as Grappler would, or take as it is, and run in float32."""
-        captured = captured_as_by_grappler(program) if capture else program
+        """Capture as Grappler would, or only prune, and run in float32."""
+        captured = captured_as_by_grappler(program) if capture else pruned(program)
         original = program.graph_def
         results = run(with_state(captured.graph_def, program, original), program)
         return cls(captured, original, results, {})
@@ -68,10 +68,10 @@ class Baseline:
 
 
 def run_before_after(
-    program: Program, settings: Settings
+    program: Program, settings: Settings, *, capture: bool = True
 ) -> tuple[Rewrite, Comparison]:
     """Capture, rewrite, check soundness, run both and compare."""
-    baseline = Baseline.from_program(program)
+    baseline = Baseline.from_program(program, capture=capture)
     rewrite = baseline.rewrite(settings)
     return rewrite, baseline.compare(rewrite.graph_def, settings.low_dtype)
 

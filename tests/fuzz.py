@@ -138,6 +138,7 @@ class _Campaign:
                 progress.console.print(
                     f"seed {seed}: {failure}\n"
                     f"  reproduce: python -m tests.fuzz --seed {seed}",
+                    soft_wrap=True,
                     markup=False,
                     highlight=False,
                 )

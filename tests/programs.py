@@ -192,6 +192,15 @@ def captured_as_by_grappler(program: Program) -> Program:
     return dataclasses.replace(program, graph_def=optimized)
 
 
+def pruned(program: Program) -> Program:
+    """Return the program without what its fetches do not need, names as they were."""
+    kept = tf.compat.v1.graph_util.extract_sub_graph(
+        program.graph_def, [*program.item.fetch, *program.item.feed]
+    )
+    kept.library.CopyFrom(program.graph_def.library)
+    return dataclasses.replace(program, graph_def=kept)
+
+
 @functools.cache
 def _cluster() -> grappler_cluster.Cluster:
     return grappler_cluster.Cluster(disable_detailed_stats=True)

@@ -7,7 +7,7 @@ import zlib
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.costs import OpCall, Price
+from grappler_pass.costs import DeviceProfile, OpCall, Price
 from grappler_pass.graph import Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.pipeline import Rewrite, Settings, optimize
@@ -19,6 +19,9 @@ class ArbitraryPrices:
     """Prices drawn from a seed: under O1 they make any mixture of dtypes optimal."""
 
     seed: int
+    profile: DeviceProfile = dataclasses.field(
+        default_factory=lambda: DeviceProfile.load("cpu-generic")
+    )
 
     def price(self, call: OpCall, dtype: str) -> Price:
         """Return seconds that depend on op, shapes and dtype alone."""
