@@ -1,0 +1,388 @@
+"""Eligibility on graphs that TensorFlow made: loops, lists, layers, training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from grappler_pass.plan import Cause
+from tests.coloring import Colored, color
+from tests.programs import (
+    Program,
+    captured_as_by_grappler,
+    program_from_function,
+)
+from tests.sketch import Sketch, sketch
+
+X = np.ones((4, 8), np.float32)
+
+
+def colored_as_by_grappler(program: Program, low_dtype: str = "bfloat16") -> Colored:
+    captured = captured_as_by_grappler(program)
+    fetch = " ".join((*captured.item.fetch, *captured.item.preserve))
+    return color(captured.graph_def, fetch=fetch, low_dtype=low_dtype)
+
+
+def colored_function(
+    function: Callable[..., object], *args: np.ndarray, low_dtype: str = "bfloat16"
+) -> Colored:
+    program = program_from_function(tf.function(function), *args)
+    return colored_as_by_grappler(program, low_dtype)
+
+
+def products(colored: Colored) -> tuple[int, int]:
+    """Return how many matrix products may go low, and how many there are."""
+    counts = [colored.low_ops(op) for op in ("MatMul", "_FusedMatMul", "Einsum")]
+    return sum(low for low, _ in counts), sum(of for _, of in counts)
+
+
+def all_products_low(colored: Colored) -> bool:
+    low, of = products(colored)
+    return low == of > 0
+
+
+def weights(*shape: int) -> tf.Variable:
+    random = np.random.default_rng(0)
+    return tf.Variable(random.normal(size=shape).astype(np.float32) * 0.3)
+
+
+# Training steps.
+
+
+def dense_layers() -> list[tf.Variable]:
+    return [weights(8, 8) for _ in range(3)]
+
+
+def loss_of(layers: list[tf.Variable], x: tf.Tensor) -> tf.Tensor:
+    for layer in layers:
+        x = tf.nn.relu(x @ layer)
+    return tf.reduce_mean(x * x)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_training_step_converts_all_its_products(returns: bool) -> None:
+    layers = dense_layers()
+    optimizer = tf.keras.optimizers.Adam()
+    optimizer.build(layers)
+
+    def step(x: tf.Tensor) -> tf.Tensor | None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, x)
+        optimizer.apply_gradients(zip(tape.gradient(loss, layers), layers, strict=True))
+        return loss if returns else None
+
+    colored = colored_function(step, X)
+    assert products(colored) == (8, 8)
+    assert eligible_nodes(colored, "adam/") == []
+
+
+def eligible_nodes(colored: Colored, scope: str) -> list[str]:
+    """Return the names in a scope of the nodes that compute and may go low."""
+    return [
+        str(colored.slots.slots[slot])
+        for slot, eligible in enumerate(colored.constraints.eligible)
+        if eligible and scope in colored.slots.slots[slot].node
+    ]
+
+
+def test_clipping_by_the_global_norm_is_optimizer_arithmetic() -> None:
+    layers = dense_layers()
+
+    def step(x: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = loss_of(layers, x)
+        gradients = tape.gradient(loss, layers)
+        clipped, _ = tf.clip_by_global_norm(gradients, 1.0)
+        for layer, gradient in zip(layers, clipped, strict=True):
+            layer.assign_sub(0.1 * gradient)
+
+    colored = colored_function(step, X)
+    assert products(colored) == (8, 8)
+    assert colored.low_ops("L2Loss") == (0, 3)
+    assert eligible_nodes(colored, "clip_by_global_norm") == []
+
+
+def test_a_training_loop_in_the_graph_converts_its_products() -> None:
+    layers = dense_layers()
+
+    def train(x: tf.Tensor) -> None:
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                loss = loss_of(layers, x)
+            for layer, g in zip(layers, tape.gradient(loss, layers), strict=True):
+                layer.assign_sub(0.1 * g)
+
+    assert products(colored_function(train, X)) == (8, 8)
+
+
+def test_a_keras_fit_step_converts_its_products_and_its_loss_stays() -> None:
+    model = tf.keras.Sequential(
+        [tf.keras.layers.Dense(8, activation="relu"), tf.keras.layers.Dense(4)]
+    )
+    model.build((None, 8))
+    model.compile(
+        "adam",
+        tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
+    model.optimizer.build(model.trainable_variables)
+
+    def step(x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        return model.train_step((x, y))
+
+    colored = colored_function(step, X, np.arange(4, dtype=np.int32))
+    assert all_products_low(colored)
+    low, of = colored.low_ops("SparseSoftmaxCrossEntropyWithLogits")
+    assert (low, of) == (0, 1)
+    assert colored.low_ops("AssignAddVariableOp")[0] == 0
+
+
+# Loops and branches.
+
+
+def scan(x: tf.Tensor, w: tf.Variable) -> tf.Tensor:
+    (_, state) = tf.while_loop(
+        lambda i, _: i < 3,
+        lambda i, s: (i + 1, tf.nn.relu(s @ w)),
+        (tf.constant(0), x),
+    )
+    return tf.identity(state)
+
+
+@pytest.mark.parametrize("with_gradient", [False, True])
+def test_products_in_a_v2_loop_may_go_low(with_gradient: bool) -> None:
+    w = weights(8, 8)
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        if not with_gradient:
+            return scan(x, w)
+        with tf.GradientTape() as tape:
+            result = scan(x, w)
+        return tf.identity(tape.gradient(result, w))
+
+    colored = colored_function(run, X)
+    assert all_products_low(colored)
+    assert colored.low_ops("Merge")[0] > 0
+    for op in ("TensorListPushBack", "TensorListPopBack"):
+        low, of = colored.low_ops(op)
+        assert low == of
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+def test_products_in_a_session_loop_with_gradient_may_go_low(v2: bool) -> None:
+    def build(s: Sketch) -> Program:
+        x, w = s.feed(4, 8), s.weight(8, 8)
+        result = scan(x, w)
+        (gradient,) = tf.gradients(result, w)
+        return s.program(result, gradient)
+
+    with sketch(v2_control_flow=v2) as s:
+        program = build(s)
+    assert all_products_low(colored_as_by_grappler(program))
+
+
+def test_products_in_both_branches_may_go_low() -> None:
+    w = weights(8, 8)
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        return tf.cond(
+            tf.reduce_sum(x) > 0, lambda: tf.nn.relu(x @ w), lambda: x @ w @ w
+        )
+
+    colored = colored_function(run, X)
+    assert products(colored) == (3, 3)
+    assert colored.low_ops("Sum") == (0, 1)
+
+
+# Lists.
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+def test_a_tensor_array_in_a_loop_has_one_color(v2: bool) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        x, w = s.feed(4, 8), s.weight(8, 8)
+        array = tf.TensorArray(tf.float32, size=3)
+        _, array = tf.while_loop(
+            lambda i, _: i < 3,
+            lambda i, a: (i + 1, a.write(i, x @ w)),
+            (tf.constant(0), array),
+        )
+        program = s.program(tf.nn.relu(array.stack()) + 1.0)
+    colored = colored_as_by_grappler(program)
+    assert all_products_low(colored)
+    ops = ("TensorListReserve", "TensorListSetItem", "TensorListStack")
+    if not v2:
+        ops = ("TensorArrayV3", "TensorArrayWriteV3", "TensorArrayGatherV3")
+    assert [colored.low_ops(op) for op in ops] == [(1, 1)] * 3
+    groups = colored.constraints.ties
+    slots = [s for s, ok in enumerate(colored.constraints.eligible) if ok]
+    listed = {s for s in slots if op_of(colored, s) in ops}
+    assert any(listed <= set(group) for group in groups)
+
+
+def op_of(colored: Colored, slot: int) -> str:
+    return str(colored.view.nodes[colored.slots.node_of[slot]].op)
+
+
+def test_a_list_that_a_function_returns_stays_float32() -> None:
+    w = weights(8, 8)
+
+    @tf.function(autograph=False)
+    def callee(x: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.TensorListFromTensor(tensor=x @ w, element_shape=[8])
+
+    program = program_from_function(callee, X)
+    colored = colored_as_by_grappler(program)
+    assert colored.low_ops("TensorListFromTensor") == (0, 1)
+    assert all_products_low(colored)
+
+
+# Layers.
+
+
+def layer_program(
+    layer: tf.keras.layers.Layer, x: np.ndarray, *, train: bool = False
+) -> Callable[..., object]:
+    layer.build(x.shape)
+
+    def forward(inputs: tf.Tensor) -> tf.Tensor:
+        return tf.identity(layer(inputs, training=train))
+
+    def backward(inputs: tf.Tensor) -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            result = layer(inputs, training=True)
+        return [
+            tf.identity(g) for g in tape.gradient(result, layer.trainable_variables)
+        ]
+
+    return backward if train else forward
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: tf.keras.layers.LSTM(4),
+        lambda: tf.keras.layers.GRU(4),
+        lambda: tf.keras.layers.Bidirectional(tf.keras.layers.LSTM(4)),
+    ],
+    ids=["lstm", "gru", "bidirectional"],
+)
+def test_recurrent_layers_convert_every_product(
+    layer: Callable[[], tf.keras.layers.Layer], train: bool
+) -> None:
+    x = np.ones((2, 3, 8), np.float32)
+    assert all_products_low(colored_function(layer_program(layer(), x, train=train), x))
+
+
+def test_moments_of_a_layer_normalization_stay_float32() -> None:
+    w, norm = weights(8, 8), tf.keras.layers.LayerNormalization()
+    norm.build((None, 8))
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(norm(x @ w)) @ w
+
+    colored = colored_function(run, X)
+    assert all_products_low(colored)
+    assert colored.low_ops("Mean")[0] == 0
+    assert colored.low_ops("Rsqrt")[0] == 0
+
+
+@pytest.mark.parametrize("low_dtype", ["bfloat16", "float16"])
+def test_attention_with_a_mask_keeps_the_mask_finite(low_dtype: str) -> None:
+    w = weights(8, 8)
+    mask = np.array([[0, 1, 1, 0]] * 4, np.float32)
+
+    def run(x: tf.Tensor, hidden: tf.Tensor) -> tf.Tensor:
+        query = x @ w
+        scores = tf.matmul(query, x @ w, transpose_b=True) + hidden * -1e9
+        return tf.nn.relu(tf.nn.softmax(scores) @ query)
+
+    colored = colored_function(run, X, mask, low_dtype=low_dtype)
+    assert all_products_low(colored)
+    expected = (1, 1) if low_dtype == "bfloat16" else (0, 1)
+    assert colored.low_ops("Softmax") == expected
+
+
+def test_dropout_draws_and_compares_in_float32() -> None:
+    w = weights(8, 8)
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.dropout(x @ w, 0.5, seed=1) @ w
+
+    colored = colored_function(run, X)
+    assert all_products_low(colored)
+    assert colored.low_ops("GreaterEqual") == (0, 1)
+    assert colored.low_ops("RandomUniform") == (0, 1)
+
+
+def test_a_gather_may_go_low_where_its_table_is_no_resource() -> None:
+    w = weights(8, 8)
+
+    def run(ids: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+        from_table = tf.gather(w, ids)
+        from_activation = tf.gather(x @ w, ids)
+        return tf.nn.relu(from_table @ w + from_activation)
+
+    colored = colored_function(run, np.array([0, 2, 1, 0], np.int32), X)
+    assert colored.low_ops("GatherV2") == (1, 1)
+    assert colored.low_ops("ResourceGather") == (0, 1)
+    assert all_products_low(colored)
+
+
+def test_a_sparse_update_of_a_table_stays_float32() -> None:
+    table, w = weights(16, 8), weights(8, 8)
+    optimizer = tf.keras.optimizers.Adam()
+    optimizer.build([table, w])
+
+    def step(ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.relu(tf.gather(table, ids) @ w))
+        gradients = tape.gradient(loss, [table, w])
+        optimizer.apply_gradients(zip(gradients, [table, w], strict=True))
+
+    colored = colored_function(step, np.array([0, 2, 1, 0], np.int32))
+    assert all_products_low(colored)
+    for op in ("Sqrt", "Square", "UnsortedSegmentSum", "ResourceScatterAdd"):
+        assert colored.low_ops(op)[0] == 0
+
+
+def test_ids_that_arrive_as_float32_reach_the_table_exactly() -> None:
+    table = weights(4096, 8)
+
+    def run(features: tf.Tensor) -> tf.Tensor:
+        features = tf.reshape(features, [-1, 8])
+        ids = tf.cast(features[:, 0], tf.int32)
+        return tf.nn.relu(tf.gather(table, ids) @ weights_8) + features @ weights_8
+
+    weights_8 = weights(8, 8)
+    colored = colored_function(run, X.reshape(2, 2, 8))
+    causes = {
+        colored.constraints.reasons[slot].cause
+        for slot in range(len(colored.slots.slots))
+        if op_of(colored, slot) in ("StridedSlice", "Reshape")
+    }
+    assert causes == {Cause.EXACT}
+    assert all_products_low(colored)
+
+
+def test_custom_gradients_and_nested_functions_convert() -> None:
+    w = weights(8, 8)
+
+    @tf.custom_gradient
+    def doubled(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., tf.Tensor]]:
+        return x * 2.0, lambda upstream: upstream * 2.0
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return doubled(x @ w)
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            result = tf.recompute_grad(lambda y: inner(y) @ w)(inner(x))
+        return tf.identity(tape.gradient(result, w))
+
+    assert all_products_low(colored_function(run, X))
