@@ -1,0 +1,258 @@
+"""The autostart line: cheap, silent, and gone unless a switch is on.
+
+Most tests run it before a stand-in for TensorFlow, two small modules with the classes
+that it waits for, and a stand-in for `tf_amp.autostart` that records what it is given.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import zipfile
+
+import pytest
+
+from tests.installations import Environment, built_wheel
+from tests.processes import run_python
+
+FILES = {
+    "tensorflow/__init__.py": "",
+    "tensorflow/python/__init__.py": "",
+    "tensorflow/python/framework/__init__.py": "",
+    "tensorflow/python/framework/func_graph.py": '''
+class FuncGraph:
+    """A graph."""
+    def __init__(self, name, *, capture=False):
+        """Make it."""
+        self.made = (name, capture)
+class Inner(FuncGraph):
+    pass
+''',
+    "tensorflow/python/client/__init__.py": "",
+    "tensorflow/python/client/session.py": """
+class BaseSession:
+    def __init__(self, target=""):
+        self.made = target
+""",
+    "tf_amp/__init__.py": "",
+    "tf_amp/autostart.py": "started = []\nstart = started.append",
+}
+IMPORT_BOTH = """
+import os, sys
+from tensorflow.python.framework.func_graph import FuncGraph, Inner
+from tensorflow.python.client.session import BaseSession
+switch = "TF_ENABLE_AUTO_MIXED_PRECISION"
+"""
+
+
+@pytest.fixture(scope="module")
+def line() -> str:
+    """Return the line as it is in the wheel."""
+    return zipfile.ZipFile(built_wheel()).read("tf_amp_autostart.pth").decode()
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory, line: str) -> Environment:
+    """Return an environment that has the line, and the stand-ins."""
+    folder = tmp_path_factory.mktemp("stand-ins") / "venv"
+    environment = Environment(folder, with_tensorflow=False)
+    (environment.packages / "tf_amp_autostart.pth").write_text(line)
+    for name, text in FILES.items():
+        path = environment.packages / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return environment
+
+
+def test_the_line_is_one_line_that_imports_nothing_but_sys(line: str) -> None:
+    assert line.startswith("import sys; ")
+    assert line.count("\n") == 1
+    code = "import sys; before = set(sys.modules)\n{}print(set(sys.modules) - before)"
+    assert run_python(code.format(line), options=["-S"]).lines() == ["set()"]
+
+
+def test_a_start_with_the_line_takes_under_two_milliseconds_more(line: str) -> None:
+    code = f"""
+import time
+line = {line!r}
+begin = time.perf_counter()
+exec(line)
+print(time.perf_counter() - begin)
+"""
+    # The least of several, since other processes only ever add.
+    seconds = [run_python(code, options=["-S"]).lines()[0] for _ in range(10)]
+    assert min(map(float, seconds)) < 0.002
+
+
+@pytest.mark.parametrize("value", [None, "", "0", "false", "OFF", " Off "])
+def test_nothing_is_imported_while_the_switch_is_off(
+    started: Environment, value: str | None
+) -> None:
+    env = {} if value is None else {"TF_ENABLE_AUTO_MIXED_PRECISION": value}
+    code = f"{IMPORT_BOTH}FuncGraph('f'); BaseSession(); print('tf_amp' in sys.modules)"
+    assert started.run(code, **env) == ["False"]
+
+
+@pytest.mark.parametrize("made", ["FuncGraph('f')", "Inner('f')", "BaseSession()"])
+def test_it_starts_with_the_first_graph_after_the_switch_is_on(
+    started: Environment, made: str
+) -> None:
+    code = f"""{IMPORT_BOTH}
+{made}
+print("tf_amp" in sys.modules)
+os.environ[switch] = "1"
+first = {made}
+print([each is first for each in sys.modules["tf_amp.autostart"].started])
+"""
+    assert started.run(code) == ["False", "[True]"]
+
+
+def test_the_switch_for_the_rewrite_alone_starts_it_too(started: Environment) -> None:
+    code = f"{IMPORT_BOTH}FuncGraph('f'); print('tf_amp' in sys.modules)"
+    env = {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"}
+    assert started.run(code, **env) == ["True"]
+
+
+def test_the_wrapped_classes_look_as_before(started: Environment) -> None:
+    code = f"""{IMPORT_BOTH}
+import inspect
+print(inspect.signature(FuncGraph), FuncGraph.__init__.__doc__)
+print(FuncGraph.__init__.__qualname__, FuncGraph.__init__.__module__)
+print(FuncGraph("f", capture=True).made, BaseSession(target="t").made)
+print(type(sys.modules[FuncGraph.__module__].__spec__.loader).__name__)
+try:
+    FuncGraph()
+except TypeError as error:
+    print("name" in str(error))
+"""
+    assert started.run(code) == [
+        "(name, *, capture=False) Make it.",
+        "FuncGraph.__init__ tensorflow.python.framework.func_graph",
+        "('f', True) t",
+        "SourceFileLoader",
+        "True",
+    ]
+
+
+def test_a_line_that_is_installed_twice_starts_once(
+    started: Environment, line: str
+) -> None:
+    twice = f"{line}{IMPORT_BOTH}"
+    code = f"{twice}FuncGraph('f'); print(len(sys.modules['tf_amp.autostart'].started))"
+    assert started.run(code, TF_ENABLE_AUTO_MIXED_PRECISION="1") == ["1"]
+
+
+def test_without_tensorflow_the_import_error_is_pythons_own(
+    tmp_path: pathlib.Path, line: str
+) -> None:
+    environment = Environment(tmp_path / "venv", with_tensorflow=False)
+    (environment.packages / "tf_amp_autostart.pth").write_text(line)
+    code = """
+import importlib.util
+try:
+    import tensorflow.python.framework.func_graph
+except ModuleNotFoundError as error:
+    print(error, error.__cause__, error.__context__)
+"""
+    env = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
+    assert environment.run(code, **env) == ["No module named 'tensorflow' None None"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """Return an environment with the package and the real TensorFlow."""
+    environment = Environment(tmp_path_factory.mktemp("real") / "venv")
+    environment.pip("install", "--no-deps", "--no-index", str(built_wheel()))
+    return environment
+
+
+def test_a_program_that_leaves_the_switch_off_is_as_it_was(
+    installed: Environment,
+) -> None:
+    code = """
+import os, sys, time
+import tensorflow as tf
+for value in ("", "0", "False", "OFF"):
+    os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = value
+    print(float(tf.function(lambda x: tf.matmul(x, x))(tf.ones((2, 2)))[0, 0]))
+print([name for name in sys.modules if name.startswith(("tf_amp", "grappler_pass"))])
+"""
+    assert installed.run(code) == ["2.0"] * 4 + ["[]"]
+
+
+def test_a_bad_value_is_named_for_every_trace_until_it_is_mended(
+    installed: Environment,
+) -> None:
+    code = """
+import os
+import tensorflow as tf
+os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "bfloat17"
+for _ in range(2):
+    try:
+        tf.function(lambda x: x + 1)(1.0)
+    except Exception as error:
+        text = str(error)
+        print(type(error).__name__, "bfloat17" in text and "bfloat16" in text)
+os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "bfloat16"
+import tf_amp
+print(float(tf.function(lambda x: x + 1)(1.0)), tf_amp.is_enabled())
+"""
+    assert installed.run(code) == ["ConfigError True"] * 2 + ["2.0 True"]
+
+
+# Each prints whether a plan was applied; all set the switch after the import.
+PROGRAMS = {
+    "session": """
+tf.compat.v1.disable_eager_execution()
+x = tf.compat.v1.placeholder(tf.float32, (256, 256))
+for _ in range(3):
+    x = tf.nn.relu(tf.matmul(x, x))
+with tf.compat.v1.Session() as session:
+    session.run(x, {"Placeholder:0": [[0.0] * 256] * 256})
+""",
+    "legacy_keras": """
+model = tf.keras.Sequential([tf.keras.layers.Dense(256, "relu") for _ in range(3)])
+assert model.__module__.startswith("tf_keras")
+model.compile("sgd", "mse")
+model.fit(tf.ones((256, 256)), tf.ones((256, 256)), batch_size=256, verbose=0)
+""",
+    "keras": """
+import keras
+model = keras.Sequential([keras.layers.Dense(256, "relu") for _ in range(3)])
+model.compile("sgd", "mse")
+model.fit(tf.ones((256, 256)), tf.ones((256, 256)), batch_size=256, verbose=0)
+""",
+    "saved_model": """
+import subprocess, sys, tempfile
+folder = tempfile.mkdtemp()
+save = '''
+import os, sys
+os.environ.pop("TF_ENABLE_AUTO_MIXED_PRECISION")
+import tensorflow as tf
+class Model(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec((256, 256))])
+    def __call__(self, x):
+        for _ in range(3):
+            x = tf.nn.relu(tf.matmul(x, x))
+        return x
+tf.saved_model.save(Model(), sys.argv[1])
+'''
+subprocess.run([sys.executable, "-c", save, folder], check=True, capture_output=True)
+tf.saved_model.load(folder)(tf.zeros((256, 256)))
+""",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_each_kind_of_program_runs_in_mixed_precision(
+    installed: Environment, name: str
+) -> None:
+    code = f"""
+import os
+import tensorflow as tf
+os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
+{PROGRAMS[name]}
+import tf_amp
+print(bool(tf_amp.plans()))
+"""
+    legacy = {"TF_USE_LEGACY_KERAS": "1"} if name == "legacy_keras" else {}
+    assert installed.run(code, TF_AMP_OPT_LEVEL="O2", **legacy) == ["True"]
