@@ -14,6 +14,7 @@ from grappler_pass.graph import (
     ENTER_OPS,
     EXIT_OPS,
     MERGE_OPS,
+    NEXT_ITERATION_OPS,
     TRIP_COUNT_GUESS,
     Frame,
     Node,
@@ -92,8 +93,7 @@ def _bounds(
     if node.op != "Less":
         return []
     bound = nodes[node.inputs[1].node]
-    # A bound that goes around the loop is taken by its initial value.
-    while bound.op in ENTER_OPS or bound.op in MERGE_OPS or bound.op == "Identity":
+    while _passes_on(nodes, bound):
         bound = nodes[bound.inputs[0].node]
     if bound.op in EXIT_OPS:
         forward = conditions.get(_frame_name_above(nodes, bound))
@@ -103,6 +103,19 @@ def _bounds(
         return []
     value = tensor_util.MakeNdarray(bound.proto.attr["value"].tensor)
     return [float(value.item())] if value.size == 1 else []
+
+
+def _passes_on(nodes: Sequence[Node], node: Node) -> bool:
+    """Tell whether a node only hands its first input on, the same in every iteration.
+
+    A Merge does if what comes around the loop is the Merge's own value.
+    """
+    if node.op not in MERGE_OPS:
+        return node.op in ENTER_OPS or node.op == "Identity"
+    around = nodes[node.inputs[-1].node]
+    while around.op == "Identity" or around.op in NEXT_ITERATION_OPS:
+        around = nodes[around.inputs[0].node]
+    return around.op == "Switch" and around.inputs[0].node == node.index
 
 
 def _frame_name_above(nodes: Sequence[Node], node: Node) -> str | None:

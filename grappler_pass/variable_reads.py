@@ -8,9 +8,15 @@ front of it if every write runs after the read.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from grappler_pass.graph import ENTER_OPS, NEXT_ITERATION_OPS, GraphView, Port
+from grappler_pass.graph import (
+    ENTER_OPS,
+    NEXT_ITERATION_OPS,
+    Frame,
+    GraphView,
+    Port,
+)
 
 # Ops that take a handle and neither write the variable nor read its value.
 _PASS_HANDLE = frozenset({"Identity", "Enter", "Switch", "Exit", "NextIteration"})
@@ -62,7 +68,7 @@ class VariableReads:
             canonical.update(_share(view, found, written_by, before))
             for read in found:
                 enters = _enters(view, read)
-                if enters and all(before.surely_before(read, w) for w in written_by):
+                if enters and _may_move(view, read, written_by, before):
                     hoists[Port(read, 0)] = enters
         return cls(canonical, hoists)
 
@@ -176,3 +182,21 @@ def _enters(view: GraphView, read: int) -> tuple[int, ...]:
             enters.append(source.index)
         source = view.nodes[source.inputs[0].node]
     return tuple(enters)
+
+
+def _may_move(
+    view: GraphView, read: int, writers: list[int], before: _Ancestors
+) -> bool:
+    """Tell whether no write runs before the read, nor in one of its loops."""
+    loops = set(_loops(view, read))
+    return all(
+        before.surely_before(read, writer) and loops.isdisjoint(_loops(view, writer))
+        for writer in writers
+    )
+
+
+def _loops(view: GraphView, node: int) -> Iterator[Frame]:
+    frame = view.frame(node)
+    while frame is not None:
+        yield frame
+        frame = frame.parent
