@@ -116,7 +116,7 @@ def test_an_unknown_value_is_quoted_with_what_is_allowed(name, value, allowed):
 def test_an_unknown_name_suggests_the_near_one():
     with pytest.raises(ConfigError, match="did you mean TF_AMP_OPT_LEVEL"):
         AmpConfig.from_env({"TF_AMP_OPTLEVEL": "O2"})
-    with pytest.raises(ConfigError, match="did you mean .*ALLOWLIST_ADD"):
+    with pytest.raises(ConfigError, match=r"did you mean .*ALLOWLIST_ADD"):
         AmpConfig.from_env({f"{PREFIX}ALOWLIST_ADD": "Foo"})
 
 
@@ -147,7 +147,7 @@ def test_lists_from_python_say_what_keys_are_allowed():
         ListEdit("add", "allow", ("A",)),
         ListEdit("remove", "deny", ("B",)),
     )
-    with pytest.raises(ConfigError, match="'white'.*allow, infer"):
+    with pytest.raises(ConfigError, match=r"'white'.*allow, infer"):
         edits_from_mapping({"add": {"white": ["A"]}})
     with pytest.raises(ConfigError, match="'insert'"):
         edits_from_mapping({"insert": {"allow": ["A"]}})

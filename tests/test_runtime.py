@@ -69,6 +69,7 @@ def test_a_session_takes_the_settings_in_force_when_it_is_made():
             return DTYPES[float(value)]
 
         before = build()
+        before.finalize()
         print(dtype_in(build()))
         tf_amp.enable(opt_level="O2")
         print(dtype_in(before), dtype_in(build()))
@@ -223,7 +224,8 @@ def test_explaining_neither_runs_nor_needs_enabling():
 def test_import_is_quick_and_needs_no_tensorflow():
     program = """
         import sys, tf_amp
-        print(sorted({"tensorflow", "numpy", "scipy", "absl", "rich"} & set(sys.modules)))
+        heavy = {"tensorflow", "numpy", "scipy", "absl", "rich"}
+        print(sorted(heavy & set(sys.modules)))
     """
     done = run_python(program)
     assert done.stdout.strip() == "[]", done.stderr

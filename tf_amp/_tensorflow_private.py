@@ -2,6 +2,7 @@
 
 Each is looked up when it is needed; where one is gone, one warning says what no longer
 works, and the rest goes on. `remove` undoes every patch; installing twice patches once.
+`install` and `remove` are not to be called by several threads at once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -68,7 +68,6 @@ class _Patch:
     replacement: Method
 
 
-_lock = threading.Lock()
 _patches: dict[Hook, _Patch] = {}
 _warned: set[str] = set()
 
@@ -79,27 +78,25 @@ def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
     Returns:
       Whether the hook is in place; if not, a warning has said what is lost.
     """
-    with _lock:
-        if hook in _patches:
-            return True
-        owner = _owner_of(hook)
-        original: Method | None = getattr(owner, hook.method, None)
-        if original is None:
-            warn_once(f"{hook.owner}.{hook.method}", hook.without)
-            return False
-        replacement = wrap(original)
-        setattr(owner, hook.method, replacement)
-        _patches[hook] = _Patch(owner, original, replacement)
+    if hook in _patches:
         return True
+    owner = _owner_of(hook)
+    original: Method | None = owner and getattr(owner, hook.method, None)
+    if original is None:
+        warn_once(f"{hook.owner}.{hook.method}", hook.without)
+        return False
+    replacement = wrap(original)
+    setattr(owner, hook.method, replacement)
+    _patches[hook] = _Patch(owner, original, replacement)
+    return True
 
 
 def remove() -> None:
     """Put every method back, but for one that somebody else has wrapped since."""
-    with _lock:
-        for hook, patch in list(_patches.items()):
-            if getattr(patch.owner, hook.method) is patch.replacement:
-                setattr(patch.owner, hook.method, patch.original)
-                del _patches[hook]
+    for hook, patch in list(_patches.items()):
+        if getattr(patch.owner, hook.method) is patch.replacement:
+            setattr(patch.owner, hook.method, patch.original)
+            del _patches[hook]
 
 
 def installed() -> tuple[Hook, ...]:

@@ -10,25 +10,21 @@ class Preset:
     """One optimization level.
 
     Attributes:
-      name: as in `TF_AMP_OPT_LEVEL`.
+      name: as in `TF_AMP_OPT_LEVEL`, and as the pass knows it.
       rewrites: whether graphs are changed at all.
-      priced: whether 16 bits must be faster than float32, casts included.
-      heeds_lists: whether denied ops stay float32.
       summary: one line for people.
     """
 
     name: str
     rewrites: bool
-    priced: bool
-    heeds_lists: bool
     summary: str
 
 
 PRESETS = (
-    Preset("O0", False, False, True, "float32: every graph stays as it is"),
-    Preset("O1", True, True, True, "16 bits where predicted to be faster"),
-    Preset("O2", True, False, True, "everything eligible, whatever it costs"),
-    Preset("O3", True, False, False, "everything that has a 16-bit kernel"),
+    Preset("O0", False, "float32: every graph stays as it is"),
+    Preset("O1", True, "16 bits where that is predicted to be faster"),
+    Preset("O2", True, "everything eligible, whatever it costs"),
+    Preset("O3", True, "everything that has a 16-bit kernel and may go low"),
 )
 DEFAULT_LEVEL = "O1"
 

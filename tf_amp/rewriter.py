@@ -18,6 +18,7 @@ from absl import logging
 
 from tf_amp import log, settings, stamps
 from tf_amp.errors import RewriteFailed
+from tf_amp.presets import preset_of
 
 if TYPE_CHECKING:
     from grappler_pass.pipeline import Rewrite
@@ -32,7 +33,7 @@ _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
 _failures: deque[RewriteFailed] = deque()
-_summaries: set[str] = set()
+_told: set[str] = set()
 _without_stamps: deque[Callable[[], str | None]] = deque(maxlen=1)
 
 
@@ -51,7 +52,7 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     graph_def = GraphDef.FromString(data)
     marks = stamps.marks_from_graph_def(graph_def)
     scope = settings.scope_of(marks.settings or _fallback_settings() or "")
-    if scope is None:
+    if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
     try:
         return _rewrite(graph_def, item, marks, scope)
@@ -123,19 +124,20 @@ def _record(rewrite: Rewrite, seconds: float) -> None:
     if rewrite.changed:
         _plans.append(rewrite.plan)
     summary = rewrite.plan.summary()
-    if rewrite.changed or summary not in _summaries:
-        _summaries.add(summary)
+    if rewrite.changed or summary not in _told:
+        _told.add(summary)
         logging.info("%s; planned in %.2f s", summary, seconds)
 
 
 def _report(error: Exception, graph: str, scope: settings.Scope) -> None:
     """Warn that a graph passes unchanged, and keep the error under strict settings."""
     message = f"graph {graph!r} stays float32: {error}"
-    logging.warning("%s", message)
-    if scope.config.strict:
-        failure = RewriteFailed(message)
-        failure.__cause__ = error
-        _failures.append(failure)
+    # Grappler comes a second time with the graph that it has optimized once more.
+    if message not in _told:
+        _told.add(message)
+        logging.warning("%s", message, exc_info=scope.config.strict)
+    if scope.config.strict and message not in map(str, _failures):
+        _failures.append(RewriteFailed(message))
 
 
 def _raise_failure() -> None:

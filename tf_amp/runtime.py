@@ -34,6 +34,7 @@ Lists = Mapping[str, Mapping[str, Iterable[str]]]
 _nonce = secrets.token_hex(3)
 _lock = threading.RLock()
 _current: settings.Scope | None = None
+_decided_by_program = False
 
 
 def enable(
@@ -65,6 +66,7 @@ def enable(
       TensorFlowMissing: TensorFlow is not installed, or too old.
       ShimError: the compiled shim is missing or cannot be loaded.
     """
+    global _decided_by_program
     check_tensorflow()
     given: dict[str, Any] = {
         "dtype": None if dtype is None else checked_dtype(dtype),
@@ -77,6 +79,7 @@ def enable(
     config = AmpConfig.from_env()
     chosen = {name: value for name, value in given.items() if value is not None}
     _switch_on(dataclasses.replace(config, enabled=True, **chosen))
+    _decided_by_program = True
 
 
 init = enable
@@ -85,8 +88,9 @@ init = enable
 def enable_from_environment(made: Any = None) -> None:
     """Enable as the environment says; what the autostart calls.
 
-    Where the shim cannot be loaded, a warning is logged and everything stays float32:
-    the program itself has done nothing wrong.
+    What the program itself has called for stays in force. Where the shim cannot be
+    loaded, a warning is logged and everything stays float32: the program itself has
+    done nothing wrong.
 
     Args:
       made: the function graph or Session that is being made; the graph of a Session
@@ -96,6 +100,9 @@ def enable_from_environment(made: Any = None) -> None:
       ConfigError: a variable is unknown, or two contradict each other.
       TensorFlowMissing: TensorFlow is too old.
     """
+    if _decided_by_program:
+        _renew()
+        return
     config = AmpConfig.from_env()
     if not config.enabled:
         return
@@ -118,8 +125,9 @@ def disable() -> None:
 
     Functions traced while it was enabled keep their settings.
     """
-    global _current
+    global _current, _decided_by_program
     with _lock:
+        _decided_by_program = True
         _current = None
         private.remove()
 
@@ -181,6 +189,22 @@ def _switch_on(config: AmpConfig) -> None:
             private.install(private.RUN_SESSION, rewriter.raising_failures)
         _current = settings.scope_from_config(config, _nonce)
     logging.vlog(1, "mixed precision enabled: %s", config)
+
+
+def _renew() -> None:
+    """Put the same settings in force again, as a forked child must."""
+    scope = _current
+    if scope is not None:
+        _switch_on(scope.config)
+
+
+def _renew_lock() -> None:
+    """Forget a lock that a thread of the parent may have held when it forked."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _current_id() -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -107,19 +106,20 @@ def check_config(config: AmpConfig) -> None:
         raise ConfigError(f"device_profile: {error}") from error
 
 
-_lock = threading.Lock()
 _scopes: dict[str, Scope] = {}
 
 
 def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
-    """Return the scope of a configuration; the same one for an equal configuration."""
-    with _lock:
-        for scope in _scopes.values():
-            if scope.config == config:
-                return scope
-        scope = Scope(f"{nonce}.{len(_scopes) + 1}", config)
-        _scopes[scope.id] = scope
-        return scope
+    """Return the scope of a configuration; the same one for an equal configuration.
+
+    Not to be called by several threads at once.
+    """
+    for scope in _scopes.values():
+        if scope.config == config:
+            return scope
+    scope = Scope(f"{nonce}.{len(_scopes) + 1}", config)
+    _scopes[scope.id] = scope
+    return scope
 
 
 def scope_of(settings_id: str) -> Scope | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 ATTRIBUTE = "_tf_amp"
 _MEMORY = "_tf_amp_stamp"
+_COMPLETE = "_tf_amp_complete"
 
 # What tf.data calls the functions it traces: Dataset_map_..., tf_data_experimental_...
 _DATASET_FUNCTIONS = ("Dataset_", "tf_data_")
@@ -90,7 +91,7 @@ def stamp_unstamped(graph: Any, settings: str) -> None:
 
     Functions keep what they are: a Session's graph is decided when the Session is made.
     """
-    if graph.building_function:
+    if graph.building_function or getattr(graph, _COMPLETE, None) == graph.version:
         return
     stamp = Stamp(settings, "graph")
     for op in graph.get_operations():
@@ -98,6 +99,7 @@ def stamp_unstamped(graph: Any, settings: str) -> None:
             op.get_attr(ATTRIBUTE)
         except ValueError:
             op._set_attr(ATTRIBUTE, stamp.attribute)
+    setattr(graph, _COMPLETE, graph.version)
 
 
 def marks_from_graph_def(graph_def: Any) -> Marks:

@@ -1,0 +1,128 @@
+"""The command line: running scripts, and what it says of mistakes."""
+
+import pytest
+
+import tf_amp
+from tests.fresh_process import PROBE, run_interpreter
+from tf_amp import cli
+
+SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
+SCRIPT = """
+import os, sys
+print(__name__, sys.argv, os.path.basename(__file__), "tensorflow" in sys.modules)
+import neighbor
+if sys.argv[1:] == ["fail"]:
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "neighbor.py").write_text("print('neighbor')")
+    (scripts / "script.py").write_text(SCRIPT)
+    (scripts / "train.py").write_text(
+        PROBE + "print(dtype_of(product()), tf_amp.plans()[-1].opt_level)"
+    )
+    return tmp_path
+
+
+def tf_amp_of(folder, *arguments, env=None):
+    return run_interpreter(("-m", "tf_amp", *arguments), cwd=folder, env=env)
+
+
+def test_a_script_runs_as_under_python(folder):
+    command = ("run", "scripts/script.py", "--epochs", "3", "-v")
+    done = tf_amp_of(folder, *command)
+    plain = run_interpreter(command[1:], cwd=folder)
+    assert plain.stdout.splitlines()[-1] == "neighbor"
+    assert (done.stdout, done.returncode) == (plain.stdout, 0), done.stderr
+
+
+def test_a_script_needs_no_run_and_its_exit_code_is_kept(folder):
+    done = tf_amp_of(folder, "scripts/script.py", "fail")
+    assert done.returncode == 7
+    assert "neighbor" in done.stdout
+
+
+def test_a_module_runs_as_under_python(folder):
+    done = tf_amp_of(folder / "scripts", "run", "-m", "script", "a")
+    assert done.stdout.splitlines()[0] == (
+        f"__main__ ['{folder}/scripts/script.py', 'a'] script.py False"
+    )
+    missing = tf_amp_of(folder, "run", "-m", "no.such.module")
+    assert missing.returncode == 2
+    assert "no module named no.such.module" in missing.stderr
+
+
+def test_a_script_is_rewritten_with_the_options_given(folder):
+    done = tf_amp_of(
+        folder,
+        *(
+            "run",
+            "--dtype",
+            "float16",
+            "--opt-level",
+            "o2",
+            "--verbose",
+            "--log",
+            "out",
+        ),
+        "scripts/train.py",
+        env={SWITCH: "0"},
+    )
+    assert done.stdout.splitlines() == ["float16 O2"], done.stderr
+    assert "float slots to float16 (O2" in done.stderr
+    assert len(list((folder / "out").iterdir())) == 4
+
+
+def test_mistakes_are_said_in_one_line_with_exit_code_2(folder):
+    for arguments, env, part in (
+        (("run", "nowhere.py"), {}, "nowhere.py"),
+        (("run", "--opt-level", "O7", "scripts/script.py"), {}, "O7"),
+        (("scripts/script.py",), {"TF_AMP_OPTLEVEL": "O2"}, "TF_AMP_OPT_LEVEL"),
+        (("scripts/script.py",), {SWITCH: "yes"}, "allowed are"),
+        (("explain", "nowhere"), {}, "does not hold a SavedModel"),
+        (("calibrate", "--seconds", "soon"), {}, "--seconds"),
+        ((), {}, "required: COMMAND"),
+    ):
+        done = tf_amp_of(folder, *arguments, env=env)
+        assert done.returncode == 2, done.stderr
+        assert part in done.stderr.splitlines()[-1]
+        assert "Traceback" not in done.stderr
+        assert done.stdout == ""
+
+
+def test_version_and_help_are_printed(capsys):
+    for option, part in (("--version", tf_amp.__version__), ("--help", "calibrate")):
+        with pytest.raises(SystemExit) as caught:
+            cli.main([option])
+        assert caught.value.code == 0
+        assert part in capsys.readouterr().out
+
+
+def test_the_plan_of_a_saved_model_is_printed(folder):
+    program = """
+import tensorflow as tf
+
+class Dense(tf.Module):
+    def __init__(self):
+        self.kernel = tf.Variable(tf.ones([2048, 2048]))
+
+    @tf.function(input_signature=[tf.TensorSpec([2048, 2048], name="x")])
+    def serve(self, x):
+        return tf.nn.relu(x @ self.kernel)
+
+dense = Dense()
+tf.saved_model.save(dense, "model", signatures={"serve": dense.serve})
+"""
+    assert run_interpreter(("-c", program), cwd=folder).returncode == 0
+    env = {"TF_AMP_DEVICE_PROFILE": "v100"}
+    done = tf_amp_of(folder, "explain", "model", "--top", "5", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "to float16 (O1, v100)" in done.stdout.splitlines()[0]
+    assert "MatMul" in done.stdout
+    wrong = tf_amp_of(folder, "explain", "model", "--signature", "predict")
+    assert wrong.returncode == 2
+    assert "no signature 'predict'; it has serve" in wrong.stderr

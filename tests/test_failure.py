@@ -1,0 +1,139 @@
+"""A rewrite that fails never harms the program."""
+
+from tests.fresh_process import PROBE, output_of, run_python
+
+FAILING = (
+    PROBE
+    + """
+from grappler_pass import pipeline
+
+def broken(draft):
+    raise ZeroDivisionError("a slot without a price")
+
+pipeline.STAGES = tuple(
+    (name, broken if name == "price" else stage) for name, stage in pipeline.STAGES
+)
+"""
+)
+
+
+def test_a_failing_stage_leaves_the_graph_and_warns_once_per_graph():
+    done = run_python(
+        FAILING
+        + """
+tf_amp.enable(opt_level="O2")
+print(dtype_of(product()), tf_amp.plans())
+"""
+    )
+    assert done.stdout.splitlines() == ["float32 ()"], done.stderr
+    warnings = [line for line in done.stderr.splitlines() if "stays float32" in line]
+    assert len(warnings) == 1
+    for part in ("'<lambda>'", "'price'", "ZeroDivisionError: a slot without a price"):
+        assert part in warnings[0]
+
+
+def test_strict_raises_from_the_call_that_caused_it():
+    done = run_python(
+        FAILING
+        + """
+def attempt(call):
+    try:
+        return call()
+    except tf_amp.RewriteFailed as error:
+        return str(error)
+
+tf_amp.enable(opt_level="O2", strict=True)
+first = product()
+print(attempt(lambda: dtype_of(first)))
+print(attempt(lambda: dtype_of(first)))
+with tf.Graph().as_default():
+    a = tf.compat.v1.placeholder(tf.float32, [8, 8], "a")
+    c = tf.tanh(tf.exp(a) @ EYE.numpy())
+    with tf.compat.v1.Session() as session:
+        print(attempt(lambda: session.run(c, {"a:0": EYE.numpy()})))
+        print(attempt(lambda: session.run(c, {"a:0": EYE.numpy()})).shape)
+tf_amp.disable()
+print(attempt(lambda: dtype_of(first)))
+"""
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("graph '<lambda>' stays float32: stage 'price'")
+    assert "ZeroDivisionError" in lines[0]
+    assert lines[1] == "float32"
+    assert lines[2].startswith("graph 'graph' stays float32: stage 'price'")
+    assert lines[3:] == ["(8, 8)", "float32"]
+
+
+def test_a_log_folder_that_cannot_be_written_costs_a_warning_only(tmp_path):
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    done = run_python(
+        PROBE
+        + f"""
+tf_amp.enable(opt_level="O2", log_dir={str(occupied / "graphs")!r})
+print(dtype_of(product()), dtype_of(product()))
+"""
+    )
+    assert done.stdout.splitlines() == ["bfloat16 bfloat16"], done.stderr
+    assert done.stderr.count("TF_AMP_LOG: cannot write") == 1
+
+
+def test_a_missing_shim_is_an_error_if_called_for_and_a_warning_if_switched_on():
+    program = """
+import pathlib
+from grappler_pass import plugin
+from grappler_pass.plugin import ShimError
+from tf_amp import runtime
+
+plugin.shim_path = lambda device_type: pathlib.Path("/nowhere/shim.so")
+try:
+    tf_amp.enable()
+except ShimError as error:
+    print("/nowhere/shim.so" in str(error), tf_amp.is_enabled())
+runtime.enable_from_environment()
+print(dtype_of(product()), tf_amp.is_enabled())
+"""
+    done = run_python(PROBE + program, env={"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
+    assert done.stdout.splitlines() == ["True False", "float32 False"], done.stderr
+    assert done.stderr.count("Mixed precision stays off") == 1
+
+
+def test_a_hook_that_is_gone_is_said_once_and_the_rest_works():
+    done = run_python(
+        PROBE
+        + """
+import dataclasses
+from tf_amp import _tensorflow_private as private
+
+private.CREATE_OP = dataclasses.replace(private.CREATE_OP, method="_gone")
+gone = {"module": "tensorflow.gone"}
+private.CREATE_SESSION = dataclasses.replace(private.CREATE_SESSION, **gone)
+for _ in range(2):
+    tf_amp.enable(opt_level="O2")
+print(dtype_of(product()))
+tf_amp.disable()
+print(dtype_of(product()), private.installed())
+"""
+    )
+    assert done.stdout.splitlines() == ["bfloat16", "float32 ()"], done.stderr[-3000:]
+    assert done.stderr.count("has no Graph._gone any more: functions are") == 1
+    assert done.stderr.count("has no BaseSession.__init__ any more: graphs") == 1
+
+
+def test_a_patch_that_others_wrapped_is_left_in_place_and_inert():
+    lines = output_of(
+        """
+        from tensorflow.python.framework import ops
+        tf_amp.enable(opt_level="O2")
+        ours = ops.Graph._create_op_helper
+        def theirs(self, *args, **kwargs):
+            return ours(self, *args, **kwargs)
+        ops.Graph._create_op_helper = theirs
+        tf_amp.disable()
+        print(ops.Graph._create_op_helper is theirs, dtype_of(product()))
+        tf_amp.enable(opt_level="O2")
+        print(ops.Graph._create_op_helper is theirs, dtype_of(product()))
+        """
+    )
+    assert lines == ["True float32", "True bfloat16"]
