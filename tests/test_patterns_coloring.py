@@ -184,8 +184,8 @@ def test_an_identity_of_many_types_goes_low_in_some_of_them(low_dtype: str) -> N
         program = s.program(tf.identity(y), tf.exp(kept), tf.identity(count))
     after = assert_equivalent(program, low_dtype).graph_def
     types = next(n for n in after.node if n.name == "identities").attr["T"].list.type
-    assert list(types)[0] == LOW_DTYPES[low_dtype]
-    assert list(types)[2] == types_pb2.DT_INT32
+    assert types[0] == LOW_DTYPES[low_dtype]
+    assert types[2] == types_pb2.DT_INT32
 
 
 @both_dtypes

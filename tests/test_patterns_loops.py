@@ -1,0 +1,289 @@
+"""Loops and the lists in them: colors agree around the loop, lists are of one type."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from grappler_pass.graph import GraphView
+from tests.equivalence import assert_equivalent
+from tests.sketch import Sketch, sketch
+from tests.soundness import LOW_DTYPES, casts, casts_down, ops_with_dtype
+
+both_dtypes = pytest.mark.parametrize("low_dtype", sorted(LOW_DTYPES))
+both_control_flows = pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+every_level = pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+
+
+def casts_in_loops(graph_def: tf.compat.v1.GraphDef) -> list[str]:
+    view = GraphView.from_graph_def(graph_def)
+    return [n.name for n in view.nodes if n.op == "Cast" and view.frame(n.index)]
+
+
+def gradients_of(loss: tf.Tensor) -> list[tf.Tensor]:
+    found = tf.gradients(loss, tf.compat.v1.global_variables())
+    return [tf.identity(g) for g in found if g is not None]
+
+
+@both_control_flows
+@both_dtypes
+def test_a_weight_read_in_a_loop_is_cast_once_outside_it(
+    low_dtype: str, v2: bool
+) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        w = s.weight(8, 8)
+        _, y = tf.while_loop(
+            lambda i, _: i < 5,
+            lambda i, y: [i + 1, tf.nn.relu(tf.matmul(y, w))],
+            [tf.constant(0), s.feed(4, 8)],
+        )
+        program = s.program(tf.reduce_sum(y))
+    after = assert_equivalent(program, low_dtype, capture=True).graph_def
+    assert ops_with_dtype(after, low_dtype)["MatMul"] == 1
+    assert casts_in_loops(after) == []
+    # The weight, the initial value, and the result.
+    assert len(casts(after)) == 3
+
+
+@both_control_flows
+@both_dtypes
+def test_a_loop_invariant_weight_is_cast_outside_though_the_carried_value_stays(
+    low_dtype: str, v2: bool
+) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        w = s.weight(8, 8)
+
+        def body(i: tf.Tensor, y: tf.Tensor) -> list[tf.Tensor]:
+            product = tf.matmul(y, w)
+            return [i + 1, product / tf.reduce_sum(tf.exp(product), 1, keepdims=True)]
+
+        start = [tf.constant(0), s.feed(4, 8)]
+        _, y = tf.while_loop(lambda i, _: i < 3, body, start)
+        program = s.program(tf.identity(y))
+    after = assert_equivalent(program, low_dtype, capture=True).graph_def
+    assert ops_with_dtype(after, low_dtype)["MatMul"] == 1
+    inside = [c for c in casts_down(after) if c.name in casts_in_loops(after)]
+    assert not any("Read" in c.input[0] for c in inside)
+
+
+@both_control_flows
+@both_dtypes
+def test_a_loop_whose_values_differ_in_color(low_dtype: str, v2: bool) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        w = s.weight(8, 8)
+
+        def body(i: tf.Tensor, y: tf.Tensor, total: tf.Tensor) -> list[tf.Tensor]:
+            y = tf.tanh(tf.matmul(y, w))
+            return [i + 1, y, total + tf.reduce_sum(tf.exp(y))]
+
+        start = [tf.constant(0), s.feed(4, 8), tf.constant(0.0)]
+        _, y, total = tf.while_loop(lambda i, *_: i < 4, body, start)
+        program = s.program(tf.identity(y), tf.identity(total))
+    after = assert_equivalent(program, low_dtype, capture=True).graph_def
+    assert ops_with_dtype(after, low_dtype)["MatMul"] == 1
+    assert ops_with_dtype(after, low_dtype)["Sum"] == 0
+
+
+@every_level
+@both_control_flows
+@both_dtypes
+def test_a_loop_with_gradient(low_dtype: str, v2: bool, level: str) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        w = s.weight(8, 8)
+        _, y = tf.while_loop(
+            lambda i, _: i < 3,
+            lambda i, y: [i + 1, tf.tanh(tf.matmul(y, w))],
+            [tf.constant(0), s.feed(4, 8)],
+        )
+        program = s.program(*gradients_of(tf.reduce_mean(tf.square(y))))
+    after = assert_equivalent(program, low_dtype, level, capture=True).graph_def
+    if level == "O2":
+        assert ops_with_dtype(after, low_dtype)["MatMul"] == 3
+
+
+@every_level
+@both_control_flows
+@both_dtypes
+def test_scan_with_a_product_in_the_body(low_dtype: str, v2: bool, level: str) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        w = s.weight(8, 8)
+        y = tf.scan(
+            lambda state, row: tf.tanh(tf.matmul(state, w) + row),
+            s.feed(5, 1, 8),
+            initializer=tf.zeros([1, 8]),
+        )
+        loss = tf.reduce_mean(tf.square(y))
+        program = s.program(loss, *gradients_of(loss))
+    after = assert_equivalent(program, low_dtype, level, capture=True).graph_def
+    if level == "O2":
+        assert ops_with_dtype(after, low_dtype)["MatMul"] >= 1
+
+
+@every_level
+@both_control_flows
+@both_dtypes
+def test_map_with_a_product_in_the_body(low_dtype: str, v2: bool, level: str) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        w = s.weight(8, 4)
+        y = tf.map_fn(lambda row: tf.matmul(row, w), s.feed(5, 2, 8))
+        loss = tf.reduce_mean(tf.square(y))
+        program = s.program(loss, *gradients_of(loss))
+    assert_equivalent(program, low_dtype, level, capture=True)
+
+
+@every_level
+@both_control_flows
+@both_dtypes
+def test_a_training_loop_in_the_graph_with_a_convolution(
+    low_dtype: str, v2: bool, level: str
+) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        image, start = s.feed(2, 6, 6, 3), s.weight(3, 3, 3, 3)
+
+        def body(i: tf.Tensor, w: tf.Tensor) -> list[tf.Tensor]:
+            y = tf.nn.conv2d(image, w, 1, "SAME")
+            loss = tf.reduce_mean(tf.square(y - tf.tanh(image)))
+            return [i + 1, w - 0.5 * tf.gradients(loss, w)[0]]
+
+        _, w = tf.while_loop(lambda i, _: i < 3, body, [tf.constant(0), start])
+        program = s.program(tf.identity(w))
+    after = assert_equivalent(program, low_dtype, level, capture=True).graph_def
+    if level == "O2":
+        assert ops_with_dtype(after, low_dtype)["Conv2D"] == 1
+
+
+@every_level
+@both_dtypes
+def test_an_einsum_with_gradient_in_a_session(low_dtype: str, level: str) -> None:
+    with sketch() as s:
+        y = tf.einsum("bij,jk->bik", s.feed(2, 4, 8), s.weight(8, 3))
+        y = tf.einsum("bik,bjk->bij", y, y)
+        loss = tf.reduce_mean(tf.square(y))
+        program = s.program(loss, *gradients_of(loss))
+    assert_equivalent(program, low_dtype, level, capture=True)
+
+
+def tensor_array_program(s: Sketch, *, read_back: bool) -> tuple[tf.Tensor, ...]:
+    w, x = s.weight(8, 8), s.feed(4, 8)
+    array = tf.TensorArray(
+        tf.float32, size=3, clear_after_read=False, element_shape=[4, 8]
+    )
+
+    def body(i: tf.Tensor, y: tf.Tensor, seen: tf.TensorArray) -> list[object]:
+        y = tf.nn.relu(tf.matmul(y, w))
+        seen = seen.write(i, y)
+        if read_back:
+            y = y + tf.ensure_shape(seen.read(i), [4, 8])
+        return [i + 1, y, seen]
+
+    start = [tf.constant(0), x, array]
+    _, y, seen = tf.while_loop(lambda i, *_: i < 3, body, start)
+    return tf.ensure_shape(y, [4, 8]), seen.stack()
+
+
+@pytest.mark.parametrize("read_back", [False, True])
+@both_control_flows
+@both_dtypes
+def test_a_tensor_array_in_a_loop_is_of_one_type(
+    low_dtype: str, v2: bool, read_back: bool
+) -> None:
+    with sketch(v2_control_flow=v2) as s:
+        y, stacked = tensor_array_program(s, read_back=read_back)
+        stacked = tf.matmul(tf.reshape(stacked, [12, 8]), s.weight(8, 2, name="v"))
+        program = s.program(tf.identity(y), tf.identity(stacked))
+    after = assert_equivalent(program, low_dtype, capture=True).graph_def
+    assert ops_with_dtype(after, low_dtype)["MatMul"] == 2
+    assert_lists_of_one_type(after)
+
+
+@both_dtypes
+def test_a_tensor_array_that_a_denied_op_fills_stays_float32(low_dtype: str) -> None:
+    with sketch(v2_control_flow=True) as s:
+        w, rows = s.weight(8, 8), s.feed(5, 4, 8)
+        y = tf.map_fn(lambda row: tf.reduce_sum(tf.matmul(row, w), axis=0), rows)
+        program = s.program(tf.identity(y))
+    after = assert_equivalent(program, low_dtype, capture=True).graph_def
+    assert ops_with_dtype(after, low_dtype)["MatMul"] == 1
+    assert ops_with_dtype(after, low_dtype)["Sum"] == 0
+    assert_lists_of_one_type(after)
+
+
+def assert_lists_of_one_type(graph_def: tf.compat.v1.GraphDef) -> None:
+    """Check that ops joined by a list handle in this graph agree on its type."""
+    view = GraphView.from_graph_def(graph_def)
+    keys = ("element_dtype", "dtype", "T")
+    list_ops = ("TensorList", "TensorArray", "EmptyTensorList")
+    groups: dict[int, set[int]] = {}
+    root = _handle_roots(view)
+    for node in view.nodes:
+        if not node.op.startswith(list_ops) or "Length" in node.op:
+            continue
+        key = next((k for k in keys if k in node.proto.attr), None)
+        if key is not None:
+            dtype = node.proto.attr[key].type
+            groups.setdefault(root[node.index], set()).add(dtype)
+    mixed = {view.nodes[i].name: types for i, types in groups.items() if len(types) > 1}
+    assert not mixed, f"lists of several types: {mixed}"
+
+
+def _handle_roots(view: GraphView) -> list[int]:
+    """Join list ops and control flow by the edges that carry a handle."""
+    carriers = ("TensorList", "TensorArray", "EmptyTensorList")
+    passing = ("Enter", "Exit", "Merge", "Switch", "NextIteration", "Identity")
+    parent = list(range(len(view.nodes)))
+
+    def find(i: int) -> int:
+        while parent[i] != i:
+            i = parent[i]
+        return i
+
+    for node in view.nodes:
+        for position, port in enumerate(node.inputs):
+            producer = view.nodes[port.node]
+            carries = producer.op.startswith(carriers) and port.output == 0
+            carries &= "Read" not in producer.op and "Gather" not in producer.op
+            carries &= "GetItem" not in producer.op and "Stack" not in producer.op
+            if node.op in passing:
+                handles = ("variant", "resource", 21, 20)
+                carries |= producer.op in passing
+                carries &= node.proto.attr["T"].type in handles
+            else:
+                carries &= node.op.startswith(carriers) and position == 0
+                carries |= (
+                    producer.op in passing
+                    and producer.proto.attr["T"].type in (20, 21)
+                    and node.op.startswith(carriers)
+                    and position == 0
+                )
+            if carries:
+                parent[find(node.index)] = find(port.node)
+    return [find(i) for i in range(len(view.nodes))]
+
+
+@both_dtypes
+def test_a_list_passed_to_a_function_keeps_its_type(low_dtype: str) -> None:
+    with sketch(v2_control_flow=True) as s:
+        w = s.weight(8, 8)
+        handle = tf.raw_ops.TensorListReserve(
+            element_shape=[4, 8], num_elements=2, element_dtype=tf.float32
+        )
+        handle = tf.raw_ops.TensorListSetItem(
+            input_handle=handle, index=0, item=tf.matmul(s.feed(4, 8), w)
+        )
+
+        @tf.function(autograph=False, experimental_attributes={"_noinline": True})
+        def second(handle: tf.Tensor) -> tf.Tensor:
+            return tf.raw_ops.TensorListSetItem(
+                input_handle=handle, index=1, item=tf.ones([4, 8])
+            )
+
+        handle = second(handle)
+        stacked = tf.raw_ops.TensorListStack(
+            input_handle=handle, element_shape=[4, 8], element_dtype=tf.float32
+        )
+        y = tf.matmul(tf.reshape(stacked, [8, 8]), w)
+        program = s.program(tf.identity(y))
+    after = assert_equivalent(program, low_dtype).graph_def
+    assert ops_with_dtype(after, low_dtype)["MatMul"] == 2
+    assert ops_with_dtype(after, low_dtype)["TensorListStack"] == 0
+    assert ops_with_dtype(after, low_dtype)["TensorListSetItem"] == 0
