@@ -1,0 +1,88 @@
+"""Every example runs as it is, and learns as well in mixed precision as without."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from grappler_pass.plan import Plan
+from tests.fresh_process import ROOT, run_interpreter
+from tf_amp import autostart
+from tf_amp.config import LOG, OPT_LEVEL, STRICT, SWITCH
+
+EXAMPLES = ROOT / "examples"
+SCRIPTS = (
+    "custom_loop",
+    "keras_fit",
+    "legacy_keras",
+    "serve_saved_model",
+    "session_v1",
+    "set_in_script",
+)
+# Three standard deviations between two accuracies of 0.97 on 450 images.
+TOLERANCE = 3 * (2 * 0.97 * 0.03 / 450) ** 0.5
+
+# The scripts are so small that O1 rightly finds nothing to gain in most of them.
+MIXED = {SWITCH: "1", OPT_LEVEL: "O2", STRICT: "1"}
+FLOAT32 = {SWITCH: "0"}
+# A script that switches it on by itself is kept in float32 by the level.
+FLOAT32_OF = {"set_in_script": {OPT_LEVEL: "O0"}}
+
+
+def output_of(
+    name: str, env: Mapping[str, str], folder: pathlib.Path, *arguments: str
+) -> str:
+    """Run an example in another folder and return what it prints."""
+    # In a source folder that is not installed, the command line stands in for the
+    # autostart file.
+    bare = env.get(SWITCH) == "1" and not autostart.is_installed()
+    starter = ("-m", "tf_amp", "run") if bare else ()
+    command = (*starter, str(EXAMPLES / f"{name}.py"), *arguments)
+    done = run_interpreter(command, env=env, cwd=folder)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def accuracy(output: str) -> float:
+    """Return the accuracy that an example prints last."""
+    found = re.fullmatch(r"final accuracy ([\d.]+)", output.splitlines()[-1])
+    assert found, output
+    return float(found[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_learns_as_well_in_mixed_precision(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    float32 = accuracy(output_of(name, FLOAT32_OF.get(name, FLOAT32), tmp_path))
+    log = tmp_path / "log"
+    mixed = accuracy(output_of(name, {**MIXED, LOG: str(log)}, tmp_path))
+
+    assert float32 > 0.93
+    assert abs(mixed - float32) < TOLERANCE
+    plans = [Plan.from_json(path.read_text()) for path in log.glob("*.plan.json")]
+    assert any(row.is_low for plan in plans for row in plan.decisions)
+    assert all(plan.low_dtype == "bfloat16" for plan in plans)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_an_example_knows_nothing_of_the_package(name: str) -> None:
+    text = (EXAMPLES / f"{name}.py").read_text()
+    assert "tf_amp" not in text
+
+
+@pytest.mark.slow
+def test_the_demo_prints_plans_times_and_accuracies(tmp_path: pathlib.Path) -> None:
+    steps = ("--digits-steps", "8", "--text-steps", "8")
+    output = output_of("demo", {OPT_LEVEL: "O2", STRICT: "1"}, tmp_path, *steps)
+
+    assert "4 graphs rewritten" in output
+    assert "The ten most valuable decisions in train_step" in output
+    rows = [line.split() for line in output.splitlines() if line.strip().endswith("%")]
+    cells = [cell for row in rows for cell in row]
+    assert (cells.count("float32"), cells.count("mixed")) == (2, 2)
