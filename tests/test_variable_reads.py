@@ -14,18 +14,18 @@ VARIABLE = """
 """
 READ_IN_LOOP = """
     start = Const dtype=int32 value=0
-    enter_i = Enter(start) frame_name=loop
+    enter_i = Enter(start) frame_name=loop T=int32
     enter_v = Enter(v) frame_name=loop is_constant={constant} T=resource
-    merge_i = Merge(enter_i, next_i)
+    merge_i = Merge(enter_i, next_i) T=int32
     limit = Const(^merge_i) dtype=int32 value=5
-    less = Less(merge_i, limit)
+    less = Less(merge_i, limit) T=int32
     cond = LoopCond(less)
-    switch_i = Switch(merge_i, cond)
+    switch_i = Switch(merge_i, cond) T=int32
     step = Const(^switch_i) dtype=int32 value=1
     read = ReadVariableOp(enter_v, ^switch_i) dtype=float
-    add = AddV2(switch_i:1, step, ^read)
-    next_i = NextIteration(add)
-    exit_i = Exit(switch_i)
+    add = AddV2(switch_i:1, step, ^read) T=int32
+    next_i = NextIteration(add) T=int32
+    exit_i = Exit(switch_i) T=int32
 """
 
 
