@@ -37,6 +37,20 @@ DTYPE_BYTES = {
 }
 FLOATING = frozenset({"float16", "bfloat16", "float32"})
 
+# The attributes that change a price.
+PRICED_ATTRS = (
+    "transpose_a",
+    "transpose_b",
+    "adj_x",
+    "adj_y",
+    "strides",
+    "data_format",
+    "fused_ops",
+    "is_training",
+    "equation",
+    "ksize",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -96,12 +110,10 @@ class Price:
 
 
 def attrs_from_node_def(node_def: Any) -> dict[str, object]:
-    """Return the attributes that pricing reads, as plain values; writes nothing."""
-    return {
-        name: _plain(value)
-        for name, value in node_def.attr.items()
-        if not name.startswith("_")
-    }
+    """Return the attributes that change a price, as plain values; writes nothing."""
+    given = node_def.attr
+    # Reading an absent key would create it.
+    return {name: _plain(given[name]) for name in PRICED_ATTRS if name in given}
 
 
 def _plain(value: Any) -> object:

@@ -5,10 +5,11 @@ A profile is one JSON object::
     name, kind ("cpu" or "gpu"), description
     provenance   date, device, how it was obtained, sources
     device       the key that a calibrated profile is found again by, or null
-    roofline     overhead_seconds, matrix_flops, vector_flops, bytes_per_second, slowdown
+    roofline     the fields of ``Roofline``
     classes      op class -> {"axes": {axis: [sizes]}, "seconds": {dtype: [seconds]}}
     extends      optional: another shipped profile whose classes serve where this one
-                 has none, except the class prefixes listed in "without"
+                 has none, "scale" times as slow, except the class prefixes listed in
+                 "without"
 
 Seconds are listed with the last axis fastest. Casts are the class "Cast", where
 "float32>bfloat16" stands for a dtype. Which profile suits a device is decided in
@@ -227,8 +228,11 @@ def _grid(op_class: str, axes: Mapping[str, list[float]], seconds: list[float]) 
 def _inherited(data: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:
     without = tuple(data.get("without", ()))
     base = DeviceProfile.load(str(data["extends"]))
+    scale = float(data.get("scale", 1.0))
     return {
-        key: grid for key, grid in base.grids.items() if not key[0].startswith(without)
+        key: grid.scaled(scale)
+        for key, grid in base.grids.items()
+        if not key[0].startswith(without)
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 
@@ -46,9 +46,16 @@ class Grid:
             strides=strides,
         )
 
+    def scaled(self, factor: float) -> Grid:
+        """Return the grid of a device that takes ``factor`` times as long."""
+        shift = math.log(factor)
+        return replace(
+            self, log_seconds=tuple(value + shift for value in self.log_seconds)
+        )
+
     def seconds(self, point: Sequence[float]) -> float:
         """Return seconds at ``point``, one size per axis."""
-        corners = ((0, 1.0),)
+        corners: tuple[tuple[int, float], ...] = ((0, 1.0),)
         scale = 1.0
         for axis, logs, stride, size in zip(
             self.axes, self.log_axes, self.strides, point, strict=True

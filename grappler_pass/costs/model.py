@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, Price
+from grappler_pass.costs.calls import DTYPE_BYTES, PRICED_ATTRS, OpCall, Price
 from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.op_work import Work, works_of
-
-# Attributes that change a price; the others stay out of the cache's key.
-_PRICED_ATTRS = (
-    "transpose_a",
-    "transpose_b",
-    "adj_x",
-    "adj_y",
-    "strides",
-    "data_format",
-    "fused_ops",
-    "is_training",
-    "equation",
-    "ksize",
-)
 
 
 class CostModel:
@@ -29,6 +15,7 @@ class CostModel:
     """
 
     def __init__(self, profile: DeviceProfile) -> None:
+        """Price by ``profile``; nothing is computed before the first call."""
         self.profile = profile
         self._prices: dict[tuple[object, ...], Price] = {}
         self._casts: dict[tuple[int, str, str], Price] = {}
@@ -42,7 +29,7 @@ class CostModel:
             dtype: "float32", "bfloat16" or "float16".
         """
         attrs = call.attrs
-        named = tuple(attrs[name] for name in _PRICED_ATTRS if name in attrs)
+        named = tuple(attrs[name] for name in PRICED_ATTRS if name in attrs)
         key = (call.op, dtype, named, call.inputs, call.outputs)
         try:
             known = self._prices.get(key)
@@ -80,6 +67,13 @@ class CostModel:
 
     def _seconds(self, work: Work, dtype: str) -> Price:
         grid = self.profile.grid(work.op_class, dtype)
-        if grid is None:
-            return Price(self.profile.roofline.seconds(work, dtype), "roofline")
-        return Price(work.scale * grid.seconds(work.point), "profile")
+        if grid is not None:
+            return Price(work.scale * grid.seconds(work.point), "profile")
+        roofline = self.profile.roofline
+        seconds = roofline.seconds(work, dtype)
+        grid = self.profile.grid(work.op_class, "float32")
+        if grid is not None and work.bytes_moved > 0:
+            # Comparable with the measured float32, if only in proportion.
+            here = work.scale * grid.seconds(work.point)
+            seconds *= here / roofline.seconds(work, "float32")
+        return Price(seconds, "roofline")

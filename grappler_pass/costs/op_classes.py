@@ -58,9 +58,9 @@ _ELEMENTWISE_ROWS: dict[str, str] = {
     "Reciprocal": "Reciprocal Inv ReciprocalGrad InvGrad",
     "IsFinite": "IsFinite IsNan IsInf",
     "_MklSwish": "_MklSwish _FusedSwish _MklFusedMish",
-    "RandomUniform": "RandomUniform StatelessRandomUniformV2 StatelessRandomUniform",
-    "RandomStandardNormal": "RandomStandardNormal TruncatedNormal "
-    "StatelessRandomNormalV2 StatelessTruncatedNormalV2 ParameterizedTruncatedNormal",
+    "RandomUniform": "RandomUniform StatelessRandomUniformV2 StatelessRandomUniform "
+    "RandomStandardNormal TruncatedNormal StatelessRandomNormalV2 "
+    "StatelessTruncatedNormalV2 ParameterizedTruncatedNormal",
 }
 ELEMENTWISE = {
     op: op_class for op_class, ops in _ELEMENTWISE_ROWS.items() for op in ops.split()
@@ -160,7 +160,7 @@ POOLS = {
 }
 POOL_WINDOWS = (4, 9, 49)
 
-# The classes whose work is multiplication of matrices: their roofline uses tensor cores.
+# Classes whose work is multiplication of matrices: their peak is that of matrix units.
 MATRIX_PREFIXES = ("matmul", "batch_matmul", "conv")
 
 # What a fused node does after its product, in TensorFlow's names, and the op that does

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import itertools
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,11 +26,11 @@ from grappler_pass.costs import (
     keep_profile,
 )
 from tf_amp.calibration.assembling import Measurements, classes_from, roofline_from
-from tf_amp.calibration.cases import Case, points_of
+from tf_amp.calibration.cases import Case, Point, points_of
 from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
 from tf_amp.calibration.timing import Turns, measure
 
-__all__ = ["COARSE", "FINE", "Sizes", "calibrate", "measure_cases"]
+__all__ = ["COARSE", "FINE", "Sizes", "calibrate", "measure_cases", "measure_into"]
 
 _FIRST_TURNS = Turns(seconds=0.004, least=3)
 _LATER_TURNS = Turns(seconds=0.02, least=5)
@@ -86,23 +87,24 @@ def measure_cases(
         for case, point in items:
             elapsed = time.perf_counter() - start
             first = turns is _FIRST_TURNS
-            # The roofline stands on the basic classes, whatever they take.
+            # The roofline needs the basic classes, whatever they take.
             if elapsed >= seconds and not (first and case.op_class in _BASIC_CLASSES):
                 if first:
                     continue
                 return least
             advance(case.op_class, min(elapsed, seconds))
-            _measure_into(least, case, point, dtypes, turns)
+            measure_into(least, case, point, dtypes, turns)
     return least
 
 
-def _measure_into(
+def measure_into(
     least: Measurements,
     case: Case,
-    point: tuple[int, ...],
+    point: Point,
     dtypes: Sequence[str],
     turns: Turns,
 ) -> None:
+    """Time ``case`` at ``point`` in each dtype; keep the less of new and known."""
     for name in dtypes if case.label is None else (case.label,):
         source = name.split(">")[0]
         if source not in dtypes or name.split(">")[-1] not in dtypes:
@@ -117,6 +119,7 @@ def _profile(
     cases: Sequence[Case], measured: Measurements, key: DeviceKey, seconds: float
 ) -> dict[str, Any]:
     classes = classes_from(cases, measured)
+    nearest = choose_profile(key.flags, key.onednn)
     threads = f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}"
     return {
         "format": 1,
@@ -124,16 +127,27 @@ def _profile(
         "kind": "cpu",
         "description": f"{key.model}, {threads}, measured",
         "provenance": {
-            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "date": datetime.date.today().isoformat(),
             "device": f"{key.model}, {threads}",
             "how": f"tf-amp calibrate, {seconds:.0f} seconds",
             "tensorflow": tf.__version__,
         },
         "device": key.to_json(),
-        "extends": choose_profile(key.flags, key.onednn),
+        "extends": nearest,
+        "scale": _scale(measured, DeviceProfile.load(nearest)),
         "roofline": roofline_from(classes),
         "classes": classes,
     }
+
+
+def _scale(measured: Measurements, other: DeviceProfile) -> float:
+    """Return how many times as long this device takes as the ``other``."""
+    ratios = [
+        seconds / grid.seconds(point)
+        for (op_class, dtype, point), seconds in measured.items()
+        if (grid := other.grid(op_class, dtype)) is not None
+    ]
+    return statistics.median(ratios) if ratios else 1.0
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from tf_amp.calibration.sizes import Sizes
 
 
 def moves(sizes: Sizes) -> list[Case]:
+    """Measure what copies values from place to place."""
     axes = {"elements": sizes.elements[1:]}
     raw = tf.raw_ops
 
@@ -70,6 +71,7 @@ def _heads(point: Point) -> Shapes:
 
 
 def pools(sizes: Sizes) -> list[Case]:
+    """Measure pooling and its gradients, by elements of the smaller tensor."""
     axes = {"elements": sizes.elements[1:-2], "window": (4, 9, 49)}
 
     def small(point: Point) -> tuple[int, ...]:

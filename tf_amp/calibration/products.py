@@ -14,6 +14,7 @@ from tf_amp.calibration.sizes import Sizes
 
 
 def matmul(sizes: Sizes) -> Case:
+    """Measure products by all three dimensions."""
     return Case(
         "matmul",
         dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix),
@@ -24,6 +25,7 @@ def matmul(sizes: Sizes) -> Case:
 
 
 def batch_matmul(sizes: Sizes) -> Case:
+    """Measure products of a batch of matrices."""
     return Case(
         "batch_matmul",
         {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)},
@@ -37,7 +39,7 @@ def batch_matmul(sizes: Sizes) -> Case:
 
 
 # Image and batch that make up so many pixels of a convolution's result.
-_IMAGES = {64: (1, 8), 256: (4, 8), 512: (8, 8), 4096: (16, 16)}
+_IMAGES = {64: (1, 8), 256: (4, 8), 1024: (4, 16), 4096: (16, 16)}
 
 
 def _image(pixels: int, stride: int) -> tuple[int, int]:
@@ -47,6 +49,7 @@ def _image(pixels: int, stride: int) -> tuple[int, int]:
 
 
 def convolutions(sizes: Sizes) -> list[Case]:
+    """Measure both gradients too, by pixels of the result and channels."""
     return [
         _convolution(direction, area, stride, sizes)
         for area, strides in op_classes.CONV_KERNELS.items()
@@ -99,6 +102,7 @@ def _two_of(tensors: tuple[list[int], list[int], list[int]], direction: str) -> 
 
 
 def depthwise(sizes: Sizes) -> list[Case]:
+    """Measure depthwise convolutions and both gradients."""
     return [
         _depthwise_case(direction, area, stride, sizes)
         for area, strides in op_classes.DEPTHWISE_KERNELS.items()

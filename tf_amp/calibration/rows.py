@@ -13,6 +13,7 @@ from tf_amp.calibration.sizes import Sizes
 
 
 def by_rows(sizes: Sizes) -> list[Case]:
+    """Measure ops whose rows and columns count apart."""
     axes = {"rows": sizes.rows, "columns": sizes.columns}
     few = {"rows": sizes.rows, "columns": sizes.columns[1:]}
 
@@ -114,6 +115,7 @@ def _normalizations(axes: Mapping[str, Sequence[int]]) -> list[Case]:
 
 
 def reductions(sizes: Sizes) -> list[Case]:
+    """Measure sums and maxima along the last axis and along the first."""
     axes = {"kept": sizes.rows, "reduced": sizes.columns}
     across = {"kept": sizes.columns, "reduced": sizes.rows}
     return [

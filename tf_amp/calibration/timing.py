@@ -94,7 +94,8 @@ def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -
     with _chain(build, case, point, dtype, _length(case, point)) as chain:
         chain.run()
         chain.base()
-        with_ops, without = [], []
+        with_ops: list[float] = []
+        without: list[float] = []
         end = time.perf_counter() + turns.seconds
         while len(with_ops) < turns.least or time.perf_counter() < end:
             start = time.perf_counter()
@@ -109,4 +110,4 @@ def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -
 def _length(case: Case, point: Point) -> int:
     elements = sum(math.prod(shape) for shape in case.shapes(point))
     guess = 2e-6 + case.flops(point) / 1e11 + elements / 3e9
-    return int(min(max(_CHAIN_SECONDS / guess, 2), _LONGEST_CHAIN))
+    return int(min(max(_CHAIN_SECONDS / guess, 1), _LONGEST_CHAIN))

@@ -1,0 +1,92 @@
+"""Measure this CPU thoroughly and write a profile to ship with the package.
+
+``python -m benchmarks.ship_profile NAME --seconds 600 --raw FILE`` keeps every
+measurement in FILE; a later run adds to it, and the least of all runs counts. On a
+machine with other work, several runs at different times are better than a long one.
+"""
+
+import argparse
+import datetime
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import tensorflow as tf
+
+from grappler_pass.costs import DeviceProfile
+from tf_amp.calibration import FINE, measure_into
+from tf_amp.calibration.assembling import Measurements, classes_from, roofline_from
+from tf_amp.calibration.cases import points_of
+from tf_amp.calibration.layout import all_cases
+from tf_amp.calibration.timing import Turns
+from tf_amp.devices import cpu_key
+
+_TURNS = Turns(seconds=0.012, least=4)
+_FOLDER = Path("grappler_pass/costs/profiles")
+
+
+def read_raw(path: Path) -> Measurements:
+    """Return the measurements of earlier runs."""
+    if not path.is_file():
+        return {}
+    rows = json.loads(path.read_text())
+    return {(op_class, dtype, tuple(at)): least for op_class, dtype, at, least in rows}
+
+
+def write_raw(path: Path, measured: Measurements) -> None:
+    """Keep all measurements so far."""
+    path.write_text(json.dumps([[*key, least] for key, least in measured.items()]))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure in turn every class, merge with earlier runs, write the profile."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--raw", type=Path, required=True)
+    parser.add_argument("--dtypes", default="float32,bfloat16,float16")
+    parser.add_argument("--classes", default="", help="prefixes, all by default")
+    parser.add_argument("--description", default="measured")
+    options = parser.parse_args(arguments)
+    cases = all_cases(FINE)
+    prefixes = tuple(filter(None, options.classes.split(","))) or ("",)
+    chosen = [case for case in cases if case.op_class.startswith(prefixes)]
+    dtypes = options.dtypes.split(",")
+    measured = read_raw(options.raw)
+    start = time.perf_counter()
+    for case in itertools.cycle(chosen):
+        elapsed = time.perf_counter() - start
+        if elapsed >= options.seconds:
+            break
+        print(f"{elapsed:7.1f} s  {case.op_class}", flush=True)
+        for point in points_of(case):
+            measure_into(measured, case, point, dtypes, _TURNS)
+        write_raw(options.raw, measured)
+    key = cpu_key()
+    classes = classes_from(cases, measured)
+    profile = DeviceProfile.from_json(
+        {
+            "format": 1,
+            "name": options.name,
+            "kind": "cpu",
+            "description": options.description,
+            "provenance": {
+                "date": datetime.date.today().isoformat(),
+                "device": f"{key.model}, {' '.join(sorted(key.flags))}, "
+                f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}",
+                "how": "python -m benchmarks.ship_profile: least of several rounds, "
+                "interleaved over dtypes",
+                "tensorflow": tf.__version__,
+            },
+            "device": None,
+            "roofline": roofline_from(classes),
+            "classes": classes,
+        }
+    )
+    profile.save(_FOLDER / f"{options.name}.json")
+
+
+if __name__ == "__main__":
+    main()
