@@ -64,7 +64,7 @@ class Case:
     def nodes_with_slots(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
         """Each node that has float32 slots, with these."""
         dtypes, slots_of = self.slots.dtypes, self.slots.slots_of
-        found = []
+        found: list[tuple[Node, tuple[int, ...]]] = []
         for node in self.view.nodes:
             own = slots_of[node.index]
             if len(own) == 1:

@@ -333,8 +333,11 @@ OP_TABLE: tuple[OpRow, ...] = (
     OpRow("Switch", CLEAR, CLEAR, _CONTROL),
     OpRow("_SwitchN", CLEAR, CLEAR, _CONTROL),
     OpRow("_XlaMerge", CLEAR, CLEAR, _CONTROL),
-    # Lists of tensors; all readers and writers of one list share a color.
+    # Lists and stacks of tensors; all readers and writers of one list share a color.
     OpRow("EmptyTensorList", CLEAR, CLEAR, _LIST),
+    OpRow("StackPopV2", CLEAR, CLEAR, _LIST),
+    OpRow("StackPushV2", CLEAR, CLEAR, _LIST),
+    OpRow("StackV2", CLEAR, CLEAR, _LIST),
     OpRow("TensorArrayConcatV3", CLEAR, CLEAR, _LIST),
     OpRow("TensorArrayGatherV3", CLEAR, CLEAR, _LIST),
     OpRow("TensorArrayReadV3", CLEAR, CLEAR, _LIST),

@@ -45,7 +45,7 @@ class Cause(enum.Enum):
     EXACT = "its values must stay exact (integers or random draws in float32)"
     RANGE = "it depends on a constant that the 16-bit type cannot hold"
     NOT_FLOAT32 = "not float32 in the graph as given"
-    FIXED = "feeds or is a variable, argument or result: the type is fixed"
+    FIXED = "its type cannot change"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ _HANDLES = frozenset({types_pb2.DT_VARIANT, types_pb2.DT_RESOURCE})
 
 # Ops that take a list or make one, its elements' type being theirs.
 _LIST_OPS = frozenset(
-    """EmptyTensorList TensorArrayCloseV3 TensorArrayConcatV3 TensorArrayGatherV3
+    """EmptyTensorList StackCloseV2 StackPopV2 StackPushV2 StackV2
+    TensorArrayCloseV3 TensorArrayConcatV3 TensorArrayGatherV3
     TensorArrayGradV3 TensorArrayGradWithShape TensorArrayReadV3 TensorArrayScatterV3
     TensorArraySizeV3 TensorArraySplitV3 TensorArrayV3 TensorArrayWriteV3
     TensorListConcat TensorListConcatLists TensorListConcatV2 TensorListElementShape

@@ -38,6 +38,7 @@ NO_SLOT = -1
 # Types of elements that a list made here will hold; no port of the node shows them.
 _ELEMENT_TYPES = {
     "EmptyTensorList": "element_dtype",
+    "StackV2": "elem_type",
     "TensorArrayV3": "dtype",
     "TensorListConcatLists": "element_dtype",
     "TensorListReserve": "element_dtype",

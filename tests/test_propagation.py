@@ -593,6 +593,21 @@ def test_a_tensor_array_and_its_gradient_are_one_list() -> None:
     assert colored.tied("array", "grad_read")
 
 
+def test_the_stack_that_a_v1_gradient_loop_keeps_is_one_list() -> None:
+    graph = """
+        x = Placeholder
+        size = Const dtype=int32 value=1
+        stack = StackV2(size) elem_type=float32
+        product = MatMul(x, x)
+        push = StackPushV2(stack, product)
+        pop = StackPopV2(stack, ^push) elem_type=float32
+        fetch = IdentityN(push, pop)
+    """
+    colored = color(graph, fetch="fetch")
+    assert colored.colors("stack push pop") == "L L L"
+    assert colored.tied("stack", "push") and colored.tied("stack", "pop")
+
+
 def test_taint_crosses_a_list() -> None:
     graph = (
         LIST

@@ -181,7 +181,11 @@ def test_products_in_a_session_loop_with_gradient_may_go_low(v2: bool) -> None:
 
     with sketch(v2_control_flow=v2) as s:
         program = build(s)
-    assert all_products_low(colored_as_by_grappler(program))
+    colored = colored_as_by_grappler(program)
+    assert all_products_low(colored)
+    for op in ("StackV2", "StackPushV2", "StackPopV2", "TensorListPushBack"):
+        low, of = colored.low_ops(op)
+        assert low == of
 
 
 def test_products_in_both_branches_may_go_low() -> None:
