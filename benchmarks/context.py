@@ -6,7 +6,7 @@ from importlib import metadata
 
 from benchmarks.machine import Machine, this_machine
 
-_PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "scipy")
+_PACKAGES = ("tf-amp", "tensorflow", "tensorflow-cpu", "keras", "numpy", "scipy")
 
 
 @dataclass(frozen=True)

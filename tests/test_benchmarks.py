@@ -134,8 +134,8 @@ def test_copies_of_a_graph_are_independent():
 def test_results_hold_both_sections_read_back_from_the_raw_figures(tmp_path):
     context = Context(WITH_LOW_UNITS, (("tensorflow", "2"),), "today", "a command", 1)
     sizes = (
-        GraphSize(10_000, 2_000_000, 7, 0.5, 1.5, 1e6, 9e6, (("view", 0.25),)),
-        GraphSize(20_000, 4_000_000, 14, 1.0, 3.2, 1e6, 1e7, (("view", 0.5),)),
+        GraphSize(10_000, 2_000_000, 7, 2.5, 1.0, 0.9, 1e6, 9e6, (("view", 0.25),)),
+        GraphSize(20_000, 4_000_000, 14, 6.0, 2.2, 2.1, 1e6, 1e7, (("view", 0.5),)),
     )
     figures = PassFigures(sizes, ((1.0, 3.0), (1.5, 2.9)))
     keep_runs([run_of("float32", 0.1)], context, tmp_path)
@@ -143,8 +143,8 @@ def test_results_hold_both_sections_read_back_from_the_raw_figures(tmp_path):
     write_results(tmp_path / "R.md", tmp_path)
     text = (tmp_path / "R.md").read_text()
     assert "| MLP | train | 100 | - |" in text
-    assert "| 10,000 | 2.0 | 0.50 | 1.50 | 1.00 | 1.00 | 8 | 4.0 | 7 |" in text
-    assert "| 20,000 | 4.0 | 1.00 | 3.20 | 2.20 | 1.02 | 9 | 2.2 | 14 |" in text
+    assert "| 10,000 | 2.0 | 2.50 | 1.00 | 0.90 | 1.00 | 8 | 4.0 | 7 |" in text
+    assert "| 20,000 | 4.0 | 6.00 | 2.20 | 2.10 | 1.02 | 9 | 2.2 | 14 |" in text
     assert "Stages at 10,000 nodes: view 0.25 s." in text
     assert "a difference of the medians of +0.20 s." in text
     assert text.count("kind **avx512_bf16**") == 2
