@@ -1,0 +1,54 @@
+"""The README's samples run, and print what it says they print.
+
+python -m tests.test_readme      writes what they print now into the README
+"""
+
+from __future__ import annotations
+
+import re
+
+from tests.fresh_process import ROOT, run_interpreter
+
+README = ROOT / "README.md"
+LONGEST = 250
+
+# A python block, and the text block that follows it unless another python block does.
+SAMPLE = re.compile(
+    r"```python\n(?P<code>.*?)```(?:(?:(?!```).)*?```text\n(?P<output>.*?)```)?", re.S
+)
+
+
+def output_of(code: str) -> str:
+    """Run a sample and return what it prints."""
+    done = run_interpreter(["-c", code])
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def with_fresh_outputs(readme: str) -> str:
+    """Return the README with what its samples print now."""
+
+    def refreshed(sample: re.Match[str]) -> str:
+        if sample["output"] is None:
+            return sample[0]
+        start, end = (at - sample.start() for at in sample.span("output"))
+        return sample[0][:start] + output_of(sample["code"]) + sample[0][end:]
+
+    return SAMPLE.sub(refreshed, readme)
+
+
+def test_the_samples_run_and_print_what_the_readme_says() -> None:
+    samples = list(SAMPLE.finditer(README.read_text()))
+    assert len(samples) == 2
+    assert samples[0]["output"]
+    for sample in samples:
+        printed = output_of(sample["code"])
+        assert printed == (sample["output"] or ""), "run: python -m tests.test_readme"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= LONGEST
+
+
+if __name__ == "__main__":
+    README.write_text(with_fresh_outputs(README.read_text()))
