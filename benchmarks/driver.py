@@ -1,5 +1,6 @@
 """Run the workers: fresh processes, the variants taking turns within each round."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ _LEFT_OUT = (
 )
 _ALWAYS = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
 _LONGEST_PROCESS_SECONDS = 900
+_LEFT_FLOAT32 = "stays float32: "
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,14 @@ def run_turn(turn: Turn) -> Run:
         return _failed(turn, "no result in time")
     if done.returncode:
         return _failed(turn, _reason(done))
-    return run_from_json(done.stdout.splitlines()[-1])
+    run = run_from_json(done.stdout.splitlines()[-1])
+    return dataclasses.replace(run, warning=_warning(done.stderr))
+
+
+def _warning(text: str) -> str:
+    """Return the first warning of tf-amp that a graph could not be rewritten."""
+    found = (line for line in text.splitlines() if _LEFT_FLOAT32 in line)
+    return next(found, "")[:200]
 
 
 def _failed(turn: Turn, reason: str) -> Run:

@@ -39,7 +39,10 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Run:
-    """One process: a model under a variant, or the message of its failure."""
+    """One process: a model under a variant, or the message of its failure.
+
+    ``warning`` is what tf-amp said about a graph that it could not rewrite.
+    """
 
     model: str
     variant: str
@@ -47,6 +50,7 @@ class Run:
     measurements: tuple[Measurement, ...] = ()
     peak_bytes: int = 0
     failure: str = ""
+    warning: str = ""
 
 
 def run_to_json(run: Run) -> str:

@@ -83,7 +83,8 @@ def remarks(rows: Sequence[Row], *, has_low_units: bool) -> tuple[str, ...]:
     found = [_slow_remark(row, noise) for row in slow]
     found += [_wrong_remark(row, cell) for row, cell in cells if row.is_wrong(cell)]
     found += [_failure_remark(row, cell) for row, cell in cells if cell.failure]
-    # A process that failed did so for both modes.
+    found += [_warning_remark(row, cell) for row, cell in cells if cell.warning]
+    # Failures and warnings are those of a process, which runs both modes.
     return tuple(dict.fromkeys(found))
 
 
@@ -104,6 +105,11 @@ def _wrong_remark(row: Row, cell: Cell) -> str:
 def _failure_remark(row: Row, cell: Cell) -> str:
     title = variant(cell.variant).title
     return f"{entry(row.model).title}: {title} failed, {cell.failure}."
+
+
+def _warning_remark(row: Row, cell: Cell) -> str:
+    title = variant(cell.variant).title
+    return f"{entry(row.model).title}: {title} warned, {cell.warning}"
 
 
 def terminal_table(rows: Sequence[Row]) -> Table:

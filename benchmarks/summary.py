@@ -36,6 +36,7 @@ class Cell:
     ops: OpCounts | None
     peak_bytes: int
     failure: str
+    warning: str
 
     @property
     def is_low(self) -> bool:
@@ -117,6 +118,7 @@ def _cell(
         ops=next((each.ops for each in measured.values()), None),
         peak_bytes=max((run.peak_bytes for run in mine), default=0),
         failure=next((run.failure for run in mine if run.failure), ""),
+        warning=next((run.warning for run in mine if run.warning), ""),
     )
 
 

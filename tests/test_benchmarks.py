@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,13 +69,14 @@ def test_remarks_name_what_is_slow_wrong_or_failed():
     runs = [
         run_of("float32", 0.1),
         run_of("keras", 0.1, low=1, values=(1.0, 3.0)),
-        run_of("ours", 0.2, low=1),
+        replace(run_of("ours", 0.2, low=1), warning="graph 'g' stays float32: why"),
         Run("mlp", "builtin", 0, failure="exit status 1: no memory"),
     ]
     text = markdown(rows_from_runs(runs), WITH_LOW_UNITS)
     assert "- MLP train: tf-amp takes 2.00 times as long" in text
     assert "- MLP train: Keras policy is off by 0.45" in text
     assert "- MLP: TensorFlow failed, exit status 1: no memory." in text
+    assert "- MLP: tf-amp warned, graph 'g' stays float32: why" in text
     assert "WRONG" in text and "| failed |" in text
 
 
