@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.grid import monotone
 from tf_amp.calibration.cases import Case, Point
 
@@ -70,32 +71,38 @@ def _rounded(seconds: float) -> float:
 
 
 def roofline_from(classes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the "roofline" entry: the best rates that the measured classes reached."""
+    """Return the "roofline" entry: the rates that the measured classes reached."""
+    matmul, addition = classes["matmul"], classes["AddV2"]
+    # Bandwidth as ops of a usual size see it.
+    usual = _nearest(addition["axes"]["elements"], 1 << 20)
     return {
-        "overhead_seconds": min(classes["AddV2"]["seconds"]["float32"]),
-        "matrix_flops": _rates(classes["matmul"], lambda point: 2.0 * math.prod(point)),
-        "vector_flops": _rates(classes["AddV2"], lambda point: point[0]),
+        "overhead_seconds": min(addition["seconds"]["float32"]),
+        "matrix_flops": {
+            dtype: max(_rates(matmul, seconds, flops=2.0))
+            for dtype, seconds in matmul["seconds"].items()
+        },
+        "vector_flops": {
+            dtype: max(_rates(addition, seconds))
+            for dtype, seconds in addition["seconds"].items()
+        },
         "bytes_per_second": {
-            dtype: rate * (12 if dtype == "float32" else 6)
-            for dtype, rate in _rates(
-                classes["AddV2"], lambda point: point[0], typical=1 << 20
-            ).items()
+            dtype: _rates(addition, seconds)[usual] * 3 * DTYPE_BYTES[dtype]
+            for dtype, seconds in addition["seconds"].items()
         },
         "slowdown": {},
     }
 
 
+def _nearest(sizes: Sequence[int], size: int) -> int:
+    return min(range(len(sizes)), key=lambda index: abs(sizes[index] - size))
+
+
 def _rates(
-    entry: Mapping[str, Any], work: Any, typical: float = math.inf
-) -> dict[str, float]:
-    points = list(product(*entry["axes"].values()))
-    return {
-        dtype: _rounded(
-            max(
-                work(point) / here
-                for point, here in zip(points, seconds, strict=True)
-                if math.isinf(typical) or point[0] in (typical, typical * 2)
-            )
-        )
-        for dtype, seconds in entry["seconds"].items()
-    }
+    entry: Mapping[str, Any], seconds: Sequence[float], flops: float = 1.0
+) -> list[float]:
+    """Return what each point of a class does per second."""
+    points = product(*entry["axes"].values())
+    return [
+        _rounded(flops * math.prod(point) / here)
+        for point, here in zip(points, seconds, strict=True)
+    ]

@@ -53,5 +53,5 @@ def points_of(case: Case) -> list[Point]:
 
 def matrix_of(point: Point) -> tuple[int, ...]:
     """Lay elements out as a matrix, as most activations are."""
-    columns = min(256, point[0])
+    columns = min(256, max(point[0] // 8, 1))
     return (point[0] // columns, columns)

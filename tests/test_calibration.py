@@ -1,0 +1,128 @@
+"""Calibration measures the classes that pricing looks up, in the time it is given."""
+
+import time
+
+import pytest
+import tensorflow as tf
+
+from grappler_pass.costs import (
+    CostModel,
+    DeviceKey,
+    DeviceProfile,
+    OpCall,
+    TensorSpec,
+    attrs_from_node_def,
+)
+from grappler_pass.costs.op_classes import axes_of
+from grappler_pass.costs.op_work import works_of
+from tf_amp import calibration
+from tf_amp.calibration.assembling import classes_from
+from tf_amp.calibration.cases import Case, points_of
+from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
+
+KEY = DeviceKey("This CPU", frozenset({"avx2"}), threads=2, onednn=True)
+TINY = Sizes(
+    elements=(1 << 10, 1 << 12, 1 << 13, 1 << 14),
+    matrix=(8, 16),
+    batch=(2,),
+    batched_matrix=(8, 16),
+    pixels=(64,),
+    channels=(16,),
+    rows=(8, 64),
+    columns=(16, 64),
+)
+CASES = {
+    f"{case.op_class} {case.label or ''}".strip(): case for case in all_cases(FINE)
+}
+
+
+def call_of(operation):
+    return OpCall(
+        operation.type,
+        attrs_from_node_def(operation.node_def),
+        tuple(map(spec_of, operation.inputs)),
+        tuple(map(spec_of, operation.outputs)),
+    )
+
+
+def spec_of(tensor):
+    shape = None if tensor.shape.rank is None else tuple(tensor.shape)
+    return TensorSpec(shape, tensor.dtype.name)
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_what_is_measured_is_what_pricing_looks_up(name):
+    case = CASES[name]
+    assert tuple(case.axes) == axes_of(case.op_class)
+    points = points_of(case)
+    for point in (points[0], points[len(points) // 2], points[-1]):
+        with tf.Graph().as_default():
+            tensors = [
+                tf.compat.v1.placeholder(tf.float32, shape)
+                for shape in case.shapes(point)
+            ]
+            call = call_of(case.build(*tensors, point=point).op)
+        found = [(work.op_class, work.point) for work in works_of(call, "float32")]
+        if call.op == "Cast":
+            assert call.outputs[0].elements == point[0]
+        else:
+            assert (case.op_class, point) in found
+
+
+def test_every_class_is_measured_once():
+    assert len(CASES) == len(all_cases(FINE)) == len(all_cases(COARSE))
+
+
+def test_a_quick_calibration_gives_a_profile_that_prices(tmp_path):
+    path = tmp_path / "cache" / "mine.json"
+    profile = calibration.calibrate(
+        2.0, path, progress=False, key=KEY, sizes=TINY, dtypes=("float32", "bfloat16")
+    )
+    assert DeviceProfile.load(path) == profile
+    assert profile.device == KEY
+    assert profile.provenance["tensorflow"] == tf.__version__
+    model = CostModel(profile)
+    a, b, c = (TensorSpec(shape, "float32") for shape in ((8, 8), (8, 16), (8, 16)))
+    price = model.price(OpCall("MatMul", {}, (a, b), (c,)), "float32")
+    assert price.source == "profile"
+    assert 1e-8 < price.seconds < 1e-2
+
+
+def test_a_calibration_keeps_to_its_time():
+    start = time.monotonic()
+    measured = calibration.measure_cases(all_cases(TINY), ("float32",), 0.0)
+    assert {key[0] for key in measured} == {"matmul", "AddV2"}
+    assert time.monotonic() - start < 30.0
+
+
+def test_what_cannot_be_written_is_a_warning(tmp_path):
+    occupied = tmp_path / "occupied"
+    occupied.write_text("")
+    profile = calibration.calibrate(
+        0.0, occupied / "mine.json", progress=False, key=KEY, sizes=TINY
+    )
+    assert profile.grid("matmul", "bfloat16") is not None
+
+
+def test_the_progress_bar_shows_and_ends(capsys):
+    calibration.calibrate(0.0, None, progress=True, key=KEY, sizes=TINY)
+    assert "calibrating" in capsys.readouterr().out
+
+
+def test_a_point_too_large_to_measure_is_extended_in_proportion():
+    case = Case(
+        "matmul",
+        {"m": (1, 2), "k": (1, 2), "n": (1,)},
+        lambda point: (point,),
+        lambda value, point: value,
+        flops=lambda point: 1e12 if point == (2, 2, 1) else 1.0,
+    )
+    measured = {
+        ("matmul", "float32", (1, 1, 1)): 1.0,
+        ("matmul", "float32", (1, 2, 1)): 2.0,
+        ("matmul", "float32", (2, 1, 1)): 2.0,
+    }
+    classes = classes_from([case], measured)
+    assert classes["matmul"]["seconds"]["float32"] == [1.0, 2.0, 2.0, 4.0]
+    del measured["matmul", "float32", (1, 2, 1)]
+    assert classes_from([case], measured) == {}

@@ -1,0 +1,287 @@
+"""Profiles load, refuse nonsense, and are chosen and kept as promised."""
+
+import json
+import logging
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grappler_pass.costs import (
+    DeviceKey,
+    DeviceProfile,
+    ProfileError,
+    calibrated_path,
+    calibrated_profile,
+    choose_profile,
+    keep_profile,
+    profile_for,
+)
+
+SHIPPED = {
+    "cpu-generic",
+    "cpu-avx512-bf16",
+    "cpu-amx-bf16",
+    "v100",
+    "t4",
+    "a100",
+    "h100",
+    "h200",
+}
+KEY = DeviceKey("Some CPU", frozenset({"avx2", "avx512_bf16"}), threads=4, onednn=True)
+
+
+def data(**changes):
+    profile = {
+        "format": 1,
+        "name": "mine",
+        "kind": "cpu",
+        "description": "a CPU",
+        "provenance": {"date": "2026-01-01", "device": "a CPU", "how": "guessed"},
+        "device": KEY.to_json(),
+        "roofline": {
+            "overhead_seconds": 1e-6,
+            "matrix_flops": {"float32": 1e11, "bfloat16": 2e11},
+            "vector_flops": {"float32": 1e10},
+            "bytes_per_second": {"float32": 1e10},
+        },
+        "classes": {
+            "Tanh": {
+                "axes": {"elements": [1, 1000]},
+                "seconds": {"float32": [1e-6, 1e-4], "bfloat16": [2e-6, 2e-4]},
+            }
+        },
+    }
+    return {**profile, **changes}
+
+
+def without(name):
+    profile = data()
+    del profile[name]
+    return profile
+
+
+def with_class(entry):
+    return data(classes={"Tanh": entry})
+
+
+def test_the_shipped_profiles_are_these():
+    assert set(DeviceProfile.names()) == SHIPPED
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_shipped_profile_loads_and_tells_where_it_comes_from(name):
+    profile = DeviceProfile.load(name)
+    assert profile.name == name
+    assert {"date", "device", "how"} <= set(profile.provenance)
+    assert profile.device is None
+    if profile.kind == "gpu":
+        assert "data sheet, not measured" in profile.provenance["how"]
+        assert profile.provenance["sources"]
+        assert not profile.grids
+
+
+def test_an_unknown_name_suggests_the_near_one():
+    with pytest.raises(ProfileError, match="did you mean 'cpu-generic'"):
+        DeviceProfile.load("cpu-genric")
+    with pytest.raises(ProfileError, match="one of a100"):
+        DeviceProfile.load("xyzzy")
+
+
+def test_a_path_that_does_not_exist_is_named(tmp_path):
+    with pytest.raises(ProfileError, match="no device profile at"):
+        DeviceProfile.load(tmp_path / "absent.json")
+
+
+def test_a_folder_is_no_profile(tmp_path):
+    with pytest.raises(ProfileError, match="cannot read"):
+        DeviceProfile.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format": 1}', "\x00\xff"])
+def test_a_garbled_file_is_refused(tmp_path, text):
+    path = tmp_path / "garbled.json"
+    path.write_text(text)
+    with pytest.raises(ProfileError):
+        DeviceProfile.load(path)
+
+
+@pytest.mark.parametrize(
+    ("profile", "message"),
+    [
+        (data(format=99), "profile format 99, expected 1"),
+        (without("roofline"), "roofline"),
+        (without("name"), "name"),
+        (data(roofline=3), "lacks or garbles"),
+        (
+            with_class({"axes": {"rows": [1]}, "seconds": {"float32": [1.0]}}),
+            r"has axes \['rows'\]",
+        ),
+        (
+            with_class({"axes": {"elements": [1, 2]}, "seconds": {"float32": [1.0]}}),
+            "holds 1 values for 2 points",
+        ),
+        (
+            with_class({"axes": {"elements": [1]}, "seconds": {"float32": [-1.0]}}),
+            "not positive",
+        ),
+        (
+            with_class(
+                {"axes": {"elements": [2, 1]}, "seconds": {"float32": [1.0, 1.0]}}
+            ),
+            "does not increase",
+        ),
+        (data(roofline={**data()["roofline"], "overhead_seconds": 0}), "overhead"),
+        (data(roofline={**data()["roofline"], "matrix_flops": {}}), "float32"),
+        (data(extends="nobody"), "unknown device profile"),
+    ],
+)
+def test_a_profile_that_makes_no_sense_is_refused(profile, message):
+    with pytest.raises(ProfileError, match=message):
+        DeviceProfile.from_json(profile)
+
+
+def test_a_profile_written_and_read_is_the_same(tmp_path):
+    profile = DeviceProfile.from_json(data())
+    path = tmp_path / "new" / "folder" / "mine.json"
+    profile.save(path)
+    assert DeviceProfile.load(path) == profile
+    assert [entry.name for entry in path.parent.iterdir()] == ["mine.json"]
+
+
+def test_a_profile_that_extends_another_takes_what_it_lacks():
+    base = DeviceProfile.load("cpu-avx512-bf16")
+    profile = DeviceProfile.from_json(
+        data(extends="cpu-avx512-bf16", scale=2.0, without=["conv."])
+    )
+    point = (1 << 20,)
+    assert profile.grid("Relu", "float32").seconds(point) == pytest.approx(
+        2 * base.grid("Relu", "float32").seconds(point)
+    )
+    assert profile.grid("Tanh", "float32").seconds((1,)) == pytest.approx(1e-6)
+    assert profile.grid("conv.forward.9.s1", "float32") is None
+
+
+# --- choosing ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "onednn", "expected"),
+    [
+        ({"avx2"}, True, "cpu-generic"),
+        ({"avx2", "avx512f"}, True, "cpu-generic"),
+        ({"avx512f", "avx512_bf16"}, True, "cpu-avx512-bf16"),
+        ({"avx512f", "avx512_bf16", "amx_bf16"}, True, "cpu-amx-bf16"),
+        ({"avx512f", "avx512_bf16", "amx_bf16"}, False, "cpu-generic"),
+        (set(), False, "cpu-generic"),
+    ],
+)
+def test_a_cpu_is_chosen_by_its_flags_and_onednn(flags, onednn, expected):
+    assert choose_profile(frozenset(flags), onednn) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpu", "capability", "expected"),
+    [
+        ("Tesla P100", (6, 0), "cpu-generic"),
+        ("Tesla V100-SXM2-16GB", (7, 0), "v100"),
+        ("Tesla T4", (7, 5), "t4"),
+        ("NVIDIA A100-SXM4-80GB", (8, 0), "a100"),
+        ("NVIDIA L4", (8, 9), "a100"),
+        ("NVIDIA H100 80GB HBM3", (9, 0), "h100"),
+        ("NVIDIA H200", (9, 0), "h200"),
+        ("NVIDIA B200", (10, 0), "h100"),
+    ],
+)
+def test_a_gpu_is_chosen_by_its_capability(gpu, capability, expected):
+    assert choose_profile(frozenset(), True, gpu, capability) == expected
+
+
+@given(st.frozensets(st.text()), st.booleans(), st.none() | st.text(), st.none())
+def test_whatever_the_device_there_is_a_profile(flags, onednn, gpu, capability):
+    assert choose_profile(flags, onednn, gpu, capability) in SHIPPED
+
+
+def test_a_measured_profile_wins_on_the_device_it_was_measured_on(tmp_path):
+    profile = DeviceProfile.from_json(data())
+    keep_profile(profile, calibrated_path(tmp_path, KEY))
+    assert profile_for(None, KEY, tmp_path) == profile
+    assert profile_for("t4", KEY, tmp_path).name == "t4"
+    assert profile_for(None, KEY, tmp_path, "Tesla T4", (7, 5)).name == "t4"
+    assert profile_for(None, KEY, None).name == "cpu-avx512-bf16"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        DeviceKey("Other CPU", KEY.flags, 4, True),
+        DeviceKey(KEY.model, frozenset({"avx2"}), 4, True),
+        DeviceKey(KEY.model, KEY.flags, 2, True),
+        DeviceKey(KEY.model, KEY.flags, 4, False),
+    ],
+)
+def test_a_measured_profile_serves_no_other_device(tmp_path, other):
+    keep_profile(DeviceProfile.from_json(data()), calibrated_path(tmp_path, KEY))
+    assert calibrated_profile(tmp_path, other) is None
+
+
+def test_a_profile_moved_from_another_device_is_not_believed(tmp_path):
+    other = DeviceKey("Other CPU", KEY.flags, 4, True)
+    keep_profile(DeviceProfile.from_json(data()), calibrated_path(tmp_path, other))
+    assert calibrated_profile(tmp_path, other) is None
+
+
+# --- the cache folder ----------------------------------------------------------------
+
+
+def test_a_broken_file_is_set_aside_with_a_warning(tmp_path, caplog):
+    path = calibrated_path(tmp_path, KEY)
+    path.parent.mkdir(parents=True)
+    path.write_text("{ broken")
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        assert profile_for(None, KEY, tmp_path).name == "cpu-avx512-bf16"
+    assert "broken device profile" in caplog.text
+    assert not path.exists()
+    assert path.with_suffix(".broken").read_text() == "{ broken"
+    keep_profile(DeviceProfile.from_json(data()), path)
+    assert profile_for(None, KEY, tmp_path).name == "mine"
+
+
+def test_a_cache_folder_that_cannot_be_made_is_a_warning(tmp_path, caplog):
+    occupied = tmp_path / "occupied"
+    occupied.write_text("a file where the folder should be")
+    path = calibrated_path(occupied, KEY)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        assert keep_profile(DeviceProfile.from_json(data()), path) is None
+    assert "was not kept" in caplog.text
+    assert calibrated_profile(occupied, KEY) is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_cache_folder_is_a_warning(tmp_path, caplog):
+    tmp_path.chmod(0o500)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        kept = keep_profile(
+            DeviceProfile.from_json(data()), calibrated_path(tmp_path, KEY)
+        )
+    tmp_path.chmod(0o700)
+    assert kept is None
+    assert "was not kept" in caplog.text
+
+
+def test_a_full_disk_keeps_the_old_profile_and_leaves_no_draft(
+    tmp_path, caplog, monkeypatch
+):
+    path = calibrated_path(tmp_path, KEY)
+    keep_profile(DeviceProfile.from_json(data(name="old")), path)
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        assert keep_profile(DeviceProfile.from_json(data()), path) is None
+    assert "No space left" in caplog.text
+    assert json.loads(path.read_text())["name"] == "old"
+    assert list(path.parent.iterdir()) == [path]
