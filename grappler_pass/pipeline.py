@@ -8,9 +8,11 @@ filled in; the observer sees every draft with the seconds its stage took.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -295,12 +297,29 @@ def _run(
     draft: Draft,
     observer: Observer | None,
 ) -> Draft:
-    for name, stage in stages:
-        begin = time.perf_counter()
-        try:
-            draft = stage(draft)
-        except Exception as error:
-            raise StageError(name, error) from error
-        if observer is not None:
-            observer(name, draft, time.perf_counter() - begin)
+    with _garbage_collection_paused():
+        for name, stage in stages:
+            begin = time.perf_counter()
+            try:
+                draft = stage(draft)
+            except Exception as error:
+                raise StageError(name, error) from error
+            if observer is not None:
+                observer(name, draft, time.perf_counter() - begin)
     return draft
+
+
+@contextlib.contextmanager
+def _garbage_collection_paused() -> Iterator[None]:
+    """Allocate without the collector walking all of TensorFlow's objects again.
+
+    The stages make many small objects and no cycles; collections in between are more
+    than half of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
