@@ -28,7 +28,7 @@ DTYPES = {1.0: "bfloat16", 1 + 2**-9: "float16", VALUE: "float32"}
 X, EYE = tf.eye(8) * VALUE, tf.eye(8)
 
 def product():
-    return tf.function(lambda x, y: tf.math.tanh(x @ y) * 0.0 + x @ y)
+    return tf.function(lambda x, y: tf.nn.relu(x @ y))
 
 def dtype_of(fn):
     return DTYPES[float(fn(X, EYE)[0, 0])]

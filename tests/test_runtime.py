@@ -58,7 +58,7 @@ def test_a_session_takes_the_settings_in_force_when_it_is_made():
             with graph.as_default():
                 a = tf.compat.v1.placeholder(tf.float32, [8, 8], "a")
                 b = tf.compat.v1.placeholder(tf.float32, [8, 8], "b")
-                tf.tanh(a @ b, name="t") * 0.0 + tf.matmul(a, b, name="c")
+                tf.nn.relu(tf.nn.relu(a @ b))
             return graph
 
         import numpy as np
@@ -93,7 +93,7 @@ def test_fit_and_a_restored_model_are_rewritten_and_datasets_are_not(tmp_path):
         class Product(tf.Module):
             @tf.function(input_signature=[tf.TensorSpec([8, 8])] * 2)
             def __call__(self, x, y):
-                return tf.math.tanh(x @ y) * 0.0 + x @ y
+                return tf.nn.relu(x @ y)
 
         tf_amp.disable()
         tf.saved_model.save(Product(), {str(tmp_path)!r})
@@ -200,7 +200,7 @@ def test_explaining_neither_runs_nor_needs_enabling():
         traced(X, EYE)
         ran = tf_amp.plans()[-1]
         ours = lambda plan: {
-            (d.slot, d.dtype) for d in plan.decisions if d.op in ("MatMul", "Tanh")
+            (d.slot, d.dtype) for d in plan.decisions if d.op in ("MatMul", "Relu")
         }
         print(explained.low_dtype, ours(explained) == ours(ran), len(ours(ran)))
 
