@@ -11,12 +11,11 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass import plugin
 from grappler_pass.graph import Item
 from grappler_pass.pipeline import Settings, optimize
-from tests.equivalence import Baseline
+from tests.equivalence import Baseline, Results
 from tests.programs import Program, run_with_grappler
 from tests.random_graphs import random_graph
 from tests.rewriters import settings_of
 from tests.soundness import assert_sound
-from tests.tolerance import EPSILON, compare, depth_of
 
 LEVELS = ("O1", "O2", "O3")
 LOW_DTYPES = ("bfloat16", "float16")
@@ -77,22 +76,19 @@ def _check_plugin(baseline: Baseline, low_dtype: str, seed: int) -> list[str]:
     """Run the program in a Session that optimizes, with the pass in it."""
     level = LEVELS[seed // PLUGIN_EVERY % len(LEVELS)]
     settings = settings_of(low_dtype, level, seed=seed, margin=-1e9)
-    program = dataclasses.replace(baseline.captured, graph_def=baseline.original)
+
+    def run_after(program: Program) -> Results:
+        given = dataclasses.replace(program, graph_def=baseline.original)
+        return run_in_grappler(given, settings)
+
     try:
-        after = run_in_grappler(program, settings)
-        comparison = compare(
-            after,
-            baseline.results,
-            baseline.controls_of(low_dtype),
-            epsilon=EPSILON[low_dtype],
-            depth=depth_of(baseline.captured.graph_def),
-        )
+        comparison = baseline.judge(run_after, low_dtype)
     except Exception as error:
         return [f"{low_dtype} {level} in Grappler: {_one_line(error)}"]
     return [] if comparison.ok else [f"{low_dtype} {level} in Grappler: {comparison}"]
 
 
-def run_in_grappler(program: Program, settings: Settings) -> list[object]:
+def run_in_grappler(program: Program, settings: Settings) -> Results:
     """Run in a Session with the plugin; raise what fails in the pass."""
     errors: list[BaseException] = []
     with grappler_plugin(settings, errors):

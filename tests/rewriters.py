@@ -41,13 +41,9 @@ def settings_of(
     low_dtype: str, level: str, *, seed: int = 0, **fields: object
 ) -> Settings:
     """Return settings with arbitrary prices; further fields as in `Settings`."""
-    return Settings(
-        low_dtype=low_dtype,
-        lists=OpLists.for_dtype(low_dtype),
-        models={"CPU": ArbitraryPrices(seed)},
-        opt_level=level,
-        **fields,
-    )
+    given = {"models": {"CPU": ArbitraryPrices(seed)}, **fields}
+    lists = OpLists.for_dtype(low_dtype)
+    return Settings(low_dtype=low_dtype, lists=lists, opt_level=level, **given)
 
 
 def rewritten_by(graph_def: GraphDef, item: Item, settings: Settings) -> Rewrite:
