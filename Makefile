@@ -8,6 +8,9 @@ N ?= 2000
 SOURCES := pyproject.toml setup.py $(wildcard tf_amp/_autostart_*.py) \
 	grappler_pass/shim.c
 
+# The release of Keras 2 that belongs to the TensorFlow in .venv, such as 2.21.0.
+TF_VERSION = $(BIN)/pip show tensorflow-cpu | sed -n 's/^Version: \([0-9]*\.[0-9]*\).*/\1.0/p'
+
 .PHONY: demo test lint bench fuzz clean
 .DEFAULT_GOAL := test
 
@@ -33,11 +36,12 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info grappler_pass/_shim_*.so
 
 $(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,demo]'
+	$(BIN)/python -m pip install --editable '.[cpu,demo]'
 	touch $@
 
 $(VENV)/.installed-test: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --quiet --editable '.[cpu,demo,test]'
+	$(BIN)/python -m pip install --editable '.[cpu,demo,test]'
+	$(BIN)/python -m pip install --no-deps "tf_keras~=$$($(TF_VERSION))"
 	touch $@
 
 $(BIN)/python:

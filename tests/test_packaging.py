@@ -69,7 +69,6 @@ def test_the_wheel_is_for_any_python_and_holds_all_it_needs() -> None:
             {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"},
             "mixed",
         ),
-        (["train.py"], {"TF_ENABLE_AUTO_MIXED_PRECISION": "0"}, "float32"),
     ],
 )
 def test_a_script_elsewhere_runs_in_mixed_precision_when_told(
@@ -104,7 +103,9 @@ def test_a_target_folder_does_not_start_by_itself(tmp_path: pathlib.Path) -> Non
 def test_a_user_installation_starts_and_uninstalling_removes_it(
     tmp_path: pathlib.Path,
 ) -> None:
-    environment = Environment(tmp_path / "venv", with_user_site=True)
+    environment = Environment(
+        tmp_path / "venv", with_tensorflow=False, with_user_site=True
+    )
     # Within the environment, since pip will not uninstall what lies outside of it.
     base = {"PYTHONUSERBASE": str(environment.folder / "user")}
     install = ("install", "--user", "--no-deps", "--no-index")
