@@ -27,6 +27,7 @@ lint: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.pass_time
 
 # Random graphs run before and after the pass: make fuzz N=20000
 fuzz: $(VENV)/.installed-test
