@@ -14,7 +14,7 @@ from __future__ import annotations
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.graph import GraphView
-from grappler_pass.op_traits import is_comparison, is_random, is_trigonometric
+from grappler_pass.op_traits import is_random, is_trigonometric, magnifies_rounding
 from grappler_pass.reachability import UNREACHED, spread
 from grappler_pass.slot_edges import SlotEdges
 from grappler_pass.type_slots import FLOAT32, SlotTable
@@ -38,25 +38,25 @@ def exact_slots(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[int
     """Return for every slot the slot that asks it to stay exact, or UNREACHED.
 
     Three things ask: a cast to integers, of all that it is computed from, back to allow
-    ops; a comparison or a trigonometric function, of those operands that hold exact
-    values.
+    ops; a comparison, a rounding, a logarithm or a trigonometric function, of those
+    operands that hold exact values.
     """
     exact = _exact_values(view, slots, edges)
     starts = _Starts(view, slots, exact)
-    if not (starts.to_integer or starts.compared or starts.angles):
+    if not (starts.to_integer or starts.magnified or starts.angles):
         return [UNREACHED] * len(slots.slots)
     is_exact = [origin != UNREACHED for origin in exact]
     plain = [not allow for allow in edges.allow]
     either = [a or b for a, b in zip(plain, is_exact, strict=True)]
     both = [a and b for a, b in zip(plain, is_exact, strict=True)]
     reached = spread(starts.to_integer, edges.sources, either, plain)
-    compared = spread(starts.compared, edges.sources, both)
+    magnified = spread(starts.magnified, edges.sources, both)
     numeric = edges.infer_or_clear
     enters = [a or b for a, b in zip(numeric, edges.allow, strict=True)]
     angles = spread(starts.angles, edges.sources, enters, numeric)
     for slot, holds_exact in enumerate(is_exact):
-        if reached[slot] == UNREACHED and compared[slot] != UNREACHED:
-            reached[slot] = compared[slot]
+        if reached[slot] == UNREACHED and magnified[slot] != UNREACHED:
+            reached[slot] = magnified[slot]
         if reached[slot] == UNREACHED and holds_exact and angles[slot] != UNREACHED:
             reached[slot] = angles[slot]
     return reached
@@ -81,7 +81,7 @@ class _Starts:
 
     def __init__(self, view: GraphView, slots: SlotTable, exact: list[int]) -> None:
         self.to_integer: list[int] = []
-        self.compared: list[int] = []
+        self.magnified: list[int] = []
         self.angles: list[int] = []
         for node in view.nodes:
             own = slots.slots_of[node.index]
@@ -90,7 +90,7 @@ class _Starts:
             if node.op == "Cast":
                 if slots.output_dtype(node.index, 0) in _INTEGERS:
                     self.to_integer.append(own[0])
-            elif is_comparison(node.op) and exact[own[0]] != UNREACHED:
-                self.compared.append(own[0])
+            elif magnifies_rounding(node.op) and exact[own[0]] != UNREACHED:
+                self.magnified.append(own[0])
             elif is_trigonometric(node.op):
                 self.angles.append(own[0])

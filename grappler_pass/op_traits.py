@@ -23,6 +23,8 @@ _TRIGONOMETRIC = frozenset({"Sin", "Cos", "Tan"})
 _COMPARISONS = frozenset(
     {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"}
 )
+_ROUNDINGS = frozenset({"Ceil", "Floor", "Rint", "Round"})
+_LOGARITHMS = frozenset({"Log", "Log1p"})
 _INPUT = "an input of the graph"
 _RESULT = "a result of the graph"
 _CONSTANT = "a constant; 16-bit readers get a copy made beforehand"
@@ -96,6 +98,15 @@ def is_random(op: str) -> bool:
 def is_comparison(op: str) -> bool:
     """Tell whether `op` compares two tensors element by element."""
     return op in _COMPARISONS
+
+
+def magnifies_rounding(op: str) -> bool:
+    """Tell whether rounding a whole number or a draw can make another outcome of it.
+
+    A uniform draw just below 1 rounds to 1: a comparison falls out differently, a floor
+    is 1, the logarithm of its logarithm is infinite.
+    """
+    return op in _COMPARISONS or op in _ROUNDINGS or op in _LOGARITHMS
 
 
 def is_trigonometric(op: str) -> bool:

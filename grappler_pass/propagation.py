@@ -91,6 +91,7 @@ def constrain(
     _refuse_tied(case, ties, refused)
     if case.uses_lists:
         _refuse_unreached(case, refused)
+        _refuse_tied(case, ties, refused)
     return _constraints(case, ties, refused)
 
 
