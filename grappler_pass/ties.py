@@ -1,8 +1,10 @@
-"""Slots that must share a color: loop variables, lists of tensors, products.
+"""Slots that must share a color: loop variables, lists, products, selections.
 
 A loop variable's Enter, Merge, Switch, NextIteration and Exit pass one value around. A
 list's elements have one type, which its maker and all its readers and writers state.
-A product's operands have one type even where its OpDef would let them differ.
+A product's operands have one type even where its OpDef would let them differ. What
+is compared with a selected element of itself is rounded as that element is
+(`selections`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from grappler_pass.graph import (
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW
 from grappler_pass.reachability import Groups
+from grappler_pass.selections import selection_ties
 from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 
 _LOOP_SOURCES = ENTER_OPS | NEXT_ITERATION_OPS
@@ -62,6 +65,7 @@ def all_ties(
       node where it escapes.
     """
     pairs, escapes = list_ties(view, slots)
+    pairs += selection_ties(view, slots, tied_groups(pairs, slots))
     pairs += loop_ties(view, slots)
     pairs += product_ties(view, slots, lists)
     return tied_groups(pairs, slots), escapes

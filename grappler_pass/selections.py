@@ -1,0 +1,119 @@
+"""Comparisons of a tensor with what was selected from it: one rounding for both.
+
+The gradient of a maximum asks which elements equal it. A maximum rounded to 16 bits
+equals none of its float32 operands, and the gradient becomes 0 / 0. Where both sides
+are rounded they agree again, since rounding keeps order; so the comparison, the
+selection, and what lies between them get one color.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from grappler_pass.graph import GraphView, Port
+from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
+
+# Ops whose first two operands are compared with each other.
+_COMPARISONS = frozenset(
+    """Equal NotEqual Greater GreaterEqual Less LessEqual MaxPoolGrad MaxPoolGradV2
+    MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGrad MaxPool3DGradGrad""".split()
+)
+# Ops whose results are elements of their operands, bit by bit.
+_SELECTIONS = frozenset(
+    """Max Min Maximum Minimum SegmentMax SegmentMin UnsortedSegmentMax
+    UnsortedSegmentMin TopK TopKV2 NthElement MaxPool MaxPoolV2 MaxPool3D""".split()
+)
+# Ops that keep every bit, but for a sign.
+_MOVEMENTS = frozenset(
+    """BroadcastTo Enter EnsureShape Exit ExpandDims Gather GatherNd GatherV2 Identity
+    Merge Neg NextIteration Reshape ReverseV2 Slice Squeeze StopGradient StridedSlice
+    Switch Tile Transpose""".split()
+)
+
+
+def selection_ties(
+    view: GraphView, slots: SlotTable, lists: Sequence[Sequence[int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield pairs of slots that a comparison with a selected value ties.
+
+    Args:
+      view: the graph.
+      slots: of `view`.
+      lists: the slots of each tensor list; what a list returns was put into it.
+    """
+    if not any(node.op in _SELECTIONS for node in view.nodes):
+        return
+    walk = _Walk(view, slots, lists)
+    for node in view.nodes:
+        if node.op not in _COMPARISONS:
+            continue
+        own = slots.input_slot(node.index, 0)
+        if own == NO_SLOT or slots.dtypes[own] != FLOAT32:
+            continue
+        for slot in walk.slots_behind(node.inputs[:2]):
+            yield own, slot
+
+
+class _Walk:
+    """Walks back from a comparison to what was selected, through movement and lists."""
+
+    def __init__(
+        self, view: GraphView, slots: SlotTable, lists: Sequence[Sequence[int]]
+    ) -> None:
+        self._view = view
+        self._slots = slots
+        self._list_of: Mapping[int, Sequence[int]] = {
+            slot: members for members in lists for slot in members
+        }
+
+    def slots_behind(self, operands: Sequence[Port]) -> list[int]:
+        """Return the slots on the way to a selection, it included; none if none."""
+        ports = self._ports_behind(operands, frozenset())
+        selected = [p for p in ports if self._view.nodes[p.node].op in _SELECTIONS]
+        if not selected:
+            return []
+        # What the selection reads is where both sides begin.
+        begin = frozenset(
+            port for p in selected for port in self._view.nodes[p.node].inputs
+        )
+        on_the_way = self._ports_behind(operands, begin)
+        return [self._slots.output_slot(*port) for port in on_the_way]
+
+    def _ports_behind(
+        self, operands: Sequence[Port], begin: frozenset[Port]
+    ) -> list[Port]:
+        """Return ports that carry values of the comparison's operands unchanged."""
+        found = dict.fromkeys(p for p in operands if p not in begin)
+        waiting = list(found)
+        kept: list[Port] = []
+        while waiting:
+            port = waiting.pop()
+            sources = self._sources(port)
+            if sources or self._view.nodes[port.node].op in _SELECTIONS:
+                kept.append(port)
+            for source in sources:
+                if source not in found and source not in begin:
+                    found[source] = None
+                    waiting.append(source)
+        return kept
+
+    def _sources(self, port: Port) -> list[Port]:
+        """Return the float32 tensors whose values `port` passes on."""
+        node = self._view.nodes[port.node]
+        if node.op in _MOVEMENTS:
+            return self._float32(node.inputs)
+        slot = self._slots.output_slot(*port)
+        nodes = {self._slots.node_of[s] for s in self._list_of.get(slot, ())}
+        return [
+            source
+            for i in sorted(nodes)
+            for source in self._float32(self._view.nodes[i].inputs)
+        ]
+
+    def _float32(self, ports: Sequence[Port]) -> list[Port]:
+        return [
+            port
+            for port in ports
+            if self._slots.output_dtype(*port) == FLOAT32
+            and self._slots.output_slot(*port) != NO_SLOT
+        ]

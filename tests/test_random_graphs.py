@@ -1,0 +1,114 @@
+"""A few dozen seeds of the fuzzer, and that it would notice a wrong rewriting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.graph import Item
+from tests.equivalence import Baseline
+from tests.fuzz_check import check_seed
+from tests.random_graphs import random_graph
+from tests.sketch import sketch
+from tests.soundness import FLOAT32, assert_sound, assert_valid
+
+
+@settings(
+    max_examples=24,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+@given(st.integers(0, 2**31))
+def test_random_programs_agree_before_and_after(seed: int) -> None:
+    outcome = check_seed(seed)
+    assert outcome.failures == ()
+
+
+def test_a_seed_names_one_program() -> None:
+    for seed in range(4):
+        first, second = random_graph(seed), random_graph(seed)
+        assert [(n.name, n.op) for n in first.graph_def.node] == [
+            (n.name, n.op) for n in second.graph_def.node
+        ]
+        assert first.fetches == second.fetches
+
+
+def product_program() -> Baseline:
+    with sketch() as s:
+        y = tf.tanh(tf.matmul(s.feed(4, 8), s.weight(8, 8), name="product"))
+        program = s.program(tf.identity(y, name="fetch"))
+    return Baseline.from_program(program, capture=False)
+
+
+def test_the_error_model_notices_a_wrong_operand() -> None:
+    baseline = product_program()
+    wrong = GraphDef()
+    wrong.CopyFrom(baseline.captured.graph_def)
+    product = next(node for node in wrong.node if node.name == "product")
+    product.attr["transpose_b"].b = True
+    assert not baseline.compare(wrong, "bfloat16").ok
+    assert baseline.compare(baseline.captured.graph_def, "bfloat16").ok
+
+
+def test_the_error_model_notices_results_that_are_off_by_five_percent() -> None:
+    baseline = product_program()
+    results = [np.asarray(r) * np.float32(1.05) for r in baseline.results]
+    assert not baseline.judge(lambda _: results, "bfloat16").ok
+
+
+def without_node(graph_def: GraphDef, name: str) -> GraphDef:
+    kept = GraphDef()
+    kept.CopyFrom(graph_def)
+    del kept.node[:]
+    kept.node.extend(node for node in graph_def.node if node.name != name)
+    return kept
+
+
+def retyped(graph_def: GraphDef, name: str) -> GraphDef:
+    copy = GraphDef()
+    copy.CopyFrom(graph_def)
+    for node in copy.node:
+        if node.name == name:
+            node.attr["T"].type = tf.bfloat16.as_datatype_enum
+    return copy
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda g: without_node(g, "product"),
+        lambda g: retyped(g, "product"),
+        lambda g: retyped(g, "fetch"),
+        lambda g: g.node.add(name="product") and g,
+    ],
+)
+def test_soundness_notices_damage(damage: object) -> None:
+    program = product_program().captured
+    assert_valid(program.graph_def)
+
+    def rewrite(graph_def: GraphDef) -> GraphDef:
+        copy = GraphDef()
+        copy.CopyFrom(graph_def)
+        return damage(copy)
+
+    with pytest.raises((AssertionError, KeyError)):
+        assert_sound(program.graph_def, rewrite, program.item)
+
+
+def test_soundness_notices_a_second_run_that_adds_a_node() -> None:
+    program = product_program().captured
+
+    def rewrite(graph_def: GraphDef) -> GraphDef:
+        copy = GraphDef()
+        copy.CopyFrom(graph_def)
+        node = copy.node.add(name=f"added{len(copy.node)}", op="Const")
+        node.attr["dtype"].type = FLOAT32
+        return copy
+
+    with pytest.raises(AssertionError, match="a second run added"):
+        assert_sound(program.graph_def, rewrite, Item(fetch=("fetch",)))
