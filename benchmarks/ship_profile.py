@@ -23,7 +23,6 @@ from tf_amp.calibration.layout import all_cases
 from tf_amp.calibration.timing import Turns
 from tf_amp.devices import cpu_key
 
-_TURNS = Turns(seconds=0.012, least=4)
 _FOLDER = Path("grappler_pass/costs/profiles")
 
 
@@ -45,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--turn", type=float, default=0.1, help="seconds per point")
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--dtypes", default="float32,bfloat16,float16")
     parser.add_argument("--classes", default="", help="prefixes, all by default")
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prefixes = tuple(filter(None, options.classes.split(","))) or ("",)
     chosen = [case for case in cases if case.op_class.startswith(prefixes)]
     dtypes = options.dtypes.split(",")
+    turns = Turns(options.turn, least=4)
     measured = read_raw(options.raw)
     start = time.perf_counter()
     for case in itertools.cycle(chosen):
@@ -62,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             break
         print(f"{elapsed:7.1f} s  {case.op_class}", flush=True)
         for point in points_of(case):
-            measure_into(measured, case, point, dtypes, _TURNS)
+            measure_into(measured, case, point, dtypes, turns)
         write_raw(options.raw, measured)
     key = cpu_key()
     classes = classes_from(cases, measured)

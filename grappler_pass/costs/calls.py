@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 UNKNOWN_BATCH = 32
 UNKNOWN_DIMENSION = 128
@@ -66,13 +66,16 @@ class TensorSpec:
     @property
     def dims(self) -> tuple[int, ...]:
         """Return the shape with each unknown replaced by its guess."""
-        if self.shape is None:
+        shape = self.shape
+        if shape is None:
             return UNKNOWN_SHAPE
+        if None not in shape and -1 not in shape:
+            return cast("tuple[int, ...]", shape)
         return tuple(
             (UNKNOWN_DIMENSION if axis else UNKNOWN_BATCH)
             if size is None or size < 0
             else size
-            for axis, size in enumerate(self.shape)
+            for axis, size in enumerate(shape)
         )
 
     @property

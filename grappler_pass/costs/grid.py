@@ -32,8 +32,8 @@ class Grid:
     def from_seconds(
         cls, axes: Sequence[Sequence[float]], seconds: Sequence[float]
     ) -> Grid:
-        """Build a grid; seconds that fall as a size grows are lifted (noise)."""
-        lifted = monotone([len(axis) for axis in axes], seconds)
+        """Build a grid; seconds that fall as a size grows are mended (noise)."""
+        mended = monotone([len(axis) for axis in axes], seconds)
         sizes = tuple(tuple(float(size) for size in axis) for axis in axes)
         strides = tuple(
             math.prod(len(axis) for axis in axes[index + 1 :])
@@ -42,7 +42,7 @@ class Grid:
         return cls(
             axes=sizes,
             log_axes=tuple(tuple(map(math.log, axis)) for axis in sizes),
-            log_seconds=tuple(map(math.log, lifted)),
+            log_seconds=tuple(map(math.log, mended)),
             strides=strides,
         )
 
@@ -83,11 +83,16 @@ class Grid:
 
 
 def monotone(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:
-    """Return ``seconds`` lifted so that they never fall along an axis."""
-    lifted = list(seconds)
+    """Return ``seconds`` lowered so that they never fall along an axis.
+
+    What disturbs a measurement adds to it, so that of two values in the wrong order the
+    larger is the false one.
+    """
+    lowered = list(seconds)
     strides = [math.prod(lengths[index + 1 :]) for index in range(len(lengths))]
-    for at, index in enumerate(product(*map(range, lengths))):
-        for axis, position in enumerate(index):
-            if position:
-                lifted[at] = max(lifted[at], lifted[at - strides[axis]])
-    return lifted
+    places = list(enumerate(product(*map(range, lengths))))
+    for at, index in reversed(places):
+        for position, length, stride in zip(index, lengths, strides, strict=True):
+            if position + 1 < length:
+                lowered[at] = min(lowered[at], lowered[at + stride])
+    return lowered

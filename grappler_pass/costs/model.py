@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from grappler_pass.costs.calls import DTYPE_BYTES, PRICED_ATTRS, OpCall, Price
 from grappler_pass.costs.device_profile import DeviceProfile
-from grappler_pass.costs.op_work import Work, works_of
+from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.work import Work
 
 
 class CostModel:

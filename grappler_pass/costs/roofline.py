@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grappler_pass.costs.op_classes import MATRIX_PREFIXES
-from grappler_pass.costs.op_work import Work
+from grappler_pass.costs.work import Work
 
 
 @dataclass(frozen=True, slots=True)

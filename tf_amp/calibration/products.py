@@ -146,13 +146,16 @@ def _depthwise_case(direction: str, area: int, stride: int, sizes: Sizes) -> Cas
     )
 
 
+# What is measured is a difference: few sizes, far apart.
+_FUSED_ELEMENTS = (1 << 12, 1 << 14, 1 << 19, 1 << 21)
 _FUSED = "Relu Relu6 Elu LeakyRelu Tanh Sigmoid GeluExact GeluApproximate".split()
 
 
 def fused(sizes: Sizes) -> list[Case]:
     """Measure what a fused product takes longer than the plain one."""
-    depth = 64
-    axes = {"elements": tuple(size for size in sizes.elements if size >= 1 << 12)}
+    depth = 16
+    few = tuple(size for size in sizes.elements if size in _FUSED_ELEMENTS)
+    axes = {"elements": few or sizes.elements}
 
     def shapes(point: Point) -> Shapes:
         rows, columns = matrix_of(point)

@@ -1,0 +1,194 @@
+"""Work of matrix products and convolutions, alone and fused with what follows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from grappler_pass.costs import op_classes
+from grappler_pass.costs.calls import OpCall, TensorSpec
+from grappler_pass.costs.work import (
+    Dims,
+    Work,
+    by_elements,
+    by_rows,
+    bytes_of,
+    channel_axis,
+    dims_of,
+    elementwise,
+    integers,
+    text,
+    texts,
+)
+
+# No 16-bit kernel is registered for these: there, they run as their parts.
+SPLIT_IN_BFLOAT16 = frozenset({"_FusedConv2D", "_FusedConv3D"})
+_HIDDEN = "ABCDEFGH"
+
+
+def matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return the product and its epilogues."""
+    left, right = dims_of(call.inputs[0], 2), dims_of(call.inputs[1], 2)
+    m, k = left[::-1] if call.attrs.get("transpose_a") else left
+    n = right[0] if call.attrs.get("transpose_b") else right[1]
+    product = Work("matmul", (m, k, n), 2.0 * m * k * n, bytes_of(call, dtype))
+    return (product, *fused_epilogues(call, dtype))
+
+
+def batch_matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return the product of a batch; a batch of one is a plain product."""
+    left, right = call.inputs[0].dims, call.inputs[1].dims
+    m, k = left[-2:][::-1] if call.attrs.get("adj_x") else left[-2:]
+    n = right[-2] if call.attrs.get("adj_y") else right[-1]
+    batch = max(math.prod(left[:-2]), math.prod(right[:-2]))
+    moved = bytes_of(call, dtype)
+    if batch == 1:
+        product = Work("matmul", (m, k, n), 2.0 * m * k * n, moved)
+    else:
+        point = (batch, m, k, n)
+        product = Work("batch_matmul", point, 2.0 * math.prod(point), moved)
+    return (product, *fused_epilogues(call, dtype))
+
+
+def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Price a product of two as TensorFlow runs it: transposes and a batched matmul."""
+    if len(call.inputs) != 2:
+        return by_elements("Transpose", call, dtype)
+    sources, target = text(call.attrs.get("equation")).replace(" ", "").split("->")
+    left, right = (
+        _spelled_out(term, spec)
+        for term, spec in zip(sources.split(","), call.inputs, strict=True)
+    )
+    target = _spelled_out(target, call.outputs[0])
+    size = dict(zip(left, dims_of(call.inputs[0], len(left)), strict=True))
+    size.update(zip(right, dims_of(call.inputs[1], len(right)), strict=True))
+
+    def count(letters: Iterable[str]) -> int:
+        return math.prod(size[letter] for letter in letters)
+
+    shared = set(left) & set(right)
+    batch = [letter for letter in left if letter in shared and letter in target]
+    summed = [letter for letter in left if letter in shared and letter not in target]
+    rows = [letter for letter in left if letter not in shared]
+    columns = [letter for letter in right if letter not in shared]
+    m, k, n, b = count(rows), count(summed), count(columns), count(batch)
+    moved = bytes_of(call, dtype)
+    flops = 2.0 * m * k * n * b
+    if b == 1:
+        product = Work("matmul", (m, k, n), flops, moved)
+    else:
+        product = Work("batch_matmul", (b, m, k, n), flops, moved)
+    natural = (
+        (left, (batch + rows + summed, batch + summed + rows)),
+        (right, (batch + columns + summed, batch + summed + columns)),
+        (target, (batch + rows + columns, batch + columns + rows)),
+    )
+    moves = tuple(
+        elementwise("Transpose", count(letters), dtype)
+        for letters, orders in natural
+        if list(letters) not in orders
+    )
+    return (product, *moves)
+
+
+def _spelled_out(term: str, spec: TensorSpec) -> str:
+    """Return the letters of an einsum's term, with capitals for "..."."""
+    hidden = len(spec.dims) - (len(term) - len("..."))
+    return term.replace("...", _HIDDEN[len(_HIDDEN) - hidden :] if hidden else "")
+
+
+def _stride(call: OpCall) -> int:
+    return max(integers(call.attrs.get("strides")), default=1)
+
+
+def _measured_kernel(
+    area: int, stride: int, kernels: dict[int, Dims]
+) -> tuple[int, int]:
+    nearest = max((known for known in kernels if known <= area), default=min(kernels))
+    strides = kernels[nearest]
+    return nearest, max((s for s in strides if s <= stride), default=min(strides))
+
+
+def _convolution_tensors(
+    call: OpCall, direction: str
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Return the specs of image, filter and result, whichever of them is computed."""
+    output = call.outputs[0]
+    if direction == "forward":
+        return call.inputs[0], call.inputs[1], output
+    if direction == "input_gradient":
+        return output, call.inputs[1], call.inputs[2]
+    return call.inputs[0], output, call.inputs[2]
+
+
+def convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return a convolution, or either of its gradients, and its epilogues."""
+    direction = op_classes.CONVOLUTIONS[call.op]
+    _, kernel, result = _convolution_tensors(call, direction)
+    *window, channels, filters = kernel.dims
+    pixels = result.elements // max(filters, 1)
+    area = math.prod(window)
+    nearest, stride = _measured_kernel(area, _stride(call), op_classes.CONV_KERNELS)
+    product = Work(
+        f"conv.{direction}.{nearest}.s{stride}",
+        (pixels, channels, filters),
+        2.0 * pixels * area * channels * filters,
+        bytes_of(call, dtype),
+        scale=area / nearest,
+    )
+    return (product, *fused_epilogues(call, dtype))
+
+
+def depthwise(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return a depthwise convolution, or either of its gradients."""
+    direction = op_classes.DEPTHWISE[call.op]
+    _, kernel, result = _convolution_tensors(call, direction)
+    height, width, channels, multiplier = dims_of(kernel, 4)
+    area = height * width
+    nearest, stride = _measured_kernel(
+        area, _stride(call), op_classes.DEPTHWISE_KERNELS
+    )
+    filters = channels * multiplier
+    product = Work(
+        f"depthwise.{direction}.{nearest}.s{stride}",
+        (result.elements // max(filters, 1), filters),
+        2.0 * result.elements * area,
+        bytes_of(call, dtype),
+        scale=area / nearest,
+    )
+    return (product, *fused_epilogues(call, dtype))
+
+
+def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return what a fused op does after its product, or the plain ops instead."""
+    names = texts(call.attrs.get("fused_ops"))
+    if not names:
+        return ()
+    output = call.outputs[0]
+    if call.op in SPLIT_IN_BFLOAT16 and dtype == "bfloat16":
+        return tuple(
+            work for name in names for work in _alone(name, call, output, dtype)
+        )
+    return tuple(
+        replace(elementwise(f"fused.{name}", output.elements, dtype), bytes_moved=0.0)
+        for name in names
+    )
+
+
+def _alone(name: str, call: OpCall, output: TensorSpec, dtype: str) -> tuple[Work, ...]:
+    op_class = op_classes.EPILOGUES.get(name, name)
+    if op_class in op_classes.CHAINS:
+        return _chain(op_class, output.elements, dtype)
+    if op_classes.axes_of(op_class) == op_classes.ROWS:
+        channels = output.dims[channel_axis(call)]
+        return (by_rows(op_class, output.elements, channels, dtype),)
+    tensors = 3 if name == "Add" else 2
+    return (elementwise(op_class, output.elements, dtype, tensors),)
+
+
+def _chain(name: str, elements: int, dtype: str) -> tuple[Work, ...]:
+    """Return the plain ops that stand for an activation without a kernel of its own."""
+    return tuple(
+        elementwise(op_class, elements, dtype) for op_class in op_classes.CHAINS[name]
+    )
