@@ -625,6 +625,61 @@ def test_taint_crosses_a_list() -> None:
     assert colored.cause("infer") is Cause.DENY_TAINT
 
 
+# What finds values again that another op selected.
+
+MAXIMUM = (
+    CHAIN
+    + """
+    highest = Max(allow1, axis)
+    shaped = Reshape(highest, axis)
+    found = Equal({}, shaped)
+    fetch = Identity(found) T=bool
+    up = Mul(highest, highest)
+    fetch2 = Identity(up)
+"""
+)
+
+
+def test_the_gradient_of_a_maximum_compares_in_the_maximums_dtype() -> None:
+    colored = color(MAXIMUM.format("allow1"), fetch="fetch fetch2")
+    assert colored.colors("highest shaped found") == "L L L"
+    assert colored.tied("highest", "found")
+
+
+def test_a_maximum_stays_float32_with_a_comparison_that_must() -> None:
+    colored = color(MAXIMUM.format("x"), fetch="fetch fetch2 found")
+    assert colored.colors("allow1 highest found") == "L F F"
+    assert colored.cause("highest") is Cause.TIED
+
+
+def test_a_pooling_and_its_gradient_agree() -> None:
+    graph = """
+        x = Placeholder
+        filter = Placeholder
+        conv = Conv2D(x, filter) strides=[1,1,1,1] padding=SAME
+        pool = MaxPool(conv) strides=[1,2,2,1] ksize=[1,2,2,1] padding=SAME
+        kept = Identity(pool)
+        grad = MaxPoolGrad(conv, kept, x) strides=[1,2,2,1] ksize=[1,2,2,1] padding=SAME
+        fetch = IdentityN(grad, pool)
+    """
+    colored = color(graph, fetch="fetch")
+    assert colored.tied("pool", "grad")
+
+
+def test_comparisons_of_other_values_are_not_tied() -> None:
+    graph = (
+        CHAIN
+        + """
+        highest = Max(allow1, axis)
+        sum = AddV2(highest, x)
+        found = Greater(sum, allow1)
+        fetch = Identity(found) T=bool
+        fetch2 = Identity(highest)
+    """
+    )
+    assert color(graph, fetch="fetch fetch2").constraints.ties == ()
+
+
 # Exact values and ranges.
 
 
@@ -709,6 +764,23 @@ def test_random_draws_are_compared_exactly(level: str) -> None:
     colored = color(graph, fetch="fetch", opt_level=level)
     assert colored.colors("draw shifted keep dropped") == "F F F L"
     assert colored.cause("keep") is Cause.EXACT
+
+
+@pytest.mark.parametrize("op", ["Floor", "Log"])
+def test_a_draw_just_below_one_is_not_rounded_to_one(op: str) -> None:
+    graph = (
+        CHAIN
+        + f"""
+        shape = Const dtype=int32
+        draw = RandomUniform(shape) T=int32
+        moved = Reshape(draw, shape)
+        result = {op}(moved)
+        dropped = Mul(allow1, result)
+        fetch = Identity(dropped)
+    """
+    )
+    colored = color(graph, fetch="fetch")
+    assert colored.colors("moved result dropped") == "F F L"
 
 
 MASKED = """

@@ -244,6 +244,26 @@ def test_a_list_that_a_function_returns_stays_float32() -> None:
     assert all_products_low(colored)
 
 
+def test_a_maximum_in_a_loop_and_its_gradient_agree() -> None:
+    w = weights(8, 8)
+
+    def run(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            state = x
+            for _ in tf.range(2):
+                product = state @ w
+                state = product - tf.reduce_max(product, axis=1, keepdims=True)
+            result = tf.reduce_sum(state)
+        return tf.identity(tape.gradient(result, w))
+
+    colored = colored_function(run, X)
+    assert all_products_low(colored)
+    pairs = [
+        {op_of(colored, slot) for slot in group} for group in colored.constraints.ties
+    ]
+    assert any({"Max", "Equal"} <= pair for pair in pairs)
+
+
 # Layers.
 
 
