@@ -6,6 +6,7 @@ own, so that nothing is downloaded. Files named `.pth` over there are not run fo
 
 from __future__ import annotations
 
+import atexit
 import functools
 import pathlib
 import shutil
@@ -81,6 +82,7 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
 def built_wheel() -> pathlib.Path:
     """Build the wheel, once per run of the tests."""
     sources = copy_sources(pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-sources-")))
+    atexit.register(shutil.rmtree, sources, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
     run([*pip, *_PIP, "--wheel-dir", str(sources / "dist"), str(sources)]).lines()
     return next((sources / "dist").glob("*.whl"))
