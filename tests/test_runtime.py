@@ -221,6 +221,68 @@ def test_explaining_neither_runs_nor_needs_enabling():
     assert "has no node nothing" in lines[5]
 
 
+def test_a_training_step_is_explained_as_it_then_runs():
+    lines = output_of(
+        """
+        import keras
+        dense = lambda: keras.layers.Dense(1024, "gelu")
+        layers = [dense(), keras.layers.BatchNormalization(), dense()]
+        model = keras.Sequential([keras.Input([1024]), *layers])
+        optimizer = keras.optimizers.Adam()
+        optimizer.build(model.trainable_variables)
+
+        @tf.function(autograph=False)
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=True) ** 2)
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply(gradients, model.trainable_variables)
+            return loss
+
+        def rows(plan):
+            # Names of arguments and results are all that differs.
+            ends = ("Placeholder", "_Arg", "_Retval", "Identity")
+            return {d.slot: d for d in plan.decisions if d.op not in ends}
+
+        tf_amp.enable(device_profile="v100")
+        x = tf.ones([2048, 1024])
+        explained = rows(tf_amp.explain(step, x))
+        print(len(tf_amp.plans()))
+        step(x)
+        ran = rows(tf_amp.plans()[-1])
+        print(len(ran) > 100, explained == ran)
+        print(sum(row.is_low for row in ran.values()) > 2)
+        """
+    )
+    assert lines == ["0", "True True", "True"]
+
+
+def test_a_graph_that_is_none_is_explained_with_a_clear_error():
+    lines = output_of(
+        """
+        def graph_def(*nodes):
+            graph = tf.compat.v1.GraphDef()
+            for name, op, *inputs in nodes:
+                node = graph.node.add(name=name, op=op, input=inputs)
+                node.attr["T"].type = tf.float32.as_datatype_enum
+            return graph
+
+        for graph in (
+            graph_def(("a", "Relu", "nowhere")),
+            graph_def(("a", "Relu", "b"), ("b", "Relu", "a")),
+            graph_def(("a", "NoSuchOp")),
+        ):
+            try:
+                print("plan of", len(tf_amp.explain(graph, "a").decisions))
+            except Exception as error:
+                print(type(error).__name__, error)
+        """
+    )
+    assert lines[0].startswith("StageError") and "nowhere" in lines[0]
+    assert lines[1].startswith("StageError") and "cycle" in lines[1]
+    assert lines[2] == "plan of 0"
+
+
 def test_import_is_quick_and_needs_no_tensorflow():
     program = """
         import sys, tf_amp

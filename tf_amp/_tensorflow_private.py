@@ -143,6 +143,17 @@ def grappler_options() -> Any:
     return config
 
 
+def handle_contents(tensor: Any) -> tuple[Any, ...]:
+    """Return shape and dtype protos of what a resource handle refers to, if known."""
+    try:
+        module = importlib.import_module("tensorflow.python.ops.handle_data_util")
+        data = module.get_resource_handle_data(tensor)
+        return tuple(data.shape_and_type) if data.is_set else ()
+    except (ImportError, AttributeError):
+        warn_once("get_resource_handle_data", "variables are explained without shapes")
+        return ()
+
+
 def warn_once(name: str, without: str) -> None:
     """Say that a private name of TensorFlow is gone, and what is lost."""
     if name in _warned:

@@ -11,10 +11,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from absl import logging
-
-from tf_amp import _tensorflow_private as private
-from tf_amp import runtime, settings, stamps
+from tf_amp import function_graphs, runtime, settings, stamps
 from tf_amp.config import AmpConfig
 from tf_amp.errors import ConfigError, ScriptMissing
 
@@ -50,35 +47,12 @@ def explain(
         graph_def, kept, name = fn, _node_names(fn, names), "graph"
     else:
         function = _concrete_function(fn, args, kwargs)
-        graph_def = function.graph.as_graph_def()
-        kept, name = _kept_nodes(function), function.graph.name
+        graph_def = function_graphs.graph_with_variables(function)
+        kept, name = function_graphs.kept_nodes(function), function.graph.name
     scope = settings.scope_of(stamps.marks_from_graph_def(graph_def).settings or "")
     config = scope.config if scope else runtime.current_config()
     config = config or AmpConfig.from_env()
-    return _plan(optimized_graph(graph_def, kept), kept, name, config)
-
-
-def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
-    """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
-    grappler = private.grappler()
-    if grappler is None:
-        private.warn_once("OptimizeGraph", "functions are explained as traced")
-        return graph_def
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-
-    meta_graph = MetaGraphDef(graph_def=graph_def)
-    meta_graph.collection_def["train_op"].node_list.value.extend(kept)
-    config = private.grappler_options()
-    options = config.graph_options.rewrite_options
-    options.min_graph_nodes = -1
-    # The pass comes at the end of the first of two iterations.
-    options.meta_optimizer_iterations = options.ONE
-    try:
-        optimized: GraphDef = grappler.OptimizeGraph(config, meta_graph, verbose=False)
-        return optimized
-    except Exception as error:
-        logging.warning("Explained as traced: Grappler fails on it: %s", error)
-        return graph_def
+    return _plan(function_graphs.optimized_graph(graph_def, kept), kept, name, config)
 
 
 def _plan(
@@ -93,7 +67,7 @@ def _plan(
     chosen = settings.settings_from_config(config, device_type)
     return pipeline.plan_graph(
         graph_def,
-        Item(fetch=kept, feed=_placeholders(graph_def), preserve=strangers),
+        Item(fetch=kept, preserve=strangers),
         chosen,
         shapes=lambda: shapes_from_graph_def(graph_def),
         name=name,
@@ -109,17 +83,6 @@ def _concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
         fn = tf.function(fn)
     return fn.get_concrete_function(*args, **kwargs)
-
-
-def _placeholders(graph_def: GraphDef) -> tuple[str, ...]:
-    return tuple(n.name for n in graph_def.node if n.op.startswith("Placeholder"))
-
-
-def _kept_nodes(function: Any) -> tuple[str, ...]:
-    """Name what a function is run for: its results and its side effects."""
-    results = [tensor.op.name for tensor in function.outputs]
-    effects = [op.name for op in function.graph.control_outputs]
-    return tuple(dict.fromkeys((*results, *effects)))
 
 
 def _node_names(graph_def: GraphDef, fetches: Iterable[str]) -> tuple[str, ...]:

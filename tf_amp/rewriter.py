@@ -8,10 +8,12 @@ that caused it as soon as that returns, since TensorFlow ignores an optimizer's 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -31,6 +33,7 @@ _PLANS_KEPT = 256
 _STAMP = stamps.ATTRIBUTE.encode()
 _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
+_thread = threading.local()
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
 _failures: deque[RewriteFailed] = deque()
 _told: set[str] = set()
@@ -44,6 +47,8 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
       data: the serialized GraphDef.
       item: what TensorFlow tells about it.
     """
+    if getattr(_thread, "leaves_graphs_alone", False):
+        return None
     if _STAMP not in data and _fallback_settings() is None:
         _mention_unstamped(data)
         return None
@@ -69,6 +74,16 @@ def applied_plans() -> tuple[Plan, ...]:
 def use_without_stamps(current: Callable[[], str | None]) -> None:
     """Rewrite unstamped graphs with the settings in force at their first call."""
     _without_stamps.append(current)
+
+
+@contextlib.contextmanager
+def leaving_graphs_alone() -> Iterator[None]:
+    """Pass graphs through that this thread optimizes; not to be nested."""
+    _thread.leaves_graphs_alone = True
+    try:
+        yield
+    finally:
+        _thread.leaves_graphs_alone = False
 
 
 def raising_failures(call: Callable[..., Any]) -> Callable[..., Any]:

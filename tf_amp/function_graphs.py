@@ -1,0 +1,89 @@
+"""The graph of a function as Grappler would hand it over, without running it.
+
+Inlining, lowering of control flow, folding and fusing are done by Grappler itself, on a
+copy; the names that differ are those of arguments and results.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from tf_amp import _tensorflow_private as private
+from tf_amp import devices, rewriter
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+_ONLY_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+    """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
+    grappler = private.grappler()
+    if grappler is None:
+        private.warn_once("OptimizeGraph", "functions are explained as traced")
+        return graph_def
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+    meta_graph = MetaGraphDef(graph_def=_placed(graph_def))
+    meta_graph.collection_def["train_op"].node_list.value.extend(kept)
+    config = private.grappler_options()
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1
+    # The pass comes at the end of the first of two iterations.
+    options.meta_optimizer_iterations = options.ONE
+    try:
+        with rewriter.leaving_graphs_alone():
+            optimized: GraphDef = grappler.OptimizeGraph(config, meta_graph, False)
+        return optimized
+    except Exception as error:
+        logging.warning("Explained as traced: Grappler fails on it: %s", error)
+        return graph_def
+
+
+def graph_with_variables(function: Any) -> GraphDef:
+    """Return a function's graph that tells the shapes of its variables too.
+
+    Before   Placeholder(dtype=resource)
+    After    _Arg(T=resource), as in the runtime, with the shapes behind the handle
+    """
+    graph_def: GraphDef = function.graph.as_graph_def()
+    nodes = {node.name: node for node in graph_def.node}
+    for index, tensor in enumerate(function.inputs):
+        contents = private.handle_contents(tensor)
+        if not contents:
+            continue
+        node = nodes[tensor.op.name]
+        node.op = "_Arg"
+        node.attr["T"].CopyFrom(node.attr.pop("dtype"))
+        node.attr["index"].i = index
+        for content in contents:
+            node.attr["_handle_shapes"].list.shape.append(content.shape)
+            node.attr["_handle_dtypes"].list.type.append(content.dtype)
+        node.attr.pop("shape", None)
+    return graph_def
+
+
+def kept_nodes(function: Any) -> tuple[str, ...]:
+    """Name what a function is run for: its results and its side effects."""
+    results = [tensor.op.name for tensor in function.outputs]
+    effects = [op.name for op in function.graph.control_outputs]
+    return tuple(dict.fromkeys((*results, *effects)))
+
+
+def _placed(graph_def: GraphDef) -> GraphDef:
+    """Return a copy placed as the runtime will, since only placed nodes are fused.
+
+    Where there are several devices the placement is TensorFlow's secret, so the nodes
+    stay as they are.
+    """
+    placed = type(graph_def)()
+    placed.CopyFrom(graph_def)
+    if len(devices.present_devices()) == 1:
+        bodies = (function.node_def for function in placed.library.function)
+        for node in itertools.chain(placed.node, *bodies):
+            node.device = _ONLY_CPU
+    return placed
