@@ -1,0 +1,1 @@
+"""The rewriting pass: graph in, graph out; see `pipeline` for its stages."""

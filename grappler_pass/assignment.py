@@ -156,9 +156,7 @@ def _down_edges(term: CastTerm, spare: int, sink: int) -> list[tuple[int, int, f
     return [*joined, (spare, target, term.down_seconds)]
 
 
-def _capacities(
-    edges: Sequence[tuple[int, int, float]], vertices: int
-) -> csr_matrix:
+def _capacities(edges: Sequence[tuple[int, int, float]], vertices: int) -> csr_matrix:
     """Scale seconds to integers whose finite sum stays below what int32 holds."""
     if not edges:
         return csr_matrix((vertices, vertices), dtype=np.int32)

@@ -178,8 +178,9 @@ def split_input(name: str) -> tuple[str, int]:
     return node, int(output)
 
 
+@functools.lru_cache(maxsize=1024)
 def device_type_of(device: str) -> str:
-    """Return "GPU", "CPU", "TPU", ... for a device string; a blank one counts as CPU."""
+    """Return "GPU", "CPU", ... for a device string; a blank one counts as CPU."""
     parts = device.rpartition("/")[2].upper().split(":")
     found = parts[1] if parts[0] == "DEVICE" and len(parts) > 1 else parts[0]
     return "CPU" if found in ("", "*", "JOB", "REPLICA", "TASK") else found

@@ -93,7 +93,7 @@ class Draft:
     @property
     def low_dtype(self) -> int:
         """The low dtype as a DataType enum."""
-        return DTYPE_ENUMS[self.settings.low_dtype]
+        return int(DTYPE_ENUMS[self.settings.low_dtype])
 
     @property
     def has_candidates(self) -> bool:
