@@ -55,9 +55,9 @@ class Task:
 def build_residual_network() -> keras.Model:
     """Return a residual network of three blocks for images [batch, 32, 32, 1]."""
     inputs = keras.Input((DIGITS_SIZE, DIGITS_SIZE, 1))
-    x = layers.Conv2D(64, 3, padding="same", activation="relu")(inputs)
-    for channels in (64, 128, 256):
-        stride = 1 if channels == 64 else 2
+    x = layers.Conv2D(48, 3, padding="same", activation="relu")(inputs)
+    for channels in (48, 96, 192):
+        stride = 1 if channels == 48 else 2
         short = x if stride == 1 else layers.Conv2D(channels, 1, stride)(x)
         x = layers.Conv2D(channels, 3, stride, padding="same", activation="relu")(x)
         x = layers.Conv2D(channels, 3, padding="same")(x)
@@ -89,7 +89,7 @@ def digits_task(steps: int) -> Task:
         batches=batches,
         batch_size=DIGITS_BATCH,
         steps=steps,
-        rate=1e-3,
+        rate=2e-3,
         held_back=(tf.constant(test_x), tf.constant(test_y)),
     )
 
