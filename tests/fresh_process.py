@@ -1,21 +1,13 @@
-"""Programs run in processes of their own, since a plugin cannot be unregistered.
-
-`PROBE` is put in front of a program: `dtype_of(fn)` tells from the result of a product
-which type it was computed in.
-"""
+"""Programs that tell which type a product was computed in, in fresh processes."""
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-TIMEOUT_SECONDS = 240
-_OURS = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED")
+from tests.processes import ROOT, Outcome, run, run_python
 
 # float32 keeps both low bits of VALUE, float16 one of them, bfloat16 none.
 PROBE = """
@@ -35,40 +27,17 @@ def dtype_of(fn):
 """
 
 
-def run_python(
-    program: str,
-    *arguments: str,
-    env: Mapping[str, str] | None = None,
-    options: Sequence[str] = (),
-    cwd: pathlib.Path | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Run a program's text, without our own variables but those in `env`."""
-    command = (*options, "-c", textwrap.dedent(program), *arguments)
-    return run_interpreter(command, env=env, cwd=cwd)
-
-
 def run_interpreter(
     command: Sequence[str],
     *,
     env: Mapping[str, str] | None = None,
     cwd: pathlib.Path | None = None,
-) -> subprocess.CompletedProcess[str]:
-    """Run this interpreter with the source folder importable."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, *command],
-        env={**inherited, **quiet, **(env or {})},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-    )
+) -> Outcome:
+    """Run this interpreter with arguments, and the source folder importable."""
+    paths = {"PYTHONPATH": str(ROOT)}
+    return run([sys.executable, *command], env={**paths, **(env or {})}, cwd=cwd)
 
 
 def output_of(program: str, *, env: Mapping[str, str] | None = None) -> list[str]:
     """Run PROBE and a program; return the lines it prints, or fail with its errors."""
-    text = PROBE + textwrap.dedent(program)
-    done = run_python(text, env=env)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout.splitlines()
+    return run_python(PROBE + textwrap.dedent(program), env=env).lines()

@@ -36,24 +36,24 @@ def test_a_script_runs_as_under_python(folder):
     command = ("run", "scripts/script.py", "--epochs", "3", "-v")
     done = tf_amp_of(folder, *command)
     plain = run_interpreter(command[1:], cwd=folder)
-    assert plain.stdout.splitlines()[-1] == "neighbor"
-    assert (done.stdout, done.returncode) == (plain.stdout, 0), done.stderr
+    assert plain.out.splitlines()[-1] == "neighbor"
+    assert (done.out, done.code) == (plain.out, 0), done.err
 
 
 def test_a_script_needs_no_run_and_its_exit_code_is_kept(folder):
     done = tf_amp_of(folder, "scripts/script.py", "fail")
-    assert done.returncode == 7
-    assert "neighbor" in done.stdout
+    assert done.code == 7
+    assert "neighbor" in done.out
 
 
 def test_a_module_runs_as_under_python(folder):
     done = tf_amp_of(folder / "scripts", "run", "-m", "script", "a")
-    assert done.stdout.splitlines()[0] == (
+    assert done.out.splitlines()[0] == (
         f"__main__ ['{folder}/scripts/script.py', 'a'] script.py False"
     )
     missing = tf_amp_of(folder, "run", "-m", "no.such.module")
-    assert missing.returncode == 2
-    assert "no module named no.such.module" in missing.stderr
+    assert missing.code == 2
+    assert "no module named no.such.module" in missing.err
 
 
 def test_a_script_is_rewritten_with_the_options_given(folder):
@@ -72,8 +72,8 @@ def test_a_script_is_rewritten_with_the_options_given(folder):
         "scripts/train.py",
         env={SWITCH: "0"},
     )
-    assert done.stdout.splitlines() == ["float16 O2"], done.stderr
-    assert "float slots to float16 (O2" in done.stderr
+    assert done.out.splitlines() == ["float16 O2"], done.err
+    assert "float slots to float16 (O2" in done.err
     assert len(list((folder / "out").iterdir())) == 4
 
 
@@ -88,10 +88,10 @@ def test_mistakes_are_said_in_one_line_with_exit_code_2(folder):
         ((), {}, "required: COMMAND"),
     ):
         done = tf_amp_of(folder, *arguments, env=env)
-        assert done.returncode == 2, done.stderr
-        assert part in done.stderr.splitlines()[-1]
-        assert "Traceback" not in done.stderr
-        assert done.stdout == ""
+        assert done.code == 2, done.err
+        assert part in done.err.splitlines()[-1]
+        assert "Traceback" not in done.err
+        assert done.out == ""
 
 
 def test_version_and_help_are_printed(capsys):
@@ -117,12 +117,12 @@ class Dense(tf.Module):
 dense = Dense()
 tf.saved_model.save(dense, "model", signatures={"serve": dense.serve})
 """
-    assert run_interpreter(("-c", program), cwd=folder).returncode == 0
+    assert run_interpreter(("-c", program), cwd=folder).code == 0
     env = {"TF_AMP_DEVICE_PROFILE": "v100"}
     done = tf_amp_of(folder, "explain", "model", "--top", "5", env=env)
-    assert done.returncode == 0, done.stderr
-    assert "to float16 (O1, v100)" in done.stdout.splitlines()[0]
-    assert "MatMul" in done.stdout
+    assert done.code == 0, done.err
+    assert "to float16 (O1, v100)" in done.out.splitlines()[0]
+    assert "MatMul" in done.out
     wrong = tf_amp_of(folder, "explain", "model", "--signature", "predict")
-    assert wrong.returncode == 2
-    assert "no signature 'predict'; it has serve" in wrong.stderr
+    assert wrong.code == 2
+    assert "no signature 'predict'; it has serve" in wrong.err

@@ -1,6 +1,7 @@
 """A rewrite that fails never harms the program."""
 
-from tests.fresh_process import PROBE, output_of, run_python
+from tests.fresh_process import PROBE, output_of
+from tests.processes import run_python
 
 FAILING = (
     PROBE
@@ -25,8 +26,8 @@ tf_amp.enable(opt_level="O2")
 print(dtype_of(product()), tf_amp.plans())
 """
     )
-    assert done.stdout.splitlines() == ["float32 ()"], done.stderr
-    warnings = [line for line in done.stderr.splitlines() if "stays float32" in line]
+    assert done.out.splitlines() == ["float32 ()"], done.err
+    warnings = [line for line in done.err.splitlines() if "stays float32" in line]
     assert len(warnings) == 1
     for part in ("'<lambda>'", "'price'", "ZeroDivisionError: a slot without a price"):
         assert part in warnings[0]
@@ -56,8 +57,8 @@ tf_amp.disable()
 print(attempt(lambda: dtype_of(first)))
 """
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = done.stdout.splitlines()
+    assert done.code == 0, done.err[-3000:]
+    lines = done.out.splitlines()
     assert lines[0].startswith("graph '<lambda>' stays float32: stage 'price'")
     assert "ZeroDivisionError" in lines[0]
     assert lines[1] == "float32"
@@ -75,8 +76,8 @@ tf_amp.enable(opt_level="O2", log_dir={str(occupied / "graphs")!r})
 print(dtype_of(product()), dtype_of(product()))
 """
     )
-    assert done.stdout.splitlines() == ["bfloat16 bfloat16"], done.stderr
-    assert done.stderr.count("TF_AMP_LOG: cannot write") == 1
+    assert done.out.splitlines() == ["bfloat16 bfloat16"], done.err
+    assert done.err.count("TF_AMP_LOG: cannot write") == 1
 
 
 def test_a_missing_shim_is_an_error_if_called_for_and_a_warning_if_switched_on():
@@ -95,8 +96,8 @@ runtime.enable_from_environment()
 print(dtype_of(product()), tf_amp.is_enabled())
 """
     done = run_python(PROBE + program, env={"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
-    assert done.stdout.splitlines() == ["True False", "float32 False"], done.stderr
-    assert done.stderr.count("Mixed precision stays off") == 1
+    assert done.out.splitlines() == ["True False", "float32 False"], done.err
+    assert done.err.count("Mixed precision stays off") == 1
 
 
 def test_a_hook_that_is_gone_is_said_once_and_the_rest_works():
@@ -116,9 +117,9 @@ tf_amp.disable()
 print(dtype_of(product()), private.installed())
 """
     )
-    assert done.stdout.splitlines() == ["bfloat16", "float32 ()"], done.stderr[-3000:]
-    assert done.stderr.count("has no Graph._gone any more: functions are") == 1
-    assert done.stderr.count("has no BaseSession.__init__ any more: graphs") == 1
+    assert done.out.splitlines() == ["bfloat16", "float32 ()"], done.err[-3000:]
+    assert done.err.count("has no Graph._gone any more: functions are") == 1
+    assert done.err.count("has no BaseSession.__init__ any more: graphs") == 1
 
 
 def test_a_patch_that_others_wrapped_is_left_in_place_and_inert():

@@ -2,7 +2,8 @@
 
 import re
 
-from tests.fresh_process import ROOT, output_of, run_python
+from tests.fresh_process import output_of
+from tests.processes import ROOT, run_python
 
 
 def test_settings_hold_for_functions_traced_under_them():
@@ -290,7 +291,7 @@ def test_import_is_quick_and_needs_no_tensorflow():
         print(sorted(heavy & set(sys.modules)))
     """
     done = run_python(program)
-    assert done.stdout.strip() == "[]", done.stderr
+    assert done.out.strip() == "[]", done.err
 
 
 def test_a_missing_or_old_tensorflow_is_a_clear_error(tmp_path):
@@ -308,8 +309,8 @@ def test_a_missing_or_old_tensorflow_is_a_clear_error(tmp_path):
     ):
         env = {"PYTHONPATH": f"{folder.parent}:{ROOT}"}
         done = run_python("import tf_amp; tf_amp.enable()", env=env)
-        assert done.returncode == 1
-        last = done.stderr.strip().splitlines()[-1]
+        assert done.code == 1
+        last = done.err.strip().splitlines()[-1]
         assert last.startswith("tf_amp.errors.TensorFlowMissing:")
         for part in parts:
             assert part in last

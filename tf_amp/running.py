@@ -53,13 +53,13 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
     if not path.exists():
         raise ScriptMissing(f"can't open file {str(path.resolve())!r}: no such file")
     sys.argv[:] = [script, *arguments]
-    sys.path[0] = str(path.resolve().parent if path.is_file() else path)
+    _set_first_folder(path.resolve().parent if path.is_file() else path)
     runpy.run_path(script, run_name="__main__")
 
 
 def _run_module(name: str, arguments: Sequence[str]) -> None:
     sys.argv[:] = [name, *arguments]
-    sys.path[0] = os.getcwd()
+    _set_first_folder(pathlib.Path.cwd())
     try:
         found = importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -67,3 +67,12 @@ def _run_module(name: str, arguments: Sequence[str]) -> None:
     if not found:
         raise ScriptMissing(f"no module named {name}")
     runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _set_first_folder(folder: pathlib.Path) -> None:
+    """Look for modules where python would; for our own where they were found."""
+    own = str(pathlib.Path(__file__).resolve().parent.parent)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(folder)
+    if own not in sys.path:
+        sys.path.append(own)
