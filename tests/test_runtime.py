@@ -284,6 +284,20 @@ def test_a_graph_that_is_none_is_explained_with_a_clear_error():
     assert lines[2] == "plan of 0"
 
 
+def test_devices_can_be_configured_after_enabling():
+    program = """
+        import tensorflow as tf, tf_amp
+        tf_amp.enable(opt_level="O2")
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, two)
+        with tf.device("CPU:1"):
+            tf.function(lambda x: tf.nn.relu(x @ x))(tf.ones([8, 8]))
+        print(len(tf.config.list_logical_devices("CPU")), len(tf_amp.plans()))
+    """
+    assert run_python(program).lines() == ["2 1"]
+
+
 def test_import_is_quick_and_needs_no_tensorflow():
     program = """
         import sys, tf_amp

@@ -77,9 +77,11 @@ def choose(config: AmpConfig, device_type: str) -> Choice:
     if config.device_profile:
         return _choose_for_profile(config, config.device_profile)
     present = present_devices()
-    target = next((d for d in reversed(present) if d.device_type == device_type), None)
-    target = target or present[0]
-    profiles = {d.device_type: profile_of(config, d) for d in present}
+    # Of several GPUs the oldest decides: its type works on the others too.
+    oldest_first = sorted(present, key=lambda device: device.capability or (0, 0))
+    alike = [d for d in oldest_first if d.device_type == device_type]
+    target = alike[0] if alike else present[0]
+    profiles = {d.device_type: profile_of(config, d) for d in oldest_first[::-1]}
     reason = f"{target.model or target.name} computes in {target.low_dtype}"
     return Choice(
         config.dtype or target.low_dtype,

@@ -144,7 +144,7 @@ def current_config() -> AmpConfig | None:
 
 
 def plans() -> tuple[Plan, ...]:
-    """Return the plans applied in this process, oldest first."""
+    """Return the plans applied in this process, oldest first, the last 256 at most."""
     return rewriter.applied_plans()
 
 
