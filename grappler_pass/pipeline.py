@@ -32,6 +32,7 @@ from grappler_pass.pricing import (
 )
 from grappler_pass.propagation import Constraints, constrain
 from grappler_pass.rewriting import is_rewritten, rewrite_graph
+from grappler_pass.shape_guesses import fill_shapes
 from grappler_pass.shapes import Shapes
 from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.variable_reads import VariableReads
@@ -150,7 +151,7 @@ def _price(draft: Draft) -> Draft:
     if not draft.has_candidates:
         return draft
     reads = VariableReads.from_view(draft.view)
-    shapes = draft.infer_shapes()
+    shapes = fill_shapes(draft.view, draft.infer_shapes())
     prices = price_graph(
         draft.view,
         draft.slots,

@@ -101,6 +101,8 @@ class Decision:
 
 
 _MILLI = 1e3
+# Names of nodes in nested loops reach hundreds of characters; nothing is cut off.
+_WIDTH = 4000
 _COLUMNS = ("slot", "op", "dtype", "f32 ms", "low ms", "cast ms", "shape", "reason")
 
 
@@ -204,7 +206,7 @@ class Plan:
         for decision in self.decisions:
             table.add_row(*_cells(decision))
         out = io.StringIO()
-        console = Console(file=out, width=400, color_system=None, markup=False)
+        console = Console(file=out, width=_WIDTH, color_system=None, markup=False)
         console.print(table)
         lines = [line.rstrip() for line in out.getvalue().splitlines()]
         return "\n".join([self.summary(), *lines])
