@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-SECONDS_PER_SEED = 120
+SECONDS_PER_SEED = 300
 # A worker is replaced after so many seeds: TensorFlow keeps every function it saw.
 SEEDS_PER_WORKER = 200
 
@@ -133,6 +133,8 @@ class _Campaign:
             self._done.add(seed)
             self._rewritten += outcome.get("rewritten", 0)
             self._chaotic += outcome.get("chaotic", False)
+            if len(self._done) % 500 == 0 and not progress.console.is_terminal:
+                print(f"{len(self._done)} of {len(self._seeds)} seeds", flush=True)
             for failure in outcome["failures"]:
                 self.failed.setdefault(seed, failure)
                 progress.console.print(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tests import random_extras
 from tests.random_builder import Builder, Layer
 from tests.random_layers import ANY_RANK, BY_RANK, dense
 
@@ -225,6 +226,8 @@ def choose_layer(b: Builder, x: tf.Tensor, *, structures: float) -> Layer:
     if len(x.shape) == 2 and b.rng.random() < structures:
         extra = () if b.ref_variables else FUNCTIONS
         return b.rng.choice((*STRUCTURES, *extra))
-    if b.rng.random() < 0.5:
-        return b.rng.choice(ANY_RANK)
-    return b.rng.choice(BY_RANK[len(x.shape)])
+    rank = len(x.shape)
+    drawn = b.rng.random()
+    if drawn < 0.2:
+        return b.rng.choice((*random_extras.ANY_RANK, *random_extras.BY_RANK[rank]))
+    return b.rng.choice(ANY_RANK if drawn < 0.5 else BY_RANK[rank])
