@@ -134,8 +134,14 @@ class DeviceProfile:
             raise ProfileError(f"profile lacks or garbles {error}") from error
 
     def grid(self, op_class: str, dtype: str) -> Grid | None:
-        """Return the measured grid of a class in a dtype, if there is one."""
-        return self.grids.get((op_class, dtype))
+        """Return the measured grid of a class in a dtype, if there is one.
+
+        A product's layout that was not measured is taken for the plain one.
+        """
+        grid = self.grids.get((op_class, dtype))
+        if grid is None and op_class.endswith((".ta", ".tb")):
+            grid = self.grids.get((op_class[:-3], dtype))
+        return grid
 
     def save(self, path: Path) -> None:
         """Write the profile atomically: readers see the old file or the new one.

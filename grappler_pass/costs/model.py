@@ -73,8 +73,8 @@ class CostModel:
         roofline = self.profile.roofline
         seconds = roofline.seconds(work, dtype)
         grid = self.profile.grid(work.op_class, "float32")
-        if grid is not None and work.bytes_moved > 0:
+        if grid is not None:
             # Comparable with the measured float32, if only in proportion.
             here = work.scale * grid.seconds(work.point)
-            seconds *= here / roofline.seconds(work, "float32")
+            seconds = here * seconds / roofline.seconds(work, "float32")
         return Price(seconds, "roofline")

@@ -12,13 +12,13 @@ __all__ = ["COARSE", "FINE", "Sizes", "all_cases"]
 def all_cases(sizes: Sizes) -> tuple[Case, ...]:
     """Return every class to measure, the most decisive first."""
     return (
-        products.matmul(sizes),
+        *products.matmuls(sizes),
         *elementwise.casts(sizes),
         *elementwise.arithmetic(sizes),
         *products.convolutions(sizes),
         *rows.by_rows(sizes),
         *rows.reductions(sizes),
-        products.batch_matmul(sizes),
+        *products.batch_matmuls(sizes),
         *products.depthwise(sizes),
         *products.fused(sizes),
         *movement.moves(sizes),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,29 +14,58 @@ from tf_amp.calibration.cases import Build, Case, Point, Shapes, matrix_of
 from tf_amp.calibration.sizes import Sizes
 
 
-def matmul(sizes: Sizes) -> Case:
-    """Measure products by all three dimensions."""
-    return Case(
-        "matmul",
-        dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix),
-        lambda point: ((point[0], point[1]), (point[1], point[2])),
-        lambda left, right, point: tf.raw_ops.MatMul(a=left, b=right),
-        flops=lambda point: 2.0 * math.prod(point),
+# Suffix of the class of a product, and which of its operands is transposed.
+_LAYOUTS = {"": (False, False), ".ta": (True, False), ".tb": (False, True)}
+
+
+def matmuls(sizes: Sizes) -> list[Case]:
+    """Measure products by all three dimensions, in each layout."""
+    return [
+        Case(
+            f"matmul{suffix}",
+            dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix),
+            functools.partial(_operands, layout),
+            functools.partial(_product, layout),
+            flops=lambda point: 2.0 * math.prod(point),
+        )
+        for suffix, layout in _LAYOUTS.items()
+    ]
+
+
+def batch_matmuls(sizes: Sizes) -> list[Case]:
+    """Measure products of a batch of matrices, in each layout."""
+    return [
+        Case(
+            f"batch_matmul{suffix}",
+            {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)},
+            functools.partial(_batched_operands, layout),
+            functools.partial(_batched_product, layout),
+            flops=lambda point: 2.0 * math.prod(point),
+        )
+        for suffix, layout in _LAYOUTS.items()
+    ]
+
+
+def _operands(layout: tuple[bool, bool], point: Point) -> Shapes:
+    m, k, n = point
+    return ((k, m) if layout[0] else (m, k), (n, k) if layout[1] else (k, n))
+
+
+def _batched_operands(layout: tuple[bool, bool], point: Point) -> Shapes:
+    left, right = _operands(layout, point[1:])
+    return ((point[0], *left), (point[0], *right))
+
+
+def _product(layout: tuple[bool, bool], left: Any, right: Any, point: Point) -> Any:
+    return tf.raw_ops.MatMul(
+        a=left, b=right, transpose_a=layout[0], transpose_b=layout[1]
     )
 
 
-def batch_matmul(sizes: Sizes) -> Case:
-    """Measure products of a batch of matrices."""
-    return Case(
-        "batch_matmul",
-        {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)},
-        lambda point: (
-            (point[0], point[1], point[2]),
-            (point[0], point[2], point[3]),
-        ),
-        lambda left, right, point: tf.raw_ops.BatchMatMulV2(x=left, y=right),
-        flops=lambda point: 2.0 * math.prod(point),
-    )
+def _batched_product(
+    layout: tuple[bool, bool], left: Any, right: Any, point: Point
+) -> Any:
+    return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_x=layout[0], adj_y=layout[1])
 
 
 # Image and batch that make up so many pixels of a convolution's result.

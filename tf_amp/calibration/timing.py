@@ -24,6 +24,8 @@ LEAST_SECONDS = 1e-7
 _INPUT_SETS = 2
 _CHAIN_SECONDS = 4e-4
 _LONGEST_CHAIN = 24
+# What is subtracted must not be the disturbed one of two.
+_BASE_RUNS = 12
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def _chain(
 ) -> Iterator[_Chain]:
     v1 = tf.compat.v1
     graph = tf.Graph()
-    with graph.as_default():
+    with graph.as_default(), graph.device("/CPU:0"):
         variables = [
             [_variable(shape, dtype) for shape in case.shapes(point)]
             for _ in range(_INPUT_SETS)
@@ -93,18 +95,19 @@ def measure(case: Case, point: Point, dtype: str, turns: Turns) -> float | None:
 def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -> float:
     with _chain(build, case, point, dtype, _length(case, point)) as chain:
         chain.run()
-        chain.base()
         with_ops: list[float] = []
-        without: list[float] = []
+        without = [_elapsed(chain.base) for _ in range(_BASE_RUNS)]
         end = time.perf_counter() + turns.seconds
         while len(with_ops) < turns.least or time.perf_counter() < end:
-            start = time.perf_counter()
-            chain.run()
-            middle = time.perf_counter()
-            chain.base()
-            with_ops.append(middle - start)
-            without.append(time.perf_counter() - middle)
+            with_ops.append(_elapsed(chain.run))
+            without.append(_elapsed(chain.base))
     return (min(with_ops) - min(without)) / chain.length
+
+
+def _elapsed(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def _length(case: Case, point: Point) -> int:
