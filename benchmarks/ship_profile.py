@@ -1,13 +1,12 @@
 """Measure this CPU thoroughly and write a profile to ship with the package.
 
-``python -m benchmarks.ship_profile NAME --seconds 600 --raw FILE`` keeps every
+``python -m benchmarks.ship_profile NAME --rounds 2 --raw FILE`` keeps every
 measurement in FILE; a later run adds to it, and the least of all runs counts. On a
 machine with other work, several runs at different times are better than a long one.
 """
 
 import argparse
 import datetime
-import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure in turn every class, merge with earlier runs, write the profile."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
-    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--turn", type=float, default=0.1, help="seconds per point")
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--dtypes", default="float32,bfloat16,float16")
@@ -57,10 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     turns = Turns(options.turn, least=4)
     measured = read_raw(options.raw)
     start = time.perf_counter()
-    for case in itertools.cycle(chosen):
+    for case in chosen * options.rounds:
         elapsed = time.perf_counter() - start
-        if elapsed >= options.seconds:
-            break
         print(f"{elapsed:7.1f} s  {case.op_class}", flush=True)
         for point in points_of(case):
             measure_into(measured, case, point, dtypes, turns)
