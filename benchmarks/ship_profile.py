@@ -8,6 +8,7 @@ machine with other work, several runs at different times are better than a long 
 import argparse
 import datetime
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="at most")
     parser.add_argument("--turn", type=float, default=0.1, help="seconds per point")
     parser.add_argument("--raw", type=Path, required=True)
     parser.add_argument("--dtypes", default="float32,bfloat16,float16")
@@ -58,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     for case in chosen * options.rounds:
         elapsed = time.perf_counter() - start
+        if elapsed >= options.seconds:
+            break
         print(f"{elapsed:7.1f} s  {case.op_class}", flush=True)
         for point in points_of(case):
             measure_into(measured, case, point, dtypes, turns)

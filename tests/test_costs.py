@@ -1,5 +1,6 @@
 """Prices: positive, growing with size, and true to what an op has to do."""
 
+import dataclasses
 import itertools
 import math
 
@@ -82,17 +83,25 @@ def ratio(call):
 # --- what a call has to do -----------------------------------------------------------
 
 
-def test_a_transposed_product_counts_the_same_dimensions():
-    plain = works_of(matmul(8, 16, 32), "float32")
-    turned = OpCall(
-        "MatMul",
-        {"transpose_a": True, "transpose_b": True},
-        (spec(16, 8), spec(32, 16)),
-        (spec(8, 32),),
-    )
-    assert works_of(turned, "float32") == plain
-    assert plain[0].point == (8, 16, 32)
-    assert plain[0].flops == 2 * 8 * 16 * 32
+def test_a_transposed_product_counts_the_same_dimensions_in_another_class():
+    (plain,) = works_of(matmul(8, 16, 32), "float32")
+    assert (plain.op_class, plain.point) == ("matmul", (8, 16, 32))
+    assert plain.flops == 2 * 8 * 16 * 32
+    for left, right, expected in (
+        (True, False, "matmul.ta"),
+        (False, True, "matmul.tb"),
+    ):
+        call = OpCall(
+            "MatMul",
+            {"transpose_a": left, "transpose_b": right},
+            (
+                spec(16, 8) if left else spec(8, 16),
+                spec(32, 16) if right else spec(16, 32),
+            ),
+            (spec(8, 32),),
+        )
+        (work,) = works_of(call, "float32")
+        assert work == dataclasses.replace(plain, op_class=expected)
 
 
 def test_a_batch_of_one_is_a_plain_product():
