@@ -59,12 +59,14 @@ class Baseline:
     def rewrite(self, settings: Settings) -> Rewrite:
         """Run the pass and every check of soundness."""
         item = self.captured.item
+        rewrites: list[Rewrite] = []
 
         def rewrite(graph_def: GraphDef) -> GraphDef:
-            return rewritten_by(graph_def, item, settings).graph_def
+            rewrites.append(rewritten_by(graph_def, item, settings))
+            return rewrites[-1].graph_def
 
         assert_sound(self.captured.graph_def, rewrite, item)
-        return rewritten_by(self.captured.graph_def, item, settings)
+        return rewrites[0]
 
     def compare(self, rewritten: GraphDef, low_dtype: str) -> Comparison:
         """Run a rewritten graph, whose names are the captured ones, and compare."""

@@ -70,8 +70,13 @@ def moving_average(b: Builder, x: tf.Tensor) -> tf.Tensor:
 
 def through_python(b: Builder, x: tf.Tensor) -> tf.Tensor:
     """Pass through a Python function of float32 values."""
-    y = tf.numpy_function(lambda a: a * np.float32(0.5), [x], tf.float32)
+    y = tf.numpy_function(_half, [x], tf.float32)
     return x + tf.stop_gradient(tf.ensure_shape(y, x.shape))
+
+
+def _half(value: np.ndarray) -> np.ndarray:
+    # TensorFlow keeps only a weak reference, so it has to live in the module.
+    return value * np.float32(0.5)
 
 
 def asserted(b: Builder, x: tf.Tensor) -> tf.Tensor:
