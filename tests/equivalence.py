@@ -20,7 +20,6 @@ from tests.programs import (
 from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_sound
 from tests.tolerance import (
-    EPSILON,
     Comparison,
     compare,
     control_results,
@@ -96,7 +95,7 @@ class Baseline:
             after,
             self.results,
             self.controls_of(low_dtype),
-            epsilon=EPSILON[low_dtype],
+            low_dtype=low_dtype,
             depth=depth_of(self.captured.graph_def),
         )
 

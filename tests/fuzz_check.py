@@ -19,6 +19,9 @@ from tests.soundness import assert_sound
 
 LEVELS = ("O1", "O2", "O3")
 LOW_DTYPES = ("bfloat16", "float16")
+# O3 heeds no list, so squares and exponentials leave float16's range: there only
+# soundness counts, and that the graph runs.
+OUT_OF_RANGE = ("float16", "O3")
 # Every so many seeds go through Grappler itself with the plugin loaded.
 PLUGIN_EVERY = 4
 
@@ -63,7 +66,7 @@ def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
                 rewritten += 1
                 comparison = baseline.compare(rewrite.graph_def, low_dtype)
                 chaotic = chaotic or comparison.chaotic
-                if not comparison.ok:
+                if not comparison.ok and (low_dtype, level) != OUT_OF_RANGE:
                     failures.append(f"{low_dtype} {level}: {comparison}")
             except Exception as error:
                 failures.append(f"{low_dtype} {level}: {_one_line(error)}")
@@ -85,7 +88,9 @@ def _check_plugin(baseline: Baseline, low_dtype: str, seed: int) -> list[str]:
         comparison = baseline.judge(run_after, low_dtype)
     except Exception as error:
         return [f"{low_dtype} {level} in Grappler: {_one_line(error)}"]
-    return [] if comparison.ok else [f"{low_dtype} {level} in Grappler: {comparison}"]
+    if comparison.ok or (low_dtype, level) == OUT_OF_RANGE:
+        return []
+    return [f"{low_dtype} {level} in Grappler: {comparison}"]
 
 
 def run_in_grappler(program: Program, settings: Settings) -> Results:

@@ -127,7 +127,8 @@ def _random_function(rng: random.Random) -> Program:
     with tf.__internal__.FuncGraph("rehearsal").as_default():
         b.ids = tf.constant(ids)
         _forward(b, tf.constant(x))
-    optimizer = _keras_optimizer(random.Random(b.rng.random()), b.variables)
+    train = train and bool(b.variables)
+    optimizer = _keras_optimizer(rng, b.variables) if train else None
     rng.setstate(start)
     b.replayed = 0
 

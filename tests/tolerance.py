@@ -19,6 +19,8 @@ from tests.programs import Program, is_floating, run, with_state
 from tests.soundness import FLOAT32, LOW_DTYPES, output_dtypes, split_inputs
 
 EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+# The distance of neighbors near zero; what is smaller than that is lost.
+SMALLEST = {"bfloat16": 2.0**-133, "float16": 2.0**-24}
 # Rounding x * factor / factor gives independent samples of the rounding error.
 CONTROL_FACTORS = (1.0, 1.375, 1.8125)
 CONTROL_MULTIPLE = 8.0
@@ -73,21 +75,24 @@ def compare(
     before: Sequence[np.ndarray],
     controls: Sequence[Sequence[np.ndarray]],
     *,
-    epsilon: float,
+    low_dtype: str,
     depth: int,
 ) -> Comparison:
     """Compare every result with its float32 value; return the worst.
 
     A result may be off by CONTROL_MULTIPLE times what the worst control is off, plus
-    epsilon times the square root of the depth times its largest magnitude. What is not
+    epsilon times the square root of the depth times its largest magnitude, plus the
+    smallest number of the 16-bit type as often as there are roundings. What is not
     floating, and what no control moves at all because it holds exact numbers, must be
     equal.
     """
     assert len(after) == len(before)
     worst = Comparison(0.0, 0.0, 0, False)
+    floor = EPSILON[low_dtype] * depth**0.5
+    lost = SMALLEST[low_dtype] * depth
     for i, (value, expected) in enumerate(zip(after, before, strict=True)):
         found = _compare_one(
-            value, expected, [c[i] for c in controls], epsilon * depth**0.5, i
+            value, expected, [c[i] for c in controls], (floor, lost), i
         )
         if found.chaotic or (not worst.chaotic and _excess(found) > _excess(worst)):
             worst = found
@@ -102,9 +107,10 @@ def _compare_one(
     value: np.ndarray,
     expected: np.ndarray,
     controls: Sequence[np.ndarray],
-    floor: float,
+    floors: tuple[float, float],
     where: int,
 ) -> Comparison:
+    relative, absolute = floors
     assert np.shape(value) == np.shape(expected), f"result {where} changed its shape"
     assert np.asarray(value).dtype == np.asarray(expected).dtype, (
         f"result {where} changed its dtype"
@@ -116,7 +122,7 @@ def _compare_one(
     scale = _largest(expected)
     noise = max((_distance(c, expected) for c in controls), default=0.0) / scale
     error = _distance(value, expected) / scale
-    allowed = CONTROL_MULTIPLE * noise + floor
+    allowed = CONTROL_MULTIPLE * noise + relative + absolute / scale
     return Comparison(error, allowed, where, not noise < CHAOTIC)
 
 
