@@ -170,8 +170,8 @@ def print_plans(console: Console, plans: tuple[Plan, ...]) -> None:
 def parse_arguments() -> argparse.Namespace:
     """Return how many steps to train."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--digits-steps", type=int, default=150)
-    parser.add_argument("--text-steps", type=int, default=360)
+    parser.add_argument("--digits-steps", type=int, default=130)
+    parser.add_argument("--text-steps", type=int, default=300)
     return parser.parse_args()
 
 
