@@ -13,7 +13,6 @@ from grappler_pass.costs import op_classes
 from tf_amp.calibration.cases import Build, Case, Point, Shapes, matrix_of
 from tf_amp.calibration.sizes import Sizes
 
-
 # Suffix of the class of a product, and which of its operands is transposed.
 _LAYOUTS = {"": (False, False), ".ta": (True, False), ".tb": (False, True)}
 
