@@ -29,33 +29,45 @@ FREE_OPS = frozenset(
 
 # Elementwise ops whose seconds follow from the larger tensor's elements: class -> ops.
 _ELEMENTWISE_ROWS: dict[str, str] = {
-    "AddV2": "AddV2 Add Sub Maximum Minimum SquaredDifference",
+    "AddV2": "AddV2 Add Sub Maximum Minimum",
+    "SquaredDifference": "SquaredDifference",
     "Mul": "Mul MulNoNan",
-    "RealDiv": "RealDiv Div DivNoNan Xdivy TruncateDiv FloorDiv FloorMod Mod",
+    "RealDiv": "RealDiv Div DivNoNan Xdivy TruncateDiv",
     "Greater": "Greater GreaterEqual Less LessEqual Equal NotEqual ApproximateEqual",
     "SelectV2": "SelectV2 Select",
     "Pow": "Pow",
-    "Neg": "Neg Abs Sign Floor Ceil Round Rint OnesLike ZerosLike Real ClipByValue",
+    "Neg": "Neg Abs Sign",
+    "Floor": "Floor Ceil Round Rint",
     "Square": "Square",
-    "Relu": "Relu Relu6",
+    "Relu": "Relu",
+    "Relu6": "Relu6 ClipByValue",
     "LeakyRelu": "LeakyRelu",
     "ReluGrad": "ReluGrad Relu6Grad LeakyReluGrad",
-    "Elu": "Elu Selu",
-    "EluGrad": "EluGrad SeluGrad",
-    "Softplus": "Softplus Log1p Xlog1py",
+    "Elu": "Elu",
+    "EluGrad": "EluGrad",
+    "Selu": "Selu",
+    "SeluGrad": "SeluGrad",
+    "Softplus": "Softplus",
+    "Log1p": "Log1p Xlog1py",
     "SoftplusGrad": "SoftplusGrad",
-    "Softsign": "Softsign SoftsignGrad",
+    "Softsign": "Softsign",
+    "SoftsignGrad": "SoftsignGrad",
     "Tanh": "Tanh",
     "TanhGrad": "TanhGrad",
     "Sigmoid": "Sigmoid",
     "SigmoidGrad": "SigmoidGrad",
-    "Erf": "Erf Erfc Erfinv Ndtri",
-    "Exp": "Exp Expm1 Sinh Cosh Sin Cos",
+    "Erf": "Erf",
+    "Erfc": "Erfc Erfinv Ndtri",
+    "Exp": "Exp",
+    "Expm1": "Expm1 Sinh Cosh",
+    "Sin": "Sin Cos",
     "Log": "Log Xlogy",
     "Sqrt": "Sqrt",
     "Rsqrt": "Rsqrt",
-    "RsqrtGrad": "RsqrtGrad SqrtGrad",
-    "Reciprocal": "Reciprocal Inv ReciprocalGrad InvGrad",
+    "RsqrtGrad": "RsqrtGrad",
+    "SqrtGrad": "SqrtGrad ReciprocalGrad InvGrad",
+    "Reciprocal": "Reciprocal Inv",
+    "L2Loss": "L2Loss",
     "IsFinite": "IsFinite IsNan IsInf",
     "_MklSwish": "_MklSwish _FusedSwish _MklFusedMish",
     "RandomUniform": "RandomUniform StatelessRandomUniformV2 StatelessRandomUniform "
@@ -77,7 +89,7 @@ _MOVEMENT_ROWS: dict[str, str] = {
     "Slice": "Slice StridedSlice Split SplitV Unpack TensorListFromTensor "
     "TensorListSplit TensorArrayScatterV3 TensorArraySplitV3",
     "Pad": "Pad PadV2 MirrorPad StridedSliceGrad MirrorPadGrad",
-    "Tile": "Tile BroadcastTo Fill",
+    "Tile": "Tile BroadcastTo Fill OnesLike ZerosLike",
     "ReverseV2": "ReverseV2 Roll ReverseSequence",
     "DepthToSpace": "DepthToSpace SpaceToDepth BatchToSpaceND SpaceToBatchND",
 }
@@ -104,7 +116,7 @@ REDUCTIONS = {
 }
 REDUCED = ("inner", "outer")
 
-SOFTMAX = {"Softmax": "Softmax", "LogSoftmax": "Softmax"}
+SOFTMAX = {"Softmax": "Softmax", "LogSoftmax": "LogSoftmax"}
 CROSS_ENTROPY = frozenset(
     {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
 )
@@ -169,7 +181,7 @@ EPILOGUES = {
     "BiasAdd": "BiasAdd",
     "Add": "AddV2",
     "Relu": "Relu",
-    "Relu6": "Relu",
+    "Relu6": "Relu6",
     "Elu": "Elu",
     "LeakyRelu": "LeakyRelu",
     "Tanh": "Tanh",
@@ -203,6 +215,7 @@ _FAMILY_AXES: dict[str, tuple[str, ...]] = {
     "Sum": ("kept", "reduced"),
     "Max": ("kept", "reduced"),
     "Softmax": ROWS,
+    "LogSoftmax": ROWS,
     "cross_entropy": ROWS,
     "gather": ROWS,
     "segment": ROWS,

@@ -145,7 +145,7 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(op_classes.ELEMENTWISE, _plain_elementwise),
     **dict.fromkeys(op_classes.MOVEMENT, _movement),
     **dict.fromkeys(op_classes.REDUCTIONS, _reduction),
-    **dict.fromkeys(op_classes.SOFTMAX, _rows("Softmax")),
+    **{op: _rows(op_class) for op, op_class in op_classes.SOFTMAX.items()},
     **dict.fromkeys(op_classes.CROSS_ENTROPY, _rows("cross_entropy")),
     **dict.fromkeys(op_classes.GATHER, _gather),
     **dict.fromkeys(op_classes.SEGMENT, _segment),

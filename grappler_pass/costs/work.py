@@ -42,7 +42,7 @@ def elementwise(op_class: str, elements: int, dtype: str, tensors: int = 2) -> W
 
 def by_elements(op_class: str, call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return the work of a call whose class is measured by elements written."""
-    elements = float(max(spec.elements for spec in call.outputs))
+    elements = float(max(spec.elements for spec in call.inputs + call.outputs))
     return (Work(op_class, (elements,), elements, bytes_of(call, dtype)),)
 
 

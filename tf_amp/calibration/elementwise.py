@@ -18,6 +18,9 @@ def _unary(name: str) -> Build:
         "Elu": "features",
         "Softplus": "features",
         "Softsign": "features",
+        "Relu6": "features",
+        "Selu": "features",
+        "L2Loss": "t",
     }.get(name, "x")
     op = getattr(tf.raw_ops, name)
     return lambda value, point: op(**{argument: value})
@@ -31,6 +34,9 @@ def _binary(name: str) -> Build:
         "TanhGrad": ("y", "dy"),
         "SigmoidGrad": ("y", "dy"),
         "RsqrtGrad": ("y", "dy"),
+        "SqrtGrad": ("y", "dy"),
+        "SeluGrad": ("gradients", "outputs"),
+        "SoftsignGrad": ("gradients", "features"),
     }.get(name, ("x", "y"))
     op = getattr(tf.raw_ops, name)
     return lambda left, right, point: op(**{first: left, second: right})
@@ -38,11 +44,11 @@ def _binary(name: str) -> Build:
 
 _UNARY = (
     "Relu Tanh Sigmoid Neg Square Exp Erf Sqrt Rsqrt Log Reciprocal LeakyRelu Elu "
-    "Softplus Softsign IsFinite"
+    "Softplus Softsign IsFinite Relu6 Erfc Floor Selu Log1p Expm1 Sin L2Loss"
 ).split()
 _BINARY = (
     "AddV2 Mul RealDiv ReluGrad TanhGrad SigmoidGrad Greater RsqrtGrad EluGrad "
-    "SoftplusGrad Pow"
+    "SoftplusGrad Pow SquaredDifference SeluGrad SoftsignGrad SqrtGrad"
 ).split()
 
 

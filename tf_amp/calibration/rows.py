@@ -40,6 +40,12 @@ def by_rows(sizes: Sizes) -> list[Case]:
             lambda value, point: tf.raw_ops.Softmax(logits=value),
         ),
         Case(
+            "LogSoftmax",
+            axes,
+            matrix,
+            lambda value, point: tf.raw_ops.LogSoftmax(logits=value),
+        ),
+        Case(
             "cross_entropy",
             axes,
             matrix,
