@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from grappler_pass.draft import Draft
 from grappler_pass.graph import Port
 from grappler_pass.plan import Cause, Decision, Plan, Reason
 from grappler_pass.type_slots import DTYPE_NAMES, FLOAT32
-
-if TYPE_CHECKING:
-    from grappler_pass.pipeline import Draft
 
 
 def plan_from_draft(draft: Draft) -> Plan:

@@ -270,8 +270,14 @@ def _distinct_attrs(signature: Signature) -> tuple[Arg, ...]:
     return tuple({a.attr: a for a in args}.values())
 
 
-# On a CPU these are registered for float16, but their kernels only raise an error.
-_REFUSING_HALF = ("_FusedConv2D", "_FusedConv3D", "_FusedDepthwiseConv2dNative")
+# On a CPU these are registered for float16, but raise an error: the convolutions
+# always, the product where Gelu is fused with it.
+_REFUSING_HALF = (
+    "_FusedConv2D",
+    "_FusedConv3D",
+    "_FusedDepthwiseConv2dNative",
+    "_FusedMatMul",
+)
 
 
 @functools.cache

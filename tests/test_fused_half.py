@@ -1,6 +1,6 @@
-"""Fused convolutions in float16 on a CPU, where TensorFlow registers kernels that fail.
+"""Fused ops in float16 on a CPU, where TensorFlow registers kernels that fail.
 
-Their parts run, so the fused node is split.
+Their parts run, so the fused node is split; what has no parts stays float32.
 """
 
 from __future__ import annotations
@@ -32,9 +32,30 @@ def test_fused_convolutions_of_a_cpu_have_no_float16_kernel() -> None:
     types = (("T", types_pb2.DT_HALF),)
     assert not kernel_exists("_FusedConv2D", types, "CPU")
     assert kernel_exists("Conv2D", types, "CPU")
-    assert kernel_exists("_FusedMatMul", types, "CPU")
+    assert kernel_exists("MatMul", types, "CPU")
+    assert not kernel_exists("_FusedMatMul", types, "CPU")
     assert kernel_exists("_FusedConv2D", (("T", types_pb2.DT_FLOAT),), "CPU")
 
 
 def test_a_fused_convolution_runs_in_float16_as_its_parts() -> None:
     assert output_of(PROGRAM) == ["True True"]
+
+
+GELU = """
+import numpy as np
+
+tf_amp.enable("float16", "O2", strict=True)
+draw = tf.random.Generator.from_seed(1).normal
+x, w, b = draw((64, 32)), draw((32, 32)) / 6, draw((32,))
+
+def net(x):
+    for approximate in (False, True):
+        x = tf.nn.gelu(tf.nn.bias_add(x @ w, b), approximate)
+    return tf.reduce_sum(x, 1)
+
+print(bool(np.abs(tf.function(net)(x) - net(x)).max() < 0.5))
+"""
+
+
+def test_a_product_fused_with_gelu_runs_in_float16_or_not_at_all() -> None:
+    assert output_of(GELU) == ["True"]

@@ -1,0 +1,82 @@
+"""What the pass is told, and a rewrite under way between two stages."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.casts import CastPlan
+from grappler_pass.graph import GraphView, Item
+from grappler_pass.op_lists import OpLists
+from grappler_pass.plan import Cause, Plan
+from grappler_pass.pricing import Models, Prices
+from grappler_pass.propagation import Constraints
+from grappler_pass.shapes import Shapes
+from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
+from grappler_pass.variable_reads import VariableReads
+
+# A plan must promise this share of the step before it is applied: prices are not
+# better than that.
+DEFAULT_MARGIN = 0.02
+
+PRICED, FORCED = "O1", ("O2", "O3")
+OPT_LEVELS = ("O0", PRICED, *FORCED)
+
+_LATER: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the caller decides about a rewrite.
+
+    Attributes:
+      low_dtype: "bfloat16" or "float16".
+      lists: allow, infer, deny, clear for that dtype.
+      models: a cost model per device type, "CPU" at least.
+      opt_level: "O0" nothing, "O1" what pays, "O2" what is eligible, "O3" what has a
+        kernel.
+      exclude: regular expressions; nodes whose name one of them finds stay float32.
+      margin: smallest predicted gain, as a share of the step, that O1 applies.
+    """
+
+    low_dtype: str
+    lists: OpLists
+    models: Models
+    opt_level: str = PRICED
+    exclude: tuple[str, ...] = ()
+    margin: float = DEFAULT_MARGIN
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A rewrite under way; what later stages fill in is unset before them."""
+
+    graph_def: GraphDef
+    item: Item
+    settings: Settings
+    infer_shapes: Callable[[], Shapes]
+    name: str
+    view: GraphView = _LATER
+    slots: SlotTable = _LATER
+    constraints: Constraints = _LATER
+    reads: VariableReads = _LATER
+    shapes: Shapes = _LATER
+    prices: Prices = _LATER
+    low: tuple[bool, ...] = _LATER
+    fallback: tuple[Cause | None, ...] = _LATER
+    casts: CastPlan = _LATER
+    plan: Plan = _LATER
+    rewritten: GraphDef = _LATER
+
+    @property
+    def low_dtype(self) -> int:
+        """The low dtype as a DataType enum."""
+        return int(DTYPE_ENUMS[self.settings.low_dtype])
+
+    @property
+    def has_candidates(self) -> bool:
+        """Tell whether an allow op may go low; if not, nothing can be gained."""
+        return any(self.constraints.eligible[s] for s in self.constraints.allow)
