@@ -23,7 +23,6 @@ from grappler_pass.variable_reads import VariableReads
 DEFAULT_MARGIN = 0.02
 
 PRICED, FORCED = "O1", ("O2", "O3")
-OPT_LEVELS = ("O0", PRICED, *FORCED)
 
 _LATER: Any = None
 

@@ -97,14 +97,12 @@ class GraphView:
       index: node name to number.
       order: node numbers, inputs first; a back edge of a loop counts for nothing.
       item: what the caller relies on.
-      library: names of the functions the GraphDef carries.
     """
 
     nodes: tuple[Node, ...]
     index: Mapping[str, int]
     order: tuple[int, ...]
     item: Item
-    library: frozenset[str]
     _readers: Mapping[Port, tuple[Reader, ...]]
     _control_readers: Mapping[int, tuple[int, ...]]
 
@@ -128,7 +126,6 @@ class GraphView:
             index=index,
             order=_topological_order(nodes, readers, control_readers),
             item=item or Item(),
-            library=frozenset(f.signature.name for f in graph_def.library.function),
             _readers=readers,
             _control_readers=control_readers,
         )

@@ -13,7 +13,6 @@ import dataclasses
 import gc
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -131,18 +130,18 @@ def _assign(draft: Draft) -> Draft:
     before = problem.seconds([False] * variables.count)
     total = sum(draft.prices.float32)
     if not forced and before - problem.seconds(low) < settings.margin * total:
-        fallback = _fallback(variables, [v for v, is_low in enumerate(low) if is_low])
-        causes = [Cause.MARGIN if hit else Cause.COST for hit in fallback]
-        return dataclasses.replace(nothing, fallback=tuple(causes))
-    causes = [
-        Cause.ISLAND if hit else Cause.COST for hit in _fallback(variables, returned)
-    ]
-    return dataclasses.replace(draft, low=variables.spread(low), fallback=tuple(causes))
+        spared = {v for v, is_low in enumerate(low) if is_low}
+        fallback = _fallback(variables, spared, Cause.MARGIN)
+        return dataclasses.replace(nothing, fallback=fallback)
+    fallback = _fallback(variables, set(returned), Cause.ISLAND)
+    return dataclasses.replace(draft, low=variables.spread(low), fallback=fallback)
 
 
-def _fallback(variables: Variables, chosen: Any) -> list[bool]:
-    hit = set(chosen)
-    return [v in hit for v in variables.of_slot]
+def _fallback(
+    variables: Variables, chosen: set[int], cause: Cause
+) -> tuple[Cause | None, ...]:
+    """Return `cause` for the slots of the chosen variables, COST for the others."""
+    return tuple(cause if v in chosen else Cause.COST for v in variables.of_slot)
 
 
 def _plan(draft: Draft) -> Draft:

@@ -15,7 +15,7 @@ from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import kernels, op_def_registry
 
-from grappler_pass.graph import GraphView, Node
+from grappler_pass.graph import GraphView
 
 FLOAT32 = types_pb2.DT_FLOAT
 FLOATING = frozenset(
@@ -250,24 +250,6 @@ def _allowed_types(op: str, attr: str) -> frozenset[int]:
         if attr_def.name == attr:
             return frozenset(attr_def.allowed_values.list.type)
     return frozenset()
-
-
-def has_kernel(node: Node, attr: str, dtype: int, device_type: str) -> bool:
-    """Tell whether a kernel runs `node` with `attr` at `dtype` on that device type.
-
-    The node's other type attributes are taken as they are. `device_type` is "CPU" or
-    "GPU".
-    """
-    types = tuple(
-        (arg.attr, dtype if arg.attr == attr else arg.dtype)
-        for arg in _distinct_attrs(signature_of(node.proto))
-    )
-    return kernel_exists(node.op, types, device_type)
-
-
-def _distinct_attrs(signature: Signature) -> tuple[Arg, ...]:
-    args = (a for a in (*signature.inputs, *signature.outputs) if a.attr)
-    return tuple({a.attr: a for a in args}.values())
 
 
 # On a CPU these are registered for float16, but raise an error: the convolutions
