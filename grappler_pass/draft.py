@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.casts import CastPlan
+from grappler_pass.costs.probes import Probe
 from grappler_pass.graph import GraphView, Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.plan import Cause, Plan
@@ -28,6 +29,56 @@ _LATER: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
+class Stake:
+    """A price that the plan hangs on.
+
+    Attributes:
+      probe: what to measure.
+      seconds: of the step that could be lost by a wrong price.
+    """
+
+    probe: Probe
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Two graphs of one function, of which the faster is wanted.
+
+    Attributes:
+      before: the graph as given.
+      after: the graph rewritten.
+      item: what the caller relies on, in both.
+      shapes: static shapes by name of node, of `before`.
+      seconds_before: predicted of `before`.
+      seconds_after: predicted of `after`.
+    """
+
+    before: GraphDef
+    after: GraphDef
+    item: Item
+    shapes: Shapes
+    seconds_before: float
+    seconds_after: float
+
+
+class Tuner(Protocol):
+    """Finds out on the present device what prices leave uncertain."""
+
+    def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
+        """Measure the most valuable first while the budget lasts.
+
+        Returns:
+          Whether a price of the models has changed.
+        """
+        ...
+
+    def is_faster(self, trial: Trial) -> bool | None:
+        """Tell whether the rewritten graph is; None where it cannot be found out."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """What the caller decides about a rewrite.
 
@@ -39,6 +90,7 @@ class Settings:
         kernel.
       exclude: regular expressions; nodes whose name one of them finds stay float32.
       margin: smallest predicted gain, as a share of the step, that O1 applies.
+      tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
     """
 
     low_dtype: str
@@ -47,6 +99,7 @@ class Settings:
     opt_level: str = PRICED
     exclude: tuple[str, ...] = ()
     margin: float = DEFAULT_MARGIN
+    tuner: Tuner | None = None
 
 
 @dataclasses.dataclass(frozen=True)

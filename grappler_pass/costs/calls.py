@@ -106,10 +106,18 @@ class OpCall:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Seconds per execution, and where they come from: "profile" or "roofline"."""
+    """Seconds per execution, where they come from, and how sure they are.
+
+    Attributes:
+        seconds: of one execution.
+        source: "measured", "interpolated", "profile" or "roofline".
+        error: standard deviation of the logarithm of the seconds, so 0.1 means that
+            they are right within about 10 %.
+    """
 
     seconds: float
     source: str
+    error: float = 0.0
 
 
 def attrs_from_node_def(node_def: Any) -> dict[str, object]:
