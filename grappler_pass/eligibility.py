@@ -14,6 +14,7 @@ from grappler_pass.constant_ranges import out_of_range_slots
 from grappler_pass.exactness import exact_slots
 from grappler_pass.fused_ops import can_split
 from grappler_pass.graph import GraphView, Node, device_type_of
+from grappler_pass.kernel_limits import has_kernel, refuses_half
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW, DENY
 from grappler_pass.op_traits import is_random, is_update, why_fixed
@@ -26,7 +27,6 @@ from grappler_pass.type_slots import (
     FLOAT32,
     SlotTable,
     admits,
-    kernel_exists,
 )
 
 Refusals = Iterator[tuple[int, Reason]]
@@ -148,7 +148,7 @@ def _missing_kernels(case: Case) -> Refusals:
     slots = case.slots.slots
     for node, own in case.nodes_with_slots:
         attrs = tuple([slots[slot].attr for slot in own])
-        key = (node.op, node.device, attrs)
+        key = (node.op, node.device, attrs, refuses_half(node.op, node.proto))
         if key not in known:
             known[key] = tuple(_kernel_reasons(case, node, attrs))
         reasons = known[key]
@@ -173,7 +173,7 @@ def _kernel_reasons(
         )
         if attr not in admitted:
             yield Reason(Cause.NOT_ADMITTED, f"{node.op}.{attr} in {low_name}")
-        elif not kernel_exists(node.op, types, device):
+        elif not has_kernel(node.op, node.proto, types, device):
             yield Reason(Cause.NO_KERNEL, f"{node.op} in {low_name} on {device}")
         else:
             yield None

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph import device_type_of
-from grappler_pass.type_slots import admits, kernel_exists, op_def_of
+from grappler_pass.kernel_limits import has_kernel
+from grappler_pass.type_slots import admits, op_def_of
 
 # Fused op -> what it computes before its epilogue.
 _ROOTS = {
@@ -71,7 +72,9 @@ def needs_split(proto: NodeDef, low_dtype: int) -> bool:
         return False
     return not (
         admits(proto.op, "T", low_dtype)
-        and kernel_exists(proto.op, (("T", low_dtype),), device_type_of(proto.device))
+        and has_kernel(
+            proto.op, proto, (("T", low_dtype),), device_type_of(proto.device)
+        )
     )
 
 
@@ -81,7 +84,7 @@ def can_split(proto: NodeDef, low_dtype: int) -> bool:
     device = device_type_of(proto.device)
     return bool(parts) and all(
         admits(part.op, "T", low_dtype)
-        and kernel_exists(part.op, (("T", low_dtype),), device)
+        and has_kernel(part.op, proto, (("T", low_dtype),), device)
         for part in parts
     )
 

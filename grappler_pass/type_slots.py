@@ -252,24 +252,11 @@ def _allowed_types(op: str, attr: str) -> frozenset[int]:
     return frozenset()
 
 
-# On a CPU these are registered for float16, but raise an error: the convolutions
-# always, the product where Gelu is fused with it.
-_REFUSING_HALF = (
-    "_FusedConv2D",
-    "_FusedConv3D",
-    "_FusedDepthwiseConv2dNative",
-    "_FusedMatMul",
-)
-
-
 @functools.cache
 def kernel_exists(
     op: str, types: tuple[tuple[str, int], ...], device_type: str
 ) -> bool:
     """Tell whether a registered kernel's constraints hold for these type attributes."""
-    half = ("T", types_pb2.DT_HALF) in types
-    if half and device_type == "CPU" and op in _REFUSING_HALF:
-        return False
     return any(
         all(allowed.get(attr, {dtype}) >= {dtype} for attr, dtype in types)
         for device, allowed in _kernels(op)

@@ -6,8 +6,9 @@ Their parts run, so the fused node is split; what has no parts stays float32.
 from __future__ import annotations
 
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.type_slots import kernel_exists
+from grappler_pass.kernel_limits import has_kernel
 from tests.fresh_process import output_of
 
 PROGRAM = """
@@ -29,12 +30,14 @@ print(bool(0 < error < 0.05), any("Conv" in op for op in low))
 
 
 def test_fused_convolutions_of_a_cpu_have_no_float16_kernel() -> None:
-    types = (("T", types_pb2.DT_HALF),)
-    assert not kernel_exists("_FusedConv2D", types, "CPU")
-    assert kernel_exists("Conv2D", types, "CPU")
-    assert kernel_exists("MatMul", types, "CPU")
-    assert not kernel_exists("_FusedMatMul", types, "CPU")
-    assert kernel_exists("_FusedConv2D", (("T", types_pb2.DT_FLOAT),), "CPU")
+    def runs(op: str, dtype: int = types_pb2.DT_HALF, device: str = "CPU") -> bool:
+        return has_kernel(op, NodeDef(op=op), (("T", dtype),), device)
+
+    assert not runs("_FusedConv2D")
+    assert not runs("_FusedMatMul")
+    assert runs("Conv2D")
+    assert runs("MatMul")
+    assert runs("_FusedConv2D", types_pb2.DT_FLOAT)
 
 
 def test_a_fused_convolution_runs_in_float16_as_its_parts() -> None:
@@ -59,3 +62,42 @@ print(bool(np.abs(tf.function(net)(x) - net(x)).max() < 0.5))
 
 def test_a_product_fused_with_gelu_runs_in_float16_or_not_at_all() -> None:
     assert output_of(GELU) == ["True"]
+
+
+PARTICULAR = """
+import numpy as np
+
+tf_amp.enable("float16", "O3", strict=True)
+draw = tf.random.Generator.from_seed(1).normal
+x, kernel, deep = draw((2, 12, 12, 8)), draw((3, 3, 8, 8)) / 9, draw((3, 3, 8, 1)) / 3
+grouped, image = draw((3, 3, 2, 8)) / 5, draw((2, 8, 12, 12))
+
+def gradient(convolve, *args):
+    with tf.GradientTape() as tape:
+        tape.watch(args)
+        y = convolve(*args)
+    return tf.concat([tf.reshape(d, [-1]) for d in (y, *tape.gradient(y, args))], 0)
+
+CASES = {
+    "dilated": lambda: gradient(lambda a, b: tf.nn.conv2d(a, b, 1, "SAME",
+        dilations=2), x, kernel),
+    "grouped": lambda: gradient(lambda a, b: tf.nn.conv2d(a, b, 1, "SAME"), x, grouped),
+    "channels first": lambda: gradient(lambda a, b: tf.nn.conv2d(a, b, 1, "SAME",
+        data_format="NCHW"), image, kernel),
+    "depthwise": lambda: gradient(lambda a, b: tf.nn.depthwise_conv2d(a, b,
+        [1, 1, 1, 1], "SAME", dilations=[2, 2]), x, deep),
+}
+for name, case in CASES.items():
+    exact = case()
+    error = np.abs(tf.function(case)() - exact).max() / np.abs(exact).max()
+    print(name, bool(error < 0.01))
+"""
+
+
+def test_convolutions_that_float16_kernels_of_a_cpu_refuse_still_run() -> None:
+    assert output_of(PARTICULAR) == [
+        "dilated True",
+        "grouped True",
+        "channels first True",
+        "depthwise True",
+    ]

@@ -1,0 +1,69 @@
+"""What registered kernels refuse when they run.
+
+A CPU's float16 kernels are TensorFlow's own, while those of float32 and bfloat16 come
+from oneDNN and take every layout, dilation and group. A float16 kernel is registered
+all the same, and raises an error. Found by running each with TensorFlow 2.21; the
+checks are in tensorflow/core/kernels, in the files named below.
+"""
+
+from __future__ import annotations
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.type_slots import kernel_exists
+
+# Fused convolutions always raise (conv_ops_fused_impl.h); a fused product does with
+# Gelu (matmul_op_fused.cc). Gradients raise where the convolution is grouped or dilated
+# (conv_grad_*_ops.cc), and whether it is grouped only shapes could tell.
+_NEVER = frozenset(
+    """
+    _FusedConv2D _FusedConv3D _FusedDepthwiseConv2dNative _FusedMatMul
+    Conv2DBackpropInput Conv2DBackpropFilter
+    Conv3DBackpropInputV2 Conv3DBackpropFilterV2
+    """.split()
+)
+# Only channels last, undilated, and with equal strides in both directions
+# (conv_ops_impl.h, conv_ops_3d.cc, depthwise_conv_op.cc, pooling_ops_common.h).
+_PLAIN_ONLY = frozenset(
+    """
+    Conv2D Conv3D DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput
+    DepthwiseConv2dNativeBackpropFilter MaxPool MaxPoolGrad AvgPool AvgPoolGrad
+    """.split()
+)
+
+
+def has_kernel(
+    op: str, proto: NodeDef, types: tuple[tuple[str, int], ...], device_type: str
+) -> bool:
+    """Tell whether an op with a node's attributes runs with these type attributes.
+
+    Args:
+      op: of the node, or of one part of a fused node.
+      proto: the node; not modified.
+      types: type attributes and their DataTypes.
+      device_type: "CPU" or "GPU".
+    """
+    half = ("T", types_pb2.DT_HALF) in types
+    if half and device_type == "CPU" and refuses_half(op, proto):
+        return False
+    return kernel_exists(op, types, device_type)
+
+
+def refuses_half(op: str, proto: NodeDef) -> bool:
+    """Tell whether a CPU's float16 kernel of an op raises with a node's attributes."""
+    if op in _NEVER:
+        return True
+    return op in _PLAIN_ONLY and not _is_plain(proto)
+
+
+def _is_plain(proto: NodeDef) -> bool:
+    attrs = proto.attr
+    # Reading an absent key would create it.
+    if "data_format" in attrs and not attrs["data_format"].s.endswith(b"C"):
+        return False
+    if "dilations" in attrs and any(size != 1 for size in attrs["dilations"].list.i):
+        return False
+    if "Depthwise" in proto.op and "strides" in attrs:
+        return len(set(attrs["strides"].list.i[1:3])) == 1
+    return True
