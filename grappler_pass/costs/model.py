@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from grappler_pass.costs.calls import DTYPE_BYTES, PRICED_ATTRS, OpCall, Price
 from grappler_pass.costs.device_profile import DeviceProfile
+from grappler_pass.costs.errors import measured_error
 from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.price_list import PriceList
+from grappler_pass.costs.probes import Probe
 from grappler_pass.costs.work import Work
 
 
@@ -15,20 +18,29 @@ class CostModel:
     (constants, variable reads, reshapes), which is 0.0.
     """
 
-    def __init__(self, profile: DeviceProfile) -> None:
-        """Price by ``profile``; nothing is computed before the first call."""
+    def __init__(self, profile: DeviceProfile, prices: PriceList | None = None) -> None:
+        """Price by what was measured, else by ``profile``.
+
+        Nothing is computed before the first call; what is added to ``prices`` later
+        counts from then on.
+        """
         self.profile = profile
+        self.prices = prices
         self._prices: dict[tuple[object, ...], Price] = {}
         self._casts: dict[tuple[int, str, str], Price] = {}
 
-    def price(self, call: OpCall, dtype: str) -> Price:
+    def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
         """Return seconds of one execution with floating values held in ``dtype``.
 
         Args:
             call: op, attributes and shapes; the dtypes of its floating tensors are
                 ignored, those of the others count.
             dtype: "float32", "bfloat16" or "float16".
+            probe: the same call with all that its measured price hangs on.
         """
+        measured = self._measured(probe, dtype)
+        if measured is not None:
+            return measured
         attrs = call.attrs
         named = tuple(attrs[name] for name in PRICED_ATTRS if name in attrs)
         key = (call.op, dtype, named, call.inputs, call.outputs)
@@ -51,6 +63,16 @@ class CostModel:
             work = Work("Cast", (float(max(elements, 1)),), 0.0, float(moved))
             known = self._casts[key] = self._seconds(work, f"{source}>{target}")
         return known
+
+    def _measured(self, probe: Probe | None, dtype: str) -> Price | None:
+        sample = (
+            self.prices.get(probe.key, dtype)
+            if probe is not None and self.prices is not None
+            else None
+        )
+        if sample is None:
+            return None
+        return Price(sample.seconds, "measured", measured_error(sample.spread))
 
     def _price(self, call: OpCall, dtype: str) -> Price:
         if call.op == "Cast":
