@@ -4,7 +4,7 @@ A loop variable's Enter, Merge, Switch, NextIteration and Exit pass one value ar
 list's elements have one type, which its maker and all its readers and writers state.
 A product's operands have one type even where its OpDef would let them differ. What
 is compared with a selected element of itself is rounded as that element is
-(`selections`).
+(`selections`). What only anchors control edges to a branch reads it uncast.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def all_ties(
     pairs += selection_ties(view, slots, tied_groups(pairs, slots))
     pairs += loop_ties(view, slots)
     pairs += product_ties(view, slots, lists)
+    pairs += anchor_ties(view, slots)
     return tied_groups(pairs, slots), escapes
 
 
@@ -87,6 +88,21 @@ def loop_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
         if node.op in _SWITCH_OPS and node.inputs[0].node in loop_merges:
             yield _through(slots, node)
         elif node.op in EXIT_OPS and _op(view, node.inputs[0]) in _SWITCH_OPS:
+            yield _through(slots, node)
+
+
+def anchor_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
+    """Yield each branch of a Switch with what hangs control edges on it.
+
+    Constant folding makes an Identity of a branch, by whose control edges a constant
+    runs in that branch only. Where a cast comes in between, a later run of TensorFlow's
+    own optimizers removes the Identity and leaves its control edges dangling.
+    """
+    for node in view.nodes:
+        if node.op != "Identity" or _op(view, node.inputs[0]) not in _SWITCH_OPS:
+            continue
+        is_read = bool(view.readers(Port(node.index, 0)))
+        if not is_read and node.name not in view.item.untouchable:
             yield _through(slots, node)
 
 

@@ -490,6 +490,26 @@ def test_branches_are_not_tied() -> None:
     assert colored.colors("switch low high merge") == "L L F L"
 
 
+def test_what_only_anchors_control_edges_to_a_branch_goes_with_it() -> None:
+    graph = (
+        CHAIN
+        + """
+        which = Placeholder dtype=bool
+        switch = Switch(allow1, which)
+        low = MatMul(switch:1, w)
+        anchor = Identity(switch)
+        constant = Const(^anchor) value=[[1.0]]
+        read = Identity(switch)
+        high = AddV2(read, constant)
+        merge = Merge(low, high)
+        fetch = Identity(merge)
+    """
+    )
+    colored = color(graph, fetch="fetch")
+    assert colored.tied("anchor", "switch")
+    assert not colored.tied("read", "switch")
+
+
 # Lists of tensors.
 
 LIST = """
