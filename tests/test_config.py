@@ -31,6 +31,7 @@ FULL = AmpConfig(
         ListEdit("add", "allow", ("MyOp", "Einsum")),
         ListEdit("remove", "deny", ("Exp",)),
     ),
+    exclude=("^head/", "softmax{1,2}"),
 )
 
 
@@ -104,6 +105,7 @@ def test_a_contradiction_names_both_sides(environ):
         ("TF_AMP_OPT_LEVEL", "O9", "O0, O1, O2, O3"),
         ("TF_AMP_STRICT", "maybe", "true"),
         (REWRITE_SWITCH, "2", "off"),
+        ("TF_AMP_EXCLUDE", "(head", "regular expression"),
     ],
 )
 def test_an_unknown_value_is_quoted_with_what_is_allowed(name, value, allowed):

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from tf_amp import list_edits
 from tf_amp.errors import ConfigError
+from tf_amp.exclusion import patterns_from_text
 from tf_amp.list_edits import ListEdit
 from tf_amp.presets import DEFAULT_LEVEL, level_names
 
@@ -29,7 +30,8 @@ DEVICE_PROFILE = "TF_AMP_DEVICE_PROFILE"
 LOG = "TF_AMP_LOG"
 STRICT = "TF_AMP_STRICT"
 CACHE = "TF_AMP_CACHE"
-OWN_NAMES = (OPT_LEVEL, DTYPE, DEVICE_PROFILE, LOG, STRICT, CACHE)
+EXCLUDE = "TF_AMP_EXCLUDE"
+OWN_NAMES = (OPT_LEVEL, DTYPE, DEVICE_PROFILE, LOG, STRICT, CACHE, EXCLUDE)
 
 LOW_DTYPES = ("bfloat16", "float16")
 _ON = ("1", "true", "on")
@@ -52,6 +54,8 @@ class AmpConfig:
       cache_dir: where calibrations are kept; None means nowhere.
       loss_scaling: whether losses are scaled; None leaves the choice to the dtype.
       list_edits: changes to the op lists, in the order given.
+      exclude: regular expressions; operations with such a name, and their gradients,
+        stay float32.
     """
 
     enabled: bool | None = None
@@ -63,6 +67,7 @@ class AmpConfig:
     cache_dir: pathlib.Path | None = None
     loss_scaling: bool | None = None
     list_edits: tuple[ListEdit, ...] = ()
+    exclude: tuple[str, ...] = ()
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> AmpConfig:
@@ -88,6 +93,7 @@ class AmpConfig:
             cache_dir=_read_cache_dir(given),
             loss_scaling=_read_flag(given, LOSS_SCALING_SWITCH),
             list_edits=list_edits.edits_from_env(given),
+            exclude=_read(given, EXCLUDE, patterns_from_text, ()),
         )
 
     def to_env(self) -> dict[str, str]:
@@ -102,6 +108,7 @@ class AmpConfig:
             LOG: str(self.log_dir or ""),
             STRICT: flags[self.strict],
             CACHE: str(self.cache_dir or ""),
+            EXCLUDE: " ".join(self.exclude),
             **list_edits.env_from_edits(self.list_edits),
         }
         return {name: value for name, value in variables.items() if value}

@@ -21,6 +21,7 @@ from tf_amp import _tensorflow_private as private
 from tf_amp import rewriter, settings, stamps
 from tf_amp.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.errors import TensorFlowMissing
+from tf_amp.exclusion import checked_patterns
 from tf_amp.list_edits import edits_from_mapping
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def enable(
     device_profile: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
+    exclude: Iterable[str] | None = None,
 ) -> None:
     """Rewrite graphs of functions traced, and Sessions made, from now on.
 
@@ -60,6 +62,8 @@ def enable(
         for the present one.
       log_dir: folder for each graph before and after, with its plan.
       strict: raise when a rewrite fails, rather than warn.
+      exclude: regular expressions; operations with such a name, and their gradients,
+        stay float32.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
@@ -75,6 +79,7 @@ def enable(
         "log_dir": None if log_dir is None else pathlib.Path(log_dir),
         "strict": strict,
         "list_edits": None if lists is None else edits_from_mapping(lists),
+        "exclude": None if exclude is None else checked_patterns(exclude),
     }
     config = AmpConfig.from_env()
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tf_amp import devices
 from tf_amp.config import LOW_DTYPES, AmpConfig
 from tf_amp.errors import ConfigError
+from tf_amp.exclusion import checked_patterns
 from tf_amp.list_edits import ListEdit
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
         lists=edited_lists(choice.low_dtype, config.list_edits),
         models={kind: CostModel(profile) for kind, profile in choice.profiles},
         opt_level=config.opt_level,
+        exclude=config.exclude,
     )
 
 
@@ -89,10 +91,12 @@ def check_config(config: AmpConfig) -> None:
     """Refuse now what would fail at the first graph.
 
     Raises:
-      ConfigError: the profile does not exist, or an op is unknown or in two lists.
+      ConfigError: the profile does not exist, an op is unknown or in two lists, or a
+        pattern is no regular expression.
     """
     from grappler_pass.costs import DeviceProfile, ProfileError
 
+    checked_patterns(config.exclude)
     try:
         for low_dtype in LOW_DTYPES:
             edited_lists(low_dtype, config.list_edits)
