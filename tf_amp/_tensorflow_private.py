@@ -143,6 +143,31 @@ def grappler_options() -> Any:
     return config
 
 
+def gpu_options() -> Any:
+    """Return the GPUOptions that the program's GPUs were set up with."""
+    from tensorflow.core.protobuf.config_pb2 import GPUOptions
+
+    try:
+        context = importlib.import_module("tensorflow.python.eager.context").context()
+        return context.config.gpu_options
+    except (ImportError, AttributeError):
+        warn_once("Context.config", "on GPUs prices are not measured as set up")
+        return GPUOptions()
+
+
+def is_determinism_enabled() -> bool:
+    """Tell whether the program has asked for `enable_op_determinism`."""
+    try:
+        module = importlib.import_module("tensorflow.python.framework.config")
+        return bool(module.is_op_determinism_enabled())
+    except (ImportError, AttributeError):
+        warn_once(
+            "is_op_determinism_enabled",
+            "under enable_op_determinism, set TF_AMP_TUNE=off for equal plans",
+        )
+        return False
+
+
 def handle_contents(tensor: Any) -> tuple[Any, ...]:
     """Return shape and dtype protos of what a resource handle refers to, if known."""
     try:

@@ -1,0 +1,132 @@
+"""Time ops inside a graph, on the present device.
+
+An op is run several times in a row, each run waiting for the one before, on inputs held
+in variables; the same graph without the op is timed in turn with it and subtracted.
+TensorFlow's graph optimizations are off, so that the op stays as written, while
+oneDNN's rewriting of kernels happens as in any program. What is timed, how often and
+which of the figures counts is the caller's affair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp import _tensorflow_private as private
+
+Call = Callable[[Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Runs of one op in a row, and the same graph without them."""
+
+    run: Callable[[], object]
+    base: Callable[[], object]
+    length: int
+
+
+class TimingGraph:
+    """A graph that inputs and chains of ops are added to, with its Session."""
+
+    def __init__(self, graph: tf.Graph, session: Any, device: str) -> None:
+        """Take an empty graph and its Session; see `timing_graph`."""
+        self._graph = graph
+        self._session = session
+        self._device = device
+        self._held = 0
+
+    def hold(self, make: Callable[[], Sequence[Any]]) -> list[Any]:
+        """Put values into variables, once, and return the tensors that read them.
+
+        Args:
+          make: returns the values as tensors of this graph.
+        """
+        with self._building():
+            values = list(make())
+            variables = [self._variable(value) for value in values]
+            filled = tf.group(*[fill for fill, _ in variables])
+        self._session.make_callable(filled)()
+        return [read for _, read in variables]
+
+    def constants(self, make: Callable[[], Sequence[Any]]) -> list[Any]:
+        """Add what `make` returns to the graph, to be read as it is."""
+        with self._building():
+            return list(make())
+
+    def chain(self, call: Call, sets: Sequence[Sequence[Any]], length: int) -> Chain:
+        """Return `length` runs of an op that take the sets of inputs in turn.
+
+        Args:
+          call: makes the op from one set of inputs and returns it.
+          sets: of tensors from `hold` and `constants`.
+          length: at least 1.
+        """
+        used = sets[:length]
+        with self._building():
+            with self._graph.control_dependencies(
+                [tensor.op for tensors in used for tensor in tensors]
+            ):
+                base = last = tf.no_op()
+            for index in range(length):
+                with self._graph.control_dependencies([last]):
+                    last = call(used[index % len(used)])
+        callable_of = self._session.make_callable
+        return Chain(callable_of(last), callable_of(base), length)
+
+    @contextlib.contextmanager
+    def _building(self) -> Iterator[None]:
+        with self._graph.as_default(), self._graph.device(self._device):
+            yield
+
+    def _variable(self, value: Any) -> tuple[Any, Any]:
+        """Return the op that fills a new variable, and what reads it."""
+        self._held += 1
+        handle = tf.raw_ops.VarHandleOp(
+            dtype=value.dtype, shape=value.shape, shared_name=f"held{self._held}"
+        )
+        fill = tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        return fill, tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
+
+
+@contextlib.contextmanager
+def timing_graph(device: str) -> Iterator[TimingGraph]:
+    """Open a Session of its own; what it holds is freed at the end.
+
+    Args:
+      device: of the ops, such as "/CPU:0".
+    """
+    graph = tf.Graph()
+    session = tf.compat.v1.Session(graph=graph, config=_plain_session())
+    try:
+        yield TimingGraph(graph, session, device)
+    finally:
+        session.close()
+
+
+def elapsed(run: Callable[[], object]) -> float:
+    """Return the seconds that a call takes."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def _plain_session() -> Any:
+    config = tf.compat.v1.ConfigProto()
+    config.gpu_options.CopyFrom(private.gpu_options())
+    config.allow_soft_placement = True
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = -1
+    config.graph_options.optimizer_options.global_jit_level = -1
+    config.intra_op_parallelism_threads = (
+        tf.config.threading.get_intra_op_parallelism_threads()
+    )
+    # The threads that all Sessions share may all be waiting for this measurement.
+    config.use_per_session_threads = True
+    config.inter_op_parallelism_threads = 1
+    return config
