@@ -88,13 +88,14 @@ def _unless_rounding(
     A program may amplify rounding more than the controls show. A wrong rewriting is
     wrong by as much in either type, while float16 rounds eight times as finely.
     """
-    errors, plans = {}, []
+    compared, plans = {}, []
     for low_dtype in LOW_DTYPES:
         rewrite = baseline.rewrite(dataclasses.replace(settings, low_dtype=low_dtype))
-        errors[low_dtype] = baseline.compare(rewrite.graph_def, low_dtype).error
+        compared[low_dtype] = baseline.compare(rewrite.graph_def, low_dtype)
         plans.append({row.slot for row in rewrite.plan.decisions if row.is_low})
-    is_finer = errors["bfloat16"] > FINER * errors["float16"]
-    return dataclasses.replace(found, chaotic=is_finer and plans[0] == plans[1])
+    coarse, fine = compared["bfloat16"], compared["float16"]
+    is_rounding = fine.ok or coarse.error > FINER * fine.error
+    return dataclasses.replace(found, chaotic=is_rounding and plans[0] == plans[1])
 
 
 def _check_plugin(baseline: Baseline, low_dtype: str, seed: int) -> list[str]:
