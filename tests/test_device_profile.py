@@ -77,7 +77,7 @@ def test_a_shipped_profile_loads_and_tells_where_it_comes_from(name):
     assert {"date", "device", "how"} <= set(profile.provenance)
     assert profile.device is None
     if profile.kind == "gpu":
-        assert "data sheet, not measured" in profile.provenance["how"]
+        assert "published rates, not measured" in profile.provenance["how"]
         assert profile.provenance["sources"]
         assert not profile.grids
 

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from grappler_pass.costs.grid import Grid
+from grappler_pass.costs.multiprocessors import Multiprocessors
 from grappler_pass.costs.op_classes import axes_of
 from grappler_pass.costs.roofline import Roofline
 
@@ -249,6 +250,7 @@ def _roofline(data: Mapping[str, Any]) -> Roofline:
         vector_flops=dict(data["vector_flops"]),
         bytes_per_second=dict(data["bytes_per_second"]),
         slowdown=dict(data.get("slowdown", {})),
+        multiprocessors=_multiprocessors(data.get("multiprocessors")),
     )
     rates = (roofline.matrix_flops, roofline.vector_flops, roofline.bytes_per_second)
     for rate in rates:
@@ -257,3 +259,20 @@ def _roofline(data: Mapping[str, Any]) -> Roofline:
     if roofline.overhead_seconds <= 0:
         raise ProfileError("a roofline needs a positive overhead_seconds")
     return roofline
+
+
+def _multiprocessors(data: Mapping[str, Any] | None) -> Multiprocessors | None:
+    if data is None:
+        return None
+    units = Multiprocessors(
+        count=int(data["count"]),
+        cache_bytes_per_second=float(data["cache_bytes_per_second"]),
+        alignment=dict(data["alignment"]),
+        unaligned_flops=dict(data["unaligned_flops"]),
+        fast_convolution=dict(data["fast_convolution"]),
+        direct_flops=float(data["direct_flops"]),
+    )
+    rates = (units.cache_bytes_per_second, units.direct_flops)
+    if units.count < 1 or not all(rate > 0 for rate in rates):
+        raise ProfileError("multiprocessors need a positive count and positive rates")
+    return units

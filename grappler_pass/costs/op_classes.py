@@ -154,6 +154,24 @@ DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
 CONV_KERNELS: dict[int, tuple[int, ...]] = {1: (1, 2), 9: (1, 2), 49: (2,)}
 DEPTHWISE_KERNELS: dict[int, tuple[int, ...]] = {9: (1, 2), 25: (1, 2)}
 
+# Updates of variables: tensors of the gradient's size that are read and written, the
+# gradient itself included.
+UPDATES: dict[str, int] = {
+    "ResourceApplyGradientDescent": 3,
+    "ResourceApplyMomentum": 5,
+    "ResourceApplyKerasMomentum": 5,
+    "ResourceApplyAdagrad": 5,
+    "ResourceApplyAdagradV2": 5,
+    "ResourceApplyRMSProp": 7,
+    "ResourceApplyAdam": 7,
+    "ResourceApplyAdamWithAmsgrad": 9,
+    "ResourceApplyFtrl": 7,
+    "ResourceApplyFtrlV2": 7,
+    "AssignVariableOp": 2,
+    "AssignAddVariableOp": 3,
+    "AssignSubVariableOp": 3,
+}
+
 BATCH_NORMS = {
     "FusedBatchNorm": "FusedBatchNorm",
     "FusedBatchNormV2": "FusedBatchNorm",

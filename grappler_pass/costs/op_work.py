@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from grappler_pass.costs import op_classes
-from grappler_pass.costs.calls import OpCall, TensorSpec
+from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, TensorSpec
 from grappler_pass.costs.product_work import (
     batch_matmul,
     convolution,
@@ -37,7 +37,8 @@ def works_of(call: OpCall, dtype: str) -> tuple[Work, ...]:
     if call.op in op_classes.FREE_OPS:
         return ()
     builder = _BUILDERS.get(call.op)
-    if builder is None or not call.outputs:
+    writes = call.outputs or call.op in op_classes.UPDATES
+    if builder is None or not writes:
         return (_other(call, dtype),)
     try:
         return builder(call, dtype)
@@ -51,6 +52,13 @@ def _other(call: OpCall, dtype: str) -> Work:
     return Work(
         "elementwise", (float(elements),), float(elements), bytes_of(call, dtype)
     )
+
+
+def _update(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Count a variable and its slots too, which the handles do not show."""
+    work = _other(call, dtype)
+    moved = op_classes.UPDATES[call.op] * work.flops * DTYPE_BYTES["float32"]
+    return (replace(work, bytes_moved=moved),)
 
 
 def _movement(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -156,6 +164,7 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(op_classes.BATCH_NORMS, _batch_norm),
     **dict.fromkeys(op_classes.POOLS, _pool),
     "Einsum": einsum,
+    **dict.fromkeys(op_classes.UPDATES, _update),
     "AddN": _add_n,
     "BiasAdd": _rows("BiasAdd"),
     "BiasAddGrad": _rows("BiasAddGrad"),

@@ -10,6 +10,7 @@ from grappler_pass.costs import op_classes
 from grappler_pass.costs.calls import OpCall, TensorSpec
 from grappler_pass.costs.work import (
     Dims,
+    Product,
     Work,
     by_elements,
     by_rows,
@@ -34,8 +35,28 @@ def matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
     n = right[0] if call.attrs.get("transpose_b") else right[1]
     layout = _layout(call, "transpose_a", "transpose_b")
     moved = bytes_of(call, dtype)
-    product = Work(f"matmul{layout}", (m, k, n), 2.0 * m * k * n, moved)
+    product = _single(f"matmul{layout}", m, k, n, moved)
     return (product, *fused_epilogues(call, dtype))
+
+
+def _single(op_class: str, m: int, k: int, n: int, moved: float) -> Work:
+    """Return the work of one product of `[m, k]` and `[k, n]`."""
+    product = Product(1, m, n, k, _row_lengths(op_class, m, k, n))
+    return Work(op_class, (m, k, n), 2.0 * m * k * n, moved, product=product)
+
+
+def _several(op_class: str, batch: int, m: int, k: int, n: int, moved: float) -> Work:
+    """Return the work of `batch` products of `[m, k]` and `[k, n]`."""
+    point = (batch, m, k, n)
+    product = Product(batch, m, n, k, _row_lengths(op_class, m, k, n))
+    return Work(op_class, point, 2.0 * math.prod(point), moved, product=product)
+
+
+def _row_lengths(op_class: str, m: int, k: int, n: int) -> Dims:
+    """Return how long the rows of the operands and of the result are in memory."""
+    left = m if op_class.endswith(".ta") else k
+    right = k if op_class.endswith(".tb") else n
+    return (left, right, n)
 
 
 def _layout(call: OpCall, left: str, right: str) -> str:
@@ -58,11 +79,9 @@ def batch_matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
     moved = bytes_of(call, dtype)
     layout = _layout(call, "adj_x", "adj_y")
     if batch == 1:
-        product = Work(f"matmul{layout}", (m, k, n), 2.0 * m * k * n, moved)
+        product = _single(f"matmul{layout}", m, k, n, moved)
     else:
-        point = (batch, m, k, n)
-        flops = 2.0 * math.prod(point)
-        product = Work(f"batch_matmul{layout}", point, flops, moved)
+        product = _several(f"batch_matmul{layout}", batch, m, k, n, moved)
     return (product, *fused_epilogues(call, dtype))
 
 
@@ -89,11 +108,10 @@ def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
     columns = [letter for letter in right if letter not in shared]
     m, k, n, b = count(rows), count(summed), count(columns), count(batch)
     moved = bytes_of(call, dtype)
-    flops = 2.0 * m * k * n * b
     if b == 1:
-        product = Work("matmul", (m, k, n), flops, moved)
+        product = _single("matmul", m, k, n, moved)
     else:
-        product = Work("batch_matmul", (b, m, k, n), flops, moved)
+        product = _several("batch_matmul", b, m, k, n, moved)
     natural = (
         (left, (batch + rows + summed, batch + summed + rows)),
         (right, (batch + columns + summed, batch + summed + columns)),
@@ -140,7 +158,7 @@ def _convolution_tensors(
 def convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return a convolution, or either of its gradients, and its epilogues."""
     direction = op_classes.CONVOLUTIONS[call.op]
-    _, kernel, result = _convolution_tensors(call, direction)
+    image, kernel, result = _convolution_tensors(call, direction)
     *window, channels, filters = kernel.dims
     pixels = result.elements // max(filters, 1)
     area = math.prod(window)
@@ -151,8 +169,35 @@ def convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
         2.0 * pixels * area * channels * filters,
         bytes_of(call, dtype),
         scale=area / nearest,
+        product=_implicit_product(call, direction, image, kernel, pixels),
     )
     return (product, *fused_epilogues(call, dtype))
+
+
+def _implicit_product(
+    call: OpCall, direction: str, image: TensorSpec, kernel: TensorSpec, pixels: int
+) -> Product:
+    """Return the product that a convolution is, one per group of channels."""
+    *window, channels, filters = kernel.dims
+    area, stride = math.prod(window), _stride(call)
+    image_channels = image.dims[channel_axis(call)]
+    groups = max(image_channels // max(channels, 1), 1)
+    inner = filters // groups
+    sizes = {
+        "forward": (pixels, inner, channels * area),
+        # Of a stride's many places in the image each meets part of the window.
+        "input_gradient": (
+            image.elements // max(image_channels, 1),
+            channels,
+            max(inner * area // stride ** len(window), inner),
+        ),
+        "filter_gradient": (channels * area, inner, pixels),
+    }
+    is_plain = list(window) == [3, 3] and stride == 1 and groups == 1
+    short_cut = is_plain and direction != "filter_gradient"
+    return Product(
+        groups, *sizes[direction], is_convolution=True, has_short_cut=short_cut
+    )
 
 
 def depthwise(call: OpCall, dtype: str) -> tuple[Work, ...]:

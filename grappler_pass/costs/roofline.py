@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from grappler_pass.costs.multiprocessors import Multiprocessors
 from grappler_pass.costs.op_classes import MATRIX_PREFIXES
 from grappler_pass.costs.work import Work
 
@@ -23,6 +24,8 @@ class Roofline:
         bytes_per_second: memory bandwidth that ops reach when holding that dtype.
         slowdown: class prefix -> dtype -> factor, where an op is known to miss the
             roofline by that much.
+        multiprocessors: how products spread over a GPU; None: they reach their rate
+            at any size.
     """
 
     overhead_seconds: float
@@ -30,20 +33,25 @@ class Roofline:
     vector_flops: Mapping[str, float]
     bytes_per_second: Mapping[str, float]
     slowdown: Mapping[str, Mapping[str, float]]
+    multiprocessors: Multiprocessors | None = None
 
     def seconds(self, work: Work, dtype: str) -> float:
         """Return max(flops / peak, bytes / bandwidth) plus the overhead of a call."""
-        peaks = (
-            self.matrix_flops
-            if work.op_class.startswith(MATRIX_PREFIXES)
-            else self.vector_flops
-        )
-        compute = work.flops / _rate(peaks, dtype)
+        compute = self._compute_seconds(work, dtype)
         memory = work.bytes_moved / _rate(self.bytes_per_second, dtype)
         factor = self._slowdown(work.op_class, dtype)
         # What a fused op does after its product starts no call of its own.
         overhead = 0.0 if work.op_class.startswith("fused.") else self.overhead_seconds
         return overhead + factor * max(compute, memory)
+
+    def _compute_seconds(self, work: Work, dtype: str) -> float:
+        if not work.op_class.startswith(MATRIX_PREFIXES):
+            return work.flops / _rate(self.vector_flops, dtype)
+        flops = _rate(self.matrix_flops, dtype)
+        if self.multiprocessors is None or work.product is None:
+            return work.flops / flops
+        copy = _rate(self.bytes_per_second, dtype)
+        return self.multiprocessors.seconds(work.product, dtype, flops, copy)
 
     def _slowdown(self, op_class: str, dtype: str) -> float:
         for prefix, factors in self.slowdown.items():

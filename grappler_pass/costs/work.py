@@ -11,6 +11,30 @@ Dims = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """The matrix products that a piece of work comes down to.
+
+    Args:
+        batch: how many of them, each with operands of its own.
+        m: rows of the left operand and of the result.
+        n: columns of the right operand and of the result.
+        k: what is summed over.
+        row_lengths: of the operands and the result as they lie in memory.
+        is_convolution: computed as a product without its operands being laid out.
+        has_short_cut: a 3 x 3 convolution with stride 1, which a fast algorithm
+            computes with fewer multiplications.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    row_lengths: Dims = ()
+    is_convolution: bool = False
+    has_short_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """One piece of a call.
 
@@ -20,6 +44,7 @@ class Work:
         flops: multiplications and additions, as usually counted.
         bytes_moved: read and written.
         scale: factor on the measured seconds, for work like the measured but larger.
+        product: what a matrix product or convolution multiplies.
     """
 
     op_class: str
@@ -27,6 +52,7 @@ class Work:
     flops: float
     bytes_moved: float
     scale: float = 1.0
+    product: Product | None = None
 
 
 def bytes_of(call: OpCall, dtype: str) -> float:
