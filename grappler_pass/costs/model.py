@@ -1,14 +1,40 @@
-"""Seconds of a call and of a cast on one device, from the best source at hand."""
+"""Seconds of a call and of a cast on one device, from the best source at hand.
+
+Measured for this very probe, else interpolated between measured ones of its class, else
+the profile of the device, else its roofline.
+"""
 
 from __future__ import annotations
 
-from grappler_pass.costs.calls import DTYPE_BYTES, PRICED_ATTRS, OpCall, Price
+import dataclasses
+import math
+
+from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING, PRICED_ATTRS, OpCall, Price
 from grappler_pass.costs.device_profile import DeviceProfile
-from grappler_pass.costs.errors import measured_error
+from grappler_pass.costs.errors import with_guesses
+from grappler_pass.costs.interpolation import correction_at
+from grappler_pass.costs.measured_prices import (
+    Anchors,
+    anchors_from_rows,
+    measured_price,
+    place_of,
+    price_from_sample,
+)
 from grappler_pass.costs.op_work import works_of
 from grappler_pass.costs.price_list import PriceList
-from grappler_pass.costs.probes import Probe
+from grappler_pass.costs.probes import Probe, cast_probe
+from grappler_pass.costs.profile_prices import cast_works, price_from_profile
 from grappler_pass.costs.work import Work
+
+
+@dataclasses.dataclass(frozen=True)
+class _Computed:
+    """What follows from one version of the price list; the two caches fill up."""
+
+    version: int
+    anchors: Anchors
+    prices: dict[tuple[object, ...], Price]
+    casts: dict[tuple[int, str, str], Price]
 
 
 class CostModel:
@@ -25,9 +51,9 @@ class CostModel:
         counts from then on.
         """
         self.profile = profile
-        self.prices = prices
-        self._prices: dict[tuple[object, ...], Price] = {}
-        self._casts: dict[tuple[int, str, str], Price] = {}
+        self.prices = PriceList() if prices is None else prices
+        self._computed = _Computed(0, {}, {}, {})
+        self._calls: dict[str, OpCall | None] = {}
 
     def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
         """Return seconds of one execution with floating values held in ``dtype``.
@@ -38,65 +64,85 @@ class CostModel:
             dtype: "float32", "bfloat16" or "float16".
             probe: the same call with all that its measured price hangs on.
         """
-        measured = self._measured(probe, dtype)
-        if measured is not None:
-            return measured
+        sample = None if probe is None else self.prices.get(probe.key, dtype)
+        if sample is not None:
+            return measured_price(sample, call, dtype)
+        computed = self._follow_prices()
         attrs = call.attrs
         named = tuple(attrs[name] for name in PRICED_ATTRS if name in attrs)
         key = (call.op, dtype, named, call.inputs, call.outputs)
         try:
-            known = self._prices.get(key)
+            known = computed.prices.get(key)
         except TypeError:  # an attribute given as a list
-            return self._price(call, dtype)
+            return self._price(call, dtype, computed.anchors)
         if known is None:
-            known = self._prices[key] = self._price(call, dtype)
+            known = self._price(call, dtype, computed.anchors)
+            computed.prices[key] = known
         return known
 
     def cast_price(self, elements: int, source: str, target: str) -> Price:
         """Return seconds of a Cast of ``elements`` values; 0.0 between equal dtypes."""
         if source == target:
             return Price(0.0, "profile")
+        computed = self._follow_prices()
         key = (elements, source, target)
-        known = self._casts.get(key)
+        known = computed.casts.get(key)
         if known is None:
-            moved = elements * sum(DTYPE_BYTES.get(end, 4) for end in key[1:])
-            work = Work("Cast", (float(max(elements, 1)),), 0.0, float(moved))
-            known = self._casts[key] = self._seconds(work, f"{source}>{target}")
+            known = self._cast_price(elements, source, target, computed.anchors)
+            computed.casts[key] = known
         return known
 
-    def _measured(self, probe: Probe | None, dtype: str) -> Price | None:
-        sample = (
-            self.prices.get(probe.key, dtype)
-            if probe is not None and self.prices is not None
-            else None
-        )
-        if sample is None:
-            return None
-        return Price(sample.seconds, "measured", measured_error(sample.spread))
-
-    def _price(self, call: OpCall, dtype: str) -> Price:
+    def _price(self, call: OpCall, dtype: str, anchors: Anchors) -> Price:
         if call.op == "Cast":
-            return self._cast(call, dtype)
-        parts = [self._seconds(work, dtype) for work in works_of(call, dtype)]
-        measured = all(part.source == "profile" for part in parts)
-        return Price(
-            sum(part.seconds for part in parts), "profile" if measured else "roofline"
-        )
+            # One of the user's own, which keeps its types.
+            source, target = (spec.dtype for spec in (call.inputs[0], call.outputs[0]))
+            return self.cast_price(call.outputs[0].elements, source, target)
+        price = self._corrected(works_of(call, dtype), dtype, anchors)
+        return dataclasses.replace(price, error=with_guesses(price.error, call))
 
-    def _cast(self, call: OpCall, dtype: str) -> Price:
-        """Price a cast of the user's own, one end of which may be held in ``dtype``."""
-        source, target = (spec.dtype for spec in (call.inputs[0], call.outputs[0]))
-        return self.cast_price(call.outputs[0].elements, source, target)
+    def _cast_price(
+        self, elements: int, source: str, target: str, anchors: Anchors
+    ) -> Price:
+        if {source, target} <= FLOATING:
+            key = cast_probe(elements, source, target).key
+            sample = self.prices.get(key, target)
+            if sample is not None:
+                larger = max(DTYPE_BYTES[source], DTYPE_BYTES[target])
+                return price_from_sample(sample, larger * elements)
+        works = cast_works(elements, source, target)
+        return self._corrected(works, f"{source}>{target}", anchors)
 
-    def _seconds(self, work: Work, dtype: str) -> Price:
-        grid = self.profile.grid(work.op_class, dtype)
-        if grid is not None:
-            return Price(work.scale * grid.seconds(work.point), "profile")
-        roofline = self.profile.roofline
-        seconds = roofline.seconds(work, dtype)
-        grid = self.profile.grid(work.op_class, "float32")
-        if grid is not None:
-            # Comparable with the measured float32, if only in proportion.
-            here = work.scale * grid.seconds(work.point)
-            seconds = here * seconds / roofline.seconds(work, "float32")
-        return Price(seconds, "roofline")
+    def _corrected(
+        self, works: tuple[Work, ...], dtype: str, anchors: Anchors
+    ) -> Price:
+        """Return what the profile predicts, moved to what was measured around it."""
+        price = price_from_profile(self.profile, works, dtype)
+        if not anchors or not works:
+            return price
+        place = place_of(works, dtype)
+        found = correction_at(place, anchors.get((place.op_class, dtype), ()))
+        if found is None or found.near_error >= price.error:
+            return price
+        seconds = price.seconds * math.exp(found.log_ratio)
+        return Price(seconds, "interpolated", found.error)
+
+    def _follow_prices(self) -> _Computed:
+        """Return what was computed from the list as it is now, else begin anew."""
+        computed, version = self._computed, self.prices.version
+        if computed.version != version:
+            computed = _Computed(version, self._current_anchors(), {}, {})
+            self._computed = computed
+        return computed
+
+    def _current_anchors(self) -> Anchors:
+        # Imported here: what a profile says is known without TensorFlow.
+        from grappler_pass.probe_calls import calls_from_probes
+
+        rows = sorted(self.prices, key=lambda row: (row.probe.key, row.dtype))
+        probes = {row.probe.key: row.probe for row in rows}
+        unknown = probes.keys() - self._calls.keys()
+        found = calls_from_probes(probes[key] for key in sorted(unknown))
+        self._calls.update((key, found.get(key)) for key in unknown)
+        calls = ((row, self._calls[row.probe.key]) for row in rows)
+        known = [(row, call) for row, call in calls if call is not None]
+        return anchors_from_rows(known, self.profile)

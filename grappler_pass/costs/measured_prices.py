@@ -1,0 +1,85 @@
+"""Prices from samples, and how far a profile is off where there are samples.
+
+An op whose tensors do not stay in the cache from one node to the next is priced by what
+it takes on cold data. Products and convolutions read their operands many times over,
+so that what the first reading takes does not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from grappler_pass.costs.calls import OpCall, Price
+from grappler_pass.costs.device_profile import DeviceProfile
+from grappler_pass.costs.errors import measured_error, with_guesses
+from grappler_pass.costs.interpolation import Anchor, Place
+from grappler_pass.costs.op_classes import MATRIX_PREFIXES
+from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.price_list import Measured, Sample
+from grappler_pass.costs.profile_prices import cast_works, price_from_profile
+from grappler_pass.costs.work import Work
+
+# What one node writes is still in the cache for the next if it is smaller than this: a
+# core's own cache, and the share of the common one that other tensors leave it.
+CACHED_BYTES = 4 * 2**20
+
+# By class and dtype.
+Anchors = Mapping[tuple[str, str], tuple[Anchor, ...]]
+
+
+def measured_price(sample: Sample, call: OpCall, dtype: str) -> Price:
+    """Return the price of a call that was measured at ``dtype``."""
+    works = works_of(call, dtype)
+    reuses = bool(works) and works[0].op_class.startswith(MATRIX_PREFIXES)
+    specs = (*call.inputs, *call.outputs)
+    largest = 0 if reuses else max((s.bytes_as(dtype) for s in specs), default=0)
+    price = price_from_sample(sample, largest)
+    return Price(price.seconds, price.source, with_guesses(price.error, call))
+
+
+def price_from_sample(sample: Sample, largest_bytes: int) -> Price:
+    """Return the price of an op whose largest tensor has that many bytes."""
+    cold = largest_bytes > CACHED_BYTES
+    seconds = sample.cold_seconds if cold else sample.seconds
+    return Price(seconds, "measured", measured_error(sample.spread))
+
+
+def place_of(works: tuple[Work, ...], dtype: str) -> Place:
+    """Return where work lies: by its first piece, sizes below one counting as one."""
+    point = tuple(math.log(max(size, 1.0)) for size in works[0].point)
+    parts = tuple(work.op_class for work in works)
+    return Place(works[0].op_class, dtype, point, parts)
+
+
+def anchors_from_rows(
+    rows: Iterable[tuple[Measured, OpCall]], profile: DeviceProfile
+) -> Anchors:
+    """Return by how much the profile is off at each measured row.
+
+    Args:
+        rows: with the call of each.
+        profile: that predicts.
+    """
+    anchors: dict[tuple[str, str], list[Anchor]] = {}
+    for row, call in rows:
+        anchor = _anchor(row, call, profile)
+        if anchor is not None:
+            key = (anchor.place.op_class, anchor.place.dtype)
+            anchors.setdefault(key, []).append(anchor)
+    return {key: tuple(found) for key, found in anchors.items()}
+
+
+def _anchor(row: Measured, call: OpCall, profile: DeviceProfile) -> Anchor | None:
+    if call.op == "Cast":
+        source = call.inputs[0].dtype
+        works = cast_works(call.inputs[0].elements, source, row.dtype)
+        dtype = f"{source}>{row.dtype}"
+    else:
+        works, dtype = works_of(call, row.dtype), row.dtype
+    predicted = price_from_profile(profile, works, dtype)
+    measured = measured_price(row.sample, call, row.dtype)
+    if predicted.seconds <= 0.0 or measured.seconds <= 0.0:
+        return None
+    ratio = math.log(measured.seconds / predicted.seconds)
+    return Anchor(place_of(works, dtype), ratio, measured.error)

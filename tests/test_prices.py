@@ -1,0 +1,217 @@
+"""Prices know their source and their error; measured ones win and spread around."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grappler_pass.costs import CostModel, DeviceKey, DeviceProfile, OpCall, TensorSpec
+from grappler_pass.costs.errors import (
+    CALIBRATED,
+    GUESSED_SHAPE,
+    KINDRED,
+    PUBLISHED,
+    ROOFLINE,
+    RUN_TO_RUN,
+)
+from grappler_pass.costs.interpolation import Anchor, Place, correction_at
+from grappler_pass.costs.measured_prices import CACHED_BYTES
+from grappler_pass.costs.price_list import Measured, PriceList, Sample
+from grappler_pass.costs.probes import MEASURED_DTYPE, Probe, cast_probe
+
+SHIPPED = DeviceProfile.load("cpu-avx512-bf16")
+KEY = DeviceKey("a CPU", frozenset({"avx2"}), 2, onednn=True)
+OWN = dataclasses.replace(SHIPPED, device=KEY)
+
+
+def tanh(*shape: int | None) -> OpCall:
+    spec = TensorSpec(shape, "float32")
+    return OpCall("Tanh", {}, (spec,), (spec,))
+
+
+def tanh_probe(*shape: int) -> Probe:
+    return Probe("Tanh", (), (("T", 0),), (TensorSpec(shape, MEASURED_DTYPE),))
+
+
+def matmul_probe(m: int, k: int, n: int) -> Probe:
+    attrs = tuple(
+        (name, "b: false")
+        for name in ("grad_a", "grad_b", "transpose_a", "transpose_b")
+    )
+    specs = (TensorSpec((m, k), MEASURED_DTYPE), TensorSpec((k, n), MEASURED_DTYPE))
+    return Probe("MatMul", attrs, (("T", 0),), specs)
+
+
+def measured(
+    probe: Probe, dtype: str, seconds: float, cold: float | None = None
+) -> Measured:
+    sample = Sample(seconds, cold or seconds, 0.02, 10, 1.0)
+    return Measured(probe, dtype, sample)
+
+
+def model(rows: Iterable[Measured] = (), profile: DeviceProfile = OWN) -> CostModel:
+    return CostModel(profile, PriceList(rows))
+
+
+@pytest.mark.parametrize(
+    ("profile", "source", "error"),
+    [
+        (OWN, "profile", CALIBRATED),
+        (SHIPPED, "profile", KINDRED),
+        (DeviceProfile.load("cpu-amx-bf16"), "profile", PUBLISHED),
+        (DeviceProfile.load("v100"), "roofline", PUBLISHED),
+    ],
+    ids=["own", "shipped", "extended", "data sheet"],
+)
+def test_a_profile_is_as_sure_as_it_is_near(
+    profile: DeviceProfile, source: str, error: float
+) -> None:
+    price = CostModel(profile).price(tanh(256, 256), "bfloat16")
+    assert price.source == source
+    assert price.error == pytest.approx(error)
+
+
+def test_a_class_that_a_measured_profile_lacks_is_least_sure() -> None:
+    spec = TensorSpec((64, 64), "float32")
+    price = CostModel(OWN).price(OpCall("Digamma", {}, (spec,), (spec,)), "float32")
+    assert (price.source, price.error) == ("roofline", ROOFLINE)
+
+
+def test_a_guessed_size_adds_to_the_error() -> None:
+    price = CostModel(OWN).price(tanh(None, 256), "bfloat16")
+    assert price.error == pytest.approx(math.hypot(CALIBRATED, GUESSED_SHAPE))
+
+
+def test_what_was_measured_counts_before_the_profile() -> None:
+    found = model([measured(tanh_probe(256, 256), "bfloat16", 7e-5)])
+    price = found.price(tanh(256, 256), "bfloat16", tanh_probe(256, 256))
+    assert (price.source, price.seconds) == ("measured", 7e-5)
+    assert price.error == pytest.approx(math.hypot(0.02, RUN_TO_RUN))
+    float32 = found.price(tanh(256, 256), "float32", tanh_probe(256, 256))
+    assert float32 == CostModel(OWN).price(tanh(256, 256), "float32")
+
+
+def test_a_price_added_later_counts_from_then_on() -> None:
+    prices = PriceList()
+    found = CostModel(OWN, prices)
+    before = found.price(tanh(256, 256), "bfloat16", tanh_probe(256, 256))
+    cast = found.cast_price(1000, "float32", "bfloat16")
+    prices.add([measured(tanh_probe(256, 256), "bfloat16", 2 * before.seconds)])
+    prices.add([measured(cast_probe(1000, "float32", "bfloat16"), "bfloat16", 9e-5)])
+    after = found.price(tanh(256, 256), "bfloat16", tanh_probe(256, 256))
+    assert after.seconds == 2 * before.seconds
+    assert cast.source == "profile"
+    assert found.cast_price(1000, "float32", "bfloat16").seconds == 9e-5
+
+
+def test_between_two_measured_sizes_the_factor_lies_between_theirs() -> None:
+    plain = model()
+    rows = [
+        measured(tanh_probe(n, 256), "bfloat16", factor * seconds)
+        for n, factor in ((64, 1.5), (256, 2.0))
+        for seconds in [plain.price(tanh(n, 256), "bfloat16").seconds]
+    ]
+    found = model(rows).price(tanh(128, 256), "bfloat16")
+    factor = found.seconds / plain.price(tanh(128, 256), "bfloat16").seconds
+    assert found.source == "interpolated"
+    assert 1.5 < factor < 2.0
+
+
+def test_a_plain_product_tells_of_its_neighbors_in_the_same_dtype_only() -> None:
+    plain = model()
+    spec = [TensorSpec(shape, "float32") for shape in ((128, 128), (128, 160))]
+    near = OpCall("MatMul", {}, tuple(spec), (TensorSpec((128, 160), "float32"),))
+    rows = [measured(matmul_probe(128, 128, 128), "bfloat16", 1e-3)]
+    assert model(rows).price(near, "bfloat16").source == "interpolated"
+    assert model(rows).price(near, "float32") == plain.price(near, "float32")
+
+
+def test_far_from_everything_measured_the_profile_counts() -> None:
+    rows = [measured(tanh_probe(8, 8), "bfloat16", 1.0)]
+    found = model(rows).price(tanh(4096, 4096), "bfloat16")
+    assert found == model().price(tanh(4096, 4096), "bfloat16")
+
+
+def test_a_probe_that_cannot_be_read_back_tells_of_itself_only() -> None:
+    foreign = Probe("NoSuchOp", (), (), (TensorSpec((4,), "float32"),))
+    found = model([measured(foreign, "float32", 1.0)])
+    assert found.price(tanh(8, 8), "float32") == model().price(tanh(8, 8), "float32")
+
+
+def test_an_op_that_overflows_the_cache_is_priced_on_cold_data() -> None:
+    small, large = CACHED_BYTES // 8, CACHED_BYTES
+    rows = [measured(tanh_probe(n), "float32", 1e-3, cold=2e-3) for n in (small, large)]
+    found = model(rows)
+    assert found.price(tanh(small), "float32", tanh_probe(small)).seconds == 1e-3
+    assert found.price(tanh(large), "float32", tanh_probe(large)).seconds == 2e-3
+
+
+def test_a_product_reuses_what_it_reads_and_is_priced_warm() -> None:
+    probe = matmul_probe(2048, 2048, 2048)
+    spec = TensorSpec((2048, 2048), "float32")
+    call = OpCall("MatMul", {}, (spec, spec), (spec,))
+    found = model([measured(probe, "float32", 1e-2, cold=2e-2)])
+    assert found.price(call, "float32", probe).seconds == 1e-2
+
+
+def place(*sizes: float, parts: tuple[str, ...] = ("Tanh",)) -> Place:
+    return Place("Tanh", "bfloat16", sizes, parts)
+
+
+ratios = st.floats(-2, 2)
+sizes = st.floats(0, 20)
+anchors = st.lists(
+    st.builds(Anchor, st.builds(place, sizes, sizes), ratios, st.floats(0.03, 0.2)),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(anchors, sizes, sizes)
+def test_a_correction_lies_between_those_measured(
+    measured_at: list[Anchor], x: float, y: float
+) -> None:
+    found = correction_at(place(x, y), measured_at)
+    assert found is not None
+    values = [anchor.log_ratio for anchor in measured_at]
+    assert min(values) - 1e-9 <= found.log_ratio <= max(values) + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(ratios, st.floats(0, 10), st.floats(0.01, 10))
+def test_the_error_grows_with_distance(ratio: float, near: float, more: float) -> None:
+    anchor = Anchor(place(0.0), ratio, 0.05)
+    errors = [
+        found.error
+        for distance in (near, near + more)
+        if (found := correction_at(place(distance), [anchor]))
+    ]
+    assert 0.05 <= errors[0] < errors[1]
+
+
+def test_neighbors_that_disagree_are_less_sure() -> None:
+    def error(other: float) -> float:
+        pair = [Anchor(place(0.0), 0.1, 0.05), Anchor(place(2.0), other, 0.05)]
+        found = correction_at(place(1.0), pair)
+        assert found is not None
+        return found.error
+
+    assert error(0.1) < error(0.5)
+
+
+def test_a_fused_product_is_farther_from_a_plain_one_than_from_its_like() -> None:
+    like = Anchor(place(0.0), 0.1, 0.05)
+    plain = correction_at(place(0.0), [like])
+    fused = correction_at(place(0.0, parts=("Tanh", "fused.Relu")), [like])
+    assert plain is not None and fused is not None
+    assert plain.error < fused.error
+
+
+def test_nothing_measured_nothing_corrected() -> None:
+    assert correction_at(place(1.0), []) is None
