@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from pathlib import Path
 from statistics import median
 
@@ -23,6 +22,7 @@ from benchmarks.context import context_of
 from benchmarks.driver import ROOT, worker_environment
 from benchmarks.pass_report import GraphSize, PassFigures
 from benchmarks.results import keep_pass_figures, write_results
+from tf_amp import autostart
 
 _COPIES = (1, 3, 10)
 _IMPORT = (sys.executable, "-c", "import tensorflow")
@@ -94,9 +94,7 @@ def measure_import(
 
     Both are empty where tf-amp is not installed, so that nothing starts by itself.
     """
-    try:
-        metadata.version("tf-amp")
-    except metadata.PackageNotFoundError:
+    if not autostart.is_installed():
         return (), ()
     switched: dict[str, list[float]] = {"float32": [], "ours": []}
     for _ in range(rounds):

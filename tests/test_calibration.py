@@ -1,5 +1,9 @@
 """Calibration measures the classes that pricing looks up, in the time it is given."""
 
+import functools
+import os
+import resource
+import signal
 import time
 
 import pytest
@@ -15,7 +19,7 @@ from grappler_pass.costs import (
 )
 from grappler_pass.costs.op_classes import axes_of
 from grappler_pass.costs.op_work import works_of
-from tf_amp import calibration
+from tf_amp import calibrating, calibration
 from tf_amp.calibration.assembling import classes_from
 from tf_amp.calibration.cases import Case, points_of
 from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
@@ -102,6 +106,23 @@ def test_what_cannot_be_written_is_a_warning(tmp_path):
         0.0, occupied / "mine.json", progress=False, key=KEY, sizes=TINY
     )
     assert profile.grid("matmul", "bfloat16") is not None
+
+
+def test_an_older_file_does_not_hide_that_the_disk_is_full(tmp_path, monkeypatch):
+    path = tmp_path / "mine.json"
+    path.write_text("older")
+    sizes = functools.partial(calibration.calibrate, sizes=TINY)
+    monkeypatch.setattr(calibration, "calibrate", sizes)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        assert calibrating.main(0.0, path) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_text() == "older"
+    assert os.listdir(tmp_path) == ["mine.json"]
 
 
 def test_the_progress_bar_shows_and_ends(capsys):
