@@ -1,0 +1,166 @@
+"""What was measured on this machine, kept between runs and shared by processes.
+
+Keyed by device and TensorFlow version: figures of another one are never used. A job
+goes on whatever happens to the file: what cannot be kept there is remembered in memory
+and kept as soon as it can be, and one warning says why.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from absl import logging
+
+from grappler_pass.costs import tables
+from grappler_pass.costs.price_list import Measured, PriceList
+from grappler_pass.costs.records import CostRow, Verdict, VerdictRow, flaw_of
+from grappler_pass.costs.sqlite_file import NothingKept, SqliteFile
+from grappler_pass.costs.tables import COSTS, VERDICTS, Row
+
+# A job waits for other processes this long, and not again once it was in vain.
+_PATIENCE_SECONDS = 0.4
+_LARGEST_BYTES = 256 << 20
+
+_T = TypeVar("_T")
+
+
+def costs_path(cache_dir: Path) -> Path:
+    """Return where the database lies in the user's cache folder."""
+    return cache_dir / "costs.sqlite3"
+
+
+class CostDatabase:
+    """Measured costs and verdicts in a file that threads and processes may share.
+
+    `load`, `keep`, `verdict` and `keep_verdict` never raise on account of the file. The
+    others raise OSError or sqlite3.Error.
+    """
+
+    def __init__(self, path: Path, largest_bytes: int = _LARGEST_BYTES) -> None:
+        """Remember where it is; nothing is opened or made yet.
+
+        Args:
+            path: of the file, which need not exist.
+            largest_bytes: how far the file may grow.
+        """
+        self.path = path
+        self._file = SqliteFile(path, largest_bytes)
+        self._patience = _PATIENCE_SECONDS
+        # What could not be written yet, by identity.
+        self._waiting: dict[tuple[str, ...], Row] = {}
+        self._warned: set[str] = set()
+
+    def load(self, device: str, tensorflow: str) -> PriceList:
+        """Return what was measured on a device with a version of TensorFlow."""
+        where = {"device": device, "tensorflow": tensorflow}
+
+        def read() -> list[CostRow]:
+            with self._file.reading(self._patience) as reader:
+                return list(COSTS.select(reader, where))
+
+        rows = [*(self._attempt(read) or ()), *self._waiting_in(CostRow)]
+        return PriceList(
+            row.measured
+            for row in rows
+            if (row.device, row.tensorflow) == (device, tensorflow)
+        )
+
+    def keep(self, device: str, tensorflow: str, rows: Iterable[Measured]) -> None:
+        """Keep rows; of two for one probe and dtype the better supported stays."""
+        self._keep([CostRow(device, tensorflow, measured) for measured in rows])
+
+    def verdict(self, device: str, tensorflow: str, fingerprint: str) -> Verdict | None:
+        """Return how the trial of a graph ended on a device, if there was one."""
+        identity = (device, tensorflow, fingerprint)
+        where = dict(zip(VERDICTS.key, identity, strict=True))
+
+        def read() -> list[VerdictRow]:
+            with self._file.reading(self._patience) as reader:
+                return list(VERDICTS.select(reader, where))
+
+        rows = [*self._waiting_in(VerdictRow), *(self._attempt(read) or ())]
+        return next((row.verdict for row in rows if row.identity == identity), None)
+
+    def keep_verdict(
+        self, device: str, tensorflow: str, fingerprint: str, verdict: Verdict
+    ) -> None:
+        """Keep how a trial ended; of two for one graph the newer stays."""
+        self._keep([VerdictRow(device, tensorflow, fingerprint, verdict)])
+
+    def rows(self) -> list[Row]:
+        """Return everything in the file, of every device and version."""
+        try:
+            with self._file.reading(self._patience) as reader:
+                return [row for table in tables.TABLES for row in table.select(reader)]
+        except NothingKept:
+            return []
+
+    def put(self, rows: Sequence[Row]) -> int:
+        """Keep all rows or none; return how many of them were there before."""
+        with self._file.writing(self._patience) as writer:
+            return tables.put(writer, rows)
+
+    def clear(self, where: dict[str, str] | None = None) -> int:
+        """Remove every row, or those with these values of "device", "tensorflow".
+
+        Returns:
+            How many were removed.
+        """
+        removed = 0
+        with self._file.writing(self._patience) as writer:
+            for table in tables.TABLES:
+                removed += tables.remove(writer, table, where)
+        return removed
+
+    def _keep(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            if (flaw := flaw_of(row)) is None:
+                known = self._waiting.get(row.identity)
+                self._waiting[row.identity] = tables.merged(known, row)
+            else:
+                self._warn_once(f"not a cost to be kept: {flaw}")
+        waiting = dict(self._waiting)
+        if self._attempt(lambda: self.put(list(waiting.values()))) is None:
+            return
+        for identity, row in waiting.items():
+            # Another thread may have put a better one there meanwhile.
+            if self._waiting.get(identity) is row:
+                self._waiting.pop(identity, None)
+
+    def _waiting_in(self, kind: type[_T]) -> Iterator[_T]:
+        return (row for row in list(self._waiting.values()) if isinstance(row, kind))
+
+    def _attempt(self, work: Callable[[], _T]) -> _T | None:
+        """Return what `work` returns; None, and one warning, where the file fails."""
+        try:
+            result = self._twice_if_damaged(work)
+        except NothingKept:
+            return None
+        except (OSError, sqlite3.Error) as error:
+            self._patience = 0.0
+            self._warn_once(
+                f"measured costs cannot be kept in {self.path} and are remembered by "
+                f"this program alone: {error}"
+            )
+            return None
+        self._patience = _PATIENCE_SECONDS
+        return result
+
+    def _twice_if_damaged(self, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            # Checked again it is put aside, and rebuilt from what can be read.
+            self._file.check_again()
+            return work()
+
+    def _warn_once(self, message: str) -> None:
+        kind = message[:20]
+        if kind not in self._warned:
+            self._warned.add(kind)
+            logging.warning("%s", message)

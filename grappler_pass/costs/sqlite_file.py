@@ -1,0 +1,245 @@
+"""The file of the cost database: opening, checking, making, and mending it.
+
+What is found at the path decides: nothing is made into a database; one of ours is
+checked once per process; one that is damaged, or no SQLite at all, is put aside whole,
+and what is still readable goes into a new one; somebody else's database, and one of
+another version of this package, is never written to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from absl import logging
+
+from grappler_pass.costs import file_gate, tables
+from grappler_pass.costs.file_systems import journal_mode
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER_BYTES = 100
+_PAGE_BYTES = 4096
+# Files that belong to the database while it is in use, or after a crash.
+_SIDECARS = ("-wal", "-journal", "-shm")
+
+
+class CostsUnusable(OSError):
+    """The file holds something that is not to be written to; says what."""
+
+
+class NothingKept(FileNotFoundError):
+    """There is nothing to read yet."""
+
+
+class _State(enum.Enum):
+    EMPTY = enum.auto()
+    OURS = enum.auto()
+    BROKEN = enum.auto()
+    FOREIGN = enum.auto()
+    OTHER_VERSION = enum.auto()
+
+
+_HANDS_OFF = {
+    _State.FOREIGN: "{} is another program's database; it is left alone",
+    _State.OTHER_VERSION: "{} is of another version of tf-amp; it is left alone",
+}
+
+
+class SqliteFile:
+    """A database at a path; every transaction opens and closes a connection.
+
+    What goes wrong is raised, as OSError or sqlite3.Error.
+    """
+
+    def __init__(self, path: Path, largest_bytes: int) -> None:
+        """Remember where it is; nothing is opened yet."""
+        self._path = path
+        self._largest_pages = max(1, largest_bytes // _PAGE_BYTES)
+        self._checked: tuple[int, int] | None = None
+
+    @contextlib.contextmanager
+    def reading(self, patience: float) -> Iterator[sqlite3.Connection]:
+        """Yield a connection to look at; waits at most about `patience` seconds.
+
+        Raises:
+            NothingKept: there is no file, or an empty one.
+        """
+        self._prepare(patience, create=False)
+        with file_gate.shared(self._path, patience), _look(self._path, patience) as it:
+            yield it
+
+    @contextlib.contextmanager
+    def writing(self, patience: float) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a transaction: all is kept on leaving, or nothing."""
+        self._prepare(patience, create=True)
+        with (
+            file_gate.shared(self._path, patience),
+            _transaction(self._path, "mode=rw", patience) as writer,
+        ):
+            writer.execute(f"PRAGMA max_page_count = {self._largest_pages}")
+            yield writer
+
+    def check_again(self) -> None:
+        """Examine the whole file before its next use."""
+        self._checked = None
+
+    def _prepare(self, patience: float, *, create: bool) -> None:
+        """See to it that there is a sound database, or raise."""
+        with file_gate.shared(self._path, patience):
+            state = self._examine(patience)
+        if state in _HANDS_OFF:
+            raise CostsUnusable(_HANDS_OFF[state].format(self._path))
+        if state is _State.OURS:
+            return
+        if state is _State.EMPTY and not create:
+            raise NothingKept(f"{self._path} does not exist or is empty")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with file_gate.alone(self._path, patience):
+            # Another process may have done it while this one waited.
+            state = self._examine(patience)
+            if state is _State.EMPTY:
+                _create(self._path, patience)
+            elif state is _State.BROKEN:
+                _rebuild(self._path, patience)
+
+    def _examine(self, patience: float) -> _State:
+        state = _state_by_header(self._path)
+        if state is not _State.OURS or _identity(self._path) == self._checked:
+            return state
+        with _look(self._path, patience) as reader:
+            if not _is_sound(reader):
+                return _State.BROKEN
+        self._checked = _identity(self._path)
+        return state
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return (status.st_dev, status.st_ino)
+
+
+def _state_by_header(path: Path) -> _State:
+    """Tell without SQLite, which may leave a journal beside what it opens."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        return _State.EMPTY
+    if not header:
+        return _State.EMPTY
+    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+        return _State.BROKEN
+    if int.from_bytes(header[68:72], "big") != tables.APPLICATION_ID:
+        return _State.FOREIGN
+    version = int.from_bytes(header[60:64], "big")
+    return _State.OURS if version == tables.VERSION else _State.OTHER_VERSION
+
+
+def _is_sound(reader: sqlite3.Connection) -> bool:
+    try:
+        answers = reader.execute("PRAGMA quick_check(1)").fetchall()
+        found = reader.execute("SELECT name FROM sqlite_master").fetchall()
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:
+        return False
+    expected = {table.name for table in tables.TABLES}
+    return answers == [("ok",)] and {name for (name,) in found} >= expected
+
+
+def _open(path: Path, flags: str, patience: float) -> sqlite3.Connection:
+    address = f"{path.absolute().as_uri()}?{flags}"
+    return sqlite3.connect(address, timeout=patience, isolation_level=None, uri=True)
+
+
+@contextlib.contextmanager
+def _transaction(
+    path: Path, flags: str, patience: float
+) -> Iterator[sqlite3.Connection]:
+    """Yield a connection that commits on leaving; closing it undoes what is open."""
+    with contextlib.closing(_open(path, flags, patience)) as writer:
+        if journal_mode(path) != "wal":
+            # A database that came from a local disk must not share memory here.
+            writer.execute("PRAGMA locking_mode = EXCLUSIVE")
+            writer.execute("PRAGMA journal_mode = DELETE")
+        writer.execute("BEGIN IMMEDIATE")
+        yield writer
+        writer.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def _look(path: Path, patience: float) -> Iterator[sqlite3.Connection]:
+    """Yield a connection that reads, also where nothing can be written."""
+    with contextlib.ExitStack() as stack:
+        reader = stack.enter_context(
+            contextlib.closing(_open(path, "mode=rw", patience))
+        )
+        try:
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error):
+                raise
+            reader = stack.enter_context(_snapshot(path))
+        except sqlite3.DatabaseError:
+            # Damaged: whoever looks will see.
+            pass
+        yield reader
+
+
+@contextlib.contextmanager
+def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    """Yield a connection to the file as it is, or to a copy where a journal waits."""
+    candidates = [Path(f"{path}{suffix}") for suffix in ("-wal", "-journal")]
+    waiting = [each for each in candidates if each.exists() and each.stat().st_size]
+    if not waiting:
+        with contextlib.closing(_open(path, "mode=ro&immutable=1", 0.0)) as reader:
+            yield reader
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for each in (path, *waiting):
+            shutil.copyfile(each, Path(folder) / each.name)
+        copy = _open(Path(folder) / path.name, "mode=rw", 0.0)
+        with contextlib.closing(copy):
+            yield copy
+
+
+def _create(path: Path, patience: float, rows: Sequence[tables.Row] = ()) -> int:
+    # The header says whose it is before any other file lies beside it.
+    with _transaction(path, "mode=rwc", patience) as writer:
+        tables.make(writer)
+        known = tables.put(writer, rows)
+    with contextlib.closing(_open(path, "mode=rw", patience)) as writer:
+        writer.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
+    return len(rows) - known
+
+
+def _rebuild(path: Path, patience: float) -> None:
+    """Put a new database with what can be read in the place of a damaged one."""
+    with _snapshot(path) as reader:
+        readable = tables.readable_rows(reader)
+    new, aside = Path(f"{path}.new"), _free_name(path)
+    for suffix in (*_SIDECARS, ""):
+        Path(f"{new}{suffix}").unlink(missing_ok=True)
+    saved = _create(new, patience, readable)
+    # A journal left behind would be applied to the new database, so it goes first.
+    for suffix in (*_SIDECARS, ""):
+        with contextlib.suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+    new.rename(path)
+    logging.warning(
+        "the cost database %s was damaged: what was there is now %s; of its rows %d "
+        "could be saved",
+        path,
+        aside,
+        saved,
+    )
+
+
+def _free_name(path: Path) -> Path:
+    names = (Path(f"{path}.broken{number or ''}") for number in range(1000))
+    return next(name for name in names if not name.exists())

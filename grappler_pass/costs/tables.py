@@ -1,0 +1,143 @@
+"""The tables of the cost database: reading, merging, and what a damaged one holds."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from grappler_pass.costs.records import (
+    COST_COLUMNS,
+    VERDICT_COLUMNS,
+    CostRow,
+    VerdictRow,
+)
+
+APPLICATION_ID = int.from_bytes(b"tfAM", "big")
+VERSION = 1
+
+Row = CostRow | VerdictRow
+_R = TypeVar("_R", CostRow, VerdictRow)
+
+
+@dataclass(frozen=True)
+class Table(Generic[_R]):
+    """A table whose first columns are its key."""
+
+    name: str
+    columns: tuple[str, ...]
+    key_length: int
+    row_type: type[_R]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that no two rows have in common."""
+        return self.columns[: self.key_length]
+
+    @property
+    def definition(self) -> str:
+        """The statement that makes it."""
+        body = f"{_listed(self.columns)}, PRIMARY KEY ({_listed(self.key)})"
+        return f"CREATE TABLE {self.name} ({body}) WITHOUT ROWID"
+
+    @property
+    def upsert(self) -> str:
+        """The statement that puts a row in, in place of one with its key."""
+        marks = ", ".join("?" * len(self.columns))
+        into = f"{self.name} ({_listed(self.columns)})"
+        return f"INSERT OR REPLACE INTO {into} VALUES ({marks})"
+
+    def select(
+        self,
+        reader: sqlite3.Connection,
+        where: Mapping[str, str] | None = None,
+        order: str = "ASC",
+    ) -> Iterator[_R]:
+        """Yield the acceptable rows that have these values, by key."""
+        keys = ", ".join(f'"{name}" {order}' for name in self.key)
+        found = reader.execute(
+            f"SELECT {_listed(self.columns)} FROM {self.name}"
+            f"{condition(where)} ORDER BY {keys}",
+            tuple((where or {}).values()),
+        )
+        for values in found:
+            with contextlib.suppress(ValueError):
+                yield self.row_type.from_columns(
+                    dict(zip(self.columns, values, strict=True))
+                )
+
+
+COSTS = Table("costs", COST_COLUMNS, 4, CostRow)
+VERDICTS = Table("verdicts", VERDICT_COLUMNS, 3, VerdictRow)
+TABLES: tuple[Table[Any], ...] = (COSTS, VERDICTS)
+
+
+def condition(where: Mapping[str, str] | None) -> str:
+    """Return the clause that these columns have values to be given."""
+    terms = " AND ".join(f'"{name}" = ?' for name in where or ())
+    return f" WHERE {terms}" if terms else ""
+
+
+def make(writer: sqlite3.Connection) -> None:
+    """Make an empty file a cost database."""
+    for table in TABLES:
+        writer.execute(table.definition)
+    writer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    writer.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def put(writer: sqlite3.Connection, rows: Iterable[Row]) -> int:
+    """Put rows in; of two with one key the better stays.
+
+    Returns:
+        How many keys were there before.
+    """
+    known_keys = 0
+    for row in rows:
+        table: Table[Any] = COSTS if isinstance(row, CostRow) else VERDICTS
+        key = dict(zip(table.key, row.identity, strict=True))
+        known = next(table.select(writer, key), None)
+        known_keys += known is not None
+        kept = merged(known, row)
+        if kept is not known:
+            writer.execute(table.upsert, kept.columns)
+    return known_keys
+
+
+def merged(known: Row | None, row: Row) -> Row:
+    """Return the better of two rows with one key, the known one if equal."""
+    if isinstance(known, CostRow) and isinstance(row, CostRow):
+        return known.merged(row)
+    if isinstance(known, VerdictRow) and isinstance(row, VerdictRow):
+        return known.merged(row)
+    return row
+
+
+def remove(
+    writer: sqlite3.Connection, table: Table[Any], where: Mapping[str, str] | None
+) -> int:
+    """Remove the rows that have these values, and return their number."""
+    values = tuple((where or {}).values())
+    return writer.execute(
+        f"DELETE FROM {table.name}{condition(where)}", values
+    ).rowcount
+
+
+def readable_rows(reader: sqlite3.Connection) -> list[Row]:
+    """Return the rows that a damaged database still gives away, some twice."""
+    with contextlib.suppress(sqlite3.Error):
+        # Lets SQLite read a file that is shorter than its header says.
+        reader.execute("PRAGMA writable_schema = ON")
+    found: list[Row] = []
+    for table in TABLES:
+        # From both ends, since a damaged page stops a walk.
+        for order in ("ASC", "DESC"):
+            with contextlib.suppress(sqlite3.Error):
+                found.extend(table.select(reader, order=order))
+    return found
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
