@@ -34,6 +34,8 @@ DTYPE_NAMES = {
 }
 DTYPE_ENUMS = {name: enum for enum, name in DTYPE_NAMES.items()}
 NO_SLOT = -1
+# The type of a GPU that is planned for by a TensorFlow without kernels for one.
+ABSENT_GPU = "ABSENT_GPU"
 
 # Types of elements that a list made here will hold; no port of the node shows them.
 _ELEMENT_TYPES = {
@@ -253,10 +255,19 @@ def _allowed_types(op: str, attr: str) -> frozenset[int]:
 
 
 @functools.cache
+def has_kernels_for(device_type: str) -> bool:
+    """Tell whether this build of TensorFlow has kernels for devices of a type."""
+    return any(device == device_type for device, _ in _kernels("MatMul"))
+
+
+@functools.cache
 def kernel_exists(
     op: str, types: tuple[tuple[str, int], ...], device_type: str
 ) -> bool:
     """Tell whether a registered kernel's constraints hold for these type attributes."""
+    if device_type == ABSENT_GPU:
+        # None of its kernels is registered here: the op's definition has decided.
+        return True
     return any(
         all(allowed.get(attr, {dtype}) >= {dtype} for attr, dtype in types)
         for device, allowed in _kernels(op)

@@ -61,6 +61,10 @@ CALL_FUNCTION = Hook(
 )
 
 
+HOST = "/job:localhost/replica:0/task:0"
+_KINDS = ("CPU", "GPU")
+
+
 @dataclasses.dataclass
 class _Patch:
     owner: Any
@@ -121,6 +125,25 @@ def grappler() -> Any | None:
         module = importlib.import_module("tensorflow.python.grappler.tf_optimizer")
         return module if hasattr(module, "OptimizeGraph") else None
     except ImportError:
+        return None
+
+
+def cluster_with_gpu(architecture: str) -> Any | None:
+    """Return a cluster of one CPU and one GPU that need not exist; None where gone.
+
+    Args:
+      architecture: compute capability of the GPU, such as "7.0".
+    """
+    try:
+        module = importlib.import_module("tensorflow.python.grappler.cluster")
+        from tensorflow.core.protobuf.device_properties_pb2 import NamedDevice
+
+        cpu, gpu = (NamedDevice(name=f"{HOST}/device:{kind}:0") for kind in _KINDS)
+        cpu.properties.type, gpu.properties.type = _KINDS
+        gpu.properties.environment["architecture"] = architecture
+        return module.Cluster(devices=[cpu, gpu])
+    except (ImportError, AttributeError, TypeError):
+        warn_once("Cluster", "graphs for another GPU are optimized as for this device")
         return None
 
 

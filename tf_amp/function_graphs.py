@@ -26,15 +26,7 @@ def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     if grappler is None:
         private.warn_once("OptimizeGraph", "functions are explained as traced")
         return graph_def
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-
-    meta_graph = MetaGraphDef(graph_def=_placed(graph_def))
-    meta_graph.collection_def["train_op"].node_list.value.extend(kept)
-    config = private.grappler_options()
-    options = config.graph_options.rewrite_options
-    options.min_graph_nodes = -1
-    # The pass comes at the end of the first of two iterations.
-    options.meta_optimizer_iterations = options.ONE
+    meta_graph, config = request_for(_placed(graph_def), kept)
     try:
         with rewriter.leaving_graphs_alone():
             optimized: GraphDef = grappler.OptimizeGraph(config, meta_graph, False)
@@ -42,6 +34,20 @@ def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     except Exception as error:
         logging.warning("Explained as traced: Grappler fails on it: %s", error)
         return graph_def
+
+
+def request_for(graph_def: GraphDef, kept: tuple[str, ...]) -> tuple[Any, Any]:
+    """Return the MetaGraphDef and the ConfigProto to ask Grappler with."""
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+    meta_graph = MetaGraphDef(graph_def=graph_def)
+    meta_graph.collection_def["train_op"].node_list.value.extend(kept)
+    config = private.grappler_options()
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1
+    # The pass comes at the end of the first of two iterations.
+    options.meta_optimizer_iterations = options.ONE
+    return meta_graph, config
 
 
 def graph_with_variables(function: Any) -> GraphDef:

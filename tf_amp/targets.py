@@ -1,0 +1,124 @@
+"""A device to plan for that need not be present, and graphs as they would run on it.
+
+A graph is placed on the device and optimized by TensorFlow as for it. Where this build
+of TensorFlow has no kernels for GPUs, the definitions of the ops say which types they
+have there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from tf_amp import _tensorflow_private as private
+from tf_amp import devices, function_graphs, rewriter, settings
+from tf_amp.config import AmpConfig, checked_dtype
+from tf_amp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.costs import DeviceProfile
+    from grappler_pass.pipeline import Settings
+
+# TensorFlow chooses the layout of convolutions by it.
+_ARCHITECTURES = {"v100": "7.0", "t4": "7.5", "a100": "8.0"}
+_NEWEST = "9.0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A device by its profile, and the 16-bit type to plan with."""
+
+    profile: DeviceProfile
+    low_dtype: str
+
+    @property
+    def device_type(self) -> str:
+        """The type that graphs are placed on while they are planned."""
+        from grappler_pass.type_slots import ABSENT_GPU, has_kernels_for
+
+        if self.profile.kind != "gpu":
+            return "CPU"
+        return "GPU" if has_kernels_for("GPU") else ABSENT_GPU
+
+    @property
+    def kernels(self) -> str:
+        """Where it is looked up which ops can run in 16 bits."""
+        if self.device_type in ("CPU", "GPU"):
+            return f"the {self.device_type} kernels of this TensorFlow"
+        return "the definitions of the ops (this TensorFlow has no GPU kernels)"
+
+    @property
+    def assumptions(self) -> str:
+        """How the prices were obtained, as the profile says."""
+        return str(self.profile.provenance.get("how", ""))
+
+    def settings(self, config: AmpConfig) -> Settings:
+        """Return what the pass is given for every graph that is planned."""
+        from grappler_pass.costs import CostModel
+        from grappler_pass.pipeline import Settings
+
+        model = CostModel(self.profile)
+        return Settings(
+            low_dtype=self.low_dtype,
+            lists=settings.edited_lists(self.low_dtype, config.list_edits),
+            models={"CPU": model, self.device_type: model},
+            opt_level=config.opt_level,
+        )
+
+    def placed(self, graph_def: GraphDef) -> GraphDef:
+        """Return a copy with every node on this device, wherever it was."""
+        return _on_device(graph_def, self.device_type)
+
+    def optimized(self, graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+        """Return the graph as TensorFlow would leave it for this device, placed."""
+        if self.profile.kind != "gpu":
+            return self.placed(function_graphs.optimized_graph(graph_def, kept))
+        architecture = _ARCHITECTURES.get(self.profile.name, _NEWEST)
+        cluster = private.cluster_with_gpu(architecture)
+        grappler = private.grappler()
+        if cluster is None or grappler is None:
+            return self.placed(function_graphs.optimized_graph(graph_def, kept))
+        on_gpu = _on_device(graph_def, "GPU")
+        request, options = function_graphs.request_for(on_gpu, kept)
+        try:
+            with rewriter.leaving_graphs_alone():
+                found = grappler.OptimizeGraph(options, request, False, cluster=cluster)
+        except Exception as error:
+            logging.warning("Planned as traced: Grappler fails on it: %s", error)
+            found = graph_def
+        return self.placed(found)
+
+
+def target_of(device: str, low_dtype: str | None = None) -> Target:
+    """Return the target that a name stands for.
+
+    Args:
+      device: name of a shipped profile, or the path of one.
+      low_dtype: "bfloat16" or "float16"; what suits the device by default.
+
+    Raises:
+      ConfigError: there is no such profile or dtype; the message names those there are.
+    """
+    from grappler_pass.costs import DeviceProfile, ProfileError
+
+    chosen = checked_dtype(low_dtype) if low_dtype is not None else None
+    try:
+        profile = DeviceProfile.load(device)
+    except ProfileError as error:
+        known = ", ".join(DeviceProfile.names())
+        raise ConfigError(f"device: {error}. Known devices: {known}.") from error
+    return Target(profile, chosen or devices.profile_dtype(profile))
+
+
+def _on_device(graph_def: GraphDef, device_type: str) -> GraphDef:
+    placed = type(graph_def)()
+    placed.CopyFrom(graph_def)
+    bodies = (function.node_def for function in placed.library.function)
+    for node in itertools.chain(placed.node, *bodies):
+        node.device = f"{private.HOST}/device:{device_type}:0"
+    return placed
