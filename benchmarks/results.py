@@ -16,6 +16,12 @@ from benchmarks.summary import rows_from_runs
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "RESULTS.md"
 RAW = HERE / "raw"
+# Sections that keep their table as they print it, in the order of the page.
+_TABLES = {
+    "prediction": "Predicted against measured",
+    "first_step": "The first step",
+    "published": "Predicted for a V100 against published",
+}
 _TITLE = "# Measured results\n\nWritten by the programs of this folder; do not edit.\n"
 
 
@@ -33,6 +39,12 @@ def keep_pass_figures(
     _keep("pass_time", dataclasses.asdict(figures), context, folder)
 
 
+def keep_table(name: str, markdown: str, context: Context, folder: Path = RAW) -> None:
+    """Write the table of a section named in ``_TABLES``, as Markdown."""
+    assert name in _TABLES, name
+    _keep(name, {"markdown": markdown}, context, folder)
+
+
 def write_results(path: Path = RESULTS, folder: Path = RAW) -> None:
     """Write the results from the raw figures at hand."""
     path.write_text("\n".join((_TITLE, *_sections(folder))))
@@ -45,6 +57,11 @@ def _sections(folder: Path) -> Iterator[str]:
         context = _context(kept["context"])
         body = markdown(rows_from_runs(runs), context.machine)
         yield f"## Models\n\n{context.markdown()}\n\n{body}\n"
+    for name, title in _TABLES.items():
+        if (table := folder / f"{name}.json").exists():
+            kept = json.loads(table.read_text())
+            context = _context(kept["context"])
+            yield f"## {title}\n\n{context.markdown()}\n\n{kept['markdown']}\n"
     if (pass_time := folder / "pass_time.json").exists():
         kept = json.loads(pass_time.read_text())
         body = _pass_figures(kept).markdown()
