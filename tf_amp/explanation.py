@@ -40,19 +40,55 @@ def explain(
       StageError: the plan cannot be made; the message names the stage.
     """
     runtime.check_tensorflow()
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    if isinstance(fn, GraphDef):
-        names = fetches if fetches is not None else (args[0] if args else ())
-        graph_def, kept, name = fn, _node_names(fn, names), "graph"
-    else:
-        function = _concrete_function(fn, args, kwargs)
-        graph_def = function_graphs.graph_with_variables(function)
-        kept, name = function_graphs.kept_nodes(function), function.graph.name
+    graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
     scope = settings.scope_of(stamps.marks_from_graph_def(graph_def).settings or "")
     config = scope.config if scope else runtime.current_config()
     config = config or AmpConfig.from_env()
     return _plan(function_graphs.optimized_graph(graph_def, kept), kept, name, config)
+
+
+def traced_graph(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    fetches: Iterable[str] | None = None,
+) -> tuple[GraphDef, tuple[str, ...], str]:
+    """Return a graph, the nodes it is run for, and its name, given as to `explain`.
+
+    Raises:
+      ValueError: a GraphDef without fetches, or with one that it does not hold.
+    """
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    if isinstance(fn, GraphDef):
+        names = fetches if fetches is not None else (args[0] if args else ())
+        return fn, _node_names(fn, names), "graph"
+    function = _concrete_function(fn, args, kwargs)
+    graph_def = function_graphs.graph_with_variables(function)
+    return graph_def, function_graphs.kept_nodes(function), function.graph.name
+
+
+def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[str, Any]:
+    """Return the signatures of a SavedModel by name, or the one named.
+
+    Raises:
+      ScriptMissing: the folder does not hold a SavedModel.
+      ConfigError: it has no signature of that name.
+    """
+    runtime.check_tensorflow()
+    import tensorflow as tf
+
+    if not tf.saved_model.contains_saved_model(str(folder)):
+        raise ScriptMissing(f"{folder} does not hold a SavedModel.")
+    loaded = tf.saved_model.load(str(folder))
+    signatures = dict(loaded.signatures)
+    if signature is None:
+        return signatures
+    if signature not in signatures:
+        raise ConfigError(
+            f"{folder} has no signature {signature!r}; it has {', '.join(signatures)}."
+        )
+    return {signature: signatures[signature]}
 
 
 def _plan(
@@ -108,16 +144,4 @@ def explain_saved_model(
       ScriptMissing: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name.
     """
-    runtime.check_tensorflow()
-    import tensorflow as tf
-
-    if not tf.saved_model.contains_saved_model(str(folder)):
-        raise ScriptMissing(f"{folder} does not hold a SavedModel.")
-    loaded = tf.saved_model.load(str(folder))
-    signatures = dict(loaded.signatures)
-    if signature is not None and signature not in signatures:
-        raise ConfigError(
-            f"{folder} has no signature {signature!r}; it has {', '.join(signatures)}."
-        )
-    names = signatures if signature is None else [signature]
-    return tuple(explain(signatures[name]) for name in names)
+    return tuple(map(explain, signatures_of(folder, signature).values()))
