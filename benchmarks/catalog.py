@@ -54,6 +54,10 @@ VARIANTS = (
     Variant("keras", "Keras policy", "set_keras_policy"),
     Variant("builtin", "TensorFlow", "switch_on_builtin_pass"),
     Variant("ours", "tf-amp", "enable_tf_amp", _OURS),
+    Variant("untuned", "tuning off", "enable_tf_amp", _OURS | {"TF_AMP_TUNE": "off"}),
+    Variant(
+        "ours_float16", "float16", "enable_tf_amp", _OURS | {"TF_AMP_DTYPE": "float16"}
+    ),
     Variant(
         "ours_o2", "tf-amp O2", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O2"}
     ),

@@ -25,13 +25,18 @@ _LEFT_FLOAT32 = "stays float32: "
 
 @dataclass(frozen=True)
 class Turn:
-    """One process to run; ``seconds`` is the timed part of each mode."""
+    """One process to run.
+
+    ``seconds`` is the timed part of each mode; ``cache`` the folder of what tf-amp
+    measures, the user's own if it is None.
+    """
 
     model: str
     variant: Variant
     round: int
     modes: tuple[str, ...]
     seconds: float
+    cache: Path | None = None
 
     def __str__(self) -> str:
         """Return what the progress bar shows."""
@@ -75,7 +80,7 @@ def run_turn(turn: Turn) -> Run:
         done = subprocess.run(
             turn.command(),
             cwd=ROOT,
-            env=worker_environment(turn.variant),
+            env=worker_environment(turn.variant, turn.cache),
             capture_output=True,
             text=True,
             timeout=_LONGEST_PROCESS_SECONDS,
@@ -98,14 +103,15 @@ def _failed(turn: Turn, reason: str) -> Run:
     return Run(turn.model, turn.variant.name, turn.round, failure=reason)
 
 
-def worker_environment(chosen: Variant) -> dict[str, str]:
+def worker_environment(chosen: Variant, cache: Path | None = None) -> dict[str, str]:
     """Return the caller's environment without its own switches, plus the variant's."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(_LEFT_OUT)
     }
-    return kept | _ALWAYS | dict(chosen.environment)
+    own_cache = {} if cache is None else {"TF_AMP_CACHE": str(cache)}
+    return kept | _ALWAYS | own_cache | dict(chosen.environment)
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:

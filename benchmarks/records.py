@@ -22,6 +22,7 @@ class OpCounts:
 class Measurement:
     """One mode of one model in one process.
 
+    ``first_seconds`` is the time of the first step, tracing and optimizing included.
     ``values`` are what the step computed: the first losses of training, or a sample
     of the outputs of inference. They are compared with those of float32.
     """
@@ -30,6 +31,7 @@ class Measurement:
     step_seconds: tuple[float, ...]
     values: tuple[float, ...]
     ops: OpCounts
+    first_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -75,4 +77,5 @@ def _measurement(fields: Mapping[str, Any]) -> Measurement:
         step_seconds=tuple(fields["step_seconds"]),
         values=tuple(fields["values"]),
         ops=OpCounts(**fields["ops"]),
+        first_seconds=fields.get("first_seconds", 0.0),
     )

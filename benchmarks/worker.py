@@ -69,7 +69,9 @@ def run_variant(
 def measure(step: Step, mode: str, *, seconds: float) -> Measurement:
     """Warm the step up, look at its graph, and time it for ``seconds``."""
     first: list[np.ndarray] = []
+    start = time.perf_counter()
     ops = count_executed_ops(lambda: first.append(step().numpy()))
+    first_seconds = time.perf_counter() - start
     warm = first + [step().numpy() for _ in range(_WARM_STEPS)]
     values = np.ravel(warm) if mode == "train" else _sampled(first[0])
     return Measurement(
@@ -77,6 +79,7 @@ def measure(step: Step, mode: str, *, seconds: float) -> Measurement:
         step_seconds=tuple(time_steps(step, seconds=seconds)),
         values=tuple(float(value) for value in values),
         ops=ops,
+        first_seconds=first_seconds,
     )
 
 
