@@ -10,6 +10,8 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
 from grappler_pass.constant_ranges import out_of_range_slots
 from grappler_pass.exactness import exact_slots
 from grappler_pass.fused_ops import can_split
@@ -41,7 +43,7 @@ class Case:
       slots: of `view`.
       lists: for the low dtype.
       low_dtype: DataType enum.
-      excluded_by: node name to the user's pattern that excludes it, or empty.
+      excluded_by: node to what the user excluded it by, or empty.
       uses_lists: whether the four lists count.
       escapes: slots of lists of tensors that escape, with the node where they do.
       edges: float32 edges between slots.
@@ -51,7 +53,7 @@ class Case:
     slots: SlotTable
     lists: OpLists
     low_dtype: int
-    excluded_by: Callable[[str], str]
+    excluded_by: Callable[[NodeDef], str]
     uses_lists: bool
     escapes: Mapping[int, str]
     edges: SlotEdges
@@ -91,7 +93,7 @@ def _held_by_caller(case: Case) -> Refusals:
             reason = Reason(Cause.CAST)
         elif node.name in untouchable:
             reason = Reason(Cause.PRESERVED)
-        elif pattern := case.excluded_by(node.name):
+        elif pattern := case.excluded_by(node.proto):
             reason = Reason(Cause.EXCLUDED, pattern)
         if reason is not None:
             yield from ((slot, reason) for slot in own)

@@ -1,23 +1,55 @@
-"""The user's opt-outs by name, which hold for the gradients of the same ops too.
+"""The user's opt-outs, which hold for the gradients of the same operations too.
 
-TensorFlow names gradients after what they are gradients of:
+Who traces a graph may mark its nodes: `FLOAT32` keeps one in float32, `ORIGIN` names
+the operations that one is a gradient of. Without marks there are the names that
+TensorFlow gives gradients, after what they are gradients of:
 
-  v1     gradients/head/MatMul_grad/MatMul_1        (scope and suffix)
-  v2     gradient_tape/head/MatMul/MatMul_1         (scope)
+  v1     gradients/head/MatMul_grad/MatMul_1        (name and suffix)
+  v2     gradient_tape/head/MatMul/MatMul_1         (the name scope, no more)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+FLOAT32 = "_tf_amp_float32"
+ORIGIN = "_tf_amp_origin"
 
 _GRADIENT_SCOPE = re.compile(r"(?:^|/)(?:gradient_tape|gradients(?:_\d+)?)/")
 _GRADIENT_SUFFIX = re.compile(r"_grad(?:_\d+)?(?=/)")
 _CALL_SCOPE = re.compile(r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)+")
 
 
-def excludes(patterns: Sequence[str]) -> Callable[[str], str]:
-    """Return a function from a node's name to the pattern that excludes it, or empty.
+def excludes(
+    patterns: Sequence[str], known: Mapping[str, str] | None = None
+) -> Callable[[NodeDef], str]:
+    """Return a function from a node to what excludes it, or the empty text.
+
+    Args:
+      patterns: as for `finder`.
+      known: nodes that are excluded whatever their name, and by what.
+    """
+    find = finder(patterns)
+    excluded = known or {}
+
+    def excluded_by(node: NodeDef) -> str:
+        if node.name in excluded:
+            return excluded[node.name]
+        if FLOAT32 in node.attr and node.attr[FLOAT32].b:
+            return "float32_scope"
+        names = [node.name] if patterns else []
+        if patterns and ORIGIN in node.attr:
+            names.extend(name.decode() for name in node.attr[ORIGIN].list.s)
+        return next(filter(None, map(find, names)), "")
+
+    return excluded_by
+
+
+def finder(patterns: Sequence[str]) -> Callable[[str], str]:
+    """Return a function from a node's name to the pattern that finds it, or empty.
 
     Args:
       patterns: regular expressions, searched for anywhere in the name; `^` also
@@ -26,14 +58,14 @@ def excludes(patterns: Sequence[str]) -> Callable[[str], str]:
     """
     compiled = [re.compile(pattern) for pattern in patterns]
 
-    def excluded_by(name: str) -> str:
+    def found_by(name: str) -> str:
         for text in _names_of(name) if compiled else ():
             for pattern in compiled:
                 if pattern.search(text):
                     return pattern.pattern
         return ""
 
-    return excluded_by
+    return found_by
 
 
 def _names_of(name: str) -> Iterator[str]:

@@ -35,11 +35,13 @@ class Item:
       fetch: nodes whose outputs are read.
       feed: nodes whose outputs are replaced by the caller.
       preserve: nodes that must stay what they are (includes the two above).
+      excluded: nodes that must stay float32, each with what the user excluded it by.
     """
 
     fetch: tuple[str, ...] = ()
     feed: tuple[str, ...] = ()
     preserve: tuple[str, ...] = ()
+    excluded: tuple[tuple[str, str], ...] = ()
 
     @functools.cached_property
     def untouchable(self) -> frozenset[str]:

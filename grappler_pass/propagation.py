@@ -79,7 +79,7 @@ def constrain(
         slots=slots,
         lists=lists,
         low_dtype=DTYPE_ENUMS[low_dtype],
-        excluded_by=excludes(options.exclude),
+        excluded_by=excludes(options.exclude, dict(view.item.excluded)),
         uses_lists=options.opt_level != UNLISTED_LEVEL,
         escapes=escapes,
         edges=SlotEdges.from_view(view, slots, lists, ties),
