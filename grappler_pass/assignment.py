@@ -37,12 +37,14 @@ class CastTerm:
       readers: variables that govern the reading inputs; FLOAT32_SIDE for fixed ones.
       up_seconds: charged once when the producer is low and any reader is float32.
       down_seconds: charged once when the producer is float32 and any reader is low.
+      error: standard deviation of the logarithm of either.
     """
 
     producer: int
     readers: frozenset[int]
     up_seconds: float
     down_seconds: float
+    error: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,11 +18,12 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.assignment import islands, minimum_cut
 from grappler_pass.casts import CastPlan, plan_casts
+from grappler_pass.cut_problem import Variables, problem_from_prices
 from grappler_pass.decisions import plan_from_draft
 from grappler_pass.draft import FORCED, PRICED, Draft, Settings
 from grappler_pass.graph import GraphView, Item
 from grappler_pass.plan import Cause, Plan
-from grappler_pass.pricing import Variables, price_graph, problem_from_prices
+from grappler_pass.pricing import price_graph
 from grappler_pass.propagation import constrain
 from grappler_pass.rewriting import is_rewritten, rewrite_graph
 from grappler_pass.shape_guesses import fill_shapes

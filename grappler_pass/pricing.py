@@ -1,21 +1,24 @@
-"""From shapes and a cost model to the assignment problem.
+"""From shapes and a cost model to seconds per step.
 
-Seconds of every node at both dtypes, of every cast, as often as its loop runs it.
-Slots that must share a color become one variable of the cut.
+Of every node at both dtypes, of every cast, as often as its loop runs it, with the
+error of each. What the assignment problem makes of them is `cut_problem`'s.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
-from grappler_pass.assignment import FLOAT32_SIDE, CastTerm, Problem
-from grappler_pass.casts import is_cast, is_free_down
+from grappler_pass.casts import is_free_down
 from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
+from grappler_pass.costs.calls import Price
+from grappler_pass.costs.probes import Probe
 from grappler_pass.graph import GraphView, Node, Port, device_type_of
+from grappler_pass.probing import probe_of
 from grappler_pass.propagation import Constraints
 from grappler_pass.shapes import Shapes
 from grappler_pass.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
@@ -30,14 +33,18 @@ Models = Mapping[str, CostModel]
 
 @dataclasses.dataclass(frozen=True)
 class Prices:
-    """Seconds per step.
+    """Seconds per step, and how sure they are.
 
     Attributes:
       float32: per node, in the graph as given.
       low: per node; None where no slot of it may go low.
-      sources: per node, where its price comes from.
+      sources: per node, where the less sure of its prices comes from.
       up: per port that a low node could write, casting it up.
       down: per port that a low node could read, casting it down.
+      errors: per node, of the logarithm of the seconds in float32 and low.
+      probes: per node that may go low, how to measure it; None where it cannot be.
+      cast_errors: per port of `up` and `down`, of the logarithm of either.
+      cast_elements: per port of `up` and `down`.
     """
 
     float32: tuple[float, ...]
@@ -45,6 +52,10 @@ class Prices:
     sources: tuple[str, ...]
     up: Mapping[Port, float]
     down: Mapping[Port, float]
+    errors: tuple[tuple[float, float], ...] = ()
+    probes: tuple[Probe | None, ...] = ()
+    cast_errors: Mapping[Port, float] = dataclasses.field(default_factory=dict)
+    cast_elements: Mapping[Port, int] = dataclasses.field(default_factory=dict)
 
 
 def price_graph(
@@ -68,31 +79,44 @@ def price_graph(
       reads: which variable reads leave their loop.
     """
     pricer = _Pricer(view, slots, shapes, models, low_dtype, reads)
-    float32: list[float] = []
-    low: list[float | None] = []
-    sources: list[str] = []
-    up: dict[Port, float] = {}
-    down: dict[Port, float] = {}
-    for node in view.nodes:
-        call = pricer.call(node)
-        model = pricer.model(node)
-        weight = view.weight(node.index)
-        price = model.price(call, "float32")
-        float32.append(price.seconds * weight)
-        sources.append(price.source)
-        eligible = [s for s in slots.slots_of[node.index] if constraints.eligible[s]]
-        if not eligible:
-            low.append(None)
-            continue
-        low.append(model.price(call, low_dtype).seconds * weight)
-        for port in view.output_ports(node.index):
-            if slots.output_slot(*port) in eligible:
-                up[port] = pricer.up_seconds(port)
-        for position, port in enumerate(node.inputs):
-            if slots.input_slot(node.index, position) in eligible:
-                down.setdefault(port, pricer.down_seconds(port))
+    priced = [
+        pricer.node(
+            node, [s for s in slots.slots_of[node.index] if constraints.eligible[s]]
+        )
+        for node in view.nodes
+    ]
+    float32 = [price.float32.seconds for price in priced]
+    low = [price.low.seconds if price.low else None for price in priced]
     _charge_transfers(view, slots, constraints, pricer, float32, low)
-    return Prices(tuple(float32), tuple(low), tuple(sources), up, down)
+    return Prices(
+        tuple(float32),
+        tuple(low),
+        tuple(price.source for price in priced),
+        pricer.up,
+        pricer.down,
+        tuple(price.errors for price in priced),
+        tuple(price.probe for price in priced),
+        pricer.cast_errors,
+        pricer.cast_elements,
+    )
+
+
+class _NodePrice(NamedTuple):
+    """Prices of one node per step; no low one where none of its slots may go low."""
+
+    float32: Price
+    low: Price | None
+    probe: Probe | None
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        return self.float32.error, self.low.error if self.low else 0.0
+
+    @property
+    def source(self) -> str:
+        if self.low is None or self.float32.error >= self.low.error:
+            return self.float32.source
+        return self.low.source
 
 
 class _Pricer:
@@ -113,6 +137,28 @@ class _Pricer:
         self._models = models
         self._low_dtype = low_dtype
         self._reads = reads
+        self.up: dict[Port, float] = {}
+        self.down: dict[Port, float] = {}
+        self.cast_errors: dict[Port, float] = {}
+        self.cast_elements: dict[Port, int] = {}
+
+    def node(self, node: Node, eligible: Sequence[int]) -> _NodePrice:
+        """Price a node, and the casts around it if it may go low."""
+        call, model = self.call(node), self.model(node)
+        weight = self._view.weight(node.index)
+        if not eligible:
+            price = model.price(call, "float32")
+            return _NodePrice(_times(price, weight), None, None)
+        probe = probe_of(self._view, self._slots, self._shapes, node.index, eligible)
+        float32 = model.price(call, "float32", probe)
+        low = model.price(call, self._low_dtype, probe)
+        for port in self._view.output_ports(node.index):
+            if self._slots.output_slot(*port) in eligible:
+                self._price_up(port)
+        for position, port in enumerate(node.inputs):
+            if self._slots.input_slot(node.index, position) in eligible:
+                self._price_down(port)
+        return _NodePrice(_times(float32, weight), _times(low, weight), probe)
 
     def model(self, node: Node) -> CostModel:
         return self._models.get(device_type_of(node.device)) or self._models["CPU"]
@@ -132,23 +178,32 @@ class _Pricer:
             tuple(self.spec(Port(node.index, output)) for output in outputs),
         )
 
-    def up_seconds(self, port: Port) -> float:
-        producer = self._view.nodes[port.node]
-        price = self.model(producer).cast_price(
-            self.spec(port).elements, self._low_dtype, "float32"
-        )
-        return price.seconds * self._view.weight(port.node)
+    def _price_up(self, port: Port) -> None:
+        price = self._cast_price(port, self._low_dtype, "float32")
+        self.up[port] = price.seconds * self._view.weight(port.node)
 
-    def down_seconds(self, port: Port) -> float:
-        producer = self._view.nodes[port.node]
+    def _price_down(self, port: Port) -> None:
+        if port in self.down:
+            return
+        price = self._cast_price(port, "float32", self._low_dtype)
         if is_free_down(self._view, port, DTYPE_ENUMS[self._low_dtype]):
-            return 0.0
-        price = self.model(producer).cast_price(
-            self.spec(port).elements, "float32", self._low_dtype
-        )
+            price = Price(0.0, price.source)
         hoist = self._reads.hoists.get(port)
         outside = self._view.nodes[hoist[-1]].inputs[0].node if hoist else port.node
-        return price.seconds * self._view.weight(outside)
+        self.down[port] = price.seconds * self._view.weight(outside)
+
+    def _cast_price(self, port: Port, source: str, target: str) -> Price:
+        elements = self.spec(port).elements
+        model = self.model(self._view.nodes[port.node])
+        price = model.cast_price(elements, source, target)
+        self.cast_elements[port] = elements
+        known = self.cast_errors.get(port, 0.0)
+        self.cast_errors[port] = max(known, price.error)
+        return price
+
+
+def _times(price: Price, weight: float) -> Price:
+    return Price(price.seconds * weight, price.source, price.error)
 
 
 def _dtype_name(dtype: int) -> str:
@@ -186,89 +241,3 @@ def _charge_transfers(
             low_seconds = low[node.index]
             if low_seconds is not None:
                 low[node.index] = low_seconds + (seconds / 2 if goes_low else seconds)
-
-
-@dataclasses.dataclass(frozen=True)
-class Variables:
-    """Slots as variables of the cut.
-
-    Attributes:
-      of_slot: slot number to variable, FLOAT32_SIDE where the slot is not eligible.
-      count: number of variables.
-    """
-
-    of_slot: tuple[int, ...]
-    count: int
-
-    @classmethod
-    def from_constraints(cls, constraints: Constraints) -> Variables:
-        """Give each eligible slot a variable, tied ones the same."""
-        leader: dict[int, int] = {}
-        for group in constraints.ties:
-            for slot in group:
-                leader[slot] = group[0]
-        numbers: dict[int, int] = {}
-        of_slot = [
-            numbers.setdefault(leader.get(slot, slot), len(numbers))
-            if eligible
-            else FLOAT32_SIDE
-            for slot, eligible in enumerate(constraints.eligible)
-        ]
-        return cls(tuple(of_slot), len(numbers))
-
-    def spread(self, low: Sequence[bool]) -> tuple[bool, ...]:
-        """Return the color of every slot from the color of every variable."""
-        return tuple(v != FLOAT32_SIDE and low[v] for v in self.of_slot)
-
-
-def problem_from_prices(
-    view: GraphView,
-    slots: SlotTable,
-    variables: Variables,
-    prices: Prices,
-    reads: VariableReads,
-) -> Problem:
-    """State the assignment problem whose minimum cut is the plan."""
-    float32 = [0.0] * variables.count
-    low = [0.0] * variables.count
-    for node, low_seconds in enumerate(prices.low):
-        if low_seconds is None:
-            continue
-        # A node is priced once: by the first of its slots that may go low.
-        variable = next(
-            v for s in slots.slots_of[node] if (v := variables.of_slot[s]) >= 0
-        )
-        float32[variable] += prices.float32[node]
-        low[variable] += low_seconds
-    return Problem(float32, low, _cast_terms(view, slots, variables, prices, reads))
-
-
-def _cast_terms(
-    view: GraphView,
-    slots: SlotTable,
-    variables: Variables,
-    prices: Prices,
-    reads: VariableReads,
-) -> list[CastTerm]:
-    readers_of: dict[Port, set[int]] = {}
-    for port in dict.fromkeys((*prices.up, *prices.down)):
-        if slots.output_dtype(*port) != FLOAT32:
-            continue
-        found = readers_of.setdefault(reads.canonical.get(port, port), set())
-        for reader in view.readers(port):
-            # An existing Cast reads either dtype.
-            if not is_cast(view.nodes[reader.node]):
-                found.add(_variable(variables, slots.input_slot(*reader)))
-    return [
-        CastTerm(
-            producer=_variable(variables, slots.output_slot(*port)),
-            readers=frozenset(found),
-            up_seconds=prices.up.get(port, 0.0),
-            down_seconds=prices.down.get(port, 0.0),
-        )
-        for port, found in readers_of.items()
-    ]
-
-
-def _variable(variables: Variables, slot: int) -> int:
-    return FLOAT32_SIDE if slot == NO_SLOT else variables.of_slot[slot]
