@@ -25,6 +25,8 @@ LOW_DTYPES = ("bfloat16", "float16")
 OUT_OF_RANGE = ("float16", "O3")
 # A wrong value is as wrong in float16; mere rounding is eight times smaller there.
 FINER = 3.0
+# Times what is allowed.
+SLIGHT = 2.0
 # Every so many seeds go through Grappler itself with the plugin loaded.
 PLUGIN_EVERY = 4
 
@@ -86,7 +88,8 @@ def _unless_rounding(
     """Return `found`, as chaotic if it shrinks with the epsilon of the 16-bit type.
 
     A program may amplify rounding more than the controls show. A wrong rewriting is
-    wrong by as much in either type, while float16 rounds eight times as finely.
+    wrong by as much in either type, while float16 rounds eight times as finely. Where
+    it lacks a kernel, so that the plans differ, only a slight excess is believed.
     """
     compared, plans = {}, []
     for low_dtype in LOW_DTYPES:
@@ -95,7 +98,8 @@ def _unless_rounding(
         plans.append({row.slot for row in rewrite.plan.decisions if row.is_low})
     coarse, fine = compared["bfloat16"], compared["float16"]
     is_rounding = fine.ok or coarse.error > FINER * fine.error
-    return dataclasses.replace(found, chaotic=is_rounding and plans[0] == plans[1])
+    comparable = plans[0] == plans[1] or found.error < SLIGHT * found.allowed
+    return dataclasses.replace(found, chaotic=is_rounding and comparable)
 
 
 def _check_plugin(baseline: Baseline, low_dtype: str, seed: int) -> list[str]:
