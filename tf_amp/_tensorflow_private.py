@@ -191,6 +191,19 @@ def is_determinism_enabled() -> bool:
         return False
 
 
+def session_config() -> Any:
+    """Return a ConfigProto with the devices and threads that the program has chosen."""
+    from tensorflow.core.protobuf.config_pb2 import ConfigProto
+
+    config = ConfigProto()
+    try:
+        context = importlib.import_module("tensorflow.python.eager.context").context()
+        config.CopyFrom(context.config)
+    except (ImportError, AttributeError):
+        warn_once("context().config", "trials run with TensorFlow's own defaults")
+    return config
+
+
 def handle_contents(tensor: Any) -> tuple[Any, ...]:
     """Return shape and dtype protos of what a resource handle refers to, if known."""
     try:

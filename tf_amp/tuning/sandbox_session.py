@@ -1,0 +1,122 @@
+"""Run sandboxes in one private Session, in turn and within a time limit.
+
+The Session's own threads run them: those of the program may all be waiting for the
+graph that is being optimized. Grappler is off in it, so each graph runs as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from tf_amp import _tensorflow_private as private
+from tf_amp import rewriter
+from tf_amp.tuning.contents import fill
+from tf_amp.tuning.sandbox import STEP, Sandbox
+
+_T = TypeVar("_T")
+
+
+class SandboxSession:
+    """Sandboxes ready to run; made by `opened`."""
+
+    def __init__(self, session: Any, names: Mapping[str, Any]) -> None:
+        """Keep what runs each sandbox's step, by name."""
+        self._steps = {
+            name: session.make_callable(step, accept_options=True)
+            for name, step in names.items()
+        }
+
+    def seconds(self, name: str, timeout_seconds: float) -> float:
+        """Run one step and return how long it took.
+
+        Raises:
+          tf.errors.OpError: the step fails, or takes longer than the time limit.
+        """
+        options = _options(timeout_seconds)
+        start = time.perf_counter()
+        self._steps[name](options=options)
+        return time.perf_counter() - start
+
+    def trace(self, name: str, timeout_seconds: float) -> Any:
+        """Run one step and return its RunMetadata, with the time of every node.
+
+        Raises:
+          tf.errors.OpError: the step fails, or takes longer than the time limit.
+        """
+        metadata = tf.compat.v1.RunMetadata()
+        options = _options(timeout_seconds)
+        options.trace_level = options.FULL_TRACE
+        self._steps[name](options=options, run_metadata=metadata)
+        return metadata
+
+
+@contextlib.contextmanager
+def opened(
+    sandboxes: Mapping[str, Sandbox], timeout_seconds: float
+) -> Iterator[SandboxSession]:
+    """Yield the sandboxes side by side, contents shared and filled in.
+
+    Args:
+      sandboxes: by a name of your choice.
+      timeout_seconds: of filling in.
+
+    Raises:
+      ValueError: TensorFlow cannot import a graph.
+      tf.errors.OpError: the contents cannot be made, for lack of memory for example.
+    """
+    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
+    with tf.Graph().as_default() as graph:
+        for name, sandbox in sandboxes.items():
+            tf.graph_util.import_graph_def(sandbox.graph_def, name=name)
+        filled = fill(contents.values())
+    steps = {name: graph.get_operation_by_name(f"{name}/{STEP}") for name in sandboxes}
+    with tf.compat.v1.Session(graph=graph, config=_config()) as session:
+        ready = session.make_callable(filled, accept_options=True)
+        ready(options=_options(timeout_seconds))
+        yield SandboxSession(session, steps)
+
+
+def in_own_thread(call: Callable[[], _T]) -> _T:
+    """Return what `call` returns in a thread of its own, or raise what it raises.
+
+    A graph that is the default where Grappler was called stays out of the way, and
+    what is run there is not optimized by this package.
+    """
+    outcome: list[_T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with rewriter.leaving_graphs_alone():
+                outcome.append(call())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="tf_amp trial", daemon=True)
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def _options(timeout_seconds: float) -> Any:
+    milliseconds = max(1, int(timeout_seconds * 1000))
+    return tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
+
+
+def _config() -> Any:
+    """Return the program's own configuration of devices and threads, Grappler off."""
+    config = private.session_config()
+    config.graph_options.Clear()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = -1
+    config.allow_soft_placement = True
+    config.use_per_session_threads = True
+    return config
