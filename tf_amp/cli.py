@@ -2,6 +2,7 @@
 
     tf-amp run train.py ARGS...
     tf-amp doctor | explain SAVED_MODEL | calibrate
+    tf-amp costs show | export | import | merge | clear
 
 Exit codes: the script's own; 2 for a command line or a setting that makes no sense.
 """
@@ -14,13 +15,13 @@ import sys
 from collections.abc import Sequence
 
 import tf_amp
-from tf_amp import config, running
+from tf_amp import config, costs_command, running
 from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import AmpError
 from tf_amp.presets import PRESETS
 
 _USAGE_ERROR = 2
-_COMMANDS = ("run", "doctor", "explain", "calibrate")
+_COMMANDS = ("run", "doctor", "explain", "calibrate", "costs")
 _CALIBRATION_SECONDS = 60.0
 
 
@@ -95,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(command=_doctor)
     _add_explain(commands.add_parser("explain", help="print the plan of a SavedModel"))
     _add_calibrate(commands.add_parser("calibrate", help="measure this device"))
+    costs_command.add_to(commands.add_parser("costs", help="what was measured here"))
     return parser
 
 

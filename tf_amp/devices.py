@@ -12,6 +12,7 @@ import functools
 import os
 import pathlib
 import platform
+import re
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from grappler_pass.costs import DeviceKey, DeviceProfile
 
 _BFLOAT16_CAPABILITY = (8, 0)
+_GPU_DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +124,20 @@ def cpu_key() -> DeviceKey:
     )
 
 
+def cost_key(device: Device) -> str:
+    """Return what must agree for a cost measured on a device to hold: for people too.
+
+    A CPU's model, decisive instruction sets, threads, and whether oneDNN is on; a GPU's
+    model and driver.
+    """
+    if device.device_type == "GPU":
+        return f"{device.model or 'GPU'}, driver {_gpu_driver()}"
+    key = cpu_key()
+    flags = " ".join(sorted(key.flags)) or "no vector instructions"
+    onednn = "on" if key.onednn else "off"
+    return f"{key.model}, {flags}, {key.threads} threads, oneDNN {onednn}"
+
+
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """Return the CPU's instruction sets, as Linux names them."""
@@ -153,6 +169,17 @@ def _cpu_field(names: tuple[str, ...]) -> str:
         if name.strip() in names:
             return value.strip()
     return ""
+
+
+@functools.cache
+def _gpu_driver() -> str:
+    """Return the version of NVIDIA's driver; "unknown" where it is not told."""
+    try:
+        text = _GPU_DRIVER_FILE.read_text(errors="replace")
+    except OSError:
+        return "unknown"
+    version = re.search(r"\b\d+\.\d+(\.\d+)?\b", text)
+    return version.group() if version else "unknown"
 
 
 def _op_threads() -> int:

@@ -21,3 +21,11 @@ class ScriptMissing(AmpError, FileNotFoundError):
 
 class RewriteFailed(AmpError, RuntimeError):
     """A graph could not be rewritten; raised only when strict."""
+
+
+class ScopeError(AmpError, RuntimeError):
+    """A scope is entered twice, or left out of order."""
+
+
+class CostsUnreadable(AmpError, OSError):
+    """The database of measured costs, or a file of them, cannot be read or written."""

@@ -21,7 +21,7 @@ from grappler_pass.costs.sqlite_file import NothingKept, SqliteFile
 from grappler_pass.costs.tables import COSTS, VERDICTS, Row
 
 # A job waits for other processes this long, and not again once it was in vain.
-_PATIENCE_SECONDS = 0.4
+JOB_PATIENCE_SECONDS = 0.4
 _LARGEST_BYTES = 256 << 20
 
 _T = TypeVar("_T")
@@ -39,16 +39,23 @@ class CostDatabase:
     others raise OSError or sqlite3.Error.
     """
 
-    def __init__(self, path: Path, largest_bytes: int = _LARGEST_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        largest_bytes: int = _LARGEST_BYTES,
+        patience_seconds: float = JOB_PATIENCE_SECONDS,
+    ) -> None:
         """Remember where it is; nothing is opened or made yet.
 
         Args:
             path: of the file, which need not exist.
             largest_bytes: how far the file may grow.
+            patience_seconds: how long to wait for another process that is using it.
         """
         self.path = path
         self._file = SqliteFile(path, largest_bytes)
-        self._patience = _PATIENCE_SECONDS
+        self._full_patience = self._patience = patience_seconds
         # What could not be written yet, by identity.
         self._waiting: dict[tuple[str, ...], Row] = {}
         self._warned: set[str] = set()
@@ -146,7 +153,7 @@ class CostDatabase:
                 f"this program alone: {error}"
             )
             return None
-        self._patience = _PATIENCE_SECONDS
+        self._patience = self._full_patience
         return result
 
     def _twice_if_damaged(self, work: Callable[[], _T]) -> _T:

@@ -32,6 +32,8 @@ VERDICT_COLUMNS = ("device", "tensorflow", "fingerprint", "faster", "ratio", "wh
 _LEAST_SPREAD = 0.02
 _LARGEST_COUNT = 2**53
 _LONGEST_NAME = 500
+# Of dates that can be printed, in seconds since 1970.
+_END_OF_TIME = 2.5e11
 _OP_NAME = re.compile(r"[A-Za-z_][\w>.]*", re.ASCII)
 _INPUT_DTYPES = frozenset(DTYPE_BYTES) | {MEASURED_DTYPE}
 
@@ -91,7 +93,7 @@ class CostRow:
             cold_seconds=_number(columns, "cold_seconds", above=0.0),
             spread=_number(columns, "spread"),
             count=_count(columns.get("count")),
-            when=_number(columns, "when"),
+            when=_number(columns, "when", below=_END_OF_TIME),
         )
         measured = Measured(_probe(columns.get("probe")), _dtype(columns), sample)
         return cls(_name(columns, "device"), _name(columns, "tensorflow"), measured)
@@ -136,7 +138,7 @@ class VerdictRow:
         verdict = Verdict(
             faster=bool(faster),
             ratio=_number(columns, "ratio", above=0.0),
-            when=_number(columns, "when"),
+            when=_number(columns, "when", below=_END_OF_TIME),
         )
         device, tensorflow = _name(columns, "device"), _name(columns, "tensorflow")
         return cls(device, tensorflow, _name(columns, "fingerprint"), verdict)
@@ -173,17 +175,20 @@ def _support(sample: Sample) -> tuple[float, ...]:
 
 
 def _number(
-    columns: Mapping[str, object], name: str, *, above: float | None = None
+    columns: Mapping[str, object],
+    name: str,
+    *,
+    above: float | None = None,
+    below: float = 1e300,
 ) -> float:
     value = columns.get(name)
-    wanted = "a finite number" + (", positive" if above is not None else ", 0 or more")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name}: received {_shown(value)}; wanted is {wanted}")
-    # Comparing first: an int may be too large to become a float.
-    fits = value <= 1e300 and value >= 0 and (above is None or value > above)
-    if not fits:
-        raise ValueError(f"{name}: received {_shown(value)}; wanted is {wanted}")
-    return float(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Comparing before converting: an int may be too large to become a float.
+    if is_number and isinstance(value, int | float) and 0 <= value < below:
+        if above is None or value > above:
+            return float(value)
+    wanted = "0 or more" if above is None else "positive"
+    raise ValueError(f"{name}: received {_shown(value)}; wanted is a number, {wanted}")
 
 
 def _count(value: object) -> int:

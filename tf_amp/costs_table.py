@@ -1,0 +1,102 @@
+"""Measured costs as tables, one per device and version of TensorFlow."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import rich
+from rich.markup import escape
+from rich.table import Table
+
+from grappler_pass.costs.probes import MEASURED_DTYPE
+from grappler_pass.costs.records import CostRow, VerdictRow
+from grappler_pass.costs.tables import Row
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+# The largest and the newest first, names from A to Z.
+_ORDERS: dict[str, Callable[[CostRow], Any]] = {
+    "op": lambda row: (row.measured.probe.op, row.measured.probe.key, _dtype(row)),
+    "dtype": lambda row: (_dtype(row), row.measured.probe.op, row.measured.probe.key),
+    "seconds": lambda row: -row.measured.sample.seconds,
+    "spread": lambda row: -row.measured.sample.spread,
+    "count": lambda row: -row.measured.sample.count,
+    "when": lambda row: -row.measured.sample.when,
+}
+
+
+def show(rows: Sequence[Row], *, sort: str, limit: int) -> None:
+    """Print what was measured.
+
+    Args:
+      rows: of any device; verdicts are counted.
+      sort: a column, one of those in `_ORDERS`.
+      limit: rows per table; 0 for all.
+    """
+    for origin, members in itertools.groupby(sorted(rows, key=_origin), _origin):
+        group = list(members)
+        costs = [row for row in group if isinstance(row, CostRow)]
+        costs.sort(key=_ORDERS[sort])
+        rich.print(f"[bold]{escape(origin[0])}[/], TensorFlow {escape(origin[1])}")
+        rich.print(_table(costs[: limit or None]))
+        _print_rest(group, len(costs), limit)
+
+
+def _origin(row: Row) -> tuple[str, str]:
+    return (row.device, row.tensorflow)
+
+
+def _dtype(row: CostRow) -> str:
+    return row.measured.dtype
+
+
+def _table(rows: Sequence[CostRow]) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    table.add_column("op", overflow="fold", max_width=26)
+    table.add_column("shapes", overflow="fold")
+    table.add_column("dtype", no_wrap=True)
+    for name in ("time", "spread", "times", "when"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _cells(row: CostRow) -> tuple[str, ...]:
+    probe, sample = row.measured.probe, row.measured.sample
+    shapes = ", ".join(_shape(spec.shape, spec.dtype) for spec in probe.inputs)
+    when = datetime.datetime.fromtimestamp(sample.when)
+    return (
+        escape(probe.op),
+        escape(shapes),
+        row.measured.dtype,
+        _duration(sample.seconds),
+        f"{sample.spread:.0%}",
+        str(sample.count),
+        f"{when:%y-%m-%d %H:%M}",
+    )
+
+
+def _shape(shape: Sequence[int | None] | None, dtype: str) -> str:
+    sizes = "x".join(map(str, shape or ())) or "scalar"
+    return sizes if dtype in (MEASURED_DTYPE, "float32") else f"{sizes} {dtype}"
+
+
+def _duration(seconds: float) -> str:
+    for unit, name in _UNITS:
+        if seconds >= unit:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds:.1e} s"
+
+
+def _print_rest(group: Sequence[Row], matching: int, limit: int) -> None:
+    if limit and matching > limit:
+        print(f"... and {matching - limit} more: --limit 0 shows all")
+    verdicts = [row for row in group if isinstance(row, VerdictRow)]
+    if verdicts:
+        faster = sum(row.verdict.faster for row in verdicts)
+        print(f"{len(verdicts)} graphs tried, {faster} of them faster rewritten")
+    print()
