@@ -41,23 +41,21 @@ class TimingGraph:
         self._device = device
         self._held = 0
 
-    def hold(self, make: Callable[[], Sequence[Any]]) -> list[Any]:
-        """Put values into variables, once, and return the tensors that read them.
-
-        Args:
-          make: returns the values as tensors of this graph.
-        """
+    def hold(self, arrays: Sequence[Any]) -> list[Any]:
+        """Put arrays into variables, and return the tensors that read them."""
         with self._building():
-            values = list(make())
-            variables = [self._variable(value) for value in values]
-            filled = tf.group(*[fill for fill, _ in variables])
-        self._session.make_callable(filled)()
+            fed = [
+                tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays
+            ]
+            variables = [self._variable(tensor) for tensor in fed]
+            filled = tf.no_op() if not fed else tf.group(*[op for op, _ in variables])
+        self._session.make_callable(filled, feed_list=fed)(*arrays)
         return [read for _, read in variables]
 
-    def constants(self, make: Callable[[], Sequence[Any]]) -> list[Any]:
-        """Add what `make` returns to the graph, to be read as it is."""
+    def constants(self, arrays: Sequence[Any]) -> list[Any]:
+        """Put small arrays into the graph itself."""
         with self._building():
-            return list(make())
+            return [tf.constant(array) for array in arrays]
 
     def chain(self, call: Call, sets: Sequence[Sequence[Any]], length: int) -> Chain:
         """Return `length` runs of an op that take the sets of inputs in turn.

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_amp.calibration.cases import Build, Case, Point
@@ -42,13 +44,13 @@ def measure(case: Case, point: Point, dtype: str, turns: Turns) -> float | None:
 
 
 def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -> float:
-    def values() -> list[tf.Tensor]:
+    def values() -> list[Any]:
         # Ones and a bit: no denormals, and defined under logarithm and root.
-        start = tf.constant(1.125, dtype)
-        return [tf.fill(shape, start) for shape in case.shapes(point)]
+        kept = tf.as_dtype(dtype).as_numpy_dtype
+        return [np.full(shape, 1.125, kept) for shape in case.shapes(point)]
 
     with timing_graph("/CPU:0") as graph:
-        sets = [graph.hold(values) for _ in range(_INPUT_SETS)]
+        sets = [graph.hold(values()) for _ in range(_INPUT_SETS)]
         chain = graph.chain(
             lambda inputs: build(*inputs, point=point).op, sets, _length(case, point)
         )

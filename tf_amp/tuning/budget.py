@@ -1,0 +1,124 @@
+"""How much time may go into finding out what is faster.
+
+By default 3 seconds per graph, 20 seconds per process, and after the process' first
+minute no more than a twentieth of the time it has run. Decides nothing about what the
+time is used for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+
+# Graphs whose allowance is remembered: the same one comes several times in a row.
+_GRAPHS_KEPT = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What may be spent, in seconds.
+
+    Attributes:
+      per_graph: on the prices and the trial of one graph.
+      per_process: on all graphs together.
+      share: of the time since the start, once `share_from` seconds have passed.
+      share_from: seconds since the start; before, the share does not count.
+    """
+
+    per_graph: float = math.inf
+    per_process: float = math.inf
+    share: float = math.inf
+    share_from: float = 0.0
+
+
+DEFAULT = Limits(per_graph=3.0, per_process=20.0, share=0.05, share_from=60.0)
+
+
+def limits_of(tune: str) -> Limits | None:
+    """Return the limits that a checked `TF_AMP_TUNE` stands for; None for "off"."""
+    word, _, seconds = tune.partition(":")
+    if word == "off":
+        return None
+    if word == "full":
+        return Limits()
+    return Limits(per_process=float(seconds)) if seconds else DEFAULT
+
+
+class Budget:
+    """The time of one process; several threads may spend it at once."""
+
+    def __init__(
+        self, limits: Limits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start now.
+
+        Args:
+          limits: what may be spent.
+          clock: returns seconds, from any origin.
+        """
+        self.limits = limits
+        self._clock = clock
+        self._start = clock()
+        self._lock = threading.Lock()
+        self._spent = 0.0
+        self._graphs: OrderedDict[Hashable, float] = OrderedDict()
+
+    @property
+    def spent(self) -> float:
+        """Seconds spent so far, on all graphs."""
+        return self._spent
+
+    def allowance(self, graph: Hashable) -> Allowance:
+        """Return what one graph may use; equal graphs share theirs."""
+        return Allowance(self, graph)
+
+    def remaining(self, graph: Hashable) -> float:
+        """Return the seconds that are left for a graph; 0.0 or more."""
+        limits = self.limits
+        elapsed = self._clock() - self._start
+        with self._lock:
+            left = [
+                limits.per_graph - self._graphs.get(graph, 0.0),
+                limits.per_process - self._spent,
+            ]
+            if elapsed > limits.share_from and limits.share < math.inf:
+                left.append(limits.share * elapsed - self._spent)
+        return max(min(left), 0.0)
+
+    @contextlib.contextmanager
+    def spending(self, graph: Hashable) -> Iterator[None]:
+        """Count the time that the block takes, however it ends."""
+        begin = self._clock()
+        try:
+            yield
+        finally:
+            self._spend(graph, self._clock() - begin)
+
+    def _spend(self, graph: Hashable, seconds: float) -> None:
+        with self._lock:
+            self._spent += seconds
+            self._graphs[graph] = self._graphs.get(graph, 0.0) + seconds
+            self._graphs.move_to_end(graph)
+            if len(self._graphs) > _GRAPHS_KEPT:
+                self._graphs.popitem(last=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Allowance:
+    """What one graph may use of a budget."""
+
+    budget: Budget
+    graph: Hashable
+
+    def remaining(self) -> float:
+        """Return the seconds that are left; 0.0 or more, without limits infinite."""
+        return self.budget.remaining(self.graph)
+
+    def spending(self) -> contextlib.AbstractContextManager[None]:
+        """Count the time that a block takes."""
+        return self.budget.spending(self.graph)

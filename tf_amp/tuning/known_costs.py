@@ -1,0 +1,57 @@
+"""What this process knows of one device's costs, and where it is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from grappler_pass.costs.price_list import Measured, PriceList
+
+if TYPE_CHECKING:
+    from grappler_pass.costs.database import CostDatabase
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownCosts:
+    """One device's measured prices.
+
+    Attributes:
+      device_type: "CPU" or "GPU".
+      key: names the device in the database.
+      tensorflow: the version that the prices hold for.
+      prices: shared by all cost models of the device.
+      database: None where nothing is kept.
+      failed: (key of a probe, dtype) that could not be measured.
+    """
+
+    device_type: str
+    key: str
+    tensorflow: str
+    prices: PriceList = dataclasses.field(default_factory=PriceList)
+    database: CostDatabase | None = None
+    failed: set[tuple[str, str]] = dataclasses.field(default_factory=set)
+
+    @classmethod
+    def load(
+        cls, device_type: str, key: str, tensorflow: str, cache_dir: pathlib.Path | None
+    ) -> KnownCosts:
+        """Read what was kept in a folder; start from nothing without one."""
+        if cache_dir is None:
+            return cls(device_type, key, tensorflow)
+        from grappler_pass.costs.database import CostDatabase, costs_path
+
+        database = CostDatabase(costs_path(cache_dir))
+        prices = database.load(key, tensorflow)
+        return cls(device_type, key, tensorflow, prices, database)
+
+    def is_known(self, key: str, dtype: str) -> bool:
+        """Tell whether there is a price, or none to be had."""
+        known = self.prices.get(key, dtype) is not None
+        return known or (key, dtype) in self.failed
+
+    def keep(self, rows: Iterable[Measured]) -> None:
+        """Write rows to the database, if there is one; never raises."""
+        if self.database is not None:
+            self.database.keep(self.key, self.tensorflow, rows)

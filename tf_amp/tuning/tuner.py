@@ -1,0 +1,184 @@
+"""The tuner that the pass asks: measures prices and tries graphs, within a budget.
+
+One measurement runs at a time in the process: two at once would time each other. Who
+waits for his turn holds nothing that the one at work needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+from absl import logging
+
+from grappler_pass.costs.price_list import Measured
+from grappler_pass.draft import Stake, Trial
+from tf_amp.tuning.apart import run_apart
+from tf_amp.tuning.budget import Allowance
+from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.measuring import measure_here
+from tf_amp.tuning.runnable import dtypes_of
+
+# Without a limit, one op gets this long.
+_LONGEST_PROBE_SECONDS = 20.0
+# One op gets no more than this share of what is left, so that others get some.
+_SHARE_OF_PROBE = 0.5
+# Less does not suffice to build a graph and run it.
+_LEAST_SECONDS = 0.02
+# What could not be measured in so much time is not tried again by this process.
+_AMPLE_SECONDS = 0.3
+# What is measured is written so often, lest it is lost when the job is killed.
+_KEEP_SECONDS = 1.0
+# A measurement that takes so much longer than it may, is given up.
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the prices of one graph are measured."""
+
+    done: int
+    total: int
+    op: str
+    rows: tuple[Measured, ...] = ()
+
+
+Listener = Callable[[Progress], None]
+
+
+class _State:
+    """Of the process; a forked child starts anew."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.listeners: list[Listener] = []
+        self.is_broken = False
+
+    def renew_lock(self) -> None:
+        self.turn = threading.Lock()
+
+
+_state = _State()
+os.register_at_fork(after_in_child=_state.renew_lock)
+
+
+def report_to(listener: Listener) -> None:
+    """Tell `listener` of every op measured from now on, in the measuring thread."""
+    _state.listeners.append(listener)
+
+
+@dataclass(frozen=True)
+class OnlineTuner:
+    """Finds out for one graph what its prices leave uncertain.
+
+    Attributes:
+      costs: of the device that the graph runs on.
+      allowance: time for this graph.
+    """
+
+    costs: KnownCosts
+    allowance: Allowance
+
+    def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
+        """Measure the most valuable first while the budget lasts.
+
+        What is known already, or was found impossible, is not measured again.
+
+        Returns:
+          Whether a price of the models has changed.
+        """
+        version = self.costs.prices.version
+        if not self._wanted(stakes, low_dtype) or not self._has_time():
+            return False
+        with self._turn() as is_mine:
+            # Another graph may have asked for the same meanwhile.
+            wanted = self._wanted(stakes, low_dtype)
+            if is_mine and wanted and self._has_time():
+                self._measure_apart(wanted, low_dtype)
+        return self.costs.prices.version > version
+
+    def is_faster(self, trial: Trial) -> bool | None:
+        """Tell whether the rewritten graph is; None where it cannot be found out."""
+        return None
+
+    def _has_time(self) -> bool:
+        return not _state.is_broken and self.allowance.remaining() > _LEAST_SECONDS
+
+    def _wanted(self, stakes: Sequence[Stake], low_dtype: str) -> list[Stake]:
+        """Return what is not known, the most valuable first, each once."""
+        missing: dict[str, Stake] = {}
+        for stake in sorted(stakes, key=lambda stake: -stake.seconds):
+            key = stake.probe.key
+            dtypes = dtypes_of(stake.probe, low_dtype)
+            if not all(self.costs.is_known(key, dtype) for dtype in dtypes):
+                missing.setdefault(key, stake)
+        return list(missing.values())
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """Wait until nobody else in this process measures."""
+        turn = _state.turn
+        patience = min(self.allowance.remaining(), 3600.0) + _PATIENCE_SECONDS
+        is_mine = turn.acquire(timeout=patience)
+        try:
+            yield is_mine
+        finally:
+            if is_mine:
+                turn.release()
+
+    def _measure_apart(self, wanted: Sequence[Stake], low_dtype: str) -> None:
+        """Measure in a thread of its own; what goes wrong ends tuning, not the job."""
+        longest = _LONGEST_PROBE_SECONDS * len(wanted)
+        patience = min(self.allowance.remaining(), longest) + _PATIENCE_SECONDS
+        try:
+            with self.allowance.spending():
+                run_apart(
+                    lambda stopped: self._measure_all(wanted, low_dtype, stopped),
+                    patience,
+                )
+        except (RuntimeError, MemoryError, tf.errors.OpError) as error:
+            _state.is_broken = True
+            logging.warning("No more prices are measured in this process: %s", error)
+
+    def _measure_all(
+        self, wanted: Sequence[Stake], low_dtype: str, stopped: Callable[[], bool]
+    ) -> None:
+        begin = kept = time.monotonic()
+        time_given = self.allowance.remaining()
+        unkept: list[Measured] = []
+        for number, stake in enumerate(wanted):
+            left = time_given - (time.monotonic() - begin)
+            if left < _LEAST_SECONDS or stopped():
+                break
+            rows = self._measure_one(stake, low_dtype, left)
+            unkept.extend(rows)
+            _tell(Progress(number + 1, len(wanted), stake.probe.op, rows))
+            if time.monotonic() - kept > _KEEP_SECONDS:
+                self.costs.keep(unkept)
+                kept, unkept = time.monotonic(), []
+        if unkept:
+            self.costs.keep(unkept)
+
+    def _measure_one(
+        self, stake: Stake, low_dtype: str, left: float
+    ) -> tuple[Measured, ...]:
+        probe = stake.probe
+        dtypes = dtypes_of(probe, low_dtype)
+        seconds = min(max(_SHARE_OF_PROBE * left, _LEAST_SECONDS), left)
+        seconds = min(seconds, _LONGEST_PROBE_SECONDS)
+        rows = measure_here(probe, dtypes, self.costs.device_type, seconds)
+        self.costs.prices.add(rows)
+        if seconds >= _AMPLE_SECONDS:
+            missing = set(dtypes) - {row.dtype for row in rows}
+            self.costs.failed.update((probe.key, dtype) for dtype in missing)
+        return rows
+
+
+def _tell(progress: Progress) -> None:
+    for listener in _state.listeners:
+        listener(progress)
