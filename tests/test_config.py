@@ -27,6 +27,7 @@ FULL = AmpConfig(
     strict=True,
     cache_dir=pathlib.Path("/tmp/cache"),
     loss_scaling=False,
+    tune="budget:7.5",
     list_edits=(
         ListEdit("add", "allow", ("MyOp", "Einsum")),
         ListEdit("remove", "deny", ("Exp",)),
@@ -105,6 +106,10 @@ def test_a_contradiction_names_both_sides(environ):
         ("TF_AMP_OPT_LEVEL", "O9", "O0, O1, O2, O3"),
         ("TF_AMP_STRICT", "maybe", "true"),
         (REWRITE_SWITCH, "2", "off"),
+        ("TF_AMP_TUNE", "sometimes", "off, budget, full"),
+        ("TF_AMP_TUNE", "budget:-3", "budget:SECONDS with a number greater than 0"),
+        ("TF_AMP_TUNE", "budget:nan", "budget:SECONDS"),
+        ("TF_AMP_TUNE", "budget:", "budget:SECONDS"),
         ("TF_AMP_EXCLUDE", "(head", "regular expression"),
     ],
 )
@@ -113,6 +118,20 @@ def test_an_unknown_value_is_quoted_with_what_is_allowed(name, value, allowed):
         AmpConfig.from_env({name: value})
     for part in (name, value, allowed):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "tune"),
+    [
+        ("off", "off"),
+        ("0", "off"),
+        ("On", "budget"),
+        ("FULL", "full"),
+        ("budget:60", "budget:60"),
+    ],
+)
+def test_tuning_is_switched_like_anything_else(value, tune):
+    assert AmpConfig.from_env({"TF_AMP_TUNE": value}).tune == tune
 
 
 def test_an_unknown_name_suggests_the_near_one():

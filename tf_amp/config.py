@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
@@ -31,9 +32,12 @@ LOG = "TF_AMP_LOG"
 STRICT = "TF_AMP_STRICT"
 CACHE = "TF_AMP_CACHE"
 EXCLUDE = "TF_AMP_EXCLUDE"
-OWN_NAMES = (OPT_LEVEL, DTYPE, DEVICE_PROFILE, LOG, STRICT, CACHE, EXCLUDE)
+TUNE = "TF_AMP_TUNE"
+OWN_NAMES = (OPT_LEVEL, DTYPE, DEVICE_PROFILE, LOG, STRICT, CACHE, EXCLUDE, TUNE)
 
 LOW_DTYPES = ("bfloat16", "float16")
+DEFAULT_TUNE = "budget"
+_TUNE_WORDS = ("off", "budget", "full")
 _ON = ("1", "true", "on")
 _OFF = ("0", "false", "off")
 
@@ -56,6 +60,8 @@ class AmpConfig:
       list_edits: changes to the op lists, in the order given.
       exclude: regular expressions; operations with such a name, and their gradients,
         stay float32.
+      tune: "off", "budget" or "full": whether what a plan hangs on is measured, within
+        a budget of time or without one; "budget:SECONDS" is that much per process.
     """
 
     enabled: bool | None = None
@@ -68,6 +74,7 @@ class AmpConfig:
     loss_scaling: bool | None = None
     list_edits: tuple[ListEdit, ...] = ()
     exclude: tuple[str, ...] = ()
+    tune: str = DEFAULT_TUNE
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> AmpConfig:
@@ -94,6 +101,7 @@ class AmpConfig:
             loss_scaling=_read_flag(given, LOSS_SCALING_SWITCH),
             list_edits=list_edits.edits_from_env(given),
             exclude=_read(given, EXCLUDE, patterns_from_text, ()),
+            tune=_read(given, TUNE, checked_tune, DEFAULT_TUNE),
         )
 
     def to_env(self) -> dict[str, str]:
@@ -109,6 +117,7 @@ class AmpConfig:
             STRICT: flags[self.strict],
             CACHE: str(self.cache_dir or ""),
             EXCLUDE: " ".join(self.exclude),
+            TUNE: self.tune,
             **list_edits.env_from_edits(self.list_edits),
         }
         return {name: value for name, value in variables.items() if value}
@@ -122,6 +131,29 @@ def checked_dtype(value: object, name: str = "dtype") -> str:
 def checked_level(value: object, name: str = "opt_level") -> str:
     """Return the level's name, or raise ConfigError."""
     return _checked(value, name, level_names(), str.upper)
+
+
+def checked_tune(value: object, name: str = "tune") -> str:
+    """Return how much is measured, as `AmpConfig.tune` says it, or raise ConfigError."""
+    text = value.strip().lower() if isinstance(value, str) else value
+    if text in _OFF:
+        return "off"
+    if text in _ON:
+        return DEFAULT_TUNE
+    word, _, seconds = str(text).partition(":")
+    if text in _TUNE_WORDS or (word == "budget" and _is_positive(seconds)):
+        return str(text)
+    raise ConfigError(
+        f"{name}: received {value!r}; allowed are {', '.join(_TUNE_WORDS)}, and "
+        "budget:SECONDS with a number greater than 0."
+    )
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def near_name(name: str, known: Iterable[str]) -> str:
