@@ -8,6 +8,7 @@ import zlib
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import DeviceProfile, OpCall, Price
+from grappler_pass.costs.probes import Probe
 from grappler_pass.graph import Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.pipeline import Rewrite, Settings, optimize
@@ -23,7 +24,7 @@ class ArbitraryPrices:
         default_factory=lambda: DeviceProfile.load("cpu-generic")
     )
 
-    def price(self, call: OpCall, dtype: str) -> Price:
+    def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
         """Return seconds by op and shapes, alike for both of the 16-bit types."""
         shapes = [spec.shape for spec in (*call.inputs, *call.outputs)]
         return self._drawn(f"{call.op} {shapes} {dtype == 'float32'}", 1.0)
