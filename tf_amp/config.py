@@ -134,7 +134,7 @@ def checked_level(value: object, name: str = "opt_level") -> str:
 
 
 def checked_tune(value: object, name: str = "tune") -> str:
-    """Return how much is measured, as `AmpConfig.tune` says it, or raise ConfigError."""
+    """Return what `AmpConfig.tune` may be, or raise ConfigError."""
     text = value.strip().lower() if isinstance(value, str) else value
     if text in _OFF:
         return "off"

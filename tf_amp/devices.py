@@ -78,18 +78,27 @@ def choose(config: AmpConfig, device_type: str) -> Choice:
     """
     if config.device_profile:
         return _choose_for_profile(config, config.device_profile)
-    present = present_devices()
-    # Of several GPUs the oldest decides: its type works on the others too.
-    oldest_first = sorted(present, key=lambda device: device.capability or (0, 0))
-    alike = [d for d in oldest_first if d.device_type == device_type]
-    target = alike[0] if alike else present[0]
-    profiles = {d.device_type: profile_of(config, d) for d in oldest_first[::-1]}
+    target = device_of_type(device_type)
+    profiles = {d.device_type: profile_of(config, d) for d in _oldest_first()[::-1]}
     reason = f"{target.model or target.name} computes in {target.low_dtype}"
     return Choice(
         config.dtype or target.low_dtype,
         tuple(profiles.items()),
         "named by the user" if config.dtype else reason,
     )
+
+
+def device_of_type(device_type: str) -> Device:
+    """Return the device that decides for its type; the CPU where there is none.
+
+    Of several GPUs that is the oldest: what suits it works on the others too.
+    """
+    alike = [d for d in _oldest_first() if d.device_type == device_type]
+    return alike[0] if alike else present_devices()[0]
+
+
+def _oldest_first() -> list[Device]:
+    return sorted(present_devices(), key=lambda device: device.capability or (0, 0))
 
 
 def profile_of(config: AmpConfig, device: Device) -> DeviceProfile:

@@ -1,0 +1,81 @@
+"""Measured costs of this process: one price list per device, one budget per setting.
+
+They are read from the database when the first graph arrives, and shared by all graphs
+from then on. Where a plan is to be a pure function of graph, settings and price list
+(tuning off, determinism asked for, another device planned for), there is no tuner.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from tf_amp import _tensorflow_private as private
+from tf_amp import devices
+from tf_amp.config import AmpConfig
+
+if TYPE_CHECKING:
+    from grappler_pass.costs.price_list import PriceList
+    from tf_amp.tuning.budget import Budget
+    from tf_amp.tuning.known_costs import KnownCosts
+    from tf_amp.tuning.tuner import OnlineTuner
+
+
+def prices_for(config: AmpConfig, device_type: str) -> PriceList | None:
+    """Return what was measured on this device; None when planning for another one."""
+    if config.device_profile is not None:
+        return None
+    return known_costs(config.cache_dir, device_type).prices
+
+
+def tuner_for(
+    config: AmpConfig, device_type: str, graph: Hashable
+) -> OnlineTuner | None:
+    """Return the tuner of one graph; None where nothing is to be measured.
+
+    Args:
+      config: says whether, and for how long.
+      device_type: of the device that the graph runs on.
+      graph: equal values share the time for one graph.
+    """
+    budget = budget_of(config.tune)
+    if budget is None or config.device_profile is not None:
+        return None
+    if private.is_determinism_enabled():
+        return None
+    from tf_amp.tuning.tuner import OnlineTuner
+
+    costs = known_costs(config.cache_dir, device_type)
+    return OnlineTuner(costs, budget.allowance(graph))
+
+
+@functools.cache
+def known_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCosts:
+    """Return what this process knows of the costs of its devices of one type."""
+    import tensorflow as tf
+
+    from tf_amp.tuning.known_costs import KnownCosts
+
+    key = devices.cost_key(devices.device_of_type(device_type))
+    return KnownCosts.load(device_type, key, tf.__version__, cache_dir)
+
+
+@functools.cache
+def budget_of(tune: str) -> Budget | None:
+    """Return the time that this process has under a setting; None for "off"."""
+    from tf_amp.tuning.budget import Budget, limits_of
+
+    limits = limits_of(tune)
+    return None if limits is None else Budget(limits)
+
+
+def _forget_parent() -> None:
+    """Start anew in a forked child: a thread of the parent may have held a lock."""
+    known_costs.cache_clear()
+    budget_of.cache_clear()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
