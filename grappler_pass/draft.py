@@ -52,6 +52,7 @@ class Trial:
       shapes: static shapes by name of node, of `before`.
       seconds_before: predicted of `before`.
       seconds_after: predicted of `after`.
+      name: of the graph, for people and to know it again.
     """
 
     before: GraphDef
@@ -60,6 +61,7 @@ class Trial:
     shapes: Shapes
     seconds_before: float
     seconds_after: float
+    name: str = ""
 
 
 class Tuner(Protocol):

@@ -28,6 +28,7 @@ from grappler_pass.propagation import constrain
 from grappler_pass.rewriting import is_rewritten, rewrite_graph
 from grappler_pass.shape_guesses import fill_shapes
 from grappler_pass.shapes import Shapes
+from grappler_pass.trying import tried
 from grappler_pass.type_slots import SlotTable
 from grappler_pass.variable_reads import VariableReads
 from grappler_pass.verify import verify_rewrite
@@ -183,7 +184,12 @@ PLANNING = (
     ("assign", _assign),
     ("plan", _plan),
 )
-STAGES = (*PLANNING, ("rewrite", _rewrite), ("verify", _verify))
+STAGES = (
+    *PLANNING,
+    ("rewrite", _rewrite),
+    ("verify", _verify),
+    ("try", tried),
+)
 
 
 def optimize(
@@ -233,7 +239,9 @@ def plan_graph(
       StageError: a stage failed.
     """
     draft = Draft(graph_def, item, settings, shapes, name)
-    return _run(PLANNING, draft, observer).plan
+    # Without a tuner nothing after planning can change the plan.
+    stages = PLANNING if settings.tuner is None else STAGES
+    return _run(stages, draft, observer).plan
 
 
 def _run(

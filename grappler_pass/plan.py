@@ -28,6 +28,7 @@ class Cause(enum.Enum):
     COST = "eligible, but float32 is at least as fast, casts included"
     ISLAND = "eligible, but no matrix product or convolution beside it went low"
     MARGIN = "the whole plan gains too little to be applied"
+    TRIAL = "the whole graph was run both ways, and 16 bits were not faster"
     LEVEL = "the optimization level keeps everything in float32"
     NOT_REACHED = "no allow op reaches it through clear and infer ops"
     NOT_LISTED = "the op is in none of the four lists"

@@ -1,5 +1,7 @@
 """Run sandboxes in one private Session, in turn and within a time limit.
 
+To be used in a thread of its own (`apart`) wherever a program may be under way.
+
 The Session's own threads run them: those of the program may all be waiting for the
 graph that is being optimized. Grappler is off in it, so each graph runs as it is.
 """
@@ -7,19 +9,15 @@ graph that is being optimized. Grappler is off in it, so each graph runs as it i
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private as private
-from tf_amp import rewriter
 from tf_amp.tuning.contents import fill
 from tf_amp.tuning.sandbox import STEP, Sandbox
-
-_T = TypeVar("_T")
 
 
 class SandboxSession:
@@ -80,30 +78,6 @@ def opened(
         ready = session.make_callable(filled, accept_options=True)
         ready(options=_options(timeout_seconds))
         yield SandboxSession(session, steps)
-
-
-def in_own_thread(call: Callable[[], _T]) -> _T:
-    """Return what `call` returns in a thread of its own, or raise what it raises.
-
-    A graph that is the default where Grappler was called stays out of the way, and
-    what is run there is not optimized by this package.
-    """
-    outcome: list[_T] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            with rewriter.leaving_graphs_alone():
-                outcome.append(call())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="tf_amp trial", daemon=True)
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
 
 
 def _options(timeout_seconds: float) -> Any:

@@ -1,0 +1,65 @@
+"""The last stage: where the gain is uncertain, run both graphs and keep the faster."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from grappler_pass.casts import CastPlan
+from grappler_pass.decisions import plan_from_draft
+from grappler_pass.draft import PRICED, Draft, Trial
+from grappler_pass.plan import Cause, Plan
+
+# A gain of fewer standard deviations is uncertain.
+SURE_DEVIATIONS = 3.0
+# Prices without error bars: a gain below this share of the step is uncertain.
+_SURE_GAIN = 0.3
+
+
+def tried(draft: Draft) -> Draft:
+    """Withdraw a plan of uncertain gain whose graph a trial does not find faster.
+
+    Where a trial cannot tell, the plan stays: that its gain is larger than the error
+    of its prices was asked of it before.
+    """
+    tuner = draft.settings.tuner
+    if tuner is None or draft.settings.opt_level != PRICED:
+        return draft
+    if draft.rewritten is draft.graph_def or not is_uncertain(draft.plan):
+        return draft
+    faster = tuner.is_faster(
+        Trial(
+            before=draft.graph_def,
+            after=draft.rewritten,
+            item=draft.item,
+            shapes=draft.shapes,
+            seconds_before=draft.plan.seconds_before,
+            seconds_after=draft.plan.seconds_after,
+            name=draft.name,
+        )
+    )
+    return _withdrawn(draft) if faster is False else draft
+
+
+def is_uncertain(plan: Plan) -> bool:
+    """Tell whether errors of prices could turn the gain of a plan into a loss."""
+    gain = plan.seconds_before - plan.seconds_after
+    error = getattr(plan, "gain_error", None)
+    if error:
+        return bool(gain < SURE_DEVIATIONS * error)
+    return gain < _SURE_GAIN * plan.seconds_before
+
+
+def _withdrawn(draft: Draft) -> Draft:
+    """Return the draft with everything in float32 and the graph as it was given."""
+    fallback = tuple(
+        Cause.TRIAL if is_low else cause
+        for is_low, cause in zip(draft.low, draft.fallback, strict=True)
+    )
+    draft = dataclasses.replace(
+        draft,
+        low=(False,) * len(draft.low),
+        fallback=fallback,
+        casts=CastPlan((), ()),
+        rewritten=draft.graph_def,
+    )
+    return dataclasses.replace(draft, plan=plan_from_draft(draft))

@@ -1,0 +1,108 @@
+"""Recognize a graph again: the same digest in every run of the same script.
+
+Nodes are told apart by what they compute from what, not by their names, which count up
+from trace to trace and from process to process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.draft import Trial
+from grappler_pass.graph import GraphView, Item, Node
+from grappler_pass.shapes import Shapes
+from tf_amp.tuning.roles import Role, roles_for
+
+# Names of things, which say nothing about the time that they take.
+_NAMES = frozenset(
+    {
+        "container",
+        "frame_name",
+        "index",
+        "message",
+        "seed",
+        "seed2",
+        "shared_name",
+        "tensor_array_name",
+        "tensor_name",
+        "token",
+        "value",
+        "var_name",
+    }
+)
+_COUNTER = re.compile(rb"_\d+")
+# Larger constants are weights; smaller ones are axes, sizes and permutations.
+_MOST_VALUES = 64
+_DIGEST_BYTES = 16
+
+
+def fingerprint_of(trial: Trial) -> str:
+    """Return a digest of both graphs of a trial and of the shapes that they run with.
+
+    What differs between two runs of one script is left out: names, stamps, values of
+    weights. What makes another plan of the same graph, other prices, is not.
+    """
+    parts = [
+        _digest_of_graph(trial.before, trial.item, trial.shapes),
+        _digest_of_graph(trial.after, trial.item, trial.shapes),
+    ]
+    return _digest(parts).hex()
+
+
+def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
+    view = GraphView.from_graph_def(graph_def, item)
+    role_of = roles_for(graph_def)
+    digests: dict[int, bytes] = {}
+    for i in view.order:
+        node = view.nodes[i]
+        parts = [node.op.encode(), node.device.rpartition("/")[2].encode()]
+        parts += _attrs(node)
+        if role_of(node.proto) is not Role.COMPUTE:
+            parts.append(repr(shapes.get(node.name)).encode())
+        # A loop's back edge leads to a node that has no digest yet.
+        for port in node.inputs:
+            parts += [b"%d" % port.output, digests.get(port.node, b"loop")]
+        parts += sorted(digests.get(source, b"loop") for source in node.controls)
+        parts.append(b"%d" % (node.name in view.item.untouchable))
+        digests[i] = _digest(parts)
+    return _digest(sorted(digests.values()))
+
+
+def _attrs(node: Node) -> Iterable[bytes]:
+    attrs: Mapping[str, AttrValue] = node.proto.attr
+    for name in sorted(attrs):
+        if name not in _NAMES and not name.startswith("_"):
+            value = attrs[name].SerializeToString(deterministic=True)
+            # A function's name ends with a number that counts traces.
+            is_function = attrs[name].WhichOneof("value") == "func"
+            yield name.encode()
+            yield _COUNTER.sub(b"", value) if is_function else value
+    if node.op == "Const":
+        yield _constant(attrs["value"])
+
+
+def _constant(value: AttrValue) -> bytes:
+    """Return type, shape and, of a few integers, the values."""
+    tensor = value.tensor
+    told = [tensor.dtype, *(dim.size for dim in tensor.tensor_shape.dim)]
+    count = 1
+    for dim in tensor.tensor_shape.dim:
+        count *= dim.size
+    array = tensor_util.MakeNdarray(tensor) if count <= _MOST_VALUES else None
+    if array is not None and array.dtype.kind in "iub":
+        told += array.reshape(-1).tolist()
+    return repr(told).encode()
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    made = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for part in parts:
+        made.update(b"%d:" % len(part))
+        made.update(part)
+    return made.digest()

@@ -1,0 +1,186 @@
+"""Run a graph before and after its rewrite, in turn, and tell which is faster.
+
+Both are run in a sandbox, so that the program notices nothing. The median of the ratios
+of neighboring runs counts: what slows the machine down for a while slows both. Faster
+is what is faster beyond doubt and by more than nothing worth mentioning; a tie goes to
+float32, whose graph is then the one given, byte for byte.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+
+from grappler_pass.draft import Trial
+from tf_amp.tuning import memory
+from tf_amp.tuning.apart import Stuck, run_apart
+from tf_amp.tuning.sandbox import NotRunnable, Sandbox, sandbox_from_graph
+from tf_amp.tuning.sandbox_session import SandboxSession, opened
+
+BEFORE, AFTER = "before", "after"
+
+# The logarithm of a ratio under which a difference is not worth a changed graph.
+LEAST_GAIN = 0.02
+# A verdict is looked for after every pair: two deviations would be found by chance.
+_DEVIATIONS = 3.0
+# Standard error of a median, over that of a mean.
+_MEDIAN = 1.25
+_FEW = 5
+_LEAST_SPREAD = {True: 0.03, False: 0.01}
+_MOST_PAIRS = 60
+_FEWEST_PAIRS = 2
+# The first step takes longer: kernels are prepared and memory is allocated.
+_FIRST_STEP = 2.0
+# Seconds to build, by node of both graphs.
+_NODE_SECONDS = 1.5e-4
+_PATIENCE_SECONDS = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Times of two graphs, run in turn.
+
+    Attributes:
+      pairs: seconds of one step before and after the rewrite, of neighboring runs.
+    """
+
+    pairs: tuple[tuple[float, float], ...]
+
+    @property
+    def seconds_before(self) -> float:
+        """Median seconds of a step before the rewrite."""
+        return statistics.median(before for before, _ in self.pairs)
+
+    @property
+    def seconds_after(self) -> float:
+        """Median seconds of a step after it."""
+        return statistics.median(after for _, after in self.pairs)
+
+    @property
+    def ratio(self) -> float:
+        """Median of seconds before over seconds after: above 1 is faster."""
+        return math.exp(statistics.median(self._logs))
+
+    @property
+    def error(self) -> float:
+        """Standard error of the logarithm of the ratio."""
+        logs = self._logs
+        middle = statistics.median(logs)
+        spread = 1.4826 * statistics.median(abs(each - middle) for each in logs)
+        spread = max(spread, _LEAST_SPREAD[len(logs) < _FEW])
+        return _MEDIAN * spread / math.sqrt(len(logs))
+
+    @property
+    def is_faster(self) -> bool | None:
+        """Whether the rewrite pays; None where the runs leave it open."""
+        if len(self.pairs) < _FEWEST_PAIRS:
+            return None
+        middle, doubt = math.log(self.ratio), _DEVIATIONS * self.error
+        if middle > LEAST_GAIN and middle - doubt > 0.0:
+            return True
+        return False if middle + doubt < LEAST_GAIN else None
+
+    def __str__(self) -> str:
+        """Return one line for the log."""
+        return (
+            f"{self.ratio:.3f}x ({self.seconds_before * 1e3:.3g} -> "
+            f"{self.seconds_after * 1e3:.3g} ms, {len(self.pairs)} pairs)"
+        )
+
+    @property
+    def _logs(self) -> list[float]:
+        return [math.log(before / after) for before, after in self.pairs]
+
+
+def compare(trial: Trial, seconds: float) -> Comparison:
+    """Run both graphs in turn until one is faster beyond doubt, or time is over.
+
+    Args:
+      trial: what to run.
+      seconds: how long this may take; a little more where it was predicted wrong.
+
+    Raises:
+      NotRunnable: a graph cannot be run apart from its program, or not in time, or it
+        needs too much memory; the message says which.
+    """
+    return _apart(lambda: _compare(trial, seconds, until_decided=True), seconds)
+
+
+def measure(trial: Trial, seconds: float) -> Comparison:
+    """Run both graphs in turn for about `seconds`, whichever is faster.
+
+    Raises:
+      NotRunnable: as for `compare`.
+    """
+    return _apart(lambda: _compare(trial, seconds, until_decided=False), seconds)
+
+
+def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
+    """Return both graphs' sandboxes.
+
+    Raises:
+      NotRunnable: a graph cannot be run, or its variables take too much memory.
+    """
+    boxes = {
+        BEFORE: sandbox_from_graph(trial.before, trial.item, trial.shapes),
+        AFTER: sandbox_from_graph(trial.after, trial.item, trial.shapes),
+    }
+    contents = {c.name: c for box in boxes.values() for c in box.contents}
+    held = sum(content.size_bytes for content in contents.values())
+    if held > memory.most_bytes():
+        raise NotRunnable(f"a copy of its variables takes {held >> 20} MiB")
+    return boxes
+
+
+def _apart(work: Callable[[], Comparison], seconds: float) -> Comparison:
+    try:
+        return run_apart(lambda stopped: work(), seconds + _PATIENCE_SECONDS)
+    except (tf.errors.OpError, ValueError, Stuck) as error:
+        message = str(error).partition("\n")[0]
+        raise NotRunnable(f"it does not run apart: {message}") from error
+
+
+def _compare(trial: Trial, seconds: float, *, until_decided: bool) -> Comparison:
+    end = time.perf_counter() + seconds
+    _check_predicted(trial, seconds)
+    pairs: list[tuple[float, float]] = []
+    with opened(sandboxes_of(trial), seconds) as session:
+        for pair in _pairs(session, end):
+            pairs.append(pair)
+            if until_decided and Comparison(tuple(pairs)).is_faster is not None:
+                break
+    if len(pairs) < _FEWEST_PAIRS:
+        raise NotRunnable("its steps take longer than there is time for")
+    return Comparison(tuple(pairs))
+
+
+def _check_predicted(trial: Trial, seconds: float) -> None:
+    """Raise where building and the fewest runs will surely take too long."""
+    step = trial.seconds_before + trial.seconds_after
+    building = _NODE_SECONDS * (len(trial.before.node) + len(trial.after.node))
+    if building + (_FIRST_STEP + _FEWEST_PAIRS) * step > seconds:
+        raise NotRunnable(
+            f"a step takes about {trial.seconds_before:.2g} s, and {seconds:.2g} s are "
+            "left"
+        )
+
+
+def _pairs(session: SandboxSession, end: float) -> Iterator[tuple[float, float]]:
+    """Yield seconds of neighboring runs, each first in turn, while the time lasts."""
+
+    def left() -> float:
+        return max(end - time.perf_counter(), 1e-3)
+
+    slowest = sum(session.seconds(name, left()) for name in (BEFORE, AFTER))
+    for number in range(_MOST_PAIRS):
+        if slowest > left() and number >= _FEWEST_PAIRS:
+            return
+        order = (BEFORE, AFTER) if number % 2 else (AFTER, BEFORE)
+        took = {name: session.seconds(name, left() + slowest) for name in order}
+        slowest = sum(took.values())
+        yield took[BEFORE], took[AFTER]
