@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
 
@@ -14,6 +17,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # Settings of whoever runs the tests must not reach what is tested.
 _OWN_PREFIXES = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "PYTHON")
+
+# Nor may what was measured on this machine, or is measured meanwhile: plans are then
+# the same in every run.
+SETTINGS = {
+    "TF_AMP_TUNE": "off",
+    "TF_AMP_CACHE": tempfile.mkdtemp(prefix="tf-amp-cache-"),
+}
+atexit.register(shutil.rmtree, SETTINGS["TF_AMP_CACHE"], ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +68,7 @@ def run(
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OWN_PREFIXES)}
     done = subprocess.run(
         list(map(str, command)),
-        env={**inherited, "TF_CPP_MIN_LOG_LEVEL": "2", **(env or {})},
+        env={**inherited, **SETTINGS, "TF_CPP_MIN_LOG_LEVEL": "2", **(env or {})},
         cwd=cwd,
         capture_output=True,
         text=True,

@@ -49,7 +49,7 @@ def tuner_for(
     from tf_amp.tuning.tuner import OnlineTuner
 
     costs = known_costs(config.cache_dir, device_type)
-    return OnlineTuner(costs, budget.allowance(graph))
+    return OnlineTuner.for_graph(costs, budget.allowance(graph))
 
 
 @functools.cache

@@ -14,6 +14,9 @@ from typing import TypeVar
 
 from tf_amp import rewriter
 
+# Python refuses to wait for infinity.
+_LONGEST_SECONDS = 1e6
+
 _T = TypeVar("_T")
 
 
@@ -63,7 +66,7 @@ def run_apart(work: Callable[[Callable[[], bool]], _T], patience: float) -> _T:
     thread = threading.Thread(target=body, name="tf-amp measures", daemon=True)
     thread.start()
     try:
-        thread.join(patience)
+        thread.join(min(patience, _LONGEST_SECONDS))
     finally:
         unwanted.set()
     if errors:

@@ -7,6 +7,7 @@ waits for his turn holds nothing that the one at work needs.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -28,6 +29,8 @@ from tf_amp.tuning.runnable import dtypes_of
 _LONGEST_PROBE_SECONDS = 20.0
 # One op gets no more than this share of what is left, so that others get some.
 _SHARE_OF_PROBE = 0.5
+# Of a graph's time, kept for trying the plan as a whole: prices come first.
+_FOR_TRIAL = 0.4
 # Less does not suffice to build a graph and run it.
 _LEAST_SECONDS = 0.02
 # What could not be measured in so much time is not tried again by this process.
@@ -83,6 +86,13 @@ class OnlineTuner:
 
     costs: KnownCosts
     allowance: Allowance
+    _kept_for_trial: float = 0.0
+
+    @classmethod
+    def for_graph(cls, costs: KnownCosts, allowance: Allowance) -> OnlineTuner:
+        """Return a tuner that leaves some of the graph's time for its trial."""
+        left = allowance.remaining()
+        return cls(costs, allowance, 0.0 if math.isinf(left) else _FOR_TRIAL * left)
 
     def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         """Measure the most valuable first while the budget lasts.
@@ -104,10 +114,21 @@ class OnlineTuner:
 
     def is_faster(self, trial: Trial) -> bool | None:
         """Tell whether the rewritten graph is; None where it cannot be found out."""
-        return None
+        from tf_amp.tuning import verdicts
+
+        with self._turn() as is_mine:
+            if not is_mine:
+                return None
+            return verdicts.is_faster(trial, self.costs, self.allowance)
+
+    def _time(self) -> float:
+        """Return the seconds that are left for measuring prices."""
+        if _state.is_broken:
+            return 0.0
+        return self.allowance.remaining() - self._kept_for_trial
 
     def _has_time(self) -> bool:
-        return not _state.is_broken and self.allowance.remaining() > _LEAST_SECONDS
+        return self._time() > _LEAST_SECONDS
 
     def _wanted(self, stakes: Sequence[Stake], low_dtype: str) -> list[Stake]:
         """Return what is not known, the most valuable first, each once."""
@@ -134,7 +155,7 @@ class OnlineTuner:
     def _measure_apart(self, wanted: Sequence[Stake], low_dtype: str) -> None:
         """Measure in a thread of its own; what goes wrong ends tuning, not the job."""
         longest = _LONGEST_PROBE_SECONDS * len(wanted)
-        patience = min(self.allowance.remaining(), longest) + _PATIENCE_SECONDS
+        patience = min(self._time(), longest) + _PATIENCE_SECONDS
         try:
             with self.allowance.spending():
                 run_apart(
@@ -149,7 +170,7 @@ class OnlineTuner:
         self, wanted: Sequence[Stake], low_dtype: str, stopped: Callable[[], bool]
     ) -> None:
         begin = kept = time.monotonic()
-        time_given = self.allowance.remaining()
+        time_given = self._time()
         unkept: list[Measured] = []
         for number, stake in enumerate(wanted):
             left = time_given - (time.monotonic() - begin)
