@@ -45,6 +45,10 @@ class Variables:
         ]
         return cls(tuple(of_slot), len(numbers))
 
+    def of(self, slot: int) -> int:
+        """Return the variable that governs a slot, FLOAT32_SIDE for NO_SLOT."""
+        return FLOAT32_SIDE if slot == NO_SLOT else self.of_slot[slot]
+
     def spread(self, low: Sequence[bool]) -> tuple[bool, ...]:
         """Return the color of every slot from the color of every variable."""
         return tuple(v != FLOAT32_SIDE and low[v] for v in self.of_slot)
@@ -56,20 +60,49 @@ def problem_from_prices(
     variables: Variables,
     prices: Prices,
     reads: VariableReads,
+    tie: float = 0.0,
 ) -> Problem:
-    """State the assignment problem whose minimum cut is the plan."""
+    """State the assignment problem whose minimum cut is the plan.
+
+    Args:
+      view: the graph.
+      slots: of `view`.
+      variables: of `slots`.
+      prices: of nodes and casts.
+      reads: which variable reads share a cast.
+      tie: share of a node's float32 seconds by which 16 bits may be slower if they
+        halve what the node writes.
+    """
     float32 = [0.0] * variables.count
     low = [0.0] * variables.count
-    for node, low_seconds in enumerate(prices.low):
-        if low_seconds is None:
-            continue
-        # A node is priced once: by the first of its slots that may go low.
-        variable = next(
-            v for s in slots.slots_of[node] if (v := variables.of_slot[s]) >= 0
-        )
+    for node, variable in variables_of_nodes(slots, variables, prices).items():
+        seconds = prices.low[node]
+        assert seconds is not None, "a node that may go low has a price for it"
+        favor = tie if tie and _writes_low(view, slots, variables, node) else 0.0
         float32[variable] += prices.float32[node]
-        low[variable] += low_seconds
+        low[variable] += seconds - favor * prices.float32[node]
     return Problem(float32, low, _cast_terms(view, slots, variables, prices, reads))
+
+
+def variables_of_nodes(
+    slots: SlotTable, variables: Variables, prices: Prices
+) -> dict[int, int]:
+    """Return the variable of every node that may go low.
+
+    A node is priced once: by the first of its slots that may go low.
+    """
+    return {
+        node: next(v for s in slots.slots_of[node] if (v := variables.of_slot[s]) >= 0)
+        for node, seconds in enumerate(prices.low)
+        if seconds is not None
+    }
+
+
+def _writes_low(
+    view: GraphView, slots: SlotTable, variables: Variables, node: int
+) -> bool:
+    ports = view.output_ports(node)
+    return any(variables.of(slots.output_slot(*port)) >= 0 for port in ports)
 
 
 def _cast_terms(
@@ -86,10 +119,10 @@ def _cast_terms(
         found = readers_of.setdefault(reads.canonical.get(port, port), set())
         for reader in view.readers(port):
             if not _reads_either(view, view.nodes[reader.node]):
-                found.add(_variable(variables, slots.input_slot(*reader)))
+                found.add(variables.of(slots.input_slot(*reader)))
     return [
         CastTerm(
-            producer=_variable(variables, slots.output_slot(*port)),
+            producer=variables.of(slots.output_slot(*port)),
             readers=frozenset(found),
             up_seconds=prices.up.get(port, 0.0),
             down_seconds=prices.down.get(port, 0.0),
@@ -102,7 +135,3 @@ def _cast_terms(
 def _reads_either(view: GraphView, node: Node) -> bool:
     """Tell whether a node is a Cast that may read a low tensor as well."""
     return is_cast(node) and node.name not in view.item.untouchable
-
-
-def _variable(variables: Variables, slot: int) -> int:
-    return FLOAT32_SIDE if slot == NO_SLOT else variables.of_slot[slot]

@@ -23,6 +23,9 @@ from grappler_pass.variable_reads import VariableReads
 # better than that.
 DEFAULT_MARGIN = 0.02
 
+# By so much of its seconds a node may be slower if its results take half the memory.
+DEFAULT_TIE = 0.01
+
 PRICED, FORCED = "O1", ("O2", "O3")
 
 _LATER: Any = None
@@ -92,6 +95,8 @@ class Settings:
         kernel.
       exclude: regular expressions; nodes whose name one of them finds stay float32.
       margin: smallest predicted gain, as a share of the step, that O1 applies.
+      tie: share of a node's seconds by which 16 bits may be slower at O1 if they halve
+        what the node writes; 0: exact ties stay float32.
       tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
     """
 
@@ -101,6 +106,7 @@ class Settings:
     opt_level: str = PRICED
     exclude: tuple[str, ...] = ()
     margin: float = DEFAULT_MARGIN
+    tie: float = DEFAULT_TIE
     tuner: Tuner | None = None
 
 
@@ -121,6 +127,7 @@ class Draft:
     prices: Prices = _LATER
     low: tuple[bool, ...] = _LATER
     fallback: tuple[Cause | None, ...] = _LATER
+    gain_error: float = 0.0
     casts: CastPlan = _LATER
     plan: Plan = _LATER
     rewritten: GraphDef = _LATER

@@ -16,13 +16,12 @@ from collections.abc import Callable, Iterator
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.assignment import islands, minimum_cut
 from grappler_pass.casts import CastPlan, plan_casts
-from grappler_pass.cut_problem import Variables, problem_from_prices
+from grappler_pass.coloring import color_slots
 from grappler_pass.decisions import plan_from_draft
-from grappler_pass.draft import FORCED, PRICED, Draft, Settings
+from grappler_pass.draft import PRICED, Draft, Settings
 from grappler_pass.graph import GraphView, Item
-from grappler_pass.plan import Cause, Plan
+from grappler_pass.plan import Plan
 from grappler_pass.pricing import price_graph
 from grappler_pass.propagation import constrain
 from grappler_pass.rewriting import is_rewritten, rewrite_graph
@@ -30,6 +29,7 @@ from grappler_pass.shape_guesses import fill_shapes
 from grappler_pass.shapes import Shapes
 from grappler_pass.trying import tried
 from grappler_pass.type_slots import SlotTable
+from grappler_pass.uncertainty import stakes
 from grappler_pass.variable_reads import VariableReads
 from grappler_pass.verify import verify_rewrite
 
@@ -61,6 +61,9 @@ class Rewrite:
     changed: bool
 
 
+# After so many the plan is taken as it is.
+_TUNING_ROUNDS = 3
+
 Observer = Callable[[str, Draft, float], None]
 
 
@@ -91,59 +94,38 @@ def _constrain(draft: Draft) -> Draft:
 
 
 def _price(draft: Draft) -> Draft:
-    settings = draft.settings
     if not draft.has_candidates:
         return draft
     reads = VariableReads.from_view(draft.view)
     shapes = fill_shapes(draft.view, draft.infer_shapes())
+    return _with_prices(dataclasses.replace(draft, reads=reads, shapes=shapes))
+
+
+def _with_prices(draft: Draft) -> Draft:
+    settings = draft.settings
     prices = price_graph(
         draft.view,
         draft.slots,
         draft.constraints,
-        shapes,
+        draft.shapes,
         settings.models,
         settings.low_dtype,
-        reads,
+        draft.reads,
     )
-    return dataclasses.replace(draft, reads=reads, shapes=shapes, prices=prices)
+    return dataclasses.replace(draft, prices=prices)
 
 
-def _assign(draft: Draft) -> Draft:
-    """Color the slots; remember why an eligible one was left in float32."""
-    count = len(draft.slots.slots)
-    nothing = dataclasses.replace(
-        draft, low=(False,) * count, fallback=(Cause.COST,) * count
-    )
+def _tune(draft: Draft) -> Draft:
+    """Have measured what could flip the plan; new prices may put more at stake."""
     settings = draft.settings
-    if not draft.has_candidates:
-        return nothing
-    if settings.opt_level not in (PRICED, *FORCED):
-        return dataclasses.replace(nothing, fallback=(Cause.LEVEL,) * count)
-    variables = Variables.from_constraints(draft.constraints)
-    problem = problem_from_prices(
-        draft.view, draft.slots, variables, draft.prices, draft.reads
-    )
-    forced = settings.opt_level in FORCED
-    low = [True] * variables.count if forced else list(minimum_cut(problem))
-    anchors = {variables.of_slot[s] for s in draft.constraints.allow} - {-1}
-    returned = islands(problem, low, anchors)
-    for variable in returned:
-        low[variable] = False
-    before = problem.seconds([False] * variables.count)
-    total = sum(draft.prices.float32)
-    if not forced and before - problem.seconds(low) < settings.margin * total:
-        spared = {v for v, is_low in enumerate(low) if is_low}
-        fallback = _fallback(variables, spared, Cause.MARGIN)
-        return dataclasses.replace(nothing, fallback=fallback)
-    fallback = _fallback(variables, set(returned), Cause.ISLAND)
-    return dataclasses.replace(draft, low=variables.spread(low), fallback=fallback)
-
-
-def _fallback(
-    variables: Variables, chosen: set[int], cause: Cause
-) -> tuple[Cause | None, ...]:
-    """Return `cause` for the slots of the chosen variables, COST for the others."""
-    return tuple(cause if v in chosen else Cause.COST for v in variables.of_slot)
+    if settings.tuner is None or settings.opt_level != PRICED:
+        return draft
+    for _ in range(_TUNING_ROUNDS):
+        found = stakes(draft) if draft.has_candidates else ()
+        if not found or not settings.tuner.measure(found, settings.low_dtype):
+            break
+        draft = _with_prices(draft)
+    return draft
 
 
 def _plan(draft: Draft) -> Draft:
@@ -181,7 +163,8 @@ PLANNING = (
     ("view", _view),
     ("constrain", _constrain),
     ("price", _price),
-    ("assign", _assign),
+    ("tune", _tune),
+    ("assign", color_slots),
     ("plan", _plan),
 )
 STAGES = (

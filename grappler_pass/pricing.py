@@ -51,6 +51,7 @@ class Prices:
       probes: per node that may go low, how to measure it; None where it cannot be.
       cast_errors: per port of `up` and `down`, of the logarithm of either.
       cast_elements: per port of `up` and `down`.
+      cast_sources: per port of `up` and `down`, of the less sure of both.
     """
 
     float32: tuple[float, ...]
@@ -62,6 +63,7 @@ class Prices:
     probes: tuple[Probe | None, ...] = ()
     cast_errors: Mapping[Port, float] = dataclasses.field(default_factory=dict)
     cast_elements: Mapping[Port, int] = dataclasses.field(default_factory=dict)
+    cast_sources: Mapping[Port, str] = dataclasses.field(default_factory=dict)
 
 
 def price_graph(
@@ -104,6 +106,7 @@ def price_graph(
         tuple(price.probe for price in priced),
         pricer.cast_errors,
         pricer.cast_elements,
+        pricer.cast_sources,
     )
 
 
@@ -147,6 +150,7 @@ class _Pricer:
         self.down: dict[Port, float] = {}
         self.cast_errors: dict[Port, float] = {}
         self.cast_elements: dict[Port, int] = {}
+        self.cast_sources: dict[Port, str] = {}
 
     def node(self, node: Node, eligible: Sequence[int]) -> _NodePrice:
         """Price a node, and the casts around it if it may go low."""
@@ -205,8 +209,9 @@ class _Pricer:
         if model.profile.kind == "cpu":
             price = replace(price, seconds=price.seconds + ADDED_NODE_SECONDS)
         self.cast_elements[port] = elements
-        known = self.cast_errors.get(port, 0.0)
-        self.cast_errors[port] = max(known, price.error)
+        if price.error >= self.cast_errors.get(port, 0.0):
+            self.cast_errors[port] = price.error
+            self.cast_sources[port] = price.source
         return price
 
 

@@ -1,0 +1,73 @@
+"""Color the slots: the minimum cut at O1, everything eligible where forced.
+
+A plan whose gain is not beyond doubt is not applied at all: it must exceed a share of
+the step, and what the errors of its prices leave uncertain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from grappler_pass.assignment import Problem, cast_seconds, islands, minimum_cut
+from grappler_pass.confidence import gain_error
+from grappler_pass.cut_problem import (
+    Variables,
+    problem_from_prices,
+    variables_of_nodes,
+)
+from grappler_pass.draft import FORCED, PRICED, Draft
+from grappler_pass.plan import Cause
+
+
+def color_slots(draft: Draft) -> Draft:
+    """Color the slots; remember why an eligible one was left in float32."""
+    count = len(draft.slots.slots)
+    nothing = dataclasses.replace(
+        draft, low=(False,) * count, fallback=(Cause.COST,) * count
+    )
+    settings = draft.settings
+    if not draft.has_candidates:
+        return nothing
+    if settings.opt_level not in (PRICED, *FORCED):
+        return dataclasses.replace(nothing, fallback=(Cause.LEVEL,) * count)
+    variables = Variables.from_constraints(draft.constraints)
+    priced = (draft.view, draft.slots, variables, draft.prices, draft.reads)
+    problem = problem_from_prices(*priced)
+    forced = settings.opt_level in FORCED
+    if forced:
+        low = [True] * variables.count
+    else:
+        low = list(minimum_cut(problem_from_prices(*priced, settings.tie)))
+    anchors = {variables.of_slot[s] for s in draft.constraints.allow} - {-1}
+    returned = islands(problem, low, anchors)
+    for variable in returned:
+        low[variable] = False
+    before = problem.seconds([False] * variables.count)
+    error = _gain_error(draft, variables, problem, low)
+    needed = max(settings.margin * sum(draft.prices.float32), error)
+    if not forced and before - problem.seconds(low) < needed:
+        spared = {v for v, is_low in enumerate(low) if is_low}
+        fallback = _fallback(variables, spared, Cause.MARGIN)
+        return dataclasses.replace(nothing, fallback=fallback)
+    fallback = _fallback(variables, set(returned), Cause.ISLAND)
+    return dataclasses.replace(
+        draft, low=variables.spread(low), fallback=fallback, gain_error=error
+    )
+
+
+def _gain_error(
+    draft: Draft, variables: Variables, problem: Problem, low: Sequence[bool]
+) -> float:
+    """Return how far the gain of an assignment may be off, in seconds per step."""
+    of_node = variables_of_nodes(draft.slots, variables, draft.prices)
+    low_nodes = (node for node, variable in of_node.items() if low[variable])
+    casts = ((cast_seconds(term, low), term) for term in problem.casts)
+    return gain_error(draft.view, draft.prices, low_nodes, casts)
+
+
+def _fallback(
+    variables: Variables, chosen: set[int], cause: Cause
+) -> tuple[Cause | None, ...]:
+    """Return `cause` for the slots of the chosen variables, COST for the others."""
+    return tuple(cause if v in chosen else Cause.COST for v in variables.of_slot)
