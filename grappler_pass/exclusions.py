@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from tensorflow.core.framework.node_def_pb2 import NodeDef
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 FLOAT32 = "_tf_amp_float32"
 ORIGIN = "_tf_amp_origin"

@@ -5,7 +5,7 @@ from google.protobuf import text_format
 
 from tests.fresh_process import output_of
 from tf_amp import stamps
-from tf_amp.stamps import Marks
+from tf_amp.marks import Marks, marks_from_graph_def
 
 
 def graph_def(*lines: str) -> tf.compat.v1.GraphDef:
@@ -22,17 +22,17 @@ def graph_def(*lines: str) -> tf.compat.v1.GraphDef:
 
 def test_a_graph_without_stamps_has_no_settings():
     graph = graph_def("a Placeholder", "b MatMul")
-    assert stamps.marks_from_graph_def(graph) == Marks(None, "")
+    assert marks_from_graph_def(graph) == Marks(None, "")
 
 
 def test_the_most_common_function_names_the_graph():
     graph = graph_def("a Placeholder A:outer", "b MatMul A:step", "c Relu A:step")
-    assert stamps.marks_from_graph_def(graph) == Marks("A", "step")
+    assert marks_from_graph_def(graph) == Marks("A", "step")
 
 
 def test_nodes_of_other_settings_are_strangers():
     graph = graph_def("a MatMul A:f", "b Relu A:f", "call/c MatMul B:g")
-    assert stamps.marks_from_graph_def(graph) == Marks("A", "f", ("call/c",))
+    assert marks_from_graph_def(graph) == Marks("A", "f", ("call/c",))
 
 
 def test_what_grappler_made_belongs_to_the_scope_it_was_made_in():
@@ -45,7 +45,7 @@ def test_what_grappler_made_belongs_to_the_scope_it_was_made_in():
         "call/dense/Cast/folded Const",
         "elsewhere Const",
     )
-    assert stamps.marks_from_graph_def(graph) == Marks(
+    assert marks_from_graph_def(graph) == Marks(
         "A",
         "f",
         (
@@ -58,12 +58,12 @@ def test_what_grappler_made_belongs_to_the_scope_it_was_made_in():
 
 def test_a_fused_node_is_no_stranger_where_all_stamps_agree():
     graph = graph_def("x/r ReadVariableOp A:f", "x/BiasAdd _FusedMatMul", "y Const")
-    assert stamps.marks_from_graph_def(graph) == Marks("A", "f")
+    assert marks_from_graph_def(graph) == Marks("A", "f")
 
 
 def test_an_unstamped_product_was_traced_without_settings():
     graph = graph_def("a MatMul A:f", "b Relu A:f", "call/c MatMul", "call/d Relu")
-    assert stamps.marks_from_graph_def(graph) == Marks("A", "f", ("call/c", "call/d"))
+    assert marks_from_graph_def(graph) == Marks("A", "f", ("call/c", "call/d"))
 
 
 def test_functions_called_by_functions_keep_their_own_settings():

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import logging
@@ -20,19 +21,21 @@ Method = Callable[..., Any]
 
 @dataclasses.dataclass(frozen=True)
 class Hook:
-    """A method of TensorFlow to be wrapped.
+    """A method or function of TensorFlow to be wrapped.
 
     Attributes:
       module: where it lives.
-      owner: its class.
+      owner: its class; empty for a function of the module.
       method: its name.
       without: what the user loses where it is gone, for the warning.
+      register: module and function that must be told of the one in place.
     """
 
     module: str
     owner: str
     method: str
     without: str
+    register: tuple[str, str] | None = None
 
 
 CREATE_OP = Hook(
@@ -63,6 +66,32 @@ CALL_FUNCTION = Hook(
 
 HOST = "/job:localhost/replica:0/task:0"
 _KINDS = ("CPU", "GPU")
+REPLICA_THREAD = Hook(
+    "tensorflow.python.distribute.mirrored_run",
+    "_MirroredReplicaThread",
+    "__init__",
+    "scopes around a MirroredStrategy's step do not hold in its replicas",
+)
+_BY_NAME = "gradients of excluded operations are known by their names alone"
+WALK_GRADIENT = Hook(
+    "tensorflow.python.ops.gradients_util", "", "_MaybeCompile", _BY_NAME
+)
+RECORD_GRADIENT = Hook(
+    "tensorflow.python.eager.execute", "", "record_gradient", _BY_NAME
+)
+RECORD_CLOSURE = Hook(
+    "tensorflow.python.eager.record", "", "record_operation", _BY_NAME
+)
+REPLAY_GRADIENT = Hook(
+    "tensorflow.python.eager.backprop",
+    "",
+    "_gradient_function",
+    _BY_NAME,
+    register=(
+        "tensorflow.python.pywrap_tfe",
+        "TFE_Py_RegisterGradientFunction",
+    ),
+)
 
 
 @dataclasses.dataclass
@@ -87,9 +116,11 @@ def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
     owner = _owner_of(hook)
     original: Method | None = owner and getattr(owner, hook.method, None)
     if original is None:
-        warn_once(f"{hook.owner}.{hook.method}", hook.without)
+        warn_once(f"{hook.owner or hook.module}.{hook.method}", hook.without)
         return False
     replacement = wrap(original)
+    if not _register(hook, replacement):
+        return False
     setattr(owner, hook.method, replacement)
     _patches[hook] = _Patch(owner, original, replacement)
     return True
@@ -99,6 +130,7 @@ def remove() -> None:
     """Put every method back, but for one that somebody else has wrapped since."""
     for hook, patch in list(_patches.items()):
         if getattr(patch.owner, hook.method) is patch.replacement:
+            _register(hook, patch.original)
             setattr(patch.owner, hook.method, patch.original)
             del _patches[hook]
 
@@ -152,6 +184,15 @@ def is_session(made: Any) -> bool:
     return isinstance(made, _owner_of(CREATE_SESSION) or ())
 
 
+def traced_graph() -> Any | None:
+    """Return the graph that operations are being added to; None while eager."""
+    if "tensorflow" not in sys.modules:
+        return None
+    import tensorflow as tf
+
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
 def grappler_options() -> Any:
     """Return the ConfigProto whose options the program's functions are run with."""
     from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -191,6 +232,68 @@ def is_determinism_enabled() -> bool:
         return False
 
 
+def import_operations(
+    graph: Any, graph_def: Any, prefix: str, names: Sequence[str]
+) -> list[Any]:
+    """Import a GraphDef into a graph that is only to be run; return a few operations.
+
+    No Python object is made for the other operations, which takes far longer than the
+    import itself.
+
+    Raises:
+      ValueError: TensorFlow cannot import it.
+      tf.errors.OpError: the same.
+    """
+    try:
+        importing = _bare_importer()
+    except (ImportError, AttributeError):
+        warn_once("GraphImportGraphDefWithResults", "trials take longer to prepare")
+        import tensorflow as tf
+
+        with graph.as_default():
+            tf.graph_util.import_graph_def(graph_def, name=prefix)
+        return [graph.get_operation_by_name(f"{prefix}/{name}") for name in names]
+    return importing(graph, graph_def.SerializeToString(), prefix, names)
+
+
+@functools.cache
+def _bare_importer() -> Callable[[Any, bytes, str, Sequence[str]], list[Any]]:
+    """Return what imports through the C API alone.
+
+    Raises:
+      AttributeError, ImportError: this TensorFlow has another C API.
+    """
+    c_api = importlib.import_module("tensorflow.python.client.pywrap_tf_session")
+    c_api_util = importlib.import_module("tensorflow.python.framework.c_api_util")
+    make = importlib.import_module("tensorflow.python.framework.ops").Operation
+    make = make._from_c_op
+    new_options = c_api_util.ScopedTFImportGraphDefOptions
+    new_results = c_api_util.ScopedTFImportGraphDefResults
+    set_prefix = c_api.TF_ImportGraphDefOptionsSetPrefix
+    add_return = c_api.TF_ImportGraphDefOptionsAddReturnOperation
+    add_graph_def = c_api.TF_GraphImportGraphDefWithResults
+    returned = c_api.TF_ImportGraphDefResultsReturnOperations
+    new_buffer, delete = c_api.TF_NewBufferFromString, c_api.TF_DeleteBuffer
+
+    def bare_import(
+        graph: Any, serialized: bytes, prefix: str, names: Sequence[str]
+    ) -> list[Any]:
+        scoped_options = new_options()
+        set_prefix(scoped_options.options, prefix)
+        for name in names:
+            add_return(scoped_options.options, name)
+        buffer = new_buffer(serialized)
+        try:
+            with graph._c_graph.get() as c_graph:
+                found = add_graph_def(c_graph, buffer, scoped_options.options)
+        finally:
+            delete(buffer)
+        results = new_results(found)
+        return [make(c_op, graph) for c_op in returned(results.results)]
+
+    return bare_import
+
+
 def session_config() -> Any:
     """Return a ConfigProto with the devices and threads that the program has chosen."""
     from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -227,8 +330,22 @@ def warn_once(name: str, without: str) -> None:
     )
 
 
+def _register(hook: Hook, function: Method) -> bool:
+    """Tell TensorFlow's core of the function that is now in place, where it asks."""
+    if hook.register is None:
+        return True
+    module, name = hook.register
+    try:
+        getattr(importlib.import_module(module), name)(function)
+    except (ImportError, AttributeError):
+        warn_once(name, hook.without)
+        return False
+    return True
+
+
 def _owner_of(hook: Hook) -> Any:
     try:
-        return getattr(importlib.import_module(hook.module), hook.owner, None)
+        module = importlib.import_module(hook.module)
+        return getattr(module, hook.owner, None) if hook.owner else module
     except ImportError:
         return None

@@ -11,9 +11,10 @@ import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import function_graphs, runtime, settings, stamps
+from tf_amp import function_graphs, runtime, settings
 from tf_amp.config import AmpConfig
 from tf_amp.errors import ConfigError, ScriptMissing
+from tf_amp.marks import Marks, excluded_parts, marks_from_graph_def
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -41,7 +42,7 @@ def explain(
     """
     runtime.check_tensorflow()
     graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
-    scope = settings.scope_of(stamps.marks_from_graph_def(graph_def).settings or "")
+    scope = settings.scope_of(_marks(graph_def).settings or "")
     config = scope.config if scope else runtime.current_config()
     config = config or AmpConfig.from_env()
     return _plan(function_graphs.optimized_graph(graph_def, kept), kept, name, config)
@@ -98,16 +99,24 @@ def _plan(
     from grappler_pass.graph import Item
     from grappler_pass.shapes import shapes_from_graph_def
 
-    strangers = stamps.marks_from_graph_def(graph_def).strangers
+    marks = _marks(graph_def)
     device_type = settings.target_device_type(graph_def)
     chosen = settings.settings_from_config(config, device_type)
     return pipeline.plan_graph(
         graph_def,
-        Item(fetch=kept, preserve=strangers),
+        Item(
+            fetch=kept,
+            preserve=marks.strangers,
+            excluded=excluded_parts(graph_def, chosen.exclude),
+        ),
         chosen,
         shapes=lambda: shapes_from_graph_def(graph_def),
         name=name,
     )
+
+
+def _marks(graph_def: GraphDef) -> Marks:
+    return marks_from_graph_def(graph_def, settings.canonical_id)
 
 
 def _concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -20,12 +20,15 @@ from absl import logging
 
 from tf_amp import log, settings, stamps
 from tf_amp.errors import RewriteFailed
+from tf_amp.marks import Marks, excluded_parts, marks_from_graph_def
 from tf_amp.presets import preset_of
 
 if TYPE_CHECKING:
+    from grappler_pass.graph import Item
     from grappler_pass.pipeline import Rewrite
     from grappler_pass.plan import Plan
     from grappler_pass.plugin import GrapplerItem
+    from grappler_pass.shapes import Shapes
 
 # Plans of large graphs take megabytes, and some programs trace without end.
 _PLANS_KEPT = 256
@@ -37,6 +40,9 @@ _thread = threading.local()
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
 _failures: deque[RewriteFailed] = deque()
 _told: set[str] = set()
+# What is told of graphs instead of their being rewritten.
+Observer = Callable[[Any, "Item", Callable[[], "Shapes"], str], None]
+_observers: deque[Observer] = deque(maxlen=1)
 _without_stamps: deque[Callable[[], str | None]] = deque(maxlen=1)
 
 
@@ -55,7 +61,7 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     graph_def = GraphDef.FromString(data)
-    marks = stamps.marks_from_graph_def(graph_def)
+    marks = marks_from_graph_def(graph_def, settings.canonical_id)
     scope = settings.scope_of(marks.settings or _fallback_settings() or "")
     if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
@@ -69,6 +75,11 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
 def applied_plans() -> tuple[Plan, ...]:
     """Return the plans of the graphs that were changed, oldest first."""
     return tuple(_plans)
+
+
+def plan_only(observer: Observer) -> None:
+    """Show every graph that would be rewritten to `observer`, and change none."""
+    _observers.append(observer)
 
 
 def use_without_stamps(current: Callable[[], str | None]) -> None:
@@ -103,7 +114,7 @@ def raising_failures(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rewrite(
-    graph_def: Any, grappler_item: GrapplerItem, marks: stamps.Marks, scope: Any
+    graph_def: Any, grappler_item: GrapplerItem, marks: Marks, scope: Any
 ) -> bytes | None:
     from grappler_pass import pipeline
     from grappler_pass.graph import Item
@@ -115,7 +126,11 @@ def _rewrite(
     item = Item(
         fetch=tuple(name.partition(":")[0] for name in grappler_item.fetch),
         preserve=(*grappler_item.preserve, *marks.strangers),
+        excluded=excluded_parts(graph_def, chosen.exclude),
     )
+    if _observers:
+        _observers[0](graph_def, item, grappler_item.shapes, marks.graph)
+        return None
     rewrite = pipeline.optimize(
         graph_def, item, chosen, shapes=grappler_item.shapes, name=marks.graph
     )

@@ -7,19 +7,18 @@ and registers the pass with Grappler. The graphs arrive in `rewriter`.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 import pathlib
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from tf_amp import _tensorflow_private as private
-from tf_amp import rewriter, settings, stamps
-from tf_amp.config import AmpConfig, checked_dtype, checked_level
+from tf_amp import patches, rewriter, scope_stack, settings, stamps
+from tf_amp.config import AmpConfig, checked_dtype, checked_level, checked_tune
 from tf_amp.errors import TensorFlowMissing
 from tf_amp.exclusion import checked_patterns
 from tf_amp.list_edits import edits_from_mapping
@@ -36,6 +35,7 @@ _nonce = secrets.token_hex(3)
 _lock = threading.RLock()
 _current: settings.Scope | None = None
 _decided_by_program = False
+_open_scopes = 0
 
 
 def enable(
@@ -47,6 +47,7 @@ def enable(
     log_dir: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
     exclude: Iterable[str] | None = None,
+    tune: str | None = None,
 ) -> None:
     """Rewrite graphs of functions traced, and Sessions made, from now on.
 
@@ -64,6 +65,8 @@ def enable(
       strict: raise when a rewrite fails, rather than warn.
       exclude: regular expressions; operations with such a name, and their gradients,
         stay float32.
+      tune: "off", "budget" (the default), "budget:SECONDS" or "full": for how long
+        costs that a plan hangs on are measured when its graph is first seen.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
@@ -80,6 +83,7 @@ def enable(
         "strict": strict,
         "list_edits": None if lists is None else edits_from_mapping(lists),
         "exclude": None if exclude is None else checked_patterns(exclude),
+        "tune": None if tune is None else checked_tune(tune),
     }
     config = AmpConfig.from_env()
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -128,24 +132,84 @@ def enable_from_environment(made: Any = None) -> None:
 def disable() -> None:
     """Leave alone what is traced from now on, and undo every patch of TensorFlow.
 
-    Functions traced while it was enabled keep their settings.
+    Functions traced while it was enabled keep their settings. Scopes that are entered
+    at the time hold until they are left.
     """
     global _current, _decided_by_program
     with _lock:
         _decided_by_program = True
         _current = None
-        private.remove()
+        if not _open_scopes:
+            private.remove()
 
 
 def is_enabled() -> bool:
     """Tell whether functions traced now will be rewritten."""
-    return _current is not None
+    return current_config() is not None
 
 
 def current_config() -> AmpConfig | None:
-    """Return the configuration in force; None while disabled."""
-    scope = _current
+    """Return the configuration in force here; None where mixed precision is off.
+
+    While a function is traced that is the function's own, unless a scope was entered
+    since.
+    """
+    graph = private.traced_graph()
+    if graph is None:
+        settings_id = in_force(None).settings
+    else:
+        settings_id = stamps.stamp_of_graph(graph, in_force(graph)).settings
+    scope = settings.scope_of(settings_id or "")
     return scope.config if scope else None
+
+
+def base_config() -> AmpConfig:
+    """Return what scopes start from: what `enable` or the environment says."""
+    scope = _current
+    return scope.config if scope else AmpConfig.from_env()
+
+
+def in_force(graph: Any) -> stamps.Force:
+    """Return which settings hold for new operations of a graph; None: no graph."""
+    layer = scope_stack.settings_layer(graph)
+    if layer is not None:
+        return stamps.Force(layer.settings, layer.graph)
+    scope = _current
+    return stamps.Force(scope.id if scope else None)
+
+
+def open_scope(config: AmpConfig | None) -> str:
+    """Prepare for a scope with a configuration, or for one that needs just marks.
+
+    Returns:
+      The id of its settings.
+
+    Raises:
+      ConfigError: the configuration cannot be used.
+      TensorFlowMissing: TensorFlow is not installed, or too old.
+      ShimError: the compiled shim is missing or cannot be loaded.
+    """
+    global _open_scopes
+    check_tensorflow()
+    if config is not None:
+        settings.check_config(config)
+    with _lock:
+        _install(config)
+        _open_scopes += 1
+        if config is None:
+            return stamps.OFF
+        return settings.scope_from_config(config, _nonce).id
+
+
+def close_scope() -> None:
+    """Note that a scope is left.
+
+    The patches stay, doing nothing but let gradients made from now on have the settings
+    of the functions that they differentiate.
+    """
+    global _open_scopes
+    with _lock:
+        _open_scopes -= 1
 
 
 def plans() -> tuple[Plan, ...]:
@@ -181,19 +245,18 @@ def check_tensorflow() -> None:
 def _switch_on(config: AmpConfig) -> None:
     """Put a configuration in force, whatever was before."""
     global _current
-    from grappler_pass import plugin
-
     settings.check_config(config)
     with _lock:
-        plugin.load(rewriter.rewrite_graph)
-        if not private.install(private.CREATE_OP, _stamping):
-            rewriter.use_without_stamps(_current_id)
-        private.install(private.CREATE_SESSION, _stamping_sessions)
-        if config.strict:
-            private.install(private.CALL_FUNCTION, rewriter.raising_failures)
-            private.install(private.RUN_SESSION, rewriter.raising_failures)
+        _install(config)
         _current = settings.scope_from_config(config, _nonce)
     logging.vlog(1, "mixed precision enabled: %s", config)
+
+
+def _install(config: AmpConfig | None) -> None:
+    """Patch what marks operations, and for a configuration what rewrites them."""
+    patches.install_marking(in_force)
+    if config is not None:
+        patches.install_rewriting(config, stamp_graph)
 
 
 def _renew() -> None:
@@ -210,23 +273,3 @@ def _renew_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_lock)
-
-
-def _current_id() -> str | None:
-    scope = _current
-    return scope.id if scope else None
-
-
-def _stamping(create_op: Callable[..., None]) -> Callable[..., None]:
-    return stamps.stamping(create_op, _current_id)
-
-
-def _stamping_sessions(create_session: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(create_session)
-    def create_session_of_stamped_graph(
-        session: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        create_session(session, *args, **kwargs)
-        stamp_graph(session.graph)
-
-    return create_session_of_stamped_graph

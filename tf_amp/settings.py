@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import devices
+from tf_amp import devices, process_costs
 from tf_amp.config import LOW_DTYPES, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.exclusion import checked_patterns
 from tf_amp.list_edits import ListEdit
+from tf_amp.presets import preset_of
 
 if TYPE_CHECKING:
     from grappler_pass.op_lists import OpLists
     from grappler_pass.pipeline import Settings
+
+# Graphs whose gradients are scaled differently may be rewritten as one.
+_UNRELATED: dict[str, Any] = {"loss_scaling": None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +35,20 @@ class Scope:
     id: str
     config: AmpConfig
 
+    @functools.cached_property
+    def rewriting(self) -> AmpConfig:
+        """What of the configuration bears on rewriting."""
+        return dataclasses.replace(self.config, **_UNRELATED)
+
     def settings_for(self, graph_def: Any) -> Settings:
         """Return the settings for a graph, by the devices that it runs on."""
-        return settings_from_config(self.config, target_device_type(graph_def))
+        device_type = target_device_type(graph_def)
+        chosen = settings_from_config(self.rewriting, device_type)
+        graph = tuple(
+            n.name for n in graph_def.node if chosen.lists.list_of(n.op) == "allow"
+        )
+        tuner = process_costs.tuner_for(self.config, device_type, graph)
+        return dataclasses.replace(chosen, tuner=tuner)
 
 
 def target_device_type(graph_def: Any) -> str:
@@ -53,10 +69,17 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
     return Settings(
         low_dtype=choice.low_dtype,
         lists=edited_lists(choice.low_dtype, config.list_edits),
-        models={kind: CostModel(profile) for kind, profile in choice.profiles},
+        models={
+            kind: CostModel(profile, process_costs.prices_for(config, kind))
+            for kind, profile in choice.profiles
+        },
         opt_level=config.opt_level,
         exclude=config.exclude,
     )
+
+
+# The price lists of a forked child are new.
+os.register_at_fork(after_in_child=settings_from_config.cache_clear)
 
 
 def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
@@ -124,6 +147,15 @@ def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
     scope = Scope(f"{nonce}.{len(_scopes) + 1}", config)
     _scopes[scope.id] = scope
     return scope
+
+
+def canonical_id(settings_id: str) -> str | None:
+    """Return the first id whose settings rewrite in the same way; None for no way."""
+    scope = _scopes.get(settings_id)
+    if scope is None or not preset_of(scope.config.opt_level).rewrites:
+        return None
+    same = (s.id for s in tuple(_scopes.values()) if s.rewriting == scope.rewriting)
+    return next(same)
 
 
 def scope_of(settings_id: str) -> Scope | None:

@@ -2,31 +2,48 @@
 
 Grappler runs at a function's first call, perhaps long after it was traced, so what
 holds for a function is written on its operations while they are made: the id of the
-settings in force, and the function's name. This module decides what is stamped, and
-what the stamps of a finished graph say; it knows nothing of the settings themselves.
+settings in force, the function's name, and the number under which `traced_graphs`
+knows it. This module decides what is stamped; `marks` reads the stamps of a finished
+graph. Neither knows anything of the settings themselves.
 
 A function keeps the settings its first operation met, and functions traced within it
-take the same. Functions of `tf.data` get no stamp, so their graphs stay as they are.
+take the same, except for what is made in a scope entered during the trace. Functions of
+`tf.data` get no stamp, so their graphs stay as they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from tf_amp import origins, scope_stack, traced_graphs
+
 ATTRIBUTE = "_tf_amp"
+# In the place of settings: the operation was made where mixed precision is off.
+OFF = "off"
 _MEMORY = "_tf_amp_stamp"
 _COMPLETE = "_tf_amp_complete"
 
 # What tf.data calls the functions it traces: Dataset_map_..., tf_data_experimental_...
 _DATASET_FUNCTIONS = ("Dataset_", "tf_data_")
 
-# Operations that seed low precision are stamped whenever their function was traced
-# under settings, since Grappler makes no new ones but the fused kinds.
-_SEED_OPS = ("MatMul", "BatchMatMul", "Conv", "Einsum", "DepthwiseConv")
+
+@dataclasses.dataclass(frozen=True)
+class Force:
+    """The settings in force for new operations of some graph.
+
+    Attributes:
+      settings: their id, OFF, or None where there are none.
+      graph: the function in whose trace they were put in force; None: before it.
+    """
+
+    settings: str | None
+    graph: Any | None = None
+
+
+InForce = Callable[[Any], Force]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,53 +52,37 @@ class Stamp:
 
     settings: str | None
     graph: str = ""
+    number: str = ""
 
     @functools.cached_property
     def attribute(self) -> Any:
         """The stamp as an AttrValue."""
         from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
-        return AttrValue(s=f"{self.settings}:{self.graph}".encode())
+        text = f"{self.settings}:{self.graph}:{self.number}"
+        return AttrValue(s=text.encode())
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Stamp:
         """Read back what `attribute` holds."""
-        settings, _, graph = value.decode(errors="replace").partition(":")
-        return cls(settings, graph)
+        settings, _, rest = value.decode(errors="replace").partition(":")
+        graph, _, number = rest.partition(":")
+        return cls(settings, graph, number)
 
 
-@dataclasses.dataclass(frozen=True)
-class Marks:
-    """What the stamps of one graph say.
-
-    Attributes:
-      settings: id of the settings most operations were traced under; None without any.
-      graph: name of the function most of those operations come from.
-      strangers: nodes from functions traced under other settings, or under none; they
-        keep their dtype.
-    """
-
-    settings: str | None
-    graph: str
-    strangers: tuple[str, ...] = ()
-
-
-def stamping(
-    create_op: Callable[..., None], current: Callable[[], str | None]
-) -> Callable[..., None]:
+def stamping(create_op: Callable[..., None], in_force: InForce) -> Callable[..., None]:
     """Return TensorFlow's funnel of new operations with a stamp put on each.
 
     Args:
       create_op: `Graph._create_op_helper`, which made and imported operations pass.
-      current: returns the id of the settings in force, None for none.
+      in_force: returns what holds for new operations of a graph.
     """
 
     @functools.wraps(create_op)
     def create_stamped_op(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
         create_op(graph, op, *args, **kwargs)
-        stamp = _stamp_of_graph(graph, current())
-        if stamp.settings is not None:
-            op._set_attr(ATTRIBUTE, stamp.attribute)
+        settings = _put_stamp(op, stamp_of_graph(graph, in_force(graph)))
+        origins.mark(op, scope_stack.keeps_float32() or settings == OFF)
 
     return create_stamped_op
 
@@ -93,90 +94,72 @@ def stamp_unstamped(graph: Any, settings: str) -> None:
     """
     if graph.building_function or getattr(graph, _COMPLETE, None) == graph.version:
         return
-    stamp = Stamp(settings, "graph")
+    stamp = _stamp(settings, "graph", traced_graphs.number_of(graph))
     for op in graph.get_operations():
-        try:
-            op.get_attr(ATTRIBUTE)
-        except ValueError:
-            op._set_attr(ATTRIBUTE, stamp.attribute)
+        if not _is_stamped(op):
+            _put_stamp(op, stamp)
     setattr(graph, _COMPLETE, graph.version)
 
 
-def marks_from_graph_def(graph_def: Any) -> Marks:
-    """Read the stamps of a graph that Grappler hands over.
+def adopt(op: Any, graph: Any, in_force: InForce) -> None:
+    """Let an operation and its gradient, made in `graph`, have the same settings.
 
-    Fused and folded nodes have lost their stamp: they take that of their name scope,
-    since inlining puts every function's nodes into a scope of its own.
+    An operation of the same graph that was made before there were settings takes those
+    of its gradient; a function made for gradients alone takes those of the function
+    that it differentiates.
     """
-    stamps = {
-        node.name: Stamp.from_bytes(node.attr[ATTRIBUTE].s)
-        for node in graph_def.node
-        if ATTRIBUTE in node.attr
-    }
-    settings = _most_common(stamp.settings for stamp in stamps.values())
-    if settings is None:
-        return Marks(None, "")
-    graph = _most_common(s.graph for s in stamps.values() if s.settings == settings)
-    owners: dict[str, str | None] = {
-        name: stamp.settings for name, stamp in stamps.items()
-    }
-    for node in graph_def.node:
-        if node.name not in owners and node.op.startswith(_SEED_OPS):
-            owners[node.name] = None
-    if set(owners.values()) == {settings}:
-        return Marks(settings, graph or "")
-    return Marks(settings, graph or "", _strangers(graph_def, owners, settings))
+    stamp = stamp_of_graph(graph, in_force(graph))
+    if op.graph is graph:
+        if stamp.settings not in (None, OFF) and not _is_stamped(op):
+            _put_stamp(op, stamp)
+    elif stamp.settings is None and graph.building_function:
+        known: Stamp | None = getattr(op.graph, _MEMORY, None)
+        if known is not None and not graph.name.startswith(_DATASET_FUNCTIONS):
+            number = traced_graphs.number_of(graph)
+            setattr(graph, _MEMORY, _stamp(known.settings, graph.name, number))
 
 
-def _strangers(
-    graph_def: Any, owners: dict[str, str | None], settings: str
-) -> tuple[str, ...]:
-    """Name the nodes that belong to other settings than those of the graph."""
-    scopes: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
-    for name, owner in owners.items():
-        for scope in _scopes(name):
-            scopes[scope][owner] += 1
-
-    def owner_of(name: str) -> str | None:
-        if name in owners:
-            return owners[name]
-        for scope in _scopes(name):
-            if scope in scopes:
-                return scopes[scope].most_common(1)[0][0]
-        return settings
-
-    return tuple(n.name for n in graph_def.node if owner_of(n.name) != settings)
-
-
-def _stamp_of_graph(graph: Any, settings: str | None) -> Stamp:
-    """Return a graph's stamp; a function's is decided by its first operation."""
+def stamp_of_graph(graph: Any, force: Force) -> Stamp:
+    """Return the stamp of a new operation of a graph."""
     known: Stamp | None = getattr(graph, _MEMORY, None)
-    if known is not None and (graph.building_function or known.settings == settings):
-        return known
-    stamp = _new_stamp(graph, settings)
-    if settings is not None:
+    begins_here = force.graph is not None and force.graph is graph
+    if known is not None and not begins_here:
+        if graph.building_function or known.settings == force.settings:
+            return known
+    stamp = _new_stamp(graph, force)
+    if stamp.settings is not None and not begins_here:
         setattr(graph, _MEMORY, stamp)
     return stamp
 
 
-def _new_stamp(graph: Any, settings: str | None) -> Stamp:
-    if not graph.building_function:
-        return Stamp(settings, "graph")
-    if graph.name.startswith(_DATASET_FUNCTIONS):
+def _new_stamp(graph: Any, force: Force) -> Stamp:
+    name = graph.name if graph.building_function else "graph"
+    if graph.building_function and name.startswith(_DATASET_FUNCTIONS):
         return Stamp(None)
+    settings = force.settings
     outer: Any = getattr(graph, "outer_graph", None)
-    if outer is not None and outer.building_function:
-        settings = _stamp_of_graph(outer, settings).settings
-    return Stamp(settings, graph.name)
+    if force.graph is not graph and outer is not None and outer.building_function:
+        settings = stamp_of_graph(outer, force).settings
+    if settings is None:
+        return Stamp(None)
+    return _stamp(settings, name, traced_graphs.number_of(graph))
 
 
-def _scopes(name: str) -> Iterator[str]:
-    """Yield the name scopes around a node, innermost first."""
-    while "/" in name:
-        name = name.rpartition("/")[0]
-        yield name
+@functools.lru_cache(maxsize=1024)
+def _stamp(settings: str, graph: str, number: str) -> Stamp:
+    """Return the one stamp for these, since its attribute takes a while to make."""
+    return Stamp(settings, graph, number)
 
 
-def _most_common(values: Iterator[str | None]) -> str | None:
-    ranked = Counter(value for value in values if value is not None).most_common(1)
-    return ranked[0][0] if ranked else None
+def _put_stamp(op: Any, stamp: Stamp) -> str | None:
+    if stamp.settings is not None:
+        op._set_attr(ATTRIBUTE, stamp.attribute)
+    return stamp.settings
+
+
+def _is_stamped(op: Any) -> bool:
+    try:
+        op.get_attr(ATTRIBUTE)
+    except ValueError:
+        return False
+    return True

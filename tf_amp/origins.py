@@ -1,0 +1,200 @@
+"""What the operation being made is a gradient of, and whether it stays float32.
+
+TensorFlow runs an operation's gradient function in one of three places: walking a graph
+(`tf.gradients`, bodies of loops, functions differentiated from outside), on a tape, and
+as the closure that `tf.custom_gradient` gave the tape. Each is wrapped here, and what
+is made meanwhile is marked with the names of the operations it is a gradient of, and
+stays float32 where these do. Sums of several gradients belong to no single operation
+and get no mark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from grappler_pass.exclusions import FLOAT32, ORIGIN
+
+# In the attributes that a tape keeps of an operation.
+_TAPE_KEY = "_tf_amp_operation"
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """What a gradient belongs to.
+
+    Attributes:
+      names: of the operation, and of those that it is itself a gradient of.
+      float32: whether the operation was to stay float32.
+    """
+
+    names: tuple[str, ...]
+    float32: bool
+
+    @functools.cached_property
+    def attribute(self) -> Any:
+        """The names as an AttrValue."""
+        from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+        names = [name.encode() for name in self.names]
+        return AttrValue(list=AttrValue.ListValue(s=names))
+
+
+_current: contextvars.ContextVar[Origin | None] = contextvars.ContextVar(
+    "tf_amp_origin", default=None
+)
+
+
+def mark(op: Any, keeps_float32: bool) -> None:
+    """Put on a new operation what is known of it."""
+    origin = _current.get()
+    if origin is not None:
+        op._tf_amp_origin = origin
+        op._set_attr(ORIGIN, origin.attribute)
+    if keeps_float32 or (origin is not None and origin.float32):
+        op._set_attr(FLOAT32, _true())
+
+
+def is_float32(op: Any) -> bool:
+    """Tell whether an operation is marked to stay float32."""
+    try:
+        return bool(op.get_attr(FLOAT32))
+    except ValueError:
+        return False
+
+
+def origin_from(op: Any) -> Origin:
+    """Return what gradients of an operation belong to."""
+    own: Origin | None = getattr(op, "_tf_amp_origin", None)
+    return Origin((op.name, *(own.names if own else ())), is_float32(op))
+
+
+def following(
+    maybe_compile: Callable[..., Any], adopt: Callable[[Any], None]
+) -> Callable[..., Any]:
+    """Wrap `_MaybeCompile`, in which a walk over a graph calls gradient functions.
+
+    Args:
+      maybe_compile: the function of TensorFlow.
+      adopt: called with each operation that is differentiated.
+    """
+
+    @functools.wraps(maybe_compile)
+    def differentiate(scope: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        adopt(op)
+        with _belonging_to(origin_from(op)):
+            return maybe_compile(scope, op, *args, **kwargs)
+
+    return differentiate
+
+
+def recording(record_gradient: Callable[..., None]) -> Callable[..., None]:
+    """Wrap `record_gradient` so that a tape knows the operation, not its type only."""
+
+    @functools.wraps(record_gradient)
+    def record(name: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
+        made = _made_op(outputs)
+        if made is not None:
+            attrs = (*attrs, _TAPE_KEY, _Recorded(made))
+        record_gradient(name, inputs, attrs, outputs)
+
+    return record
+
+
+def replaying(
+    gradient_function: Callable[..., Any], adopt: Callable[[Any], None]
+) -> Callable[..., Any]:
+    """Wrap what a tape calls for each operation it has recorded."""
+
+    @functools.wraps(gradient_function)
+    def differentiate(name: Any, attrs: Any, *args: Any, **kwargs: Any) -> Any:
+        op = _recorded_op(attrs)
+        if op is None:
+            return gradient_function(name, attrs, *args, **kwargs)
+        adopt(op)
+        with _belonging_to(origin_from(op)):
+            return gradient_function(name, attrs, *args, **kwargs)
+
+    return differentiate
+
+
+def remembering(record_operation: Callable[..., None]) -> Callable[..., None]:
+    """Wrap `record_operation`, which gives a tape a closure that makes gradients."""
+
+    @functools.wraps(record_operation)
+    def record(
+        op_type: Any,
+        output_tensors: Any,
+        input_tensors: Any,
+        backward_function: Any,
+        forward_function: Any = None,
+    ) -> None:
+        made = _made_op(output_tensors)
+        if made is not None:
+            backward_function = _within(origin_from(made), backward_function)
+        record_operation(
+            op_type,
+            output_tensors,
+            input_tensors,
+            backward_function,
+            forward_function,
+        )
+
+    return record
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Recorded:
+    """An operation among a tape's attributes, which serve as the key of a cache."""
+
+    op: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Recorded)
+
+    def __hash__(self) -> int:
+        return hash(_Recorded)
+
+
+@contextlib.contextmanager
+def _belonging_to(origin: Origin) -> Iterator[None]:
+    token = _current.set(origin)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _within(origin: Origin, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call_within(*args: Any, **kwargs: Any) -> Any:
+        with _belonging_to(origin):
+            return function(*args, **kwargs)
+
+    return call_within
+
+
+def _made_op(outputs: Any) -> Any | None:
+    """Return the operation of a graph that made some tensors; None of eager ones."""
+    first = outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
+    try:
+        return first.op
+    except AttributeError:
+        return None
+
+
+def _recorded_op(attrs: Any) -> Any | None:
+    if len(attrs) > 1 and attrs[-2] == _TAPE_KEY:
+        return attrs[-1].op
+    return None
+
+
+@functools.cache
+def _true() -> Any:
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    return AttrValue(b=True)

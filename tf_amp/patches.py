@@ -1,0 +1,77 @@
+"""Which hooks of TensorFlow are taken, and by what.
+
+`_tensorflow_private` names the hooks; `stamps` and `origins` say what is done in them.
+All is undone by `_tensorflow_private.remove`. Not to be called by several threads at
+once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tf_amp import _tensorflow_private as private
+from tf_amp import origins, rewriter, scope_stack, stamps
+from tf_amp.config import AmpConfig
+
+
+def install_marking(in_force: stamps.InForce) -> None:
+    """Mark operations with what holds where they are made.
+
+    Args:
+      in_force: returns which settings hold for new operations of a graph.
+    """
+
+    def adopt(op: Any) -> None:
+        stamps.adopt(op, private.traced_graph() or op.graph, in_force)
+
+    def settings_here() -> str | None:
+        return in_force(private.traced_graph()).settings
+
+    install = private.install
+    stamp = functools.partial(stamps.stamping, in_force=in_force)
+    if not install(private.CREATE_OP, stamp):
+        rewriter.use_without_stamps(settings_here)
+    install(private.REPLICA_THREAD, scope_stack.inheriting)
+    walk = functools.partial(origins.following, adopt=adopt)
+    install(private.WALK_GRADIENT, walk)
+    install(private.RECORD_GRADIENT, origins.recording)
+    install(private.RECORD_CLOSURE, origins.remembering)
+    replay = functools.partial(origins.replaying, adopt=adopt)
+    install(private.REPLAY_GRADIENT, replay)
+
+
+def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> None:
+    """Hand graphs over to the pass.
+
+    Args:
+      config: whether failures are raised.
+      stamp_graph: called with the graph of each Session that is made.
+
+    Raises:
+      ShimError: the compiled shim is missing or cannot be loaded.
+    """
+    from grappler_pass import plugin
+
+    def stamping(create_session: Callable[..., None]) -> Callable[..., None]:
+        return _stamping_sessions(create_session, stamp_graph)
+
+    plugin.load(rewriter.rewrite_graph)
+    private.install(private.CREATE_SESSION, stamping)
+    if config.strict:
+        private.install(private.CALL_FUNCTION, rewriter.raising_failures)
+        private.install(private.RUN_SESSION, rewriter.raising_failures)
+
+
+def _stamping_sessions(
+    create_session: Callable[..., None], stamp_graph: Callable[[Any], None]
+) -> Callable[..., None]:
+    @functools.wraps(create_session)
+    def create_session_of_stamped_graph(
+        session: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        create_session(session, *args, **kwargs)
+        stamp_graph(session.graph)
+
+    return create_session_of_stamped_graph

@@ -1,0 +1,121 @@
+"""Which scopes surround the running code: a stack per thread and context.
+
+A layer that was entered while a function is traced holds for what is made in that
+function, even in the middle of it; one entered outside of functions holds for those
+whose trace begins under it. What the settings of a layer mean is not decided here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tf_amp.errors import ScopeError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Layer:
+    """A scope that was entered and not yet left.
+
+    Attributes:
+      owner: the context manager; its text names it in errors.
+      settings: id of the settings in force; None: those of the layer below.
+      graph: the function's graph that was being traced on entry, if any.
+    """
+
+    owner: object
+    settings: str | None
+    graph: Any | None = None
+
+    def holds_in(self, graph: Any) -> bool:
+        """Tell whether operations made in a graph belong to this layer."""
+        return self.graph is None or any(g is self.graph for g in _outwards(graph))
+
+
+_stack: contextvars.ContextVar[tuple[Layer, ...]] = contextvars.ContextVar(
+    "tf_amp_scopes", default=()
+)
+
+
+def push(layer: Layer) -> None:
+    """Put a layer on top.
+
+    Raises:
+      ScopeError: its owner has been entered already.
+    """
+    layers = _stack.get()
+    if any(below.owner is layer.owner for below in layers):
+        raise ScopeError(
+            f"{layer.owner} is entered a second time before it was left; make a new "
+            "scope for each with statement."
+        )
+    _stack.set((*layers, layer))
+
+
+def pop(owner: object) -> None:
+    """Take the topmost layer off.
+
+    Raises:
+      ScopeError: it is another owner's.
+    """
+    layers = _stack.get()
+    if layers and layers[-1].owner is owner:
+        _stack.set(layers[:-1])
+        return
+    if not any(layer.owner is owner for layer in layers):
+        raise ScopeError(f"{owner} is left, but was not entered in this thread.")
+    raise ScopeError(
+        f"{owner} is left before {layers[-1].owner}, which was entered after it; "
+        "leave scopes in the reverse order, as with statements do."
+    )
+
+
+def settings_layer(graph: Any) -> Layer | None:
+    """Return the innermost layer whose settings hold for new operations of a graph."""
+    for layer in reversed(_stack.get()):
+        if layer.settings is not None and layer.holds_in(graph):
+            return layer
+    return None
+
+
+def keeps_float32() -> bool:
+    """Tell whether a scope without settings of its own is the innermost one."""
+    layers = _stack.get()
+    return bool(layers) and layers[-1].settings is None
+
+
+def inheriting(create_thread: Callable[..., None]) -> Callable[..., None]:
+    """Return a thread's constructor whose thread runs within the present scopes."""
+
+    def create_inheriting_thread(thread: Any, *args: Any, **kwargs: Any) -> None:
+        create_thread(thread, *args, **kwargs)
+        context, run = contextvars.copy_context(), thread.run
+        thread.run = lambda: context.run(run)
+
+    return create_inheriting_thread
+
+
+@contextlib.contextmanager
+def within(layers: tuple[Layer, ...]) -> Iterator[None]:
+    """Run under the scopes that another piece of code was under."""
+    before = _stack.get()
+    _stack.set(layers)
+    try:
+        yield
+    finally:
+        _stack.set(before)
+
+
+def layers() -> tuple[Layer, ...]:
+    """Return the scopes around the running code, outermost first."""
+    return _stack.get()
+
+
+def _outwards(graph: Any) -> Iterator[Any]:
+    """Yield a function's graph, and those in which it is traced."""
+    while graph is not None and graph.building_function:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)

@@ -1,0 +1,96 @@
+"""Graphs by the number in their operations' stamps, while they live.
+
+Grappler hands over nodes that it has fused, without their attributes and under the name
+of the last of them; what they were fused from is read from the graph as traced.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+_NUMBER = "_tf_amp_number"
+# Fused op -> what the op that it begins with is called.
+_ROOTS = {
+    "_FusedBatchMatMulV2": "BatchMatMul",
+    "_FusedBatchNormEx": "FusedBatchNorm",
+    "_FusedConv2D": "Conv2D",
+    "_FusedConv3D": "Conv3D",
+    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+    "_FusedMatMul": "MatMul",
+    "_MklFusedBatchMatMulV2": "BatchMatMul",
+}
+# None stands for a longer chain than the one of the approximate gelu.
+_LONGEST_CHAIN = 12
+
+_graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+_counter = itertools.count(1)
+_lock = threading.Lock()
+
+
+def number_of(graph: Any) -> str:
+    """Return the number under which a graph is found again."""
+    number: str | None = getattr(graph, _NUMBER, None)
+    if number is None:
+        with _lock:
+            number = getattr(graph, _NUMBER, None) or str(next(_counter))
+            setattr(graph, _NUMBER, number)
+            _graphs[number] = graph
+    return number
+
+
+def graph_of(number: str | None) -> Any | None:
+    """Return the numbered graph if it still exists."""
+    return _graphs.get(number or "")
+
+
+def op_named(graph: Any, name: str) -> Any | None:
+    """Return an operation by its own name; None where the graph has none such."""
+    try:
+        return graph.get_operation_by_name(name)
+    except (KeyError, ValueError):
+        return None
+
+
+def inlined_op(graph: Any, name: str) -> Any | None:
+    """Return an operation by its name behind the scopes that inlining has put there."""
+    named = (op_named(graph, own_name) for own_name in _without_scopes(name))
+    return next((op for op in named if op is not None), None)
+
+
+def parts_of(last: Any, fused_op: str) -> tuple[Any, ...]:
+    """Return the operations that a fused node stands for, given the last of them.
+
+    Those on the nearest way from what it begins with; where there are two such ways,
+    of both, since either may be the one.
+    """
+    root = _ROOTS.get(fused_op)
+    paths: list[tuple[Any, ...]] = [(last,)]
+    for _ in range(_LONGEST_CHAIN if root else 0):
+        paths = [(*path, t.op) for path in paths for t in path[-1].inputs]
+        ended = [path for path in paths if path[-1].type.startswith(str(root))]
+        if ended:
+            return tuple(dict.fromkeys(op for path in ended for op in path))
+        del paths[_LONGEST_CHAIN:]
+    return (last,)
+
+
+def _without_scopes(name: str) -> Iterator[str]:
+    """Yield a name, then without its outermost scope, and so on."""
+    yield name
+    while "/" in name:
+        name = name.partition("/")[2]
+        yield name
+
+
+def _renew_lock() -> None:
+    """Forget a lock that a thread of the parent may have held when it forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
