@@ -31,6 +31,7 @@ def plan_from_draft(draft: Draft) -> Plan:
         casts_removed=len(draft.casts.absorbed)
         + len(draft.casts.conversions)
         - len(conversions),
+        gain_error=draft.gain_error,
     )
 
 
@@ -81,6 +82,7 @@ def _decision(draft: Draft, slot: int, cast_seconds: Mapping[int, float]) -> Dec
         cast_seconds=cast_seconds.get(node, 0.0) if first else 0.0,
         shape=_shape(draft, node, slot),
         source=draft.prices.sources[node] if priced else "",
+        error=max(draft.prices.errors[node]) if priced else 0.0,
     )
 
 

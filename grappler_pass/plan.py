@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import io
 import json
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from grappler_pass.plan_table import table_text
 from grappler_pass.type_slots import Slot
 
 
@@ -75,7 +72,9 @@ class Decision:
       seconds_low: the same at the low dtype; None where it was never an option.
       cast_seconds: predicted seconds of the casts in front of this node.
       shape: of the slot's first port; None where unknown.
-      source: where the price comes from: "profile", "roofline", ...
+      source: where the price comes from: "measured", "interpolated", "profile" or
+        "roofline"; of two the less sure one.
+      error: standard deviation of the price's logarithm: 0.1 is about 10 %.
     """
 
     slot: Slot
@@ -87,6 +86,7 @@ class Decision:
     cast_seconds: float = 0.0
     shape: tuple[int | None, ...] | None = None
     source: str = ""
+    error: float = 0.0
 
     @property
     def is_low(self) -> bool:
@@ -102,9 +102,7 @@ class Decision:
 
 
 _MILLI = 1e3
-# Names of nodes in nested loops reach hundreds of characters; nothing is cut off.
-_WIDTH = 4000
-_COLUMNS = ("slot", "op", "dtype", "f32 ms", "low ms", "cast ms", "shape", "reason")
+_MEBI = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +119,9 @@ class Plan:
       seconds_after: predicted seconds per step under this plan, casts included.
       casts: casts inserted (a tensor cast for several readers counts once).
       casts_removed: casts of the given graph that were absorbed.
+      gain_error: standard deviation of the gain in seconds per step; 0 if not known.
+      peak_bytes_before: predicted of live activations in float32; 0 if not known.
+      peak_bytes_after: the same under this plan.
       selected_from: the summary of the plan whose rows these are a selection of.
     """
 
@@ -133,6 +134,9 @@ class Plan:
     seconds_after: float = 0.0
     casts: int = 0
     casts_removed: int = 0
+    gain_error: float = 0.0
+    peak_bytes_before: int = 0
+    peak_bytes_after: int = 0
     selected_from: str = ""
 
     @property
@@ -195,22 +199,26 @@ class Plan:
             f"{self.low_dtype} ({self.opt_level}, {self.profile or 'no profile'}), "
             f"{self.casts} casts added, {self.casts_removed} removed; predicted step "
             f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
-            f"ms ({self.predicted_speedup:.2f}x); kept: {kept or 'nothing'}"
+            f"ms ({self._speedup_text()}){self._memory_text()}; "
+            f"kept: {kept or 'nothing'}"
         )
+
+    def _speedup_text(self) -> str:
+        speedup = f"{self.predicted_speedup:.2f}x"
+        if self.gain_error <= 0.0 or self.seconds_after <= 0.0:
+            return speedup
+        error = self.predicted_speedup * self.gain_error / self.seconds_after
+        return f"{speedup} ± {error:.2f}"
+
+    def _memory_text(self) -> str:
+        if not self.peak_bytes_before:
+            return ""
+        before = self.peak_bytes_before / _MEBI
+        return f", activations {before:.3g} -> {self.peak_bytes_after / _MEBI:.3g} MiB"
 
     def __str__(self) -> str:
         """Print as a table, summary first."""
-        table = Table(box=None, pad_edge=False, header_style="")
-        for name in _COLUMNS:
-            right = name.endswith(" ms")
-            table.add_column(name, justify="right" if right else "left", no_wrap=True)
-        for decision in self.decisions:
-            table.add_row(*_cells(decision))
-        out = io.StringIO()
-        console = Console(file=out, width=_WIDTH, color_system=None, markup=False)
-        console.print(table)
-        lines = [line.rstrip() for line in out.getvalue().splitlines()]
-        return "\n".join([self.summary(), *lines])
+        return f"{self.summary()}\n{table_text(self.decisions)}"
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal."""
@@ -242,24 +250,3 @@ def _row_from_json(row: dict[str, Any]) -> Decision:
         shape=None if shape is None else tuple(shape),
         **row,
     )
-
-
-def _cells(decision: Decision) -> tuple[str, ...]:
-    return (
-        str(decision.slot),
-        decision.op,
-        decision.dtype,
-        _milliseconds(decision.seconds_float32),
-        _milliseconds(decision.seconds_low),
-        _milliseconds(decision.cast_seconds),
-        "?" if decision.shape is None else _shape_text(decision.shape),
-        str(decision.reason),
-    )
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * _MILLI:.4f}"
-
-
-def _shape_text(shape: tuple[int | None, ...]) -> str:
-    return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"

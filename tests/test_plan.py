@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
@@ -21,7 +23,8 @@ decisions = st.builds(
     seconds_low=st.none() | seconds,
     cast_seconds=seconds,
     shape=st.none() | st.lists(st.none() | st.integers(0, 4096), max_size=4).map(tuple),
-    source=st.sampled_from(["", "profile", "roofline"]),
+    source=st.sampled_from(["", "measured", "profile", "roofline"]),
+    error=st.floats(0, 2),
 )
 plans = st.builds(
     Plan,
@@ -34,6 +37,9 @@ plans = st.builds(
     seconds_after=seconds,
     casts=st.integers(0, 100),
     casts_removed=st.integers(0, 100),
+    gain_error=seconds,
+    peak_bytes_before=st.integers(0, 2**40),
+    peak_bytes_after=st.integers(0, 2**40),
 )
 
 
@@ -109,15 +115,16 @@ def test_the_printed_table_reads_like_this() -> None:
         "1 removed; predicted step 17 -> 11 ms (1.55x); kept: deny 1, cost 1"
     )
     assert lines[1].split() == (
-        "slot op dtype f32 ms low ms cast ms shape reason".split()
+        "slot op dtype f32 ms low ms cast ms price shape reason".split()
     )
-    assert lines[2].split()[:7] == [
+    assert lines[2].split()[:8] == [
         "matmul2.T",
         "MatMul",
         "bfloat16",
         "9.0000",
         "4.0000",
         "0.0000",
+        "-",
         "?x64",
     ]
     assert lines[2].endswith("16 bits are faster here, casts included")
@@ -126,3 +133,20 @@ def test_the_printed_table_reads_like_this() -> None:
 def test_a_plan_without_low_rows_is_empty() -> None:
     assert PLAN.filter(reason="deny").is_empty
     assert not PLAN.is_empty
+
+
+def test_the_summary_tells_of_memory_and_of_errors_where_they_are_known() -> None:
+    known = dataclasses.replace(
+        PLAN,
+        gain_error=1e-3,
+        peak_bytes_before=8 * 2**20,
+        peak_bytes_after=5 * 2**20,
+    )
+    assert "17 -> 11 ms (1.55x ± 0.14), activations 8 -> 5 MiB; kept" in known.summary()
+    assert "±" not in PLAN.summary() and "MiB" not in PLAN.summary()
+
+
+def test_a_price_is_printed_with_its_source_and_error() -> None:
+    decision = dataclasses.replace(PLAN.decisions[0], source="measured", error=0.05)
+    plan = dataclasses.replace(PLAN, decisions=(decision,))
+    assert "measured ± 5%" in str(plan)
