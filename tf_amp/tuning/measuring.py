@@ -36,7 +36,9 @@ LEAST_SECONDS = 1e-7
 _CHAIN_SECONDS = 4e-4
 _LONGEST_CHAIN = 16
 # Turns of each dtype: so many and for so long, unless the op is slow.
-_TURNS, _TURN_SECONDS, _MOST_TURNS = 7, 0.02, 25
+_TURNS, _TURN_SECONDS, _MOST_TURNS = 7, 0.02, 50
+# More of them where the median is less sure than this.
+_SETTLED = 0.04
 _SLOW_SECONDS, _SLOW_TURNS = 0.25, 2
 # Of an op that there was time to run but once, warm-up included.
 _SPREAD_OF_ONE = 0.3
@@ -188,10 +190,17 @@ def _take_turns(subjects: Sequence[_Subject], end: float) -> None:
             subject.turn()
         now = time.perf_counter()
         spent, turns = now - begin, turn + 1
-        least = _TURNS if spent < _SLOW_SECONDS else _SLOW_TURNS
-        enough = turns >= least and spent >= _TURN_SECONDS * len(waiting)
-        if enough or now + spent / turns > end:
+        if _is_enough(waiting, turns, spent) or now + spent / turns > end:
             return
+
+
+def _is_enough(subjects: Sequence[_Subject], turns: int, spent: float) -> bool:
+    if spent >= _SLOW_SECONDS:
+        return turns >= _SLOW_TURNS
+    if turns < _TURNS or spent < _TURN_SECONDS * len(subjects):
+        return False
+    spread = max(_spread(subject.warm.seconds()) for subject in subjects)
+    return spread < _SETTLED * math.sqrt(turns)
 
 
 def _spread(seconds: Sequence[float]) -> float:

@@ -23,6 +23,7 @@ from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.measuring import measure_here
+from tf_amp.tuning.progress import Measuring, tell
 from tf_amp.tuning.runnable import dtypes_of
 
 # Without a limit, one op gets this long.
@@ -41,25 +42,11 @@ _KEEP_SECONDS = 1.0
 _PATIENCE_SECONDS = 60.0
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far the prices of one graph are measured."""
-
-    done: int
-    total: int
-    op: str
-    rows: tuple[Measured, ...] = ()
-
-
-Listener = Callable[[Progress], None]
-
-
 class _State:
     """Of the process; a forked child starts anew."""
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
-        self.listeners: list[Listener] = []
         self.is_broken = False
 
     def renew_lock(self) -> None:
@@ -68,11 +55,6 @@ class _State:
 
 _state = _State()
 os.register_at_fork(after_in_child=_state.renew_lock)
-
-
-def report_to(listener: Listener) -> None:
-    """Tell `listener` of every op measured from now on, in the measuring thread."""
-    _state.listeners.append(listener)
 
 
 @dataclass(frozen=True)
@@ -172,18 +154,20 @@ class OnlineTuner:
         begin = kept = time.monotonic()
         time_given = self._time()
         unkept: list[Measured] = []
+        tell(Measuring(0, len(wanted)))
         for number, stake in enumerate(wanted):
             left = time_given - (time.monotonic() - begin)
             if left < _LEAST_SECONDS or stopped():
                 break
             rows = self._measure_one(stake, low_dtype, left)
             unkept.extend(rows)
-            _tell(Progress(number + 1, len(wanted), stake.probe.op, rows))
+            tell(Measuring(number + 1, len(wanted), stake.probe.op, rows))
             if time.monotonic() - kept > _KEEP_SECONDS:
                 self.costs.keep(unkept)
                 kept, unkept = time.monotonic(), []
         if unkept:
             self.costs.keep(unkept)
+        tell(Measuring(len(wanted), len(wanted), is_over=True))
 
     def _measure_one(
         self, stake: Stake, low_dtype: str, left: float
@@ -198,8 +182,3 @@ class OnlineTuner:
             missing = set(dtypes) - {row.dtype for row in rows}
             self.costs.failed.update((probe.key, dtype) for dtype in missing)
         return rows
-
-
-def _tell(progress: Progress) -> None:
-    for listener in _state.listeners:
-        listener(progress)

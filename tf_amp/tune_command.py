@@ -1,0 +1,139 @@
+"""`tf-amp tune`: run a script and measure every cost that its graphs hang on.
+
+What is measured goes to the database, where later runs, and other workers that share
+it, find it. What is there already is not measured again, so that an interrupted run is
+resumed by starting it once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tf_amp import config, running
+from tf_amp.config import LOW_DTYPES, AmpConfig
+from tf_amp.tuning.progress import Measuring, report_to
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from grappler_pass.costs.price_list import Measured
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `tf-amp tune` understands to its parser."""
+    parser.add_argument("--dtype", choices=LOW_DTYPES)
+    parser.add_argument(
+        "--seconds", type=_positive, help="measure no longer than this; else all of it"
+    )
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="the script is a module's name"
+    )
+    parser.add_argument("script", help="as python would get it")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    parser.set_defaults(command=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the script, show what is being measured, and sum it up at the end."""
+    limit = f"budget:{options.seconds:g}" if options.seconds else "full"
+    given = {config.TUNE: limit}
+    if options.dtype is not None:
+        given[config.DTYPE] = options.dtype
+    running.switch_on(given)
+    display = _Display()
+    report_to(display.show)
+    try:
+        running.run_script(options.script, options.arguments, as_module=options.module)
+    finally:
+        display.sum_up()
+    return 0
+
+
+class _Display:
+    """A progress bar while a graph waits for its prices, and a table at the end."""
+
+    def __init__(self) -> None:
+        # Not loaded before it is needed, as everything here.
+        import rich.console
+
+        self._console = rich.console.Console(stderr=True)
+        self._bar: Progress | None = None
+        self._rows: list[Measured] = []
+
+    def show(self, state: Measuring) -> None:
+        """Follow what is measured for one graph."""
+        self._rows.extend(state.rows)
+        if self._bar is None:
+            self._bar = self._started_bar(state.total)
+        self._bar.update(
+            self._bar.task_ids[0], completed=state.done, description=state.op
+        )
+        if state.is_over:
+            self._bar.stop()
+            self._bar = None
+
+    def sum_up(self) -> None:
+        """Print what was measured, op by op."""
+        if self._bar is not None:
+            self._bar.stop()
+        if not self._rows:
+            self._console.print("tf-amp: nothing was left to measure")
+            return
+        self._console.print(_table(self._rows))
+        folder = AmpConfig.from_env().cache_dir
+        self._console.print(
+            f"tf-amp: {len(self._rows)} prices measured; kept in {folder}; "
+            "`tf-amp costs show` prints them"
+        )
+
+    def _started_bar(self, total: int) -> Progress:
+        from rich import progress
+
+        bar = progress.Progress(
+            progress.TextColumn("measuring"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.description}"),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        bar.add_task("", total=total)
+        bar.start()
+        return bar
+
+
+def _table(rows: list[Measured]) -> object:
+    import rich.table
+
+    seconds = {(row.probe.key, row.dtype): row.sample.seconds for row in rows}
+    measured = Counter(row.probe.op for row in rows)
+    gains: dict[str, list[float]] = {}
+    for row in rows:
+        float32 = seconds.get((row.probe.key, "float32"))
+        if float32 is not None and row.dtype != "float32":
+            gains.setdefault(row.probe.op, []).append(float32 / row.sample.seconds)
+    table = rich.table.Table("op", title="measured")
+    for heading in ("prices", "16 bits: worst", "best"):
+        table.add_column(heading, justify="right")
+    for op, count in sorted(measured.items()):
+        ratios = sorted(gains.get(op, ()))
+        ends = (f"{ratios[0]:.2f}x", f"{ratios[-1]:.2f}x") if ratios else ("", "")
+        table.add_row(op, str(count), *ends)
+    return table
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"received {text!r}; wanted is a number greater than 0"
+        )
+    return value
