@@ -11,13 +11,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.errors import AmpError, ConfigError, RewriteFailed, TensorFlowMissing
+from tf_amp.errors import (
+    AmpError,
+    ConfigError,
+    RewriteFailed,
+    ScopeError,
+    TensorFlowMissing,
+)
 
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
+    from tf_amp.auditing import audit
     from tf_amp.config import AmpConfig
     from tf_amp.explanation import explain
     from tf_amp.runtime import disable, enable, init, is_enabled, plans
+    from tf_amp.scope import float32_scope, mixed_precision_scope
 
 __version__ = "0.1.0"
 
@@ -27,23 +35,30 @@ __all__ = [
     "ConfigError",
     "Plan",
     "RewriteFailed",
+    "ScopeError",
     "TensorFlowMissing",
+    "audit",
     "disable",
     "enable",
     "explain",
+    "float32_scope",
     "init",
     "is_enabled",
+    "mixed_precision_scope",
     "plans",
 ]
 
 _HOMES = {
     "AmpConfig": "tf_amp.config",
     "Plan": "grappler_pass.plan",
+    "audit": "tf_amp.auditing",
     "disable": "tf_amp.runtime",
     "enable": "tf_amp.runtime",
     "explain": "tf_amp.explanation",
+    "float32_scope": "tf_amp.scope",
     "init": "tf_amp.runtime",
     "is_enabled": "tf_amp.runtime",
+    "mixed_precision_scope": "tf_amp.scope",
     "plans": "tf_amp.runtime",
 }
 

@@ -22,6 +22,7 @@ from tf_amp.config import AmpConfig, checked_dtype, checked_level, checked_tune
 from tf_amp.errors import TensorFlowMissing
 from tf_amp.exclusion import checked_patterns
 from tf_amp.list_edits import edits_from_mapping
+from tf_amp.loss_scaling import LossScale, loss_scale_from_words
 
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
@@ -48,6 +49,7 @@ def enable(
     strict: bool | None = None,
     exclude: Iterable[str] | None = None,
     tune: str | None = None,
+    loss_scale: LossScale | float | str | None = None,
 ) -> None:
     """Rewrite graphs of functions traced, and Sessions made, from now on.
 
@@ -67,6 +69,8 @@ def enable(
         stay float32.
       tune: "off", "budget" (the default), "budget:SECONDS" or "full": for how long
         costs that a plan hangs on are measured when its graph is first seen.
+      loss_scale: a loss scale, a number or words for one, honored whatever the type;
+        by default "dynamic" for float16 and "none" for bfloat16.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
@@ -84,6 +88,7 @@ def enable(
         "list_edits": None if lists is None else edits_from_mapping(lists),
         "exclude": None if exclude is None else checked_patterns(exclude),
         "tune": None if tune is None else checked_tune(tune),
+        "loss_scale": None if loss_scale is None else loss_scale_from_words(loss_scale),
     }
     config = AmpConfig.from_env()
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -191,7 +196,7 @@ def open_scope(config: AmpConfig | None) -> str:
     """
     global _open_scopes
     check_tensorflow()
-    if config is not None:
+    if config is not None and settings.known_scope(config) is None:
         settings.check_config(config)
     with _lock:
         _install(config)
@@ -255,6 +260,7 @@ def _switch_on(config: AmpConfig) -> None:
 def _install(config: AmpConfig | None) -> None:
     """Patch what marks operations, and for a configuration what rewrites them."""
     patches.install_marking(in_force)
+    patches.install_loss_scaling(current_config)
     if config is not None:
         patches.install_rewriting(config, stamp_graph)
 

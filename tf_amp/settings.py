@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from grappler_pass.pipeline import Settings
 
 # Graphs whose gradients are scaled differently may be rewritten as one.
-_UNRELATED: dict[str, Any] = {"loss_scaling": None}
+_UNRELATED: dict[str, Any] = {
+    field.name: None
+    for field in dataclasses.fields(AmpConfig)
+    if field.name in ("loss_scale", "loss_scaling")
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,14 +140,20 @@ def check_config(config: AmpConfig) -> None:
 _scopes: dict[str, Scope] = {}
 
 
+def known_scope(config: AmpConfig) -> Scope | None:
+    """Return the scope of a configuration that was in force before; else None."""
+    scopes = tuple(_scopes.values())
+    return next((scope for scope in scopes if scope.config == config), None)
+
+
 def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
     """Return the scope of a configuration; the same one for an equal configuration.
 
     Not to be called by several threads at once.
     """
-    for scope in _scopes.values():
-        if scope.config == config:
-            return scope
+    known = known_scope(config)
+    if known is not None:
+        return known
     scope = Scope(f"{nonce}.{len(_scopes) + 1}", config)
     _scopes[scope.id] = scope
     return scope
