@@ -17,6 +17,7 @@ from tf_amp.config import (
 )
 from tf_amp.errors import ConfigError
 from tf_amp.list_edits import PREFIX, ListEdit, edits_from_mapping
+from tf_amp.loss_scaling import loss_scale_from_words
 
 FULL = AmpConfig(
     enabled=False,
@@ -28,6 +29,7 @@ FULL = AmpConfig(
     cache_dir=pathlib.Path("/tmp/cache"),
     loss_scaling=False,
     tune="budget:7.5",
+    loss_scale=loss_scale_from_words("dynamic:initial=1024,at_minimum=raise"),
     list_edits=(
         ListEdit("add", "allow", ("MyOp", "Einsum")),
         ListEdit("remove", "deny", ("Exp",)),

@@ -24,6 +24,15 @@ if TYPE_CHECKING:
     from tf_amp.auditing import audit
     from tf_amp.config import AmpConfig
     from tf_amp.explanation import explain
+    from tf_amp.loss_scaling import (
+        DynamicLossScale,
+        LossScale,
+        LossScaleState,
+        NoOpLossScale,
+        StaticLossScale,
+        StatisticalLossScale,
+        loss_scale_state,
+    )
     from tf_amp.runtime import disable, enable, init, is_enabled, plans
     from tf_amp.scope import float32_scope, mixed_precision_scope
 
@@ -33,9 +42,15 @@ __all__ = [
     "AmpConfig",
     "AmpError",
     "ConfigError",
+    "DynamicLossScale",
+    "LossScale",
+    "LossScaleState",
+    "NoOpLossScale",
     "Plan",
     "RewriteFailed",
     "ScopeError",
+    "StaticLossScale",
+    "StatisticalLossScale",
     "TensorFlowMissing",
     "audit",
     "disable",
@@ -44,13 +59,20 @@ __all__ = [
     "float32_scope",
     "init",
     "is_enabled",
+    "loss_scale_state",
     "mixed_precision_scope",
     "plans",
 ]
 
 _HOMES = {
     "AmpConfig": "tf_amp.config",
+    "DynamicLossScale": "tf_amp.loss_scaling",
+    "LossScale": "tf_amp.loss_scaling",
+    "LossScaleState": "tf_amp.loss_scaling",
+    "NoOpLossScale": "tf_amp.loss_scaling",
     "Plan": "grappler_pass.plan",
+    "StaticLossScale": "tf_amp.loss_scaling",
+    "StatisticalLossScale": "tf_amp.loss_scaling",
     "audit": "tf_amp.auditing",
     "disable": "tf_amp.runtime",
     "enable": "tf_amp.runtime",
@@ -58,6 +80,7 @@ _HOMES = {
     "float32_scope": "tf_amp.scope",
     "init": "tf_amp.runtime",
     "is_enabled": "tf_amp.runtime",
+    "loss_scale_state": "tf_amp.loss_scaling",
     "mixed_precision_scope": "tf_amp.scope",
     "plans": "tf_amp.runtime",
 }

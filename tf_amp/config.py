@@ -19,6 +19,11 @@ from tf_amp import list_edits
 from tf_amp.errors import ConfigError
 from tf_amp.exclusion import patterns_from_text
 from tf_amp.list_edits import ListEdit
+from tf_amp.loss_scaling import (
+    LossScale,
+    loss_scale_from_words,
+    words_from_loss_scale,
+)
 from tf_amp.presets import DEFAULT_LEVEL, level_names
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
@@ -33,7 +38,18 @@ STRICT = "TF_AMP_STRICT"
 CACHE = "TF_AMP_CACHE"
 EXCLUDE = "TF_AMP_EXCLUDE"
 TUNE = "TF_AMP_TUNE"
-OWN_NAMES = (OPT_LEVEL, DTYPE, DEVICE_PROFILE, LOG, STRICT, CACHE, EXCLUDE, TUNE)
+LOSS_SCALE = "TF_AMP_LOSS_SCALE"
+OWN_NAMES = (
+    OPT_LEVEL,
+    DTYPE,
+    DEVICE_PROFILE,
+    LOG,
+    STRICT,
+    CACHE,
+    EXCLUDE,
+    TUNE,
+    LOSS_SCALE,
+)
 
 LOW_DTYPES = ("bfloat16", "float16")
 DEFAULT_TUNE = "budget"
@@ -62,6 +78,8 @@ class AmpConfig:
         stay float32.
       tune: "off", "budget" or "full": whether what a plan hangs on is measured, within
         a budget of time or without one; "budget:SECONDS" is that much per process.
+      loss_scale: what losses are scaled by, whatever the dtype; None leaves the choice
+        to the dtype.
     """
 
     enabled: bool | None = None
@@ -75,6 +93,7 @@ class AmpConfig:
     list_edits: tuple[ListEdit, ...] = ()
     exclude: tuple[str, ...] = ()
     tune: str = DEFAULT_TUNE
+    loss_scale: LossScale | None = None
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> AmpConfig:
@@ -102,6 +121,7 @@ class AmpConfig:
             list_edits=list_edits.edits_from_env(given),
             exclude=_read(given, EXCLUDE, patterns_from_text, ()),
             tune=_read(given, TUNE, checked_tune, DEFAULT_TUNE),
+            loss_scale=_read(given, LOSS_SCALE, loss_scale_from_words, None),
         )
 
     def to_env(self) -> dict[str, str]:
@@ -118,9 +138,14 @@ class AmpConfig:
             CACHE: str(self.cache_dir or ""),
             EXCLUDE: " ".join(self.exclude),
             TUNE: self.tune,
+            LOSS_SCALE: _words_if_any(self.loss_scale),
             **list_edits.env_from_edits(self.list_edits),
         }
         return {name: value for name, value in variables.items() if value}
+
+
+def _words_if_any(loss_scale: LossScale | None) -> str:
+    return "" if loss_scale is None else words_from_loss_scale(loss_scale)
 
 
 def checked_dtype(value: object, name: str = "dtype") -> str:

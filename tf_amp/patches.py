@@ -42,6 +42,18 @@ def install_marking(in_force: stamps.InForce) -> None:
     install(private.REPLAY_GRADIENT, replay)
 
 
+def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None:
+    """Scale losses where gradients are computed, and skip steps that overflow.
+
+    Args:
+      current_config: returns the configuration in force where it is called.
+    """
+    from tf_amp import gradients
+    from tf_amp.loss_scaling.choosing import loss_scale_for
+
+    gradients.install(lambda: loss_scale_for(current_config()))
+
+
 def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> None:
     """Hand graphs over to the pass.
 

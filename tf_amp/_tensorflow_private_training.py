@@ -1,0 +1,177 @@
+"""The private hooks of gradients and optimizers; the rest is in `_tensorflow_private`.
+
+Keras may be imported after mixed precision was enabled, or not at all: its hooks are
+installed once it is there, by `install_if_loaded`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tf_amp._tensorflow_private import Hook, Method, install, warn_once
+
+_UNSCALED = "losses are not scaled for the gradients it computes"
+_UNSKIPPED = "steps whose gradients overflow are taken with zeros, not skipped"
+_UNNOTICED = "losses that this scales already are scaled twice"
+_BACKPROP = "tensorflow.python.eager.backprop"
+_LOSS_SCALE_OPTIMIZER = "tensorflow.python.training.experimental.loss_scale_optimizer"
+_TF_KERAS_LOSS_SCALE = "tf_keras.src.mixed_precision.loss_scale_optimizer"
+
+TAPE_GRADIENT = Hook(_BACKPROP, "GradientTape", "gradient", _UNSCALED)
+TAPE_ENTER = Hook(_BACKPROP, "GradientTape", "__enter__", _UNSKIPPED)
+GRAPH_GRADIENTS = Hook(
+    "tensorflow.python.ops.gradients_impl", "", "gradients_util", _UNSCALED
+)
+VECTORIZED_LOOP = Hook(
+    "tensorflow.python.ops.parallel_for.control_flow_ops", "", "pfor", _UNSCALED
+)
+KERAS_APPLY = Hook(
+    "keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply", _UNSKIPPED
+)
+TF_KERAS_APPLY = Hook(
+    "tf_keras.src.optimizers.optimizer", "Optimizer", "apply_gradients", _UNSKIPPED
+)
+TF_KERAS_LEGACY_APPLY = Hook(
+    "tf_keras.src.optimizers.legacy.optimizer_v2",
+    "OptimizerV2",
+    "apply_gradients",
+    _UNSKIPPED,
+)
+V1_APPLY = Hook(
+    "tensorflow.python.training.optimizer", "Optimizer", "apply_gradients", _UNSKIPPED
+)
+USER_SCALING = (
+    Hook(
+        "keras.src.optimizers.base_optimizer",
+        "BaseOptimizer",
+        "scale_loss",
+        _UNNOTICED,
+    ),
+    Hook(
+        "keras.src.optimizers.loss_scale_optimizer",
+        "LossScaleOptimizer",
+        "scale_loss",
+        _UNNOTICED,
+    ),
+    Hook(
+        _TF_KERAS_LOSS_SCALE,
+        "LossScaleOptimizer",
+        "get_scaled_loss",
+        _UNNOTICED,
+    ),
+    Hook(
+        _TF_KERAS_LOSS_SCALE,
+        "LossScaleOptimizerV3",
+        "get_scaled_loss",
+        _UNNOTICED,
+    ),
+    Hook(
+        _LOSS_SCALE_OPTIMIZER,
+        "MixedPrecisionLossScaleOptimizer",
+        "_scale_loss",
+        _UNNOTICED,
+    ),
+)
+
+_installing = threading.Lock()
+
+
+def install_if_loaded(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
+    """Install a hook, unless its module has not been imported."""
+    if hook.module not in sys.modules:
+        return False
+    with _installing:
+        return install(hook, wrap)
+
+
+def gradients_function(module: Any) -> Method | None:
+    """Return what `tf.gradients` calls in a module; None where it is gone."""
+    function: Method | None = getattr(module, "_GradientsHelper", None)
+    if function is None:
+        warn_once("_GradientsHelper", _UNSCALED)
+    return function
+
+
+def with_gradients_function(module: Any, function: Method) -> Any:
+    """Return a stand-in for a module with another function that computes gradients."""
+    stand_in = type(module)(module.__name__)
+    stand_in.__dict__.update(vars(module))
+    stand_in._GradientsHelper = function
+    return stand_in
+
+
+def in_xla_context() -> bool:
+    """Tell whether the function being traced will be compiled by XLA."""
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return False
+    try:
+        module = importlib.import_module("tensorflow.python.ops.control_flow_util")
+        graph = tf.compat.v1.get_default_graph()
+        return bool(module.GraphOrParentsInXlaContext(graph))
+    except (ImportError, AttributeError):
+        warn_once(
+            "GraphOrParentsInXlaContext",
+            "functions compiled by XLA branch where they could select",
+        )
+        return False
+
+
+def can_merge() -> bool:
+    """Tell whether replicas can agree here.
+
+    Those of a MirroredStrategy cannot within a function or a branch that is being
+    traced in each of them.
+    """
+    import tensorflow as tf
+
+    graph = getattr(threading.current_thread(), "graph", None)
+    if graph is None or tf.distribute.in_cross_replica_context():
+        return True
+    return tf.executing_eagerly() or graph is tf.compat.v1.get_default_graph()
+
+
+def unconverted(function: Method) -> Method:
+    """Return a function that AutoGraph is to leave as it is."""
+    import tensorflow as tf
+
+    left_alone: Method = tf.autograph.experimental.do_not_convert(function)
+    return left_alone
+
+
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function as AutoGraph would convert it, were it called from here."""
+    import tensorflow as tf
+
+    try:
+        autograph = tf.__internal__.autograph
+        status = autograph.control_status_ctx()
+        result: Callable[..., Any] = autograph.tf_convert(function, status)
+        return result
+    except AttributeError:
+        warn_once("tf_convert", "bodies of vectorized loops are not converted")
+        return function
+
+
+def wait_instead(operation: Any, old: Iterable[Any], new: Iterable[Any]) -> None:
+    """Let an operation wait for others than it did."""
+    remove = getattr(operation, "_remove_all_control_inputs", None)
+    if remove is None or not hasattr(operation, "_add_control_inputs"):
+        warn_once(
+            "_remove_all_control_inputs",
+            "towers of one step change the loss scale one by one",
+        )
+        return
+    gone = {_operation_of(value) for value in old}
+    kept = [other for other in operation.control_inputs if other not in gone]
+    remove()
+    operation._add_control_inputs([*kept, *map(_operation_of, new)])
+
+
+def _operation_of(value: Any) -> Any:
+    return getattr(value, "op", value)

@@ -1,0 +1,151 @@
+"""The loss scale that grows until gradients overflow, and then backs off."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tf_amp import _tensorflow_private_training as private
+from tf_amp.errors import ConfigError
+from tf_amp.loss_scaling.protocol import (
+    LossScale,
+    Seen,
+    State,
+    check_bounds,
+    check_count,
+    check_power_of_two,
+)
+
+_OWNER = "DynamicLossScale"
+_AT_MINIMUM = ("warn", "raise", "float32")
+_STEPS_BETWEEN_WARNINGS = 1000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DynamicLossScale(LossScale):
+    """Multiply after a run of finite steps, divide after overflows.
+
+    All factors are powers of two, so that scaling rounds nothing.
+
+    Attributes:
+      initial: the scale to begin with.
+      growth_interval: finite steps in a row after which the scale grows.
+      growth_factor: what it is then multiplied by; above 1.
+      backoff_factor: what it is multiplied by after an overflow; between 0 and 1.
+      minimum: no scale is lower; may be below 1.
+      maximum: no scale is higher.
+      hysteresis: how many overflows it takes, since the scale last changed, to back
+        off.
+      at_minimum: what an overflow at the lowest scale leads to: "warn" now and then,
+        "raise" InvalidArgumentError, or "float32": return the operation that
+        overflows to float32.
+
+    Raises:
+      ConfigError: an argument is out of range, or two contradict each other.
+
+    References: Micikevicius et al., arXiv:1710.03740, section 3.2.
+    """
+
+    initial: float = 2.0**15
+    growth_interval: int = 2000
+    growth_factor: float = 2.0
+    backoff_factor: float = 0.5
+    minimum: float = 1.0
+    maximum: float = 2.0**24
+    hysteresis: int = 1
+    at_minimum: str = "warn"
+
+    def __post_init__(self) -> None:
+        """Check every argument."""
+        powers = ("initial", "growth_factor", "backoff_factor", "minimum", "maximum")
+        for name in powers:
+            check_power_of_two(_OWNER, name, getattr(self, name))
+            object.__setattr__(self, name, float(getattr(self, name)))
+        check_count(_OWNER, "growth_interval", self.growth_interval)
+        check_count(_OWNER, "hysteresis", self.hysteresis)
+        check_bounds(_OWNER, self.initial, self.minimum, self.maximum)
+        if self.growth_factor <= 1:
+            raise ConfigError(
+                f"{_OWNER}: growth_factor={self.growth_factor!r}; it must be above 1."
+            )
+        if self.backoff_factor >= 1:
+            raise ConfigError(
+                f"{_OWNER}: backoff_factor={self.backoff_factor!r}; it must lie "
+                "between 0 and 1."
+            )
+        if self.at_minimum not in _AT_MINIMUM:
+            raise ConfigError(
+                f"{_OWNER}: at_minimum={self.at_minimum!r}; allowed are "
+                f"{', '.join(_AT_MINIMUM)}."
+            )
+
+    def initial_state(self) -> Mapping[str, float | int]:
+        """Return the first scale, with no overflow counted yet."""
+        return {"scale": self.initial, "overflows": 0, "stuck_steps": 0}
+
+    def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
+        """Count the step, and change the scale when its time has come."""
+        return self._grow(state) if seen.finite else self._back_off(state)
+
+    def _grow(self, state: State) -> Mapping[str, Any]:
+        import tensorflow as tf
+
+        good = state["good_steps"] + 1
+        grows = good >= self.growth_interval
+        none = tf.zeros_like(good)
+        # The maximum is finite, so the product is cut before it can stay infinite.
+        grown = tf.minimum(state["scale"] * self.growth_factor, self.maximum)
+        return {
+            "good_steps": tf.where(grows, none, good),
+            "scale": tf.where(grows, grown, state["scale"]),
+            "overflows": tf.where(grows, none, state["overflows"]),
+            "stuck_steps": none,
+        }
+
+    def _back_off(self, state: State) -> Mapping[str, Any]:
+        import tensorflow as tf
+
+        scale, overflows = state["scale"], state["overflows"] + 1
+        backs_off = overflows >= self.hysteresis
+        lower = tf.maximum(scale * self.backoff_factor, self.minimum)
+        stuck = tf.logical_and(backs_off, scale <= self.minimum)
+        with tf.control_dependencies(self._complaints(state, stuck)):
+            return {
+                "scale": tf.where(backs_off, lower, scale),
+                "overflows": tf.where(backs_off, tf.zeros_like(overflows), overflows),
+                "stuck_steps": state["stuck_steps"] + tf.cast(stuck, tf.int64),
+            }
+
+    def _complaints(self, state: State, stuck: Any) -> list[Any]:
+        """Return operations that say what it means to be stuck at the minimum."""
+        import tensorflow as tf
+
+        message = (
+            f"Gradients overflow at the lowest loss scale, {self.minimum}: the step is "
+            "skipped. The model diverges, or an operation overflows in its forward "
+            "pass."
+        )
+        if private.in_xla_context():
+            return []
+        if self.at_minimum == "raise":
+            return _if_any(tf.debugging.Assert(tf.logical_not(stuck), [message]))
+        due = state["stuck_steps"] % _STEPS_BETWEEN_WARNINGS == 0
+        told = tf.logical_and(stuck, due)
+        return _if_any(tf.cond(told, lambda: _say(message), lambda: False))
+
+
+def _say(message: str) -> bool:
+    import tensorflow as tf
+
+    printed = tf.print(message, output_stream=tf.compat.v1.logging.warning)
+    with tf.control_dependencies(_if_any(printed)):
+        return tf.constant(True)  # type: ignore[no-any-return]
+
+
+def _if_any(operation: Any) -> list[Any]:
+    """Return what to depend on; eager execution leaves nothing, or a value."""
+    import tensorflow as tf
+
+    graph_mode = not tf.executing_eagerly()
+    return [operation] if graph_mode and operation is not None else []

@@ -1,0 +1,51 @@
+"""What a loss scale has come to, for people and callbacks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from tf_amp.loss_scaling.protocol import LossScale
+
+
+@dataclasses.dataclass(frozen=True)
+class LossScaleState:
+    """A loss scale after the steps so far.
+
+    Attributes:
+      scale: what losses are multiplied by; 1 without scaling.
+      good_steps: steps with finite gradients since an overflow or a change of scale.
+      skipped_steps: steps whose gradients overflowed.
+      overflow_origin: what produced the first value that was not finite, when a step
+        last overflowed; None where none did, or where that is not known.
+    """
+
+    scale: float = 1.0
+    good_steps: int = 0
+    skipped_steps: int = 0
+    overflow_origin: Any = None
+
+
+def loss_scale_state(
+    loss_scale: LossScale | None = None, session: Any = None
+) -> LossScaleState:
+    """Return the state of loss scaling as it is now.
+
+    Args:
+      loss_scale: of which to tell; by default the one that gradients were scaled by
+        last, when they were traced.
+      session: for gradients in a `tf.Graph`; by default the one in force.
+
+    Raises:
+      ValueError: the state lives in a `tf.Graph`, and there is no Session to read it.
+    """
+    from tf_amp.loss_scaling import variables
+
+    known = variables.latest_state()
+    if loss_scale is not None and (known is None or known.loss_scale is not loss_scale):
+        known = variables.find_state(loss_scale)
+    if known is None:
+        return LossScaleState()
+    names = ("scale", "good_steps", "skipped_steps")
+    scale, good, skipped = known.evaluate(names, session)
+    return LossScaleState(float(scale), int(good), int(skipped))

@@ -1,0 +1,195 @@
+"""The state of loss scales: variables made when they are first needed.
+
+There is one state per loss scale, strategy and graph; functions share the one outside
+of all functions. In a `tf.Graph` the variables are in no collection that a `Saver` or
+an initializer looks at: checkpoints written before can be restored, and what has not
+been initialized reads as the state to begin with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State
+
+COLLECTION = "tf_amp_loss_scale"
+
+_STATES = "_tf_amp_loss_scale_states"
+_lock = threading.RLock()
+
+# By identity of loss scale and strategy, which a state keeps alive.
+_States = dict[tuple[int, int], "ScaleState"]
+_eager_states: _States = {}
+_latest: list[ScaleState] = []
+
+
+class ScaleState(tf.Module):  # type: ignore[misc]
+    """The variables of one loss scale in one graph under one strategy.
+
+    Attributes:
+      loss_scale: the specification.
+      in_graph: whether the variables belong to a `tf.Graph`, not to eager execution.
+    """
+
+    def __init__(self, loss_scale: LossScale, strategy: Any) -> None:
+        """Make the variables; called in the default or a cross-replica context."""
+        super().__init__(name="tf_amp_loss_scale")
+        self.loss_scale = loss_scale
+        self.in_graph = not tf.executing_eagerly()
+        self.strategy = strategy
+        self._reading: State | None = None
+        initial = {**COUNTERS, **loss_scale.initial_state()}
+        self._initial = {name: _constant(value) for name, value in initial.items()}
+        self.values = {name: self._make(name) for name in initial}
+
+    def read(self) -> State:
+        """Return the values as they are now, on this replica.
+
+        In a `tf.Graph` they are read once for all, so that all towers of a step are
+        scaled alike.
+        """
+        if not self.in_graph:
+            return {name: v.read_value() for name, v in self.values.items()}
+        if _is_inside_function():
+            return self._read_or_begin()
+        if self._reading is None:
+            with tf.init_scope():
+                self._reading = self._read_or_begin()
+        return self._reading
+
+    def write(self, values: Mapping[str, Any]) -> list[Any]:
+        """Assign new values; return the operations that do, where there are any."""
+        return [
+            self.values[name].assign(
+                tf.cast(value, self.values[name].dtype), read_value=False
+            )
+            for name, value in values.items()
+        ]
+
+    def evaluate(self, names: Sequence[str], session: Any = None) -> list[Any]:
+        """Return values as they are now, for Python.
+
+        Args:
+          names: of the values.
+          session: for a state in a `tf.Graph`; by default the one in force.
+
+        Raises:
+          ValueError: there is no Session.
+        """
+        if not self.in_graph:
+            return [self._local(name).numpy() for name in names]
+        session = session or tf.compat.v1.get_default_session()
+        if session is None:
+            raise ValueError(
+                "The loss scale lives in a tf.Graph: pass the Session that trains it, "
+                "loss_scale_state(session=...), or ask within `with session:`."
+            )
+        with session.graph.as_default():
+            reading = self.read()
+        values: list[Any] = session.run([reading[name] for name in names])
+        return values
+
+    def is_finite(self) -> Any:
+        """Return whether the latest gradients were, bool scalar."""
+        return tf.not_equal(self.read()["finite"], 0)
+
+    def _make(self, name: str) -> Any:
+        return tf.compat.v1.Variable(
+            self._initial[name],
+            trainable=False,
+            name=f"tf_amp_loss_scale/{name}",
+            collections=[COLLECTION],
+            use_resource=True,
+            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+        )
+
+    def _local(self, name: str) -> Any:
+        """Return a variable, of several replicas that of the first here."""
+        return self.strategy.experimental_local_results(self.values[name])[0]
+
+    def _read_or_begin(self) -> State:
+        return {name: self._value_or_initial(name) for name in self.values}
+
+    def _value_or_initial(self, name: str) -> Any:
+        variable, initial = self._local(name), self._initial[name]
+        return tf.cond(
+            tf.compat.v1.is_variable_initialized(variable),
+            variable.read_value,
+            lambda: tf.constant(initial),
+        )
+
+
+def state_of(loss_scale: LossScale) -> ScaleState:
+    """Return the state of a loss scale here, made if there is none yet."""
+    strategy = tf.distribute.get_strategy()
+    key = (id(loss_scale), id(strategy))
+    if key not in _home():
+        _in_cross_replica_context(lambda: _make(loss_scale, strategy))
+    state = _home()[key]
+    _latest[:] = [state]
+    return state
+
+
+def find_state(loss_scale: LossScale) -> ScaleState | None:
+    """Return a state of a loss scale that gradients computed here use, if any."""
+    states = [state for state in states_here() if state.loss_scale is loss_scale]
+    return states[-1] if states else None
+
+
+def states_here() -> list[ScaleState]:
+    """Return all states that gradients computed here may have changed."""
+    with _lock:
+        return list(_home().values())
+
+
+def latest_state() -> ScaleState | None:
+    """Return the state that gradients were last scaled by, when they were traced."""
+    return _latest[0] if _latest else None
+
+
+def _make(loss_scale: LossScale, strategy: Any) -> None:
+    key = (id(loss_scale), id(strategy))
+    with _lock, tf.init_scope(), contextlib.ExitStack() as scopes:
+        if key in _home():
+            return
+        if tf.distribute.has_strategy():
+            scopes.enter_context(strategy.scope())
+        else:
+            scopes.enter_context(tf.device(None))
+        _home()[key] = ScaleState(loss_scale, strategy)
+
+
+def _home() -> _States:
+    """Return where the states of the outermost graph, or of eager execution, are."""
+    with tf.init_scope():
+        if tf.executing_eagerly():
+            return _eager_states
+        graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, _STATES):
+        setattr(graph, _STATES, {})
+    states: _States = getattr(graph, _STATES)
+    return states
+
+
+def _in_cross_replica_context(make: Callable[[], None]) -> None:
+    """Call a function where the variables of all replicas can be made."""
+    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+        make()
+        return
+    context = tf.distribute.get_replica_context()
+    context.merge_call(lambda strategy: make())
+
+
+def _constant(value: float | int) -> Any:
+    import numpy as np
+
+    return np.float32(value) if isinstance(value, float) else np.int64(value)
+
+
+def _is_inside_function() -> bool:
+    return bool(tf.compat.v1.get_default_graph().building_function)
