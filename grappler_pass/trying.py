@@ -43,9 +43,8 @@ def tried(draft: Draft) -> Draft:
 def is_uncertain(plan: Plan) -> bool:
     """Tell whether errors of prices could turn the gain of a plan into a loss."""
     gain = plan.seconds_before - plan.seconds_after
-    error = getattr(plan, "gain_error", None)
-    if error:
-        return bool(gain < SURE_DEVIATIONS * error)
+    if plan.gain_error > 0.0:
+        return gain < SURE_DEVIATIONS * plan.gain_error
     return gain < _SURE_GAIN * plan.seconds_before
 
 

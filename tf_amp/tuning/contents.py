@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs.calls import DTYPE_BYTES
+
+FILL = "tf_amp_fill"
 
 _SEED = (3, 14)
 # Sums over more inputs than this are let grow: the weights need not be tinier.
 _MOST_INPUTS = 4096
+# What TensorFlow draws by itself; the rest is cast from float32.
+_DRAWN = (types_pb2.DT_FLOAT, types_pb2.DT_DOUBLE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,47 +51,109 @@ class Content:
         return math.prod(self.shape) * DTYPE_BYTES.get(name, 8)
 
 
-def fill(contents: Iterable[Content]) -> Any:
-    """Add to the present graph an operation that fills in all contents; return it.
+def filling_graph(contents: Iterable[Content]) -> GraphDef:
+    """Return a graph whose node `FILL` fills in all contents.
 
     Numbers are positive, so that roots and logarithms are defined, and small, so that
     sums of products stay of the size of their operands. Integers are spread over what
     their readers take as an index, and 0 where there is no such reader; truth values
-    are true; strings are empty.
+    are true; strings are empty. What is alike is made once.
     """
-    return tf.group(*[_assign(content) for content in contents])
+    filling = _Filling()
+    for content in contents:
+        filling.add(content)
+    return filling.graph_def()
 
 
-def _assign(content: Content) -> Any:
-    dtype = tf.dtypes.as_dtype(content.dtype)
-    value = _value(content, dtype)
-    if content.is_reference:
-        variable = tf.raw_ops.VariableV2(
-            shape=content.shape, dtype=dtype, shared_name=content.name
-        )
-        return tf.raw_ops.Assign(ref=variable, value=value).op
-    handle = tf.raw_ops.VarHandleOp(
-        dtype=dtype, shape=content.shape, shared_name=content.name
-    )
-    return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+class _Filling:
+    """Nodes made so far; each is named by its number."""
+
+    def __init__(self) -> None:
+        self._made = GraphDef()
+        self._values: dict[tuple[object, ...], str] = {}
+        self._assigned: list[str] = []
+
+    def graph_def(self) -> GraphDef:
+        done = self._made.node.add(name=FILL, op="NoOp")
+        done.input.extend(f"^{name}" for name in self._assigned)
+        return self._made
+
+    def add(self, content: Content) -> None:
+        op = "VariableV2" if content.is_reference else "VarHandleOp"
+        variable = self._node(op)
+        describe(variable, content)
+        value = self._value(content)
+        if content.is_reference:
+            assign = self._node("Assign", variable.name, value)
+            assign.attr["T"].type = content.dtype
+        else:
+            assign = self._node("AssignVariableOp", variable.name, value)
+            assign.attr["dtype"].type = content.dtype
+        self._assigned.append(assign.name)
+
+    def _value(self, content: Content) -> str:
+        dtype = tf.dtypes.as_dtype(content.dtype)
+        if dtype.is_floating:
+            least, most = _range(content)
+        elif dtype.is_integer and content.bound > 1:
+            least, most = 0.0, float(min(content.bound, dtype.max))
+        else:
+            least = most = float(dtype.is_bool)
+        key = (content.dtype, content.shape, least, most)
+        if key not in self._values:
+            self._values[key] = self._made_up(dtype, content.shape, least, most)
+        return self._values[key]
+
+    def _made_up(
+        self, dtype: tf.DType, shape: Sequence[int], least: float, most: float
+    ) -> str:
+        if least == most:
+            scalar = "" if dtype == tf.string else least
+            one = self._constant(np.array(scalar, dtype.as_numpy_dtype))
+            return self._typed("Fill", dtype, self._sizes(shape), one)
+        drawn = dtype if dtype.as_datatype_enum in _DRAWN else tf.float32
+        seed = self._constant(np.array(_SEED, np.int64))
+        random = self._node("StatelessRandomUniform", self._sizes(shape), seed)
+        random.attr["dtype"].type = drawn.as_datatype_enum
+        kind = drawn.as_numpy_dtype
+        scale = self._constant(np.array(most - least, kind))
+        draw = self._typed("Mul", drawn, random.name, scale)
+        draw = self._typed("AddV2", drawn, draw, self._constant(np.array(least, kind)))
+        return draw if dtype == drawn else self._cast(draw, drawn, dtype)
+
+    def _cast(self, value: str, source: tf.DType, target: tf.DType) -> str:
+        cast = self._node("Cast", value)
+        cast.attr["SrcT"].type = source.as_datatype_enum
+        cast.attr["DstT"].type = target.as_datatype_enum
+        return str(cast.name)
+
+    def _sizes(self, shape: Sequence[int]) -> str:
+        return self._constant(np.array(shape, np.int32))
+
+    def _constant(self, value: np.ndarray) -> str:
+        node = self._node("Const")
+        proto = tensor_util.make_tensor_proto(value)
+        node.attr["value"].tensor.CopyFrom(proto)
+        node.attr["dtype"].type = proto.dtype
+        return str(node.name)
+
+    def _typed(self, op: str, dtype: tf.DType, *inputs: str) -> str:
+        node = self._node(op, *inputs)
+        node.attr["T"].type = dtype.as_datatype_enum
+        return str(node.name)
+
+    def _node(self, op: str, *inputs: str) -> NodeDef:
+        name = f"{FILL}_{len(self._made.node)}"
+        return self._made.node.add(name=name, op=op, input=inputs)
 
 
-def _value(content: Content, dtype: tf.DType) -> tf.Tensor:
-    if dtype.is_floating:
-        least, most = _range(content)
-        drawn = dtype if dtype.size <= 8 and dtype in _DRAWN else tf.float32
-        draw = tf.random.stateless_uniform(content.shape, _SEED, least, most, drawn)
-        return tf.cast(draw, dtype)
-    if dtype.is_integer and content.bound > 1:
-        most = min(content.bound, dtype.max)
-        drawn = tf.int64 if most > tf.int32.max else tf.int32
-        draw = tf.random.stateless_uniform(content.shape, _SEED, 0, most, drawn)
-        return tf.cast(draw, dtype)
-    value = tf.ones((), dtype) if dtype.is_bool else tf.zeros((), dtype)
-    return tf.fill(content.shape, value)
-
-
-_DRAWN = (tf.float32, tf.float64)
+def describe(variable: NodeDef, content: Content) -> None:
+    """Let a node that is a variable, or the handle of one, mean `content`."""
+    variable.attr["dtype"].type = content.dtype
+    variable.attr["shape"].shape.SetInParent()
+    for size in content.shape:
+        variable.attr["shape"].shape.dim.add(size=size)
+    variable.attr["shared_name"].s = content.name.encode()
 
 
 def _range(content: Content) -> tuple[float, float]:

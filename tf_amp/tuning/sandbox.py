@@ -16,7 +16,6 @@ import dataclasses
 from collections.abc import Iterable
 
 from tensorflow.core.framework import types_pb2
-from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
@@ -35,7 +34,7 @@ from grappler_pass.graph import (
 from grappler_pass.shapes import Shapes, shape_from_proto
 from grappler_pass.type_slots import signature_of
 from tf_amp.tuning.bounds import shape_at, upper_bounds
-from tf_amp.tuning.contents import Content
+from tf_amp.tuning.contents import Content, describe
 from tf_amp.tuning.needed import needed_by, roots_of
 from tf_amp.tuning.roles import OPAQUE, Role, may_be_handle, roles_for
 
@@ -166,7 +165,7 @@ class _Copy:
         content = Content(node.name, *found, bound, True)
         self._keep(content)
         made = self._add(node, "VarHandleOp")
-        _describe(made, content)
+        describe(made, content)
 
     def _variable_behind(self, node: Node) -> tuple[int, tuple[int, ...]] | None:
         """Return dtype and shape of the variable that a handle refers to, if any."""
@@ -190,7 +189,7 @@ class _Copy:
         bound = self._bounds.get(Port(node.index, 0), 1)
         content = Content(node.name, attrs["dtype"].type, shape, bound, True, True)
         self._keep(content)
-        _describe(self._add(node, "VariableV2"), content)
+        describe(self._add(node, "VariableV2"), content)
 
     def _add_sources(self, node: Node) -> None:
         """Put made-up tensors in place of a node's outputs; the node itself rests."""
@@ -239,7 +238,7 @@ class _Copy:
         handle = self._made.node.add(
             name=f"{stem}/handle", op="VarHandleOp", device=device, input=rest.input
         )
-        _describe(handle, content)
+        describe(handle, content)
         read = self._made.node.add(
             name=stem, op="ReadVariableOp", device=device, input=[handle.name]
         )
@@ -275,16 +274,6 @@ def _fixed(node: Node, proto: TensorShapeProto) -> tuple[int, ...]:
     if shape is None or None in shape:
         raise NotRunnable(f"the shape of the variable {node.name!r} is not known")
     return TensorSpec(shape, "").dims
-
-
-def _describe(made: NodeDef, content: Content) -> None:
-    shape = AttrValue()
-    shape.shape.SetInParent()
-    for size in content.shape:
-        shape.shape.dim.add(size=size)
-    made.attr["dtype"].type = content.dtype
-    made.attr["shape"].CopyFrom(shape)
-    made.attr["shared_name"].s = content.name.encode()
 
 
 def _control(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private as private
-from tf_amp.tuning.contents import fill
+from tf_amp.tuning.contents import FILL, filling_graph
 from tf_amp.tuning.sandbox import STEP, Sandbox
 
 
@@ -66,14 +66,17 @@ def opened(
 
     Raises:
       ValueError: TensorFlow cannot import a graph.
-      tf.errors.OpError: the contents cannot be made, for lack of memory for example.
+      tf.errors.OpError: the same; or the contents cannot be made, for lack of memory.
     """
     contents = {c.name: c for box in sandboxes.values() for c in box.contents}
-    with tf.Graph().as_default() as graph:
-        for name, sandbox in sandboxes.items():
-            tf.graph_util.import_graph_def(sandbox.graph_def, name=name)
-        filled = fill(contents.values())
-    steps = {name: graph.get_operation_by_name(f"{name}/{STEP}") for name in sandboxes}
+    graph = tf.Graph()
+    imported = private.import_operations
+    steps = {
+        name: imported(graph, sandbox.graph_def, name, [STEP])[0]
+        for name, sandbox in sandboxes.items()
+    }
+    filling = filling_graph(contents.values())
+    filled = imported(graph, filling, "contents", [FILL])[0]
     with tf.compat.v1.Session(graph=graph, config=_config()) as session:
         ready = session.make_callable(filled, accept_options=True)
         ready(options=_options(timeout_seconds))

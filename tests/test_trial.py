@@ -1,0 +1,337 @@
+"""The faster of two graphs is kept, whatever the prices say."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import tensorflow as tf
+
+from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
+from grappler_pass.costs.database import CostDatabase
+from grappler_pass.draft import Settings, Trial
+from grappler_pass.graph import Item
+from grappler_pass.op_lists import OpLists
+from grappler_pass.pipeline import Rewrite, optimize, plan_graph
+from grappler_pass.plan import Cause, Plan
+from grappler_pass.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.trying import is_uncertain
+from tests.processes import run_python
+from tf_amp.devices import cpu_flags
+from tf_amp.function_graphs import graph_with_variables, kept_nodes, optimized_graph
+from tf_amp.tuning import trial as trials
+from tf_amp.tuning import verdicts
+from tf_amp.tuning.budget import Budget, Limits
+from tf_amp.tuning.fingerprint import fingerprint_of
+from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.sandbox import NotRunnable
+from tf_amp.tuning.trial import Comparison, compare
+
+_ALLOW = OpLists.for_dtype("float16").list_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A function's graph with what the pass is told of it."""
+
+    graph_def: tf.compat.v1.GraphDef
+    item: Item
+    shapes: Shapes
+
+
+@dataclasses.dataclass(frozen=True)
+class BelievedPrices:
+    """A device on which products take a tenth of the time in 16 bits, or as long."""
+
+    low_share: float = 0.1
+    profile: DeviceProfile = dataclasses.field(
+        default_factory=lambda: DeviceProfile.load("cpu-generic")
+    )
+
+    def price(self, call: OpCall, dtype: str, probe: object = None) -> Price:
+        """Return seconds of float32, or the share of them that is believed in."""
+        seconds = CostModel(self.profile).price(call, "float32").seconds
+        is_low = dtype != "float32" and _ALLOW(call.op) == "allow"
+        return Price(seconds * (self.low_share if is_low else 1.0), "profile", 0.4)
+
+    def cast_price(self, elements: int, source: str, target: str) -> Price:
+        """Return next to nothing."""
+        return Price(1e-9, "profile", 0.4)
+
+
+@dataclasses.dataclass
+class Trier:
+    """A tuner that tries graphs, and remembers what it was asked."""
+
+    costs: KnownCosts
+    seconds: float = 8.0
+    asked: list[Trial] = dataclasses.field(default_factory=list)
+    answers: list[bool | None] = dataclasses.field(default_factory=list)
+
+    def measure(self, stakes: object, low_dtype: str) -> bool:
+        """Measure nothing: prices stay as believed."""
+        return False
+
+    def is_faster(self, trial: Trial) -> bool | None:
+        """Run both graphs."""
+        allowance = Budget(Limits(self.seconds)).allowance(len(self.asked))
+        self.asked.append(trial)
+        self.answers.append(verdicts.is_faster(trial, self.costs, allowance))
+        return self.answers[-1]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdicts, "_decided", {})
+    monkeypatch.setattr(verdicts, "_rejected", set())
+
+
+def _trier(path: pathlib.Path | None = None) -> Trier:
+    database = None if path is None else CostDatabase(path)
+    return Trier(KnownCosts("CPU", "this cpu", tf.__version__, database=database))
+
+
+def _step_of(function: Callable[[], tf.Tensor]) -> Step:
+    concrete = tf.function(function).get_concrete_function()
+    kept = kept_nodes(concrete)
+    graph_def = optimized_graph(graph_with_variables(concrete), kept)
+    return Step(graph_def, Item(fetch=kept), shapes_from_graph_def(graph_def))
+
+
+def _convolution_step() -> Step:
+    """Return the gradients of a convolution, in float16 many times slower on a CPU."""
+    images = tf.Variable(tf.ones([8, 24, 24, 32]))
+    weight = tf.Variable(tf.ones([3, 3, 32, 32]))
+
+    def step() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            outputs = tf.nn.conv2d(tf.nn.relu(images), weight, 1, "SAME")
+            loss = tf.reduce_sum(outputs * outputs)
+        gradient = tape.gradient(loss, weight)
+        weight.assign_sub(gradient * 1e-3)
+        return loss
+
+    return _step_of(step)
+
+
+def _product_step() -> Step:
+    """Return a chain of large products, in bfloat16 units nearly twice as fast."""
+    weights = [tf.Variable(tf.ones([1024, 1024])) for _ in range(4)]
+
+    def step() -> tf.Tensor:
+        value = tf.ones([1024, 1024]) * weights[0][0, 0]
+        for weight in weights:
+            value = value @ weight
+        return tf.reduce_sum(value)
+
+    return _step_of(step)
+
+
+def _rewritten(
+    step: Step, dtype: str, tuner: Trier | None, low_share: float = 0.1, **fields: str
+) -> Rewrite:
+    settings = Settings(
+        dtype,
+        OpLists.for_dtype(dtype),
+        {"CPU": BelievedPrices(low_share)},
+        tuner=tuner,
+        **fields,
+    )
+    return optimize(
+        step.graph_def, step.item, settings, shapes=lambda: step.shapes, name="step"
+    )
+
+
+def test_a_plan_made_of_false_prices_is_withdrawn() -> None:
+    step, trier = _convolution_step(), _trier()
+    assert _rewritten(step, "float16", None).changed
+    rewrite = _rewritten(step, "float16", trier)
+    assert trier.answers == [False]
+    assert rewrite.graph_def is step.graph_def
+    assert rewrite.plan is not None and rewrite.plan.is_empty
+    assert rewrite.plan.casts == 0
+    assert rewrite.plan.seconds_after == rewrite.plan.seconds_before
+    assert rewrite.plan.filter(reason=Cause.TRIAL).decisions
+
+
+@pytest.mark.skipif(
+    not cpu_flags() & {"avx512_bf16", "amx_bf16"}, reason="no 16-bit units"
+)
+def test_a_plan_that_pays_is_kept() -> None:
+    trier = _trier()
+    rewrite = _rewritten(_product_step(), "bfloat16", trier, 0.5)
+    assert trier.answers == [True]
+    assert rewrite.changed
+
+
+def test_the_plan_that_is_explained_is_the_one_that_is_run() -> None:
+    step, trier = _convolution_step(), _trier()
+    settings = Settings(
+        "float16", OpLists.for_dtype("float16"), {"CPU": BelievedPrices()}, tuner=trier
+    )
+    plan = plan_graph(step.graph_def, step.item, settings, shapes=lambda: step.shapes)
+    assert plan.is_empty
+    assert trier.answers == [False]
+
+
+@pytest.mark.parametrize("level", ["O0", "O2", "O3"])
+def test_only_the_level_that_asks_for_gain_tries(level: str) -> None:
+    trier = _trier()
+    _rewritten(_convolution_step(), "float16", trier, opt_level=level)
+    assert trier.asked == []
+
+
+def test_a_verdict_outlives_the_process(tmp_path: pathlib.Path) -> None:
+    step, path = _convolution_step(), tmp_path / "costs.sqlite3"
+    first = _trier(path)
+    _rewritten(step, "float16", first)
+    verdicts._decided.clear()
+    verdicts._rejected.clear()
+    # No time for another trial: the answer can only come from the file.
+    second = dataclasses.replace(_trier(path), seconds=0.0)
+    assert not _rewritten(step, "float16", second).changed
+    assert first.answers == second.answers == [False]
+
+
+def test_without_time_the_prices_are_trusted() -> None:
+    trier = dataclasses.replace(_trier(), seconds=0.0)
+    assert _rewritten(_convolution_step(), "float16", trier).changed
+    assert trier.answers == [None]
+
+
+def test_a_rejected_graph_is_not_tried_again_when_grappler_returns() -> None:
+    step, trier = _convolution_step(), _trier()
+    _rewritten(step, "float16", trier)
+    altered = tf.compat.v1.GraphDef.FromString(step.graph_def.SerializeToString())
+    altered.node.add(name="left/over", op="NoOp")
+    trier.seconds = 0.0
+    assert not _rewritten(
+        dataclasses.replace(step, graph_def=altered), "float16", trier
+    ).changed
+    assert trier.answers == [False, False]
+
+
+def _comparison(ratios: list[float], seconds: float = 0.1) -> Comparison:
+    return Comparison(tuple((seconds * ratio, seconds) for ratio in ratios))
+
+
+@pytest.mark.parametrize(
+    ("ratios", "faster"),
+    [
+        ([1.6, 1.5, 1.7], True),
+        ([0.5, 0.6, 0.55], False),
+        ([1.0, 1.01, 0.99, 1.0, 1.005, 0.995, 1.0, 1.0, 0.99, 1.01, 1.0, 1.0], False),
+        ([1.03, 0.97, 1.2, 0.9, 1.1], None),
+        ([1.05], None),
+        ([5.0, 0.2, 1.0, 1.3], None),
+    ],
+)
+def test_faster_is_what_is_beyond_noise(
+    ratios: list[float], faster: bool | None
+) -> None:
+    assert _comparison(ratios, 0.3).is_faster is faster
+
+
+def test_a_few_quick_steps_decide_nothing() -> None:
+    assert _comparison([5.0, 5.0, 5.0, 5.0], 1e-4).is_faster is None
+
+
+def test_one_disturbed_pair_changes_nothing() -> None:
+    calm = [1.5, 1.52, 1.48, 1.51, 1.5]
+    assert _comparison([*calm, 40.0]).ratio == pytest.approx(1.5, rel=0.01)
+
+
+def test_a_loop_without_end_is_given_up() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [4, 4])
+        result = tf.while_loop(lambda y: y[0, 0] > -1.0, lambda y: [y * 1.0], [x])[0]
+    graph_def = graph.as_graph_def()
+    item = Item(fetch=(result.op.name,))
+    shapes = shapes_from_graph_def(graph_def)
+    trial = Trial(graph_def, graph_def, item, shapes, 1e-3, 1e-3)
+    with pytest.raises(NotRunnable):
+        compare(trial, 1.0)
+
+
+def test_too_long_a_step_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trials, "opened", None)
+    step = _convolution_step()
+    trial = Trial(step.graph_def, step.graph_def, step.item, step.shapes, 2.0, 1.0)
+    with pytest.raises(NotRunnable, match="about 2 s"):
+        compare(trial, 3.0)
+
+
+def test_variables_that_would_fill_the_memory_are_not_copied() -> None:
+    with tf.Graph().as_default() as graph:
+        table = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[1 << 20, 1 << 18])
+        rows = tf.raw_ops.ResourceGather(
+            resource=table, indices=[1, 2], dtype=tf.float32
+        )
+    graph_def = graph.as_graph_def()
+    item = Item(fetch=(rows.op.name,))
+    shapes = shapes_from_graph_def(graph_def)
+    trial = Trial(graph_def, graph_def, item, shapes, 1e-3, 1e-3)
+    with pytest.raises(NotRunnable, match="MiB"):
+        compare(trial, 1.0)
+
+
+@pytest.mark.parametrize(("gain", "uncertain"), [(0.1, True), (0.6, False)])
+def test_a_large_gain_needs_no_trial(gain: float, uncertain: bool) -> None:
+    plan = Plan((), "bfloat16", seconds_before=1.0, seconds_after=1.0 - gain)
+    assert is_uncertain(plan) is uncertain
+
+
+_FIT = """
+    import numpy as np, tensorflow as tf, keras
+    from grappler_pass import plugin
+    from grappler_pass.draft import Trial
+    from grappler_pass.graph import Item
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tf_amp.tuning.fingerprint import fingerprint_of
+
+    seen = []
+
+    def keep(data, item):
+        graph_def = GraphDef.FromString(data)
+        if any(node.op == "MatMul" for node in graph_def.node):
+            told = Item(fetch=item.fetch, preserve=item.preserve)
+            trial = Trial(graph_def, graph_def, told, item.shapes(), 0.0, 0.0)
+            seen.append(fingerprint_of(trial))
+
+    plugin.load(keep, ("CPU",))
+    model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    {before}
+    model.fit(np.ones([64, 4], "float32"), np.ones([64, 1]), verbose=0)
+    plugin.clear_callback()
+    print(*seen)
+"""
+
+
+def test_two_runs_of_a_script_have_the_same_fingerprints() -> None:
+    # What is traced before shifts the numbers in names of functions and nodes.
+    traced = "tf.function(lambda x: x + 1)(1); tf.Variable(1.0); tf.Graph()"
+    programs = [_FIT.replace("{before}", before) for before in ("", traced)]
+    with ThreadPoolExecutor() as pool:
+        plain, shifted = (done.lines()[-1] for done in pool.map(run_python, programs))
+    assert plain and plain == shifted
+
+
+def test_another_shape_or_another_plan_is_another_fingerprint() -> None:
+    def trial(columns: int, transpose: bool) -> Trial:
+        with tf.Graph().as_default() as graph:
+            x = tf.compat.v1.placeholder(tf.float32, [8, columns])
+            y = tf.matmul(x, x, transpose_a=transpose, transpose_b=not transpose)
+        graph_def = graph.as_graph_def()
+        shapes = shapes_from_graph_def(graph_def)
+        return Trial(graph_def, graph_def, Item((y.op.name,)), shapes, 0.0, 0.0)
+
+    prints = {
+        fingerprint_of(trial(columns, transpose))
+        for columns in (4, 5)
+        for transpose in (True, False)
+    }
+    assert len(prints) == 4
