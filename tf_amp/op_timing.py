@@ -10,9 +10,9 @@ which of the figures counts is the caller's affair.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -22,17 +22,33 @@ from tf_amp import _tensorflow_private as private
 Call = Callable[[Sequence[Any]], Any]
 
 
-@dataclass(frozen=True)
 class Chain:
     """Runs of one op in a row, and the same graph without them."""
 
-    run: Callable[[], object]
-    base: Callable[[], object]
-    length: int
+    def __init__(self, session: Any, last: Any, base: Any, length: int) -> None:
+        """Take the last of `length` runs, and what comes before the first."""
+        self._session = session
+        self._last = last
+        self._base = base
+        self.length = length
+
+    @functools.cached_property
+    def run(self) -> Callable[[], object]:
+        """All runs of the op."""
+        return self._session.make_callable(self._last)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def base(self) -> Callable[[], object]:
+        """What it takes to start and end, without the op."""
+        return self._session.make_callable(self._base)  # type: ignore[no-any-return]
 
 
 class TimingGraph:
-    """A graph that inputs and chains of ops are added to, with its Session."""
+    """A graph that inputs and chains of ops are added to, with its Session.
+
+    What reads an input is added before the input is filled: TensorFlow warns of ops
+    that get a reader after they were run.
+    """
 
     def __init__(self, graph: tf.Graph, session: Any, device: str) -> None:
         """Take an empty graph and its Session; see `timing_graph`."""
@@ -40,17 +56,21 @@ class TimingGraph:
         self._session = session
         self._device = device
         self._held = 0
+        self._fed: list[Any] = []
+        self._fills: list[Any] = []
+        self._arrays: list[Any] = []
 
     def hold(self, arrays: Sequence[Any]) -> list[Any]:
-        """Put arrays into variables, and return the tensors that read them."""
+        """Add variables for arrays, and return the tensors that read them."""
         with self._building():
-            fed = [
-                tf.compat.v1.placeholder(array.dtype, array.shape) for array in arrays
-            ]
-            variables = [self._variable(tensor) for tensor in fed]
-            filled = tf.no_op() if not fed else tf.group(*[op for op, _ in variables])
-        self._session.make_callable(filled, feed_list=fed)(*arrays)
-        return [read for _, read in variables]
+            return [self._variable(array) for array in arrays]
+
+    def fill(self) -> None:
+        """Put the arrays into the variables that were added since the last time."""
+        with self._building():
+            filled = tf.group(*self._fills)
+        self._session.make_callable(filled, feed_list=self._fed)(*self._arrays)
+        self._fed, self._fills, self._arrays = [], [], []
 
     def constants(self, arrays: Sequence[Any]) -> list[Any]:
         """Put small arrays into the graph itself."""
@@ -74,22 +94,24 @@ class TimingGraph:
             for index in range(length):
                 with self._graph.control_dependencies([last]):
                     last = call(used[index % len(used)])
-        callable_of = self._session.make_callable
-        return Chain(callable_of(last), callable_of(base), length)
+        return Chain(self._session, last, base, length)
 
     @contextlib.contextmanager
     def _building(self) -> Iterator[None]:
         with self._graph.as_default(), self._graph.device(self._device):
             yield
 
-    def _variable(self, value: Any) -> tuple[Any, Any]:
-        """Return the op that fills a new variable, and what reads it."""
+    def _variable(self, array: Any) -> Any:
+        """Add a variable, and return what reads it."""
         self._held += 1
+        fed = tf.compat.v1.placeholder(array.dtype, array.shape)
         handle = tf.raw_ops.VarHandleOp(
-            dtype=value.dtype, shape=value.shape, shared_name=f"held{self._held}"
+            dtype=fed.dtype, shape=fed.shape, shared_name=f"held{self._held}"
         )
-        fill = tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        return fill, tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
+        self._fed.append(fed)
+        self._fills.append(tf.raw_ops.AssignVariableOp(resource=handle, value=fed))
+        self._arrays.append(array)
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=fed.dtype)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class _Display:
         # Not loaded before it is needed, as everything here.
         import rich.console
 
-        self._console = rich.console.Console(stderr=True)
+        self._console = rich.console.Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._rows: list[Measured] = []
 

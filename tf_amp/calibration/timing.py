@@ -54,6 +54,7 @@ def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -
         chain = graph.chain(
             lambda inputs: build(*inputs, point=point).op, sets, _length(case, point)
         )
+        graph.fill()
         chain.run()
         with_ops: list[float] = []
         without = [elapsed(chain.base) for _ in range(_BASE_RUNS)]

@@ -8,20 +8,33 @@ with the work: none is left idle, so none is lost in a fork or awaited at exit.
 from __future__ import annotations
 
 import atexit
+import ctypes
+import functools
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from tf_amp import rewriter
 
-# Python refuses to wait for infinity.
-_LONGEST_SECONDS = 1e6
-
 _T = TypeVar("_T")
 
 
 class Stuck(RuntimeError):
     """Work did not end in time, and was given up."""
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int]:
+    """Return glibc's function; one that does nothing where there is another libc."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return lambda padding: 0
+
+
+def return_memory() -> None:
+    """Give back to the system what a thread has freed, which glibc would keep."""
+    _malloc_trim()(0)
 
 
 class _Flag:
@@ -62,11 +75,12 @@ def run_apart(work: Callable[[Callable[[], bool]], _T], patience: float) -> _T:
                 results.append(work(lambda: unwanted.is_set or _leaving.is_set))
         except BaseException as error:
             errors.append(error)
+        return_memory()
 
     thread = threading.Thread(target=body, name="tf-amp measures", daemon=True)
     thread.start()
     try:
-        thread.join(min(patience, _LONGEST_SECONDS))
+        thread.join(patience)
     finally:
         unwanted.set()
     if errors:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Hashable, Iterator
 
 # Graphs whose allowance is remembered: the same one comes several times in a row.
 _GRAPHS_KEPT = 256
+# Where there is no limit: a time that can be waited for.
+_LONGEST_SECONDS = 86400.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,11 +80,12 @@ class Budget:
         return Allowance(self, graph)
 
     def remaining(self, graph: Hashable) -> float:
-        """Return the seconds that are left for a graph; 0.0 or more."""
+        """Return the seconds that are left for a graph: 0.0 or more, a day at most."""
         limits = self.limits
         elapsed = self._clock() - self._start
         with self._lock:
             left = [
+                _LONGEST_SECONDS,
                 limits.per_graph - self._graphs.get(graph, 0.0),
                 limits.per_process - self._spent,
             ]
@@ -116,7 +119,7 @@ class Allowance:
     graph: Hashable
 
     def remaining(self) -> float:
-        """Return the seconds that are left; 0.0 or more, without limits infinite."""
+        """Return the seconds that are left: 0.0 or more, a day at most."""
         return self.budget.remaining(self.graph)
 
     def spending(self) -> contextlib.AbstractContextManager[None]:

@@ -145,35 +145,53 @@ def _subject(
         check_runnable(probe, dtype, device_type)
         inputs = inputs_of(probe, dtype)
         call = _call_at(probe, dtype, inputs)
-        _check_affordable(call, dtype, device_type, seconds)
+        predicted = _rough_model(device_type).price(call, dtype).seconds
+        _check_affordable(call, predicted, seconds)
         sets = _input_sets(graph, inputs, _sets(probe, call, device_type))
-        return _warmed_up(graph, probe, dtype, sets, seconds)
+        chains = _chains(graph, probe, dtype, sets, predicted)
+        graph.fill()
+        return _warmed_up(dtype, chains, seconds)
     except _FAILURES as error:
         logging.vlog(1, "%s is not measured in %s: %s", probe.op, dtype, error)
         return None
 
 
-def _warmed_up(
+@dataclass(frozen=True)
+class _Chains:
+    """One op: once, several times in a row, and on inputs lost in the cache."""
+
+    single: Chain
+    several: Chain
+    cold: Chain | None
+
+
+def _chains(
     graph: TimingGraph,
     probe: Probe,
     dtype: str,
     sets: Sequence[Sequence[Any]],
-    seconds: float,
-) -> _Subject:
+    predicted: float,
+) -> _Chains:
     def call(inputs: Sequence[Any]) -> Any:
         return op_at(probe, dtype, inputs)
 
     single = graph.chain(call, sets[:1], 1)
-    first = elapsed(single.run)
+    length = int(min(_CHAIN_SECONDS / max(predicted, 1e-9), _LONGEST_CHAIN))
+    several = graph.chain(call, sets[:1], length) if length > 1 else single
+    cold = graph.chain(call, sets, len(sets)) if len(sets) > 1 else None
+    return _Chains(single, several, cold)
+
+
+def _warmed_up(dtype: str, chains: _Chains, seconds: float) -> _Subject:
+    """Run each chain once, untimed: TensorFlow prepares what is run first."""
+    first = elapsed(chains.single.run)
     if first > seconds:
-        return _Subject(dtype, _Series(single, [first]))
-    once = elapsed(single.run)
-    length = int(min(max(_CHAIN_SECONDS / once, 1), _LONGEST_CHAIN))
-    warm = single if length == 1 else graph.chain(call, sets[:1], length)
-    subject = _Subject(dtype, _Series(warm))
-    if len(sets) > 1:
-        subject.cold = _Series(graph.chain(call, sets, len(sets)))
-    # Once more, untimed: TensorFlow prepares what it runs for the first time.
+        return _Subject(dtype, _Series(chains.single, [first]))
+    once = elapsed(chains.single.run)
+    is_slow = once * chains.several.length > min(seconds, _SLOW_SECONDS)
+    warm = _Series(chains.single if is_slow else chains.several)
+    cold = None if chains.cold is None else _Series(chains.cold)
+    subject = _Subject(dtype, warm, cold)
     for series in filter(None, (subject.warm, subject.cold)):
         series.chain.run()
         series.chain.base()
@@ -244,11 +262,8 @@ def _spec_of(tensor: Any) -> TensorSpec:
     return TensorSpec(shape, tensor.dtype.base_dtype.name)
 
 
-def _check_affordable(
-    call: OpCall, dtype: str, device_type: str, seconds: float
-) -> None:
+def _check_affordable(call: OpCall, predicted: float, seconds: float) -> None:
     """Raise where one run would take far too long, or hold too much memory."""
-    predicted = _rough_model(device_type).price(call, dtype).seconds
     if predicted > _HOPELESS * seconds:
         raise Unfit(f"{predicted:.2g} s predicted, {seconds:.2g} s left")
     # Inputs are held twice while they are made.

@@ -64,6 +64,12 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
 def attrs_at(probe: Probe, dtype: str) -> dict[str, AttrValue]:
     """Return the attributes of a probe's op, its own dtypes set to `dtype`."""
     attrs = {name: text_format.Parse(text, AttrValue()) for name, text in probe.attrs}
+    op_def = op_def_of(probe.op)
+    for attr in op_def.attr if op_def else ():
+        if attr.HasField("default_value") and attr.name not in attrs:
+            attrs[attr.name] = AttrValue.FromString(
+                attr.default_value.SerializeToString()
+            )
     enum = DTYPE_ENUMS[dtype]
     for name, index in probe.dtype_attrs:
         value = attrs.setdefault(name, AttrValue())

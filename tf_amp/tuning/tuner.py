@@ -7,7 +7,6 @@ waits for his turn holds nothing that the one at work needs.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 import time
@@ -73,8 +72,7 @@ class OnlineTuner:
     @classmethod
     def for_graph(cls, costs: KnownCosts, allowance: Allowance) -> OnlineTuner:
         """Return a tuner that leaves some of the graph's time for its trial."""
-        left = allowance.remaining()
-        return cls(costs, allowance, 0.0 if math.isinf(left) else _FOR_TRIAL * left)
+        return cls(costs, allowance, _FOR_TRIAL * allowance.remaining())
 
     def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         """Measure the most valuable first while the budget lasts.
@@ -126,7 +124,7 @@ class OnlineTuner:
     def _turn(self) -> Iterator[bool]:
         """Wait until nobody else in this process measures."""
         turn = _state.turn
-        patience = min(self.allowance.remaining(), 3600.0) + _PATIENCE_SECONDS
+        patience = self.allowance.remaining() + _PATIENCE_SECONDS
         is_mine = turn.acquire(timeout=patience)
         try:
             yield is_mine

@@ -1,0 +1,102 @@
+"""How much time tuning may take, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import math
+
+import pytest
+
+from tf_amp.tuning.budget import DEFAULT, Budget, Limits, limits_of
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def spend(budget, clock, graph, seconds):
+    with budget.spending(graph):
+        clock.now += seconds
+
+
+def test_a_graph_has_three_seconds_and_a_process_twenty(clock):
+    budget = Budget(DEFAULT, clock)
+    for graph in range(7):
+        assert budget.remaining(graph) == min(3.0, 20.0 - 2.5 * graph)
+        spend(budget, clock, graph, 2.5)
+        assert budget.remaining(graph) <= 0.5
+    assert budget.remaining("another") == 2.5
+    spend(budget, clock, "another", 4.0)
+    assert (budget.remaining("another"), budget.remaining("last")) == (0.0, 0.0)
+
+
+def test_one_graph_that_comes_again_has_what_it_left(clock):
+    budget = Budget(DEFAULT, clock)
+    first = budget.allowance(("dense", "dense_1"))
+    with first.spending():
+        clock.now += 2.0
+    again = budget.allowance(("dense", "dense_1"))
+    assert again.remaining() == 1.0
+    assert budget.allowance(("other",)).remaining() == 3.0
+
+
+def test_after_a_minute_a_twentieth_of_the_time_may_be_spent(clock):
+    budget = Budget(DEFAULT, clock)
+    for graph in range(3):
+        spend(budget, clock, graph, 2.0)
+    clock.now = 1000.0 + 60.0
+    assert budget.remaining("new") == 3.0
+    clock.now = 1000.0 + 61.0
+    assert budget.remaining("new") == 0.0
+    clock.now = 1000.0 + 130.0
+    assert budget.remaining("new") == pytest.approx(0.5)
+    clock.now = 1000.0 + 1e6
+    assert budget.remaining("new") == 3.0
+    for graph in range(10):
+        spend(budget, clock, -graph, 1.4)
+    assert budget.remaining("new") == pytest.approx(0.0)
+
+
+def test_time_counts_that_ends_in_an_error(clock):
+    budget = Budget(DEFAULT, clock)
+    with pytest.raises(KeyError), budget.spending("graph"):
+        clock.now += 1.0
+        raise KeyError
+    assert budget.spent == 1.0
+
+
+def test_the_setting_says_which_limits_hold(clock):
+    assert limits_of("off") is None
+    assert limits_of("budget") == DEFAULT
+    assert limits_of("budget:7.5") == Limits(per_process=7.5)
+    assert limits_of("full") == Limits()
+    # As long as can be waited for.
+    assert 3600.0 < Budget(Limits(), clock).remaining("graph") < math.inf
+
+
+def test_threads_lose_no_time_that_others_spend(clock):
+    budget = Budget(Limits(per_process=1e9), clock)
+
+    def work(graph):
+        for _ in range(500):
+            budget._spend(graph, 1.0)
+
+    with futures.ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert budget.spent == 4000.0
+
+
+def test_graphs_without_number_do_not_fill_the_memory(clock):
+    budget = Budget(DEFAULT, clock)
+    for graph in range(1000):
+        spend(budget, clock, graph, 0.0)
+    assert len(budget._graphs) == 256

@@ -1,0 +1,285 @@
+"""Single ops are timed as they are, and what has effects is never run."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from grappler_pass.costs.probes import cast_probe
+from tests.probe_samples import matmul, probe, probe_of_op
+from tf_amp import op_timing, rewriter
+from tf_amp.tuning import measuring, memory
+from tf_amp.tuning.apart import Stuck, run_apart
+from tf_amp.tuning.measuring import measure
+from tf_amp.tuning.runnable import check_runnable, dtypes_of
+from tf_amp.tuning.synthetic import Unfit
+
+BOTH = ("float32", "bfloat16")
+FUSED = {
+    "fused_ops": 'list { s: "BiasAdd" s: "Relu" }',
+    "num_args": "i: 1",
+    "transpose_a": "b: false",
+    "transpose_b": "b: false",
+}
+FUSED_CONVOLUTION = {
+    "fused_ops": 'list { s: "BiasAdd" }',
+    "num_args": "i: 1",
+    "TArgs": "list { type: DT_FLOAT }",
+    "strides": "list { i: 1 i: 1 i: 1 i: 1 }",
+    "padding": 's: "SAME"',
+}
+
+
+def dtypes_measured(given, dtypes=BOTH, seconds=0.5):
+    rows = measure(given, dtypes, "CPU", seconds)
+    for row in rows:
+        assert row.probe == given
+        assert 1e-8 < row.sample.seconds < 1.0
+        assert row.sample.cold_seconds >= row.sample.seconds
+        assert row.sample.spread >= 0.0 and row.sample.count >= 1
+        assert abs(row.sample.when - time.time()) < 60.0
+    return [row.dtype for row in rows]
+
+
+def test_an_op_is_measured_at_each_dtype():
+    assert dtypes_measured(matmul(64, 64, 64)) == ["float32", "bfloat16"]
+    assert dtypes_measured(probe("Tanh", (32, 32)), ("float32", "float16")) == [
+        "float32",
+        "float16",
+    ]
+
+
+def test_a_fused_op_is_measured_as_it_is():
+    fused = probe("_FusedMatMul", (32, 64), (64, 16), (16,), **FUSED)
+    assert dtypes_measured(fused) == ["float32", "bfloat16"]
+
+
+def test_a_dtype_without_a_kernel_has_no_row():
+    shapes = (2, 8, 8, 4), (3, 3, 4, 4), (4,)
+    fused = probe("_FusedConv2D", *shapes, **FUSED_CONVOLUTION)
+    assert dtypes_measured(fused, ("float32", "float16")) == ["float32"]
+    assert dtypes_measured(probe("Cholesky", (4, 4))) == ["float32"]
+
+
+def test_an_op_that_fails_has_no_row():
+    assert dtypes_measured(matmul(8, 16, 8), ("float32",)) == ["float32"]
+    unequal = probe("MatMul", (8, 16), (9, 8))
+    assert dtypes_measured(unequal) == []
+    # Fails when it runs, not when it is built.
+    divided = probe("Reshape", (8,), constants=[(3, -1)], Tshape="type: DT_INT32")
+    assert dtypes_measured(divided) == []
+
+
+def test_a_cast_is_measured_as_what_it_casts_to():
+    down = cast_probe(4096, "float32", "bfloat16")
+    assert dtypes_of(down, "bfloat16") == ("bfloat16",)
+    assert dtypes_measured(down, ("bfloat16",)) == ["bfloat16"]
+    assert dtypes_of(matmul(2, 2, 2), "float16") == ("float32", "float16")
+
+
+def test_cold_data_takes_another_run_where_they_exceed_the_cache(monkeypatch):
+    monkeypatch.setattr(memory, "cache_bytes", lambda: 1 << 20)
+    sets = []
+    chain = op_timing.TimingGraph.chain
+    monkeypatch.setattr(
+        op_timing.TimingGraph,
+        "chain",
+        lambda self, call, given, length: (
+            sets.append(len(given)) or chain(self, call, given, length)
+        ),
+    )
+    (row,) = measure(probe("Relu", (1 << 17,)), ("float32",), "CPU", 0.5)
+    assert row.dtype == "float32"
+    # A half more than the cache, in inputs of half a MiB.
+    assert max(sets) == 3
+    sets.clear()
+    assert dtypes_measured(matmul(256, 256, 256), ("float32",)) == ["float32"]
+    assert set(sets) == {1}
+    assert dtypes_measured(probe("Relu", (64,)), ("float32",)) == ["float32"]
+    assert set(sets) == {1}
+
+
+calls = []
+
+
+def _count(value):
+    calls.append(value)
+    return value
+
+
+def numpy_function(stateful):
+    return lambda: tf.numpy_function(_count, [tf.ones([2])], tf.float32, stateful)
+
+
+def eager_function():
+    tf.py_function(_count, [tf.ones([2])], tf.float32)
+
+
+def function_that_counts():
+    counting = tf.function(
+        lambda x: tf.numpy_function(_count, [x], tf.float32, stateful=False)
+    )
+    concrete = counting.get_concrete_function(tf.TensorSpec([2]))
+    concrete.add_to_graph()
+    tf.raw_ops.PartitionedCall(args=[tf.ones([2])], Tout=[tf.float32], f=concrete)
+
+
+def assignment():
+    value = tf.compat.v1.Variable(tf.ones([2]), use_resource=False)
+    tf.raw_ops.Assign(ref=value._ref(), value=tf.ones([2]))
+
+
+def resource_assignment():
+    handle = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=[2])
+    tf.raw_ops.AssignVariableOp(resource=handle, value=tf.ones([2]))
+
+
+def printing():
+    tf.raw_ops.Print(input=tf.ones([2]), data=[tf.ones([2])], message="printed")
+
+
+def debugging():
+    tf.raw_ops.DebugIdentityV2(input=tf.ones([2]))
+
+
+WITH_EFFECTS = {
+    "numpy_function": numpy_function(True),
+    "stateless numpy_function": numpy_function(False),
+    "py_function": eager_function,
+    "PartitionedCall": function_that_counts,
+    "Assign": assignment,
+    "AssignVariableOp": resource_assignment,
+    "Print": printing,
+    "DebugIdentityV2": debugging,
+    "RandomUniform": lambda: tf.raw_ops.RandomUniform(
+        shape=tf.constant([2]), dtype=tf.float32
+    ),
+    "PrintV2": lambda: tf.raw_ops.PrintV2(input=tf.constant("printed")),
+    "WriteFile": lambda: tf.raw_ops.WriteFile(
+        filename=tf.constant("/tmp/never-written-by-tf-amp"), contents="text"
+    ),
+    "Assert": lambda: tf.raw_ops.Assert(
+        condition=tf.constant(False), data=[tf.ones([2])]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(WITH_EFFECTS))
+def test_what_has_effects_is_never_run(name, capfd):
+    given = probe_of_op(WITH_EFFECTS[name])
+    calls.clear()
+    assert measure(given, ("float32",), "CPU", 0.5) == ()
+    assert calls == []
+    assert "printed" not in capfd.readouterr().err
+    assert not tf.io.gfile.exists("/tmp/never-written-by-tf-amp")
+    with pytest.raises(Unfit):
+        check_runnable(given, "float32", "CPU")
+
+
+def test_a_counted_call_would_be_noticed():
+    calls.clear()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        session.run(tf.numpy_function(_count, [tf.ones([2])], tf.float32, False))
+    assert len(calls) == 1
+
+
+def test_what_would_hold_too_much_memory_or_take_too_long_is_not_run(monkeypatch):
+    assert 0 < memory.most_bytes() <= 0.25 * memory.free_bytes() * 1.1
+    held = []
+    hold = op_timing.TimingGraph.hold
+    monkeypatch.setattr(
+        op_timing.TimingGraph,
+        "hold",
+        lambda self, arrays: held.append(arrays) or hold(self, arrays),
+    )
+    assert dtypes_measured(probe("Relu", (1 << 40,))) == []
+    assert dtypes_measured(matmul(1 << 13, 1 << 13, 1 << 13), seconds=0.01) == []
+    assert held == []
+    monkeypatch.setattr(memory, "most_bytes", lambda: 1 << 20)
+    # Its result, not its input, would be too large.
+    tiled = probe("Tile", (4,), constants=[(1 << 19,)], Tmultiples="type: DT_INT32")
+    assert dtypes_measured(tiled) == []
+    assert held == []
+
+
+def test_what_is_held_is_freed():
+    def resident():
+        gc.collect()
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * 4096
+
+    large = probe("Relu", (1 << 23,))
+    dtypes_measured(large, seconds=0.2)
+    before = resident()
+    for _ in range(6):
+        dtypes_measured(large, seconds=0.1)
+    # One alone holds 48 MiB of inputs, and makes 48 MiB of results.
+    assert resident() - before < 40 << 20
+
+
+def test_an_op_that_exceeds_the_time_is_run_once_or_twice(monkeypatch):
+    runs = []
+    elapsed = op_timing.elapsed
+    monkeypatch.setattr(
+        measuring, "elapsed", lambda run: runs.append(run) or elapsed(run)
+    )
+    monkeypatch.setattr(measuring, "_check_affordable", lambda *given: None)
+    rows = measure(matmul(512, 512, 512), ("float32",), "CPU", 1e-6)
+    assert len(rows) == 1 and rows[0].sample.count == 1
+    assert rows[0].sample.spread == 0.3
+    assert len(runs) == 1
+
+
+def test_measuring_leaves_the_callers_thread_as_it_was():
+    graph = tf.Graph()
+    with graph.as_default():
+        assert dtypes_measured(matmul(16, 16, 16)) == ["float32", "bfloat16"]
+        assert tf.compat.v1.get_default_graph() is graph
+    assert graph.get_operations() == []
+    assert threading.active_count() == len(threading.enumerate())
+    assert not [t for t in threading.enumerate() if "tf-amp" in t.name]
+
+
+def test_the_thread_that_measures_is_not_rewritten_for():
+    states = run_apart(
+        lambda stopped: (rewriter._thread.leaves_graphs_alone, stopped()), 10.0
+    )
+    assert states == (True, False)
+    assert not getattr(rewriter._thread, "leaves_graphs_alone", False)
+
+
+def test_what_goes_wrong_apart_is_raised_and_what_hangs_is_given_up():
+    def fail(stopped):
+        raise KeyError("here")
+
+    with pytest.raises(KeyError, match="here"):
+        run_apart(fail, 10.0)
+    ended = threading.Event()
+
+    def hang(stopped):
+        while not stopped():
+            time.sleep(0.001)
+        ended.set()
+
+    with pytest.raises(Stuck, match="0 seconds"):
+        run_apart(hang, 0.05)
+    assert ended.wait(10.0)
+
+
+def test_the_same_inputs_go_to_each_run_of_a_chain():
+    with op_timing.timing_graph("/CPU:0") as graph:
+        sets = [graph.hold([np.ones(3, np.float32)]) for _ in range(2)]
+        seen = []
+        chain = graph.chain(
+            lambda inputs: seen.append(inputs[0]) or tf.identity(inputs[0]).op, sets, 5
+        )
+        graph.fill()
+        chain.run()
+        chain.base()
+    assert chain.length == 5
+    assert seen == [sets[0][0], sets[1][0]] * 2 + [sets[0][0]]
