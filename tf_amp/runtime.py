@@ -217,6 +217,11 @@ def close_scope() -> None:
         _open_scopes -= 1
 
 
+def open_scopes() -> int:
+    """Return how many scopes are entered, in all threads."""
+    return _open_scopes
+
+
 def plans() -> tuple[Plan, ...]:
     """Return the plans applied in this process, oldest first, the last 256 at most."""
     return rewriter.applied_plans()
