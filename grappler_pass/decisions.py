@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from grappler_pass.casts import CastPlan
 from grappler_pass.draft import Draft
 from grappler_pass.graph import Port
+from grappler_pass.memory import peak_bytes
 from grappler_pass.plan import Cause, Decision, Plan, Reason
 from grappler_pass.type_slots import DTYPE_NAMES, FLOAT32
 
@@ -19,6 +21,7 @@ def plan_from_draft(draft: Draft) -> Plan:
     priced = draft.prices is not None
     conversions = [c for c in draft.casts.conversions if not c.is_identity]
     models = draft.settings.models
+    before, after = _peaks(draft) if priced else (0, 0)
     return Plan(
         decisions=rows,
         low_dtype=draft.settings.low_dtype,
@@ -32,7 +35,17 @@ def plan_from_draft(draft: Draft) -> Plan:
         + len(draft.casts.conversions)
         - len(conversions),
         gain_error=draft.gain_error,
+        peak_bytes_before=before,
+        peak_bytes_after=after,
     )
+
+
+def _peaks(draft: Draft) -> tuple[int, int]:
+    """Return the bytes of live activations in float32 and under the plan."""
+    told = (draft.view, draft.slots, draft.shapes)
+    before = peak_bytes(*told, (False,) * len(draft.low), CastPlan((), ()))
+    after = peak_bytes(*told, draft.low, draft.casts) if any(draft.low) else before
+    return before, after
 
 
 def _low_nodes(draft: Draft) -> set[int]:

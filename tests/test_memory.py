@@ -1,0 +1,213 @@
+"""Peak bytes of live activations: by hand, against simulation, in loops, in plans."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.casts import CastPlan, plan_casts
+from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.graph import GraphView, Item
+from grappler_pass.memory import peak_bytes
+from grappler_pass.op_lists import OpLists
+from grappler_pass.pipeline import Settings, plan_graph
+from grappler_pass.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
+from grappler_pass.variable_reads import VariableReads
+from tests.rewriters import settings_of
+from tests.sketch import sketch
+from tests.text_graph import graph_from_text
+
+BFLOAT16 = DTYPE_ENUMS["bfloat16"]
+EDGE = 8
+TENSOR = EDGE * EDGE * 4
+
+
+def peak(graph_def: GraphDef, fetch: str, low: str = "") -> int:
+    """Predict with the first slot of the named nodes in 16 bits."""
+    view = GraphView.from_graph_def(graph_def, Item(fetch=tuple(fetch.split())))
+    slots = SlotTable.from_view(view)
+    colors = [False] * len(slots.slots)
+    for name in low.split():
+        colors[slots.slots_of[view.index[name]][0]] = True
+    reads = VariableReads.from_view(view)
+    casts = plan_casts(view, slots, colors, BFLOAT16, reads)
+    return peak_bytes(view, slots, shapes_of(graph_def), colors, casts)
+
+
+def shapes_of(graph_def: GraphDef) -> Shapes:
+    return shapes_from_graph_def(graph_def)
+
+
+def square_graph(lines: str) -> GraphDef:
+    given = f"x = Placeholder shape=[{EDGE},{EDGE}]\nw = Placeholder shape=[8,8]\n"
+    return graph_from_text(given + lines)
+
+
+def test_a_chain_holds_what_is_read_and_what_is_written() -> None:
+    graph = square_graph(
+        """
+        a = MatMul(x, w)
+        b = MatMul(a, w)
+        y = MatMul(b, w)
+        """
+    )
+    assert peak(graph, "y") == 2 * TENSOR
+
+
+def test_a_skipped_connection_is_held_to_its_last_reader() -> None:
+    graph = square_graph(
+        """
+        a = MatMul(x, w)
+        b = MatMul(a, w)
+        c = MatMul(b, w)
+        y = MatMul(a, c)
+        """
+    )
+    assert peak(graph, "y") == 3 * TENSOR
+
+
+def test_an_activation_function_writes_over_what_nobody_else_reads() -> None:
+    graph = square_graph("a = MatMul(x, w)\nb = Relu(a)\ny = Relu(b)")
+    assert peak(graph, "y") == TENSOR
+    shared = square_graph("a = MatMul(x, w)\nb = Relu(a)\ny = MatMul(a, b)")
+    assert peak(shared, "y") == 3 * TENSOR
+
+
+def test_a_view_costs_nothing_and_keeps_what_it_looks_at() -> None:
+    graph = square_graph(
+        """
+        a = MatMul(x, w)
+        view = Identity(a)
+        b = MatMul(a, w)
+        c = MatMul(b, w)
+        y = MatMul(view, c)
+        """
+    )
+    assert peak(graph, "y") == 3 * TENSOR
+
+
+def test_sixteen_bits_halve_and_a_cast_copies() -> None:
+    graph = square_graph("a = MatMul(x, w)\nb = MatMul(a, a)\ny = MatMul(b, b)")
+    # Both copies of the two arguments are read by `a`, which writes half a tensor.
+    assert peak(graph, "y") == 2 * TENSOR
+    assert peak(graph, "y", low="a b y") == 3 * TENSOR // 2
+    # In front of a float32 reader, half a tensor and its copy live side by side.
+    assert peak(graph, "y", low="b") == 2 * TENSOR
+
+
+def test_a_tensor_cast_for_two_readers_is_copied_once() -> None:
+    graph = square_graph("a = MatMul(x, w)\nb = MatMul(a, w)\ny = MatMul(a, b)")
+    # `a`, its copy for both, and the copy of the argument that `b` reads.
+    assert peak(graph, "y", low="b y") == 2 * TENSOR
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_prediction_is_what_a_simulation_finds(seed: int) -> None:
+    draw = random.Random(seed)
+    graph, fetch = random_chain(draw)
+    assert peak(graph, fetch) == simulated(graph, fetch)
+
+
+def random_chain(draw: random.Random) -> tuple[GraphDef, str]:
+    """Draw products and moves of tensors of different sizes, a few of them fetched."""
+    lines, names = [], []
+    for size in (4, 8, 16):
+        lines.append(f"x{size} = Placeholder shape=[{size},{size}]")
+        names.append((f"x{size}", size))
+    for number in range(draw.randint(3, 14)):
+        (left, size) = draw.choice(names)
+        right = draw.choice([name for name, own in names if own == size])
+        op = draw.choice([f"MatMul({left}, {right})", f"Identity({left})"])
+        lines.append(f"n{number} = {op}")
+        names.append((f"n{number}", size))
+    fetch = {name for name, _ in draw.sample(names[3:], draw.randint(1, 2))}
+    return graph_from_text("\n".join(lines)), " ".join(sorted(fetch))
+
+
+def simulated(graph_def: GraphDef, fetch: str) -> int:
+    """Run with reference counts, one node after the other."""
+    view = GraphView.from_graph_def(graph_def)
+    shapes = shapes_of(graph_def)
+    wanted = set(fetch.split())
+    tensor_of: dict[int, str] = {}
+    for index in view.order:
+        node = view.nodes[index]
+        view_of = [tensor_of[port.node] for port in node.inputs]
+        tensor_of[index] = view_of[0] if node.op == "Identity" else node.name
+    references = dict.fromkeys(tensor_of.values(), 0)
+    for node in view.nodes:
+        for port in node.inputs:
+            references[tensor_of[port.node]] += 1
+        references[tensor_of[node.index]] += node.name in wanted
+    alive, most = {}, 0
+    for index in view.order:
+        node = view.nodes[index]
+        if node.op == "MatMul":
+            alive[node.name] = 4 * math.prod(shapes[node.name][0] or ())
+        most = max(most, sum(alive.values()))
+        for port in node.inputs:
+            references[tensor_of[port.node]] -= 1
+        for name in [name for name in alive if references[name] == 0]:
+            del alive[name]
+    return most
+
+
+def loop_graph(count: int) -> GraphDef:
+    """Push one product per iteration on a list that is read after the loop."""
+    with sketch() as made:
+        x = made.feed(EDGE, EDGE)
+        array = tf.TensorArray(tf.float32, size=count, element_shape=(EDGE, EDGE))
+        _, array = tf.while_loop(
+            lambda i, _: i < count,
+            lambda i, ta: (i + 1, ta.write(i, tf.matmul(x, x))),
+            (0, array),
+        )
+        tf.identity(array.stack(), name="y")
+        return made.graph.as_graph_def()
+
+
+def test_a_loop_counts_with_what_its_lists_hold() -> None:
+    few, many = (peak(loop_graph(count), "y") for count in (4, 20))
+    # What is pushed, the stack that is made of it, and its indices.
+    assert many - few == 16 * (2 * TENSOR + 4)
+
+
+def test_an_empty_plan_needs_no_memory_and_no_casts() -> None:
+    view = GraphView.from_graph_def(GraphDef())
+    nothing = CastPlan((), ())
+    assert peak_bytes(view, SlotTable.from_view(view), {}, (), nothing) == 0
+
+
+def mlp(batch: int) -> GraphDef:
+    with sketch() as made:
+        h = made.feed(batch, 512)
+        for layer in range(4):
+            h = tf.nn.relu(tf.matmul(h, made.weight(512, 512, name=f"w{layer}")))
+        tf.identity(h, name="y")
+        return made.graph.as_graph_def()
+
+
+def test_a_plan_tells_the_memory_of_both_precisions() -> None:
+    graph = mlp(4096)
+    settings = settings_of("bfloat16", "O1", models=models(), tie=0.0)
+    plan = plan_graph(
+        graph, Item(fetch=("y",)), settings, shapes=lambda: shapes_of(graph)
+    )
+    assert plan.peak_bytes_before == 2 * 4096 * 512 * 4
+    assert not plan.is_empty
+    assert 0 < plan.peak_bytes_after != plan.peak_bytes_before
+    assert "MiB" in plan.summary()
+
+
+def models() -> dict[str, CostModel]:
+    return {"CPU": CostModel(DeviceProfile.load("cpu-avx512-bf16"))}
+
+
+def test_settings_favor_memory_a_little_by_default() -> None:
+    settings = Settings("bfloat16", OpLists.for_dtype("bfloat16"), models())
+    assert settings.tie == 0.01
