@@ -56,6 +56,7 @@ class Trial:
       seconds_before: predicted of `before`.
       seconds_after: predicted of `after`.
       name: of the graph, for people and to know it again.
+      peak_bytes: predicted of live activations, of the larger graph.
     """
 
     before: GraphDef
@@ -65,6 +66,7 @@ class Trial:
     seconds_before: float
     seconds_after: float
     name: str = ""
+    peak_bytes: int = 0
 
 
 class Tuner(Protocol):

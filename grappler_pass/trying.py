@@ -26,18 +26,23 @@ def tried(draft: Draft) -> Draft:
         return draft
     if draft.rewritten is draft.graph_def or not is_uncertain(draft.plan):
         return draft
-    faster = tuner.is_faster(
-        Trial(
-            before=draft.graph_def,
-            after=draft.rewritten,
-            item=draft.item,
-            shapes=draft.shapes,
-            seconds_before=draft.plan.seconds_before,
-            seconds_after=draft.plan.seconds_after,
-            name=draft.name,
-        )
-    )
+    faster = tuner.is_faster(trial_from_draft(draft))
     return _withdrawn(draft) if faster is False else draft
+
+
+def trial_from_draft(draft: Draft) -> Trial:
+    """Return the graphs of a draft that has passed all stages before this one."""
+    plan = draft.plan
+    return Trial(
+        before=draft.graph_def,
+        after=draft.rewritten,
+        item=draft.item,
+        shapes=draft.shapes,
+        seconds_before=plan.seconds_before,
+        seconds_after=plan.seconds_after,
+        name=draft.name,
+        peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
+    )
 
 
 def is_uncertain(plan: Plan) -> bool:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         StatisticalLossScale,
         loss_scale_state,
     )
+    from tf_amp.prediction import Prediction
     from tf_amp.runtime import disable, enable, init, is_enabled, plans
     from tf_amp.scope import float32_scope, mixed_precision_scope
 
@@ -47,6 +48,7 @@ __all__ = [
     "LossScaleState",
     "NoOpLossScale",
     "Plan",
+    "Prediction",
     "RewriteFailed",
     "ScopeError",
     "StaticLossScale",
@@ -71,6 +73,7 @@ _HOMES = {
     "LossScaleState": "tf_amp.loss_scaling",
     "NoOpLossScale": "tf_amp.loss_scaling",
     "Plan": "grappler_pass.plan",
+    "Prediction": "tf_amp.prediction",
     "StaticLossScale": "tf_amp.loss_scaling",
     "StatisticalLossScale": "tf_amp.loss_scaling",
     "audit": "tf_amp.auditing",

@@ -29,3 +29,7 @@ class ScopeError(AmpError, RuntimeError):
 
 class CostsUnreadable(AmpError, OSError):
     """The database of measured costs, or a file of them, cannot be read or written."""
+
+
+class NotMeasurable(AmpError, RuntimeError):
+    """A graph cannot be run apart from its program, so nothing can be measured."""

@@ -7,9 +7,10 @@ are those the function was traced under, else those in force, else the environme
 
 from __future__ import annotations
 
+import functools
 import pathlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tf_amp import function_graphs, runtime, settings
 from tf_amp.config import AmpConfig
@@ -19,13 +20,41 @@ from tf_amp.marks import Marks, excluded_parts, marks_from_graph_def
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
+    from grappler_pass.draft import Settings
+    from grappler_pass.graph import Item
     from grappler_pass.plan import Plan
+    from grappler_pass.shapes import Shapes
+    from tf_amp.prediction import Prediction
+
+
+@overload
+def explain(
+    fn: Any,
+    *args: Any,
+    measure: Literal[True],
+    fetches: Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Prediction: ...
+
+
+@overload
+def explain(
+    fn: Any,
+    *args: Any,
+    measure: Literal[False] = False,
+    fetches: Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Plan: ...
 
 
 def explain(
-    fn: Any, *args: Any, fetches: Iterable[str] | None = None, **kwargs: Any
-) -> Plan:
-    """Return the plan that a function would run with.
+    fn: Any,
+    *args: Any,
+    fetches: Iterable[str] | None = None,
+    measure: bool = False,
+    **kwargs: Any,
+) -> Plan | Prediction:
+    """Return the plan that a function would run with, and what it takes if asked to.
 
     Args:
       fn: a `tf.function`, any callable it could wrap (a Keras model), a
@@ -33,9 +62,12 @@ def explain(
       *args: what the function is called with: tensors or `tf.TensorSpec`; for a
         GraphDef, its fetches.
       fetches: names of the nodes whose outputs are read, for a GraphDef.
+      measure: run the graph as it is and rewritten, on made-up data and private
+        variables, and return the plan with predicted and measured times.
       **kwargs: named arguments of the function.
 
     Raises:
+      NotMeasurable: it cannot be run apart from its program; the message says why.
       TensorFlowMissing: TensorFlow is not installed, or too old.
       ValueError: a GraphDef without fetches, or with one that it does not hold.
       StageError: the plan cannot be made; the message names the stage.
@@ -45,7 +77,16 @@ def explain(
     scope = settings.scope_of(_marks(graph_def).settings or "")
     config = scope.config if scope else runtime.current_config()
     config = config or AmpConfig.from_env()
-    return _plan(function_graphs.optimized_graph(graph_def, kept), kept, name, config)
+    graph_def = function_graphs.optimized_graph(graph_def, kept)
+    item, chosen = _item_and_settings(graph_def, kept, config)
+    shapes = functools.partial(_shapes, graph_def)
+    if measure:
+        from tf_amp.predicting import prediction_of
+
+        return prediction_of(graph_def, item, chosen, shapes(), name)
+    from grappler_pass import pipeline
+
+    return pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
 
 
 def traced_graph(
@@ -92,27 +133,27 @@ def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[st
     return {signature: signatures[signature]}
 
 
-def _plan(
-    graph_def: GraphDef, kept: tuple[str, ...], name: str, config: AmpConfig
-) -> Plan:
-    from grappler_pass import pipeline
+def _item_and_settings(
+    graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
+) -> tuple[Item, Settings]:
+    """Return what the pass is told of a graph that is not under way."""
     from grappler_pass.graph import Item
+
+    chosen = settings.settings_from_config(
+        config, settings.target_device_type(graph_def)
+    )
+    item = Item(
+        fetch=kept,
+        preserve=_marks(graph_def).strangers,
+        excluded=excluded_parts(graph_def, chosen.exclude),
+    )
+    return item, chosen
+
+
+def _shapes(graph_def: GraphDef) -> Shapes:
     from grappler_pass.shapes import shapes_from_graph_def
 
-    marks = _marks(graph_def)
-    device_type = settings.target_device_type(graph_def)
-    chosen = settings.settings_from_config(config, device_type)
-    return pipeline.plan_graph(
-        graph_def,
-        Item(
-            fetch=kept,
-            preserve=marks.strangers,
-            excluded=excluded_parts(graph_def, chosen.exclude),
-        ),
-        chosen,
-        shapes=lambda: shapes_from_graph_def(graph_def),
-        name=name,
-    )
+    return shapes_from_graph_def(graph_def)
 
 
 def _marks(graph_def: GraphDef) -> Marks:
@@ -145,12 +186,21 @@ def _node_names(graph_def: GraphDef, fetches: Iterable[str]) -> tuple[str, ...]:
 
 
 def explain_saved_model(
-    folder: pathlib.Path, signature: str | None = None
-) -> tuple[Plan, ...]:
+    folder: pathlib.Path, signature: str | None = None, *, measure: bool = False
+) -> tuple[Plan | Prediction, ...]:
     """Return the plan of each signature of a SavedModel, or of the one named.
 
+    Args:
+      folder: of the SavedModel.
+      signature: all of them by default.
+      measure: as for `explain`.
+
     Raises:
+      NotMeasurable: as for `explain`.
       ScriptMissing: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name.
     """
-    return tuple(map(explain, signatures_of(folder, signature).values()))
+    functions = signatures_of(folder, signature).values()
+    if measure:
+        return tuple(explain(function, measure=True) for function in functions)
+    return tuple(map(explain, functions))

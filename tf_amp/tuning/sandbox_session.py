@@ -49,20 +49,26 @@ class SandboxSession:
         """
         metadata = tf.compat.v1.RunMetadata()
         options = _options(timeout_seconds)
-        options.trace_level = options.FULL_TRACE
+        has_gpu = bool(tf.config.get_visible_devices("GPU"))
+        full, software = options.FULL_TRACE, options.SOFTWARE_TRACE
+        options.trace_level = full if has_gpu else software
         self._steps[name](options=options, run_metadata=metadata)
         return metadata
 
 
 @contextlib.contextmanager
 def opened(
-    sandboxes: Mapping[str, Sandbox], timeout_seconds: float
+    sandboxes: Mapping[str, Sandbox],
+    timeout_seconds: float,
+    *,
+    one_op_at_a_time: bool = False,
 ) -> Iterator[SandboxSession]:
     """Yield the sandboxes side by side, contents shared and filled in.
 
     Args:
       sandboxes: by a name of your choice.
       timeout_seconds: of filling in.
+      one_op_at_a_time: run no op beside another; an op may still use all threads.
 
     Raises:
       ValueError: TensorFlow cannot import a graph.
@@ -77,7 +83,10 @@ def opened(
     }
     filling = filling_graph(contents.values())
     filled = imported(graph, filling, "contents", [FILL])[0]
-    with tf.compat.v1.Session(graph=graph, config=_config()) as session:
+    config = _config()
+    if one_op_at_a_time:
+        config.inter_op_parallelism_threads = 1
+    with tf.compat.v1.Session(graph=graph, config=config) as session:
         ready = session.make_callable(filled, accept_options=True)
         ready(options=_options(timeout_seconds))
         yield SandboxSession(session, steps)

@@ -130,7 +130,7 @@ def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
     """Return both graphs' sandboxes.
 
     Raises:
-      NotRunnable: a graph cannot be run, or its variables take too much memory.
+      NotRunnable: a graph cannot be run, or would take too much memory.
     """
     boxes = {
         BEFORE: sandbox_from_graph(trial.before, trial.item, trial.shapes),
@@ -138,8 +138,11 @@ def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
     }
     contents = {c.name: c for box in boxes.values() for c in box.contents}
     held = sum(content.size_bytes for content in contents.values())
-    if held > memory.most_bytes():
-        raise NotRunnable(f"a copy of its variables takes {held >> 20} MiB")
+    if held + trial.peak_bytes > memory.most_bytes():
+        raise NotRunnable(
+            f"a copy of its variables takes {held >> 20} MiB, and running it "
+            f"{trial.peak_bytes >> 20} MiB"
+        )
     return boxes
 
 

@@ -1,0 +1,113 @@
+"""What is predicted of a graph is shown next to what it takes."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from grappler_pass.plan import Plan
+from tf_amp import cli
+from tf_amp.errors import NotMeasurable
+from tf_amp.prediction import ADDED_CASTS, OpTimes, Prediction, Times
+
+
+@pytest.fixture(scope="module")
+def measured() -> Prediction:
+    """Return the prediction of a step with products, an update and a side effect."""
+    weight = tf.Variable(tf.ones([512, 512]))
+
+    @tf.function
+    def step() -> tf.Tensor:
+        loss = tf.reduce_sum(tf.tanh(tf.ones([512, 512]) * weight @ weight))
+        weight.assign_sub(tf.ones([512, 512]) * loss)
+        return loss
+
+    prediction = tf_amp.explain(step, measure=True)
+    assert (weight.numpy() == 1.0).all()
+    return prediction
+
+
+def test_whole_steps_are_predicted_and_measured(measured: Prediction) -> None:
+    for times in (measured.float32, measured.mixed):
+        assert times.measured_seconds > 0.0
+        assert times.ratio is not None and times.ratio > 0.0
+    assert measured.float32.predicted_seconds == measured.plan.seconds_before
+    assert measured.mixed.predicted_seconds == measured.plan.seconds_after
+    assert measured.pairs >= 2
+
+
+def test_ops_are_predicted_and_measured(measured: Prediction) -> None:
+    ops = {row.op: row for row in measured.ops}
+    assert ops["MatMul"].nodes == 1
+    assert ops["MatMul"].float32.predicted_seconds > 0.0
+    assert ops["MatMul"].float32.measured_seconds > 0.0
+    assert ops["AssignSubVariableOp"].mixed.measured_seconds > 0.0
+    assert (ADDED_CASTS in ops) == (measured.plan.casts > 0)
+
+
+def test_predicted_ops_add_up_to_the_predicted_step(measured: Prediction) -> None:
+    for precision in ("float32", "mixed"):
+        parts = sum(getattr(row, precision).predicted_seconds for row in measured.ops)
+        whole = getattr(measured, precision).predicted_seconds
+        assert parts == pytest.approx(whole)
+
+
+def test_a_prediction_prints_plan_ops_and_misses(measured: Prediction) -> None:
+    text = str(measured.top(3))
+    assert measured.plan.summary() in text
+    assert "whole step" in text
+    assert "f32 predicted ms" in text and "mixed measured ms" in text
+    assert f"largest misses: {measured.top(3).misses()[0].op}" in text
+
+
+def test_a_prediction_is_loaded_as_it_was_saved(measured: Prediction) -> None:
+    assert Prediction.from_json(measured.to_json()) == measured
+
+
+def test_an_empty_plan_takes_the_same_time_either_way() -> None:
+    prediction = tf_amp.explain(lambda x: x + 1.0, tf.TensorSpec([8, 8]), measure=True)
+    assert prediction.plan.is_empty
+    assert prediction.float32.measured_seconds == prediction.mixed.measured_seconds
+    assert prediction.measured_speedup == 1.0
+
+
+def test_what_cannot_be_run_apart_is_said_by_name() -> None:
+    with pytest.raises(NotMeasurable, match="riddle"):
+        tf_amp.explain(
+            tf.function(lambda riddle: tf.matmul(riddle, riddle)),
+            tf.TensorSpec(None, name="riddle"),
+            measure=True,
+        )
+
+
+def test_misses_are_ranked_by_the_worse_of_both_precisions() -> None:
+    good = Times(1.0, 1.0)
+    rows = (
+        OpTimes("Good", 1, good, good),
+        OpTimes("Bad", 1, good, Times(1.0, 5.0)),
+        OpTimes("Odd", 1, Times(3.0, 1.0), good),
+    )
+    prediction = Prediction(Plan((), "bfloat16"), good, good, rows)
+    assert [row.op for row in prediction.misses(2)] == ["Bad", "Odd"]
+
+
+def test_nothing_measured_has_no_ratio() -> None:
+    assert Times(1.0, 0.0).ratio is None
+    assert Times(1.0, 2.0).ratio == 0.5
+
+
+def test_the_command_line_measures_a_saved_model(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = tf.Module()
+    module.weight = tf.Variable(tf.ones([64, 64]))
+    module.serve = tf.function(lambda x: x @ module.weight)
+    signature = module.serve.get_concrete_function(tf.TensorSpec([None, 64]))
+    tf.saved_model.save(module, str(tmp_path / "model"), signature)
+    capsys.readouterr()
+    assert cli.main(["explain", str(tmp_path / "model"), "--measure", "--json"]) == 0
+    prediction = Prediction.from_json(capsys.readouterr().out)
+    assert prediction.float32.measured_seconds > 0.0
