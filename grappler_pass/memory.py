@@ -148,10 +148,11 @@ class _Liveness:
         for buffer in self._buffers:
             born[buffer.birth] += buffer.size
             dying[buffer.death] += buffer.size
+        reused = {moment: self._reused(moment) for moment in self._reusable}
         alive = most = 0
         for moment in range(self._last + 1):
             alive += born[moment]
-            most = max(most, alive - self._reused(moment))
+            most = max(most, alive - reused.get(moment, 0))
             alive -= dying[moment]
         return most
 
@@ -217,7 +218,7 @@ class _Liveness:
 
     def _reused(self, moment: int) -> int:
         """Return the bytes that are written over what nobody else will read."""
-        read, size = self._reusable.get(moment, ((), 0))
+        read, size = self._reusable[moment]
         last = (b for b in read if b is not None and b.death == moment)
         return size if any(buffer.size == size for buffer in last) else 0
 

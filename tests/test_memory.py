@@ -160,8 +160,8 @@ def simulated(graph_def: GraphDef, fetch: str) -> int:
 def loop_graph(count: int) -> GraphDef:
     """Push one product per iteration on a list that is read after the loop."""
     with sketch() as made:
-        x = made.feed(EDGE, EDGE)
-        array = tf.TensorArray(tf.float32, size=count, element_shape=(EDGE, EDGE))
+        x = made.feed(64, 64)
+        array = tf.TensorArray(tf.float32, size=count, element_shape=(64, 64))
         _, array = tf.while_loop(
             lambda i, _: i < count,
             lambda i, ta: (i + 1, ta.write(i, tf.matmul(x, x))),
@@ -174,7 +174,7 @@ def loop_graph(count: int) -> GraphDef:
 def test_a_loop_counts_with_what_its_lists_hold() -> None:
     few, many = (peak(loop_graph(count), "y") for count in (4, 20))
     # What is pushed, the stack that is made of it, and its indices.
-    assert many - few == 16 * (2 * TENSOR + 4)
+    assert many - few == 16 * (2 * 64 * 64 * 4 + 4)
 
 
 def test_an_empty_plan_needs_no_memory_and_no_casts() -> None:
