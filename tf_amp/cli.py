@@ -2,6 +2,8 @@
 
     tf-amp run train.py ARGS...
     tf-amp doctor | explain SAVED_MODEL | calibrate
+    tf-amp audit SAVED_MODEL | SCRIPT --device v100 -- ARGS...
+    tf-amp tune train.py ARGS...
     tf-amp costs show | export | import | merge | clear
 
 Exit codes: the script's own; 2 for a command line or a setting that makes no sense.
@@ -15,13 +17,13 @@ import sys
 from collections.abc import Sequence
 
 import tf_amp
-from tf_amp import config, costs_command, running
+from tf_amp import audit_command, config, costs_command, running, tune_command
 from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import AmpError
 from tf_amp.presets import PRESETS
 
 _USAGE_ERROR = 2
-_COMMANDS = ("run", "doctor", "explain", "calibrate", "costs")
+_COMMANDS = ("run", "doctor", "explain", "audit", "calibrate", "tune", "costs")
 _CALIBRATION_SECONDS = 60.0
 
 
@@ -35,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] not in _COMMANDS and arguments[0][0] != "-":
         arguments.insert(0, "run")
+    arguments, own = audit_command.split(arguments)
     options = _parser().parse_args(arguments)
+    options.script_arguments = own
     try:
         return int(options.command(options))
     except AmpError as error:
@@ -68,7 +72,9 @@ def _doctor(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     from tf_amp import explanation
 
-    plans = explanation.explain_saved_model(options.saved_model, options.signature)
+    plans = explanation.explain_saved_model(
+        options.saved_model, options.signature, measure=options.measure
+    )
     for plan in plans:
         print(plan.to_json() if options.json else str(plan.top(options.top)))
     return 0
@@ -95,7 +101,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what works here, what mends it")
     doctor.set_defaults(command=_doctor)
     _add_explain(commands.add_parser("explain", help="print the plan of a SavedModel"))
+    audit = commands.add_parser("audit", help="would it pay on another device")
+    audit_command.add_options(audit)
     _add_calibrate(commands.add_parser("calibrate", help="measure this device"))
+    tune = commands.add_parser("tune", help="run a script and measure its graphs' ops")
+    tune_command.add_options(tune)
     costs_command.add_to(commands.add_parser("costs", help="what was measured here"))
     return parser
 
@@ -123,6 +133,9 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--signature", help="only this one; all by default")
     parser.add_argument("--top", type=int, default=20, help="rows to print")
     parser.add_argument("--json", action="store_true", help="print whole plans as JSON")
+    parser.add_argument(
+        "--measure", action="store_true", help="run it, and print what it takes too"
+    )
     parser.set_defaults(command=_explain)
 
 

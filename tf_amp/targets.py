@@ -68,6 +68,7 @@ class Target:
             lists=settings.edited_lists(self.low_dtype, config.list_edits),
             models={"CPU": model, self.device_type: model},
             opt_level=config.opt_level,
+            exclude=config.exclude,
         )
 
     def placed(self, graph_def: GraphDef) -> GraphDef:

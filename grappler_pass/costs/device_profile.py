@@ -250,6 +250,7 @@ def _roofline(data: Mapping[str, Any]) -> Roofline:
         vector_flops=dict(data["vector_flops"]),
         bytes_per_second=dict(data["bytes_per_second"]),
         slowdown=dict(data.get("slowdown", {})),
+        dispatch_seconds=float(data.get("dispatch_seconds", 0.0)),
         multiprocessors=_multiprocessors(data.get("multiprocessors")),
     )
     rates = (roofline.matrix_flops, roofline.vector_flops, roofline.bytes_per_second)

@@ -85,9 +85,12 @@ class Multiprocessors:
         return min(tiled, product.batch * each / self.direct_flops)
 
     def fill(self, product: Product) -> float:
-        """Return the share of the multiprocessors that the smallest tiles occupy."""
-        tiles = _tile_count(product, TILES[-1]) * max(product.k // _SHORTEST_SUM, 1)
-        return tiles / (-(-tiles // self.count) * self.count)
+        """Return the share of the device that the smallest tiles put to use."""
+        rows, columns = TILES[-1]
+        tiles = _tile_count(product, TILES[-1])
+        used = product.batch * product.m * product.n / (tiles * rows * columns)
+        pieces = tiles * max(product.k // _SHORTEST_SUM, 1)
+        return used * pieces / (-(-pieces // self.count) * self.count)
 
     def _tiled(
         self,

@@ -193,8 +193,7 @@ def _implicit_product(
         ),
         "filter_gradient": (channels * area, inner, pixels),
     }
-    is_plain = list(window) == [3, 3] and stride == 1 and groups == 1
-    short_cut = is_plain and direction != "filter_gradient"
+    short_cut = list(window) == [3, 3] and stride == 1 and groups == 1
     return Product(
         groups, *sizes[direction], is_convolution=True, has_short_cut=short_cut
     )

@@ -24,6 +24,7 @@ class Roofline:
         bytes_per_second: memory bandwidth that ops reach when holding that dtype.
         slowdown: class prefix -> dtype -> factor, where an op is known to miss the
             roofline by that much.
+        dispatch_seconds: what an op takes at least, since its host starts no more.
         multiprocessors: how products spread over a GPU; None: they reach their rate
             at any size.
     """
@@ -33,16 +34,22 @@ class Roofline:
     vector_flops: Mapping[str, float]
     bytes_per_second: Mapping[str, float]
     slowdown: Mapping[str, Mapping[str, float]]
+    dispatch_seconds: float = 0.0
     multiprocessors: Multiprocessors | None = None
 
     def seconds(self, work: Work, dtype: str) -> float:
-        """Return max(flops / peak, bytes / bandwidth) plus the overhead of a call."""
+        """Return max(flops / peak, bytes / bandwidth) plus the overhead of a call.
+
+        What runs while the host starts the next op takes no longer for it.
+        """
         compute = self._compute_seconds(work, dtype)
         memory = work.bytes_moved / _rate(self.bytes_per_second, dtype)
         factor = self._slowdown(work.op_class, dtype)
-        # What a fused op does after its product starts no call of its own.
-        overhead = 0.0 if work.op_class.startswith("fused.") else self.overhead_seconds
-        return overhead + factor * max(compute, memory)
+        busy = factor * max(compute, memory)
+        if work.op_class.startswith("fused."):
+            # What a fused op does after its product starts no call of its own.
+            return busy
+        return max(self.dispatch_seconds, self.overhead_seconds + busy)
 
     def _compute_seconds(self, work: Work, dtype: str) -> float:
         if not work.op_class.startswith(MATRIX_PREFIXES):
