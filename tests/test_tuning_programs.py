@@ -1,0 +1,189 @@
+"""Measuring from within whatever a program is doing, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+
+from tests.fresh_process import run_interpreter
+from tests.processes import run_python
+from tf_amp.devices import cpu_flags
+
+# Every graph that TensorFlow optimizes waits for a measurement of its own.
+WAITING = """
+import contextlib, os, threading
+os.environ["TF_AMP_TUNE"] = "full"
+import numpy as np
+import tensorflow as tf
+tf.config.threading.set_inter_op_parallelism_threads(1)
+from grappler_pass import plugin
+from grappler_pass.draft import Stake
+from tests.probe_samples import matmul
+from tf_amp import process_costs
+from tf_amp.config import AmpConfig
+
+config = AmpConfig.from_env()
+sizes = iter(range(8, 10**6, 8))
+measured = []
+
+def optimize(data, item):
+    probe = matmul(next(sizes), 16, 16)
+    tuner = process_costs.tuner_for(config, "CPU", probe.key)
+    measured.append(tuner.measure([Stake(probe, 1.0)], "bfloat16"))
+
+plugin.load(optimize)
+
+def count(work):
+    before = len(measured)
+    work()
+    new = measured[before:]
+    return bool(new) and all(new)
+
+x = tf.ones([8, 8])
+multiply = lambda: tf.function(lambda a: tf.nn.relu(a @ a))
+"""
+
+CONTEXTS = """
+print("function", count(lambda: multiply()(x)))
+
+outer = tf.function(lambda a: multiply()(a) + 1.0)
+print("nested", count(lambda: outer(x)))
+
+def in_a_session(default):
+    graph = tf.Graph()
+    with graph.as_default():
+        product = tf.nn.relu(tf.constant(np.eye(8)) @ tf.constant(np.eye(8)))
+    with default(graph), tf.compat.v1.Session(graph=graph) as session:
+        session.run(product)
+
+print("session", count(lambda: in_a_session(lambda own: contextlib.nullcontext())))
+print("own graph", count(lambda: in_a_session(tf.Graph.as_default)))
+print("another graph", count(lambda: in_a_session(lambda _: tf.Graph().as_default())))
+
+import keras
+model = keras.Sequential([keras.Input([8]), keras.layers.Dense(8)])
+model.compile("sgd", "mse", jit_compile=False)
+print("fit", count(lambda: model.fit(x, x, verbose=0)))
+
+barrier = threading.Barrier(8)
+def trace():
+    barrier.wait()
+    for _ in range(2):
+        multiply()(x)
+
+def in_threads():
+    threads = [threading.Thread(target=trace) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+
+print("threads", count(in_threads))
+print("left", [t.name for t in threading.enumerate() if "tf-amp" in t.name])
+
+# The lock is held by a thread that the child does not have.
+from tf_amp.tuning import tuner
+tuner._state.turn.acquire()
+child = os.fork()
+if not child:
+    os._exit(not tuner._state.turn.acquire(timeout=1.0))
+print("fork", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+tuner._state.turn.release()
+
+# The main thread ends while another one waits for a measurement.
+started = threading.Event()
+from tf_amp.tuning import progress
+progress.report_to(lambda state: started.set())
+
+def trace_on():
+    while True:
+        multiply()(x)
+
+threading.Thread(target=trace_on, daemon=True).start()
+started.wait()
+print("leaving")
+"""
+
+
+@pytest.mark.slow
+def test_measuring_works_wherever_a_graph_is_met_and_ends_with_the_program():
+    lines = run_python(WAITING + CONTEXTS).lines()
+    assert lines == [
+        "function True",
+        "nested True",
+        "session True",
+        "own graph True",
+        "another graph True",
+        "fit True",
+        "threads True",
+        "left []",
+        "fork 0",
+        "leaving",
+    ]
+
+
+TRAIN = """
+import sys
+import tensorflow as tf
+import tf_amp
+
+x = tf.random.stateless_normal([256, 256], [1, 2])
+w, b = tf.ones([256, 256]), tf.ones([256])
+
+@tf.function
+def step(x):
+    for _ in range(3):
+        x = tf.nn.gelu(x @ w + b)
+    return tf.reduce_sum(x)
+
+step(x)
+plan = tf_amp.explain(step, x)
+print(plan.to_json())
+sys.exit(3 if "fail" in sys.argv else 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("tuned")
+    (folder / "train.py").write_text(TRAIN)
+    return folder
+
+
+def tf_amp_of(folder, *arguments, tune=None):
+    env = {"TF_AMP_CACHE": str(folder / "cache")}
+    if tune is not None:
+        env["TF_AMP_TUNE"] = tune
+    return run_interpreter(("-m", "tf_amp", *arguments), cwd=folder, env=env)
+
+
+@pytest.mark.slow
+def test_what_was_tuned_once_is_known_from_then_on(folder):
+    first = tf_amp_of(folder, "tune", "train.py", "fail")
+    assert first.code == 3, first.err
+    if "avx512_bf16" in cpu_flags():
+        assert "prices measured; kept in" in first.err.replace("\n", " ")
+        assert "MatMul" in first.err or "Cast" in first.err
+    again = tf_amp_of(folder, "tune", "train.py")
+    assert again.code == 0, again.err
+    assert "nothing was left to measure" in again.err
+
+    plain = tf_amp_of(folder, "train.py", tune="off")
+    assert plain.lines() == again.lines()
+    sources = [row["source"] for row in json.loads(plain.out)["decisions"]]
+    if "avx512_bf16" in cpu_flags():
+        assert "measured" in sources
+
+
+def test_mistakes_about_tuning_are_said_in_one_line(folder):
+    for arguments, tune, part in (
+        (("tune", "--seconds", "-3", "train.py"), None, "received '-3'"),
+        (("tune", "--seconds", "0", "train.py"), None, "greater than 0"),
+        (("tune", "nowhere.py"), None, "nowhere.py"),
+        (("train.py",), "budget:-3", "TF_AMP_TUNE: received 'budget:-3'"),
+        (("train.py",), "always", "off, budget, full"),
+    ):
+        done = tf_amp_of(folder, *arguments, tune=tune)
+        assert done.code == 2, done.err
+        assert part in done.err
+        assert "Traceback" not in done.err

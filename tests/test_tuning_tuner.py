@@ -1,0 +1,212 @@
+"""What is measured first, what not again, and how several graphs take turns."""
+
+from __future__ import annotations
+
+import concurrent.futures as futures
+import dataclasses
+import threading
+
+import pytest
+import tensorflow as tf
+
+from grappler_pass.costs.price_list import Measured, Sample
+from grappler_pass.costs.probes import cast_probe
+from grappler_pass.draft import Stake
+from tests.probe_samples import matmul, probe, probe_of_op
+from tf_amp import process_costs
+from tf_amp.config import AmpConfig
+from tf_amp.tuning import apart, progress, tuner
+from tf_amp.tuning.budget import DEFAULT, Budget, Limits
+from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.tuner import OnlineTuner
+
+SMALL = [matmul(size, 16, 16) for size in (8, 16, 24, 32)]
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    """Everything that measuring reports."""
+    states = []
+    monkeypatch.setattr(progress, "_listeners", [states.append])
+    return states
+
+
+@pytest.fixture
+def state(monkeypatch):
+    fresh = tuner._State()
+    monkeypatch.setattr(tuner, "_state", fresh)
+    return fresh
+
+
+def tuner_of(costs, limits=DEFAULT, **given):
+    budget = Budget(limits, **given)
+    return OnlineTuner.for_graph(costs, budget.allowance("graph"))
+
+
+def costs_of(folder=None):
+    return KnownCosts.load("CPU", "this CPU", tf.__version__, folder)
+
+
+def stakes_of(probes):
+    return [Stake(each, 1.0 + number) for number, each in enumerate(probes)]
+
+
+def test_the_most_valuable_comes_first_and_each_once(heard, state):
+    costs = costs_of()
+    stakes = [*stakes_of(SMALL), Stake(SMALL[0], 0.5)]
+    assert tuner_of(costs).measure(stakes, "bfloat16")
+    ops = [row.probe for state in heard for row in state.rows]
+    assert ops == [each for each in SMALL[::-1] for _ in range(2)]
+    assert [state.done for state in heard] == [0, 1, 2, 3, 4, 4]
+    assert heard[-1].is_over
+    for each in SMALL:
+        for dtype in ("float32", "bfloat16"):
+            assert costs.prices.get(each.key, dtype).seconds > 0.0
+
+
+def test_what_is_known_is_not_measured_again(heard, state):
+    costs = costs_of()
+    sample = Sample(1.0, 1.0, 0.1, 10, 0.0)
+    costs.prices.add(Measured(SMALL[0], dtype, sample) for dtype in ("float32",))
+    casts = [cast_probe(64, "float32", "bfloat16")]
+    first = tuner_of(costs).measure(stakes_of(SMALL[:1] + casts), "bfloat16")
+    assert first and len(heard) == 4
+    heard.clear()
+    assert not tuner_of(costs).measure(stakes_of(SMALL[:1] + casts), "bfloat16")
+    assert heard == []
+    # Another type is not known yet.
+    assert tuner_of(costs).measure(stakes_of(SMALL[:1]), "float16")
+
+
+def test_what_cannot_be_measured_is_not_tried_again(heard, state):
+    costs = costs_of()
+    broken = [probe("MatMul", (8, 16), (9, 8)), probe("Nowhere", (2,))]
+    assert not tuner_of(costs).measure(stakes_of(broken), "bfloat16")
+    assert len(heard) == 4
+    assert not tuner_of(costs).measure(stakes_of(broken), "bfloat16")
+    assert len(heard) == 4
+    assert len(costs.prices) == 0
+
+
+def test_a_second_process_with_the_same_cache_measures_nothing(tmp_path, heard, state):
+    assert tuner_of(costs_of(tmp_path)).measure(stakes_of(SMALL), "bfloat16")
+    heard.clear()
+    # A new database and price list, as another process has.
+    again = costs_of(tmp_path)
+    assert len(again.prices) == 2 * len(SMALL)
+    assert not tuner_of(again).measure(stakes_of(SMALL), "bfloat16")
+    assert heard == []
+    other = dataclasses.replace(KnownCosts.load("CPU", "x", "1.0", tmp_path))
+    assert len(other.prices) == 0
+
+
+def test_no_more_is_measured_than_the_budget_allows(heard, state):
+    costs = costs_of()
+    now = [0.0]
+    spent = tuner_of(costs, clock=lambda: now[0])
+    with spent.allowance.spending():
+        now[0] += 2.9
+    # What is left is kept for trying the plan as a whole.
+    assert spent.allowance.remaining() == pytest.approx(0.1)
+    assert not spent.measure(stakes_of(SMALL), "bfloat16")
+    assert heard == []
+    assert tuner_of(costs).measure(stakes_of(SMALL[:1]), "bfloat16")
+
+
+def test_measuring_counts_against_the_budget(heard, state):
+    budget = Budget(DEFAULT)
+    one = OnlineTuner.for_graph(costs_of(), budget.allowance("graph"))
+    assert one.measure(stakes_of(SMALL), "bfloat16")
+    assert 0.0 < budget.spent < 3.0
+    assert budget.remaining("graph") == pytest.approx(3.0 - budget.spent)
+    assert budget.remaining("other") == 3.0
+
+
+def test_it_stops_when_the_program_wants_to_exit(heard, state, monkeypatch):
+    stopping = apart._Flag()
+    monkeypatch.setattr(apart, "_leaving", stopping)
+    monkeypatch.setattr(
+        progress, "_listeners", [heard.append, lambda _: stopping.set()]
+    )
+    assert not tuner_of(costs_of()).measure(stakes_of(SMALL), "bfloat16")
+    assert [state.done for state in heard] == [0, 4]
+
+
+def test_a_measurement_that_hangs_ends_tuning_and_not_the_job(state, monkeypatch):
+    def hang(work, patience):
+        raise apart.Stuck("a measurement has not ended")
+
+    monkeypatch.setattr(tuner, "run_apart", hang)
+    costs = costs_of()
+    assert not tuner_of(costs).measure(stakes_of(SMALL), "bfloat16")
+    monkeypatch.undo()
+    assert state.is_broken
+
+
+def test_threads_take_turns_and_each_gets_what_it_asked_for(heard, state):
+    costs = costs_of()
+    budget = Budget(Limits())
+    barrier = threading.Barrier(6)
+    at_work = []
+
+    def watch(progress_state):
+        at_work.append((threading.current_thread().name, progress_state.done))
+
+    progress.report_to(watch)
+
+    def work(number):
+        one = OnlineTuner.for_graph(costs, budget.allowance(number))
+        own = matmul(40 + number, 16, 16)
+        barrier.wait(10.0)
+        one.measure(stakes_of([*SMALL, own]), "bfloat16")
+        return costs.is_known(own.key, "bfloat16")
+
+    with futures.ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(work, range(6), timeout=60.0))
+    # One begins only when the one before is over.
+    begun = [number for number, (_, done) in enumerate(at_work) if done == 0]
+    assert len(begun) == 6
+    rows = [row for state in heard for row in state.rows]
+    assert len(rows) == len({(row.probe, row.dtype) for row in rows}) == 20
+
+
+def test_a_side_effect_that_is_at_stake_is_not_run(heard, state):
+    calls = []
+    counted = probe_of_op(
+        lambda: tf.numpy_function(calls.append, [tf.ones([2])], tf.float32, False)
+    )
+    assert not tuner_of(costs_of()).measure(stakes_of([counted]), "bfloat16")
+    assert calls == []
+
+
+def test_there_is_no_tuner_where_plans_must_not_change(tmp_path, monkeypatch):
+    budgeted = AmpConfig(cache_dir=tmp_path)
+    assert process_costs.tuner_for(budgeted, "CPU", "graph") is not None
+    off = dataclasses.replace(budgeted, tune="off")
+    elsewhere = dataclasses.replace(budgeted, device_profile="v100")
+    assert process_costs.tuner_for(off, "CPU", "graph") is None
+    assert process_costs.tuner_for(elsewhere, "CPU", "graph") is None
+    assert process_costs.prices_for(elsewhere, "CPU") is None
+    tf.config.experimental.enable_op_determinism()
+    try:
+        assert process_costs.tuner_for(budgeted, "CPU", "graph") is None
+    finally:
+        disable_determinism()
+    assert process_costs.tuner_for(budgeted, "CPU", "graph") is not None
+
+
+def disable_determinism():
+    from tensorflow.python.framework import config
+
+    config.disable_op_determinism()
+
+
+def test_prices_and_budget_are_shared_in_a_process(tmp_path):
+    config = AmpConfig(cache_dir=tmp_path)
+    one = process_costs.tuner_for(config, "CPU", "graph")
+    other = process_costs.tuner_for(
+        dataclasses.replace(config, dtype="float16"), "CPU", "other"
+    )
+    assert one.costs is other.costs
+    assert one.costs.prices is process_costs.prices_for(config, "CPU")
+    assert one.allowance.budget is other.allowance.budget
