@@ -6,10 +6,11 @@ installed once it is there, by `install_if_loaded`.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tf_amp._tensorflow_private import Hook, Method, install, warn_once
@@ -156,6 +157,34 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
     except AttributeError:
         warn_once("tf_convert", "bodies of vectorized loops are not converted")
         return function
+
+
+@contextlib.contextmanager
+def branching_on_references() -> Iterator[None]:
+    """Let branches of a `tf.Graph` update variables that are not resources.
+
+    Only branches of the first kind can, which TensorFlow makes where these variables
+    are the default; a program may have mixed the two.
+    """
+    import tensorflow as tf
+
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    references = not tf.compat.v1.resource_variables_enabled()
+    if graph is None or graph.building_function or not references:
+        yield
+        return
+    module = importlib.import_module("tensorflow.python.ops.control_flow_util")
+    before = getattr(module, "ENABLE_CONTROL_FLOW_V2", None)
+    if before is None:
+        warn_once(
+            "ENABLE_CONTROL_FLOW_V2",
+            "steps that update reference variables cannot be skipped",
+        )
+    try:
+        module.__dict__["ENABLE_CONTROL_FLOW_V2"] = False
+        yield
+    finally:
+        module.__dict__["ENABLE_CONTROL_FLOW_V2"] = before
 
 
 def wait_instead(operation: Any, old: Iterable[Any], new: Iterable[Any]) -> None:

@@ -20,14 +20,10 @@ import tensorflow as tf
 from tf_amp import _tensorflow_private_training as private
 from tf_amp import optimizers
 from tf_amp._tensorflow_private import install as install_hook
+from tf_amp.finiteness import each_is_finite, is_scalable
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.standing_aside import is_scaled_by_user, noting_scaled_losses
-from tf_amp.unscaling import (
-    ScaledCall,
-    each_is_finite,
-    is_scalable,
-    map_scalable,
-)
+from tf_amp.unscaling import ScaledCall, map_scalable
 
 Current = Callable[[], LossScale]
 

@@ -17,8 +17,8 @@ import tensorflow as tf
 from tf_amp import _tensorflow_private_training as private
 from tf_amp import votes
 from tf_amp._tensorflow_private import Hook
+from tf_amp.finiteness import is_scalable
 from tf_amp.loss_scaling.variables import states_here
-from tf_amp.unscaling import is_scalable
 
 Apply = Callable[..., Any]
 
@@ -174,14 +174,11 @@ def _as_one_step(found: Sequence[votes.Vote]) -> Sequence[votes.Vote]:
     if len(waiting) < 2:
         return found
     together = tf.reduce_all(tf.stack([vote.own for vote in waiting]))
-    adjusted = [op for vote in _one_per_state(waiting) for op in vote.settle(together)]
+    settlements = {id(v.settlement.state): v.settlement for v in waiting}
+    adjusted = [op for one in settlements.values() for op in one.settle(together)]
     for vote in waiting:
         private.wait_instead(vote.settled, vote.adjusting, adjusted)
     return found
-
-
-def _one_per_state(found: Sequence[votes.Vote]) -> list[votes.Vote]:
-    return list({id(vote.state): vote for vote in found}.values())
 
 
 def _finite_elsewhere(states: Sequence[Any], parts: Sequence[Any]) -> Any:
@@ -241,7 +238,8 @@ def _when(finite: Any, act: Callable[[], Any]) -> Any:
         with tf.control_dependencies([done] if _is_node(done) and graph_mode else []):
             return tf.constant(True)
 
-    taken = tf.cond(finite, acted, lambda: tf.constant(False))
+    with private.branching_on_references():
+        taken = tf.cond(finite, acted, lambda: tf.constant(False))
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         return None
     return tf.group(taken, name="apply_if_finite")

@@ -15,9 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.state_updates import BARRIER
-from tf_amp import _tensorflow_private_training as private
-from tf_amp.loss_scaling.protocol import LossScale, Seen
-from tf_amp.loss_scaling.variables import ScaleState, state_of
+from tf_amp.finiteness import agreed, are_finite, is_scalable, must_select
+from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.variables import state_of
+from tf_amp.settling import Settlement, symbolic
 from tf_amp.votes import Vote, cast_vote, votes_behind
 
 
@@ -27,7 +28,7 @@ class ScaledCall:
     def __init__(self, loss_scale: LossScale) -> None:
         """Read the state."""
         self._loss_scale = loss_scale
-        self._state: ScaleState = state_of(loss_scale)
+        self._state = state_of(loss_scale)
         self._reading = self._state.read()
 
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
@@ -65,73 +66,22 @@ class ScaledCall:
         """Adjust the loss scale; return the gradients, zeros unless all are finite."""
         finite = agreed(finite)
         earlier = [vote.finite for vote in votes_behind(unscaled)]
-        whole = tf.reduce_all(tf.stack([finite, *earlier])) if earlier else finite
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
-
-        def settle(step_is_finite: Any) -> list[Any]:
-            return self._settle(step_is_finite, counts, unscaled)
-
-        adjusting = _operations(settle(finite))
+        settlement = Settlement(self._state, self._reading, unscaled, counts)
+        adjusting = symbolic(settlement.settle(finite))
         with tf.control_dependencies(adjusting):
-            whole = tf.identity(whole)
+            whole = tf.identity(finite if counts is None else finite & counts)
         in_graph = not tf.executing_eagerly() and not _in_function()
-        settled = whole.op if in_graph and not earlier else None
-        vote = Vote(whole, finite, self._state, settle, settled, tuple(adjusting))
+        vote = Vote(
+            finite=whole,
+            own=finite,
+            settlement=settlement,
+            settled=whole.op if in_graph and counts is None else None,
+            adjusting=tuple(adjusting),
+        )
         results = _zeros_unless(whole, unscaled)
         cast_vote(results, vote)
         return results
-
-    def _settle(self, finite: Any, counts: Any, gradients: Sequence[Any]) -> list[Any]:
-        """Adjust the state; where an earlier overflow explains this one, do not.
-
-        Variables of several replicas cannot be assigned to within a branch.
-        """
-        if counts is None and not _selects():
-            adjusted = tf.cond(
-                finite,
-                lambda: self._write(True, gradients),
-                lambda: self._write(False, gradients),
-            )
-            return [adjusted]
-        good, bad = self._after(True, gradients), self._after(False, gradients)
-        values = {
-            name: tf.where(
-                finite,
-                good.get(name, self._reading[name]),
-                bad.get(name, self._reading[name]),
-            )
-            for name in {**good, **bad}
-        }
-        if counts is not None:
-            values = {
-                name: tf.where(counts, value, self._reading[name])
-                for name, value in values.items()
-            }
-        return self._state.write(values)
-
-    def _write(self, finite: bool, gradients: Sequence[Any]) -> Any:
-        written = self._state.write(self._after(finite, gradients))
-        with tf.control_dependencies(_operations(written)):
-            return tf.constant(finite)
-
-    def _after(self, finite: bool, gradients: Sequence[Any]) -> dict[str, Any]:
-        """Return what of the state changes after finite, or other, gradients."""
-        reading = self._reading
-        seen = Seen(finite, lambda: _largest(gradients))
-        if finite:
-            counters = {"good_steps": reading["good_steps"] + 1, "finite": 1}
-        else:
-            skipped = reading["skipped_steps"] + 1
-            counters = {"good_steps": 0, "skipped_steps": skipped, "finite": 0}
-        changed = {**counters, **self._loss_scale.adjust(reading, seen)}
-        return {name: tf.cast(v, reading[name].dtype) for name, v in changed.items()}
-
-
-def is_scalable(value: Any) -> bool:
-    """Tell whether something is a tensor that a loss scale can multiply."""
-    return isinstance(value, tf.Tensor) and (
-        value.dtype.is_floating or value.dtype.is_complex
-    )
 
 
 def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> Any:
@@ -146,52 +96,8 @@ def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> A
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
 
 
-def are_finite(gradients: Sequence[Any]) -> Any:
-    """Tell whether all gradients are finite, bool scalar.
-
-    Their sum is finite only if they are, and costs one pass. It overflows also where
-    many are near float32's limit: then each is looked at.
-    """
-    if private.in_xla_context():
-        return each_is_finite(gradients)
-    axes: dict[int | None, Any] = {}
-    total = tf.add_n([_real_sum(gradient, axes) for gradient in gradients])
-    return tf.cond(
-        tf.math.is_finite(total),
-        lambda: tf.constant(True),
-        lambda: each_is_finite(gradients),
-    )
-
-
-def each_is_finite(gradients: Sequence[Any]) -> Any:
-    """Tell whether all gradients are finite, looking at each value; bool scalar."""
-    return tf.reduce_all(
-        tf.stack([tf.reduce_all(_is_finite(gradient)) for gradient in gradients])
-    )
-
-
-def agreed(finite: Any) -> Any:
-    """Return whether something holds on all replicas."""
-    if not _several_replicas():
-        return finite
-    context = tf.distribute.get_replica_context()
-    against = tf.cast(tf.logical_not(finite), tf.float32)
-    return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, against), 0.0)
-
-
-def _several_replicas() -> bool:
-    if tf.distribute.in_cross_replica_context():
-        return False
-    return bool(tf.distribute.get_replica_context().num_replicas_in_sync > 1)
-
-
-def _selects() -> bool:
-    """Tell whether both branches are computed, and one is taken."""
-    return private.in_xla_context() or _several_replicas()
-
-
 def _zeros_unless(finite: Any, gradients: Sequence[Any]) -> list[Any]:
-    if _selects():
+    if must_select():
         return [tf.where(finite, g, tf.zeros_like(g)) for g in gradients]
     return list(
         tf.cond(
@@ -200,38 +106,6 @@ def _zeros_unless(finite: Any, gradients: Sequence[Any]) -> list[Any]:
             lambda: [tf.zeros_like(g) for g in gradients],
         )
     )
-
-
-def _is_finite(gradient: Any) -> Any:
-    if not gradient.dtype.is_complex:
-        return tf.math.is_finite(gradient)
-    real, imaginary = tf.math.real(gradient), tf.math.imag(gradient)
-    return tf.logical_and(tf.math.is_finite(real), tf.math.is_finite(imaginary))
-
-
-def _real_sum(gradient: Any, axes: dict[int | None, Any]) -> Any:
-    """Return the sum of a gradient in float32; gradients of one rank share the axes."""
-    rank = gradient.shape.rank
-    if rank is not None and rank not in axes:
-        axes[rank] = tf.range(rank)
-    total = tf.reduce_sum(gradient, axis=axes.get(rank))
-    if total.dtype.is_complex:
-        total = tf.math.real(total) + tf.math.imag(total)
-    return tf.cast(total, tf.float32)
-
-
-def _largest(gradients: Sequence[Any]) -> Any:
-    sizes = [tf.cast(tf.abs(gradient), tf.float32) for gradient in gradients]
-    largest = tf.reduce_max(tf.stack([_max_or_zero(size) for size in sizes]))
-    if not _several_replicas():
-        return largest
-    context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.MEAN, largest)
-
-
-def _max_or_zero(sizes: Any) -> Any:
-    # The maximum of nothing is -inf.
-    return tf.maximum(tf.reduce_max(sizes), 0.0)
 
 
 def _widened(gradient: Any) -> Any:
@@ -246,13 +120,6 @@ def _mark(tensor: Any) -> None:
 
     if not hasattr(tensor, "numpy"):
         tensor.op._set_attr(BARRIER, AttrValue(b=True))
-
-
-def _operations(values: Sequence[Any]) -> list[Any]:
-    """Return what to depend on; nothing under eager execution."""
-    if tf.executing_eagerly():
-        return []
-    return [value for value in values if value is not None]
 
 
 def _in_function() -> bool:

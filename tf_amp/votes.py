@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp.settling import Settlement
+
 _VOTES = "_tf_amp_votes"
 _FUNCTION_ATTRIBUTES = ("f", "then_branch", "body", "branches", "body_graph")
 
@@ -25,9 +27,8 @@ class Vote:
     Attributes:
       finite: whether its results are, bool scalar; those it was made from included.
       own: the same, regardless of what the results were made from.
-      state: of the loss scale in use.
-      settle: makes the operations that adjust the loss scale, from a tensor that says
-        whether all gradients of the step are finite.
+      settlement: adjusts the loss scale, from a tensor that says whether the gradients
+        are finite.
       settled: in a `tf.Graph`, the operation that waits for the loss scale to be
         adjusted; None elsewhere, and where the results are made from others'.
       adjusting: what `settled` waits for.
@@ -35,8 +36,7 @@ class Vote:
 
     finite: Any
     own: Any
-    state: Any
-    settle: Callable[[Any], list[Any]]
+    settlement: Settlement
     settled: Any = None
     adjusting: tuple[Any, ...] = ()
 

@@ -39,7 +39,7 @@ class DynamicLossScale(LossScale):
         off.
       at_minimum: what an overflow at the lowest scale leads to: "warn" now and then,
         "raise" InvalidArgumentError, or "float32": return the operation that
-        overflows to float32.
+        overflows to float32. Functions compiled by XLA can do neither of the first.
 
     Raises:
       ConfigError: an argument is out of range, or two contradict each other.
@@ -86,7 +86,7 @@ class DynamicLossScale(LossScale):
 
     def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
         """Count the step, and change the scale when its time has come."""
-        return self._grow(state) if seen.finite else self._back_off(state)
+        return self._grow(state) if seen.finite else self._back_off(state, seen)
 
     def _grow(self, state: State) -> Mapping[str, Any]:
         import tensorflow as tf
@@ -100,17 +100,17 @@ class DynamicLossScale(LossScale):
             "good_steps": tf.where(grows, none, good),
             "scale": tf.where(grows, grown, state["scale"]),
             "overflows": tf.where(grows, none, state["overflows"]),
-            "stuck_steps": none,
         }
 
-    def _back_off(self, state: State) -> Mapping[str, Any]:
+    def _back_off(self, state: State, seen: Seen) -> Mapping[str, Any]:
         import tensorflow as tf
 
         scale, overflows = state["scale"], state["overflows"] + 1
         backs_off = overflows >= self.hysteresis
         lower = tf.maximum(scale * self.backoff_factor, self.minimum)
         stuck = tf.logical_and(backs_off, scale <= self.minimum)
-        with tf.control_dependencies(self._complaints(state, stuck)):
+        here = tf.logical_and(stuck, seen.applies)
+        with tf.control_dependencies(self._complaints(state, here)):
             return {
                 "scale": tf.where(backs_off, lower, scale),
                 "overflows": tf.where(backs_off, tf.zeros_like(overflows), overflows),
