@@ -1,0 +1,178 @@
+"""Predicted against measured steps: ``python -m benchmarks.prediction``.
+
+A fresh process per model plans the step as tf-amp does in any program, with prices
+that it measures within its budget, and then runs it in float32 and mixed in turn.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import track
+
+from benchmarks.catalog import MODELS, MODES, entry, variant
+from benchmarks.context import context_of
+from benchmarks.driver import ROOT, worker_environment
+from benchmarks.report import markdown_table
+from benchmarks.results import keep_table, write_results
+
+# What counts as right: a time within a fifth, a gain within ten points.
+NEAR = 0.2
+NEAR_POINTS = 10.0
+
+_TITLES = (
+    "model",
+    "mode",
+    "float32 predicted ms",
+    "measured",
+    "ratio",
+    "mixed predicted ms",
+    "measured",
+    "ratio",
+    "gain predicted %",
+    "measured",
+    "off by points",
+)
+_EXPLANATION = (
+    "*ratio*: predicted over measured, **bold** where off by more than 20 %. *gain*: "
+    "share of the float32 step that mixed precision saves, **bold** where off by more "
+    "than 10 points. *none*: the plan is empty, so both columns are float32. "
+    "Predictions are sums over the nodes of a graph; how ops overlap and what the "
+    "executor costs beside them is left out of float32 and of what stays as it was."
+)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Seconds of a step in float32 and mixed, as predicted and as measured.
+
+    ``low_slots`` is how many slots the plan moves to 16 bits, ``applied`` whether the
+    program did run a changed graph.
+    """
+
+    model: str
+    mode: str
+    predicted: tuple[float, float]
+    measured: tuple[float, float]
+    low_slots: int
+    applied: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the section of RESULTS.md on predictions."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    names = [model.name for model in MODELS]
+    options = _parser(names).parse_args(given)
+    figures: list[Figures] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in track(options.models, "predicting"):
+            figures += _run(name, options, Path(folder))
+    table = markdown(figures)
+    print(table)
+    if options.models == names:
+        command = " ".join(("python -m benchmarks.prediction", *given))
+        keep_table("prediction", table, context_of(command, rounds=1))
+        write_results()
+    return 0
+
+
+def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.prediction", description=__doc__
+    )
+    add = parser.add_argument
+    add("--models", type=lambda text: text.split(","), default=list(names))
+    add("--seconds", type=float, default=4.0, help="timed part of a mode")
+    add("--tune", default="budget", help="as TF_AMP_TUNE")
+    return parser
+
+
+def _run(name: str, options: argparse.Namespace, folder: Path) -> list[Figures]:
+    """Run one worker, whose measured costs go to a folder of their own."""
+    environment = worker_environment(variant("ours"), folder)
+    environment["TF_AMP_TUNE"] = options.tune
+    # The worker itself switches the pass on and off.
+    environment.pop("TF_ENABLE_AUTO_MIXED_PRECISION", None)
+    command = [sys.executable, "-m", "benchmarks.prediction_worker", name]
+    done = subprocess.run(
+        [*command, "--modes", ",".join(MODES), "--seconds", str(options.seconds)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()[-len(MODES) :]
+    return [figures_from_json(line) for line in lines]
+
+
+def figures_from_json(line: str) -> Figures:
+    """Return what a worker printed for one mode."""
+    fields = json.loads(line)
+    for name in ("predicted", "measured"):
+        fields[name] = tuple(fields[name])
+    return Figures(**fields)
+
+
+def markdown(figures: Sequence[Figures]) -> str:
+    """Return the table, what its columns mean, and how many are right."""
+    table = markdown_table(_TITLES, [_cells(each) for each in figures])
+    modes = dict.fromkeys(each.mode for each in figures)
+    counts = [_count([f for f in figures if f.mode == mode], mode) for mode in modes]
+    return "\n\n".join([table, _EXPLANATION, "\n".join(counts)])
+
+
+def _cells(figures: Figures) -> tuple[str, ...]:
+    predicted, measured = map(gain_percent, (figures.predicted, figures.measured))
+    off = predicted - measured
+    pairs = zip(figures.predicted, figures.measured, strict=True)
+    return (
+        entry(figures.model).title,
+        figures.mode,
+        *(cell for pair in pairs for cell in _compared(*pair)),
+        f"{predicted:.0f}" if figures.low_slots else "none",
+        f"{measured:.0f}",
+        _marked(f"{off:+.0f}", abs(off) <= NEAR_POINTS),
+    )
+
+
+def _compared(predicted: float, measured: float) -> tuple[str, str, str]:
+    ratio = predicted / measured
+    text = _marked(f"{ratio:.2f}", is_near(predicted, measured))
+    return f"{1e3 * predicted:.3g}", f"{1e3 * measured:.3g}", text
+
+
+def _marked(text: str, right: bool) -> str:
+    return text if right else f"**{text}**"
+
+
+def is_near(predicted: float, measured: float) -> bool:
+    """Tell whether a prediction is within a fifth of what was measured."""
+    return abs(predicted / measured - 1.0) <= NEAR + 1e-9
+
+
+def gain_percent(seconds: tuple[float, float]) -> float:
+    """Return the share of the first time that the second saves, in percent."""
+    before, after = seconds
+    return 100.0 * (1.0 - after / before)
+
+
+def _count(figures: Sequence[Figures], mode: str) -> str:
+    times = sum(all(map(is_near, each.predicted, each.measured)) for each in figures)
+    gains = sum(
+        abs(gain_percent(each.predicted) - gain_percent(each.measured)) <= NEAR_POINTS
+        for each in figures
+    )
+    return (
+        f"- {mode}: both precisions within 20 % for {times} of {len(figures)} models, "
+        f"the gain within 10 points for {gains}."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""One process of the comparison: predict a model's steps, then run them in turn.
+
+Started by ``benchmarks.prediction``; prints one line of JSON per mode.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from statistics import median
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+import tf_amp
+from benchmarks.capture_graphs import CapturedGraph, capture
+from benchmarks.catalog import entry
+from benchmarks.prediction import Figures
+from benchmarks.steps import Step, build_model, step_of
+from grappler_pass.graph import Item
+from grappler_pass.pipeline import plan_graph
+from tf_amp import runtime, settings
+
+_WARM_STEPS = 3
+_FEWEST_PAIRS = 5
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare the modes of the model named on the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--modes", default="train,infer")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    options = parser.parse_args(arguments)
+    model = build_model(entry(options.model))
+    for mode in options.modes.split(","):
+        figures = compare(model, options.model, mode, seconds=options.seconds)
+        print(json.dumps(dataclasses.asdict(figures)))
+
+
+def compare(model: object, name: str, mode: str, *, seconds: float) -> Figures:
+    """Predict a step in both precisions, and time it in both."""
+    tf_amp.disable()
+    float32 = step_of(model, entry(name), mode)
+    graph = capture(float32)
+    tf_amp.enable()
+    predicted, low_slots = _predict(graph)
+    mixed = step_of(model, entry(name), mode)
+    plans = len(tf_amp.plans())
+    mixed()
+    return Figures(
+        model=name,
+        mode=mode,
+        predicted=predicted,
+        measured=_time(float32, mixed, seconds=seconds),
+        low_slots=low_slots,
+        applied=len(tf_amp.plans()) > plans,
+    )
+
+
+def _predict(graph: CapturedGraph) -> tuple[tuple[float, float], int]:
+    """Plan as the program will, tuning included."""
+    graph_def = GraphDef.FromString(graph.graph_def)
+    scope = settings.Scope("benchmark", runtime.current_config())
+    plan = plan_graph(
+        graph_def,
+        Item(fetch=graph.fetch, preserve=graph.preserve),
+        scope.settings_for(graph_def),
+        shapes=lambda: graph.shapes,
+        name="step",
+    )
+    low_slots = sum(decision.is_low for decision in plan.decisions)
+    return (plan.seconds_before, plan.seconds_after), low_slots
+
+
+def _time(float32: Step, mixed: Step, *, seconds: float) -> tuple[float, float]:
+    """Return median seconds of both steps, run in turn."""
+    for _ in range(_WARM_STEPS):
+        _elapsed(float32)
+        _elapsed(mixed)
+    begin = time.perf_counter()
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < _FEWEST_PAIRS or time.perf_counter() - begin < seconds:
+        pairs.append((_elapsed(float32), _elapsed(mixed)))
+    return median(each for each, _ in pairs), median(each for _, each in pairs)
+
+
+def _elapsed(step: Step) -> float:
+    start = time.perf_counter()
+    step()
+    tf.test.experimental.sync_devices()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
