@@ -20,8 +20,9 @@ from grappler_pass.costs.records import CostRow, Verdict, VerdictRow, flaw_of
 from grappler_pass.costs.sqlite_file import NothingKept, SqliteFile
 from grappler_pass.costs.tables import COSTS, VERDICTS, Row
 
-# A job waits for other processes this long, and not again once it was in vain.
+# A job waits for other processes this long, and less once it was in vain.
 JOB_PATIENCE_SECONDS = 0.4
+_SPENT_PATIENCE_SECONDS = 0.05
 _LARGEST_BYTES = 256 << 20
 
 _T = TypeVar("_T")
@@ -147,7 +148,7 @@ class CostDatabase:
         except NothingKept:
             return None
         except (OSError, sqlite3.Error) as error:
-            self._patience = 0.0
+            self._patience = min(self._patience, _SPENT_PATIENCE_SECONDS)
             self._warn_once(
                 f"measured costs cannot be kept in {self.path} and are remembered by "
                 f"this program alone: {error}"

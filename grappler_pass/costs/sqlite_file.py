@@ -9,7 +9,7 @@ another version of this package, is never written to.
 from __future__ import annotations
 
 import contextlib
-import enum
+import itertools
 import shutil
 import sqlite3
 import tempfile
@@ -19,13 +19,17 @@ from pathlib import Path
 from absl import logging
 
 from grappler_pass.costs import file_gate, tables
+from grappler_pass.costs.file_states import (
+    SIDECARS,
+    State,
+    identity_of,
+    is_cut_off,
+    journals,
+    state_of,
+)
 from grappler_pass.costs.file_systems import journal_mode
 
-_MAGIC = b"SQLite format 3\0"
-_HEADER_BYTES = 100
 _PAGE_BYTES = 4096
-# Files that belong to the database while it is in use, or after a crash.
-_SIDECARS = ("-wal", "-journal", "-shm")
 
 
 class CostsUnusable(OSError):
@@ -36,17 +40,9 @@ class NothingKept(FileNotFoundError):
     """There is nothing to read yet."""
 
 
-class _State(enum.Enum):
-    EMPTY = enum.auto()
-    OURS = enum.auto()
-    BROKEN = enum.auto()
-    FOREIGN = enum.auto()
-    OTHER_VERSION = enum.auto()
-
-
 _HANDS_OFF = {
-    _State.FOREIGN: "{} is another program's database; it is left alone",
-    _State.OTHER_VERSION: "{} is of another version of tf-amp; it is left alone",
+    State.FOREIGN: "{} is another program's database; it is left alone",
+    State.OTHER_VERSION: "{} is of another version of tf-amp; it is left alone",
 }
 
 
@@ -94,50 +90,30 @@ class SqliteFile:
             state = self._examine(patience)
         if state in _HANDS_OFF:
             raise CostsUnusable(_HANDS_OFF[state].format(self._path))
-        if state is _State.OURS:
+        if state is State.OURS:
             return
-        if state is _State.EMPTY and not create:
+        if state is State.EMPTY and not create:
             raise NothingKept(f"{self._path} does not exist or is empty")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with file_gate.alone(self._path, patience):
             # Another process may have done it while this one waited.
             state = self._examine(patience)
-            if state is _State.EMPTY:
+            if state is State.EMPTY:
                 _create(self._path, patience)
-            elif state is _State.BROKEN:
+            elif state is State.BROKEN:
                 _rebuild(self._path, patience)
 
-    def _examine(self, patience: float) -> _State:
-        state = _state_by_header(self._path)
-        if state is not _State.OURS or _identity(self._path) == self._checked:
+    def _examine(self, patience: float) -> State:
+        state = state_of(self._path)
+        if state is not State.OURS or identity_of(self._path) == self._checked:
             return state
+        if is_cut_off(self._path):
+            return State.BROKEN
         with _look(self._path, patience) as reader:
             if not _is_sound(reader):
-                return _State.BROKEN
-        self._checked = _identity(self._path)
+                return State.BROKEN
+        self._checked = identity_of(self._path)
         return state
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return (status.st_dev, status.st_ino)
-
-
-def _state_by_header(path: Path) -> _State:
-    """Tell without SQLite, which may leave a journal beside what it opens."""
-    try:
-        with path.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
-    except FileNotFoundError:
-        return _State.EMPTY
-    if not header:
-        return _State.EMPTY
-    if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-        return _State.BROKEN
-    if int.from_bytes(header[68:72], "big") != tables.APPLICATION_ID:
-        return _State.FOREIGN
-    version = int.from_bytes(header[60:64], "big")
-    return _State.OURS if version == tables.VERSION else _State.OTHER_VERSION
 
 
 def _is_sound(reader: sqlite3.Connection) -> bool:
@@ -163,13 +139,20 @@ def _transaction(
 ) -> Iterator[sqlite3.Connection]:
     """Yield a connection that commits on leaving; closing it undoes what is open."""
     with contextlib.closing(_open(path, flags, patience)) as writer:
-        if journal_mode(path) != "wal":
-            # A database that came from a local disk must not share memory here.
-            writer.execute("PRAGMA locking_mode = EXCLUSIVE")
-            writer.execute("PRAGMA journal_mode = DELETE")
+        if flags == "mode=rw":
+            _choose_journal(writer, journal_mode(path))
         writer.execute("BEGIN IMMEDIATE")
         yield writer
         writer.execute("COMMIT")
+
+
+def _choose_journal(writer: sqlite3.Connection, mode: str) -> None:
+    if mode != "wal":
+        # A database that came from a local disk must not share memory here.
+        writer.execute("PRAGMA locking_mode = EXCLUSIVE")
+    # While others use it, it stays as it is.
+    with contextlib.suppress(sqlite3.OperationalError):
+        writer.execute(f"PRAGMA journal_mode = {mode}")
 
 
 @contextlib.contextmanager
@@ -194,8 +177,7 @@ def _look(path: Path, patience: float) -> Iterator[sqlite3.Connection]:
 @contextlib.contextmanager
 def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     """Yield a connection to the file as it is, or to a copy where a journal waits."""
-    candidates = [Path(f"{path}{suffix}") for suffix in ("-wal", "-journal")]
-    waiting = [each for each in candidates if each.exists() and each.stat().st_size]
+    waiting = journals(path)
     if not waiting:
         with contextlib.closing(_open(path, "mode=ro&immutable=1", 0.0)) as reader:
             yield reader
@@ -209,28 +191,32 @@ def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _create(path: Path, patience: float, rows: Sequence[tables.Row] = ()) -> int:
-    # The header says whose it is before any other file lies beside it.
+    """Make a database, unless it is there; return how many rows were put in."""
+    # With the journal that a new file has: its header must say whose it is at once.
     with _transaction(path, "mode=rwc", patience) as writer:
-        tables.make(writer)
+        if not writer.execute("SELECT name FROM sqlite_master").fetchall():
+            tables.make(writer)
         known = tables.put(writer, rows)
-    with contextlib.closing(_open(path, "mode=rw", patience)) as writer:
-        writer.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
     return len(rows) - known
 
 
 def _rebuild(path: Path, patience: float) -> None:
-    """Put a new database with what can be read in the place of a damaged one."""
+    """Put a new database with what can be read in the place of a damaged one.
+
+    Whenever it is interrupted, the next attempt finds what it needs.
+    """
     with _snapshot(path) as reader:
         readable = tables.readable_rows(reader)
     new, aside = Path(f"{path}.new"), _free_name(path)
-    for suffix in (*_SIDECARS, ""):
-        Path(f"{new}{suffix}").unlink(missing_ok=True)
+    if not _is_ready(new):
+        _remove(new)
     saved = _create(new, patience, readable)
+    _link(path, aside)
     # A journal left behind would be applied to the new database, so it goes first.
-    for suffix in (*_SIDECARS, ""):
+    for suffix in SIDECARS:
         with contextlib.suppress(FileNotFoundError):
             Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
-    new.rename(path)
+    new.replace(path)
     logging.warning(
         "the cost database %s was damaged: what was there is now %s; of its rows %d "
         "could be saved",
@@ -240,6 +226,27 @@ def _rebuild(path: Path, patience: float) -> None:
     )
 
 
+def _is_ready(new: Path) -> bool:
+    """Tell whether an earlier attempt was interrupted after it had saved the rows."""
+    if state_of(new) is not State.OURS:
+        return False
+    with _look(new, 0.0) as reader:
+        return _is_sound(reader)
+
+
+def _remove(path: Path) -> None:
+    for suffix in (*SIDECARS, ""):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def _link(path: Path, aside: Path) -> None:
+    try:
+        aside.hardlink_to(path)
+    except OSError:
+        # Not every file system has links.
+        shutil.copyfile(path, aside)
+
+
 def _free_name(path: Path) -> Path:
-    names = (Path(f"{path}.broken{number or ''}") for number in range(1000))
+    names = (Path(f"{path}.broken{number or ''}") for number in itertools.count())
     return next(name for name in names if not name.exists())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +17,9 @@ from grappler_pass.costs.records import (
 
 APPLICATION_ID = int.from_bytes(b"tfAM", "big")
 VERSION = 1
+
+# Rows skipped in search of a readable one; a page holds far fewer.
+_MOST_FAILURES = 2000
 
 Row = CostRow | VerdictRow
 _R = TypeVar("_R", CostRow, VerdictRow)
@@ -40,7 +43,7 @@ class Table(Generic[_R]):
     def definition(self) -> str:
         """The statement that makes it."""
         body = f"{_listed(self.columns)}, PRIMARY KEY ({_listed(self.key)})"
-        return f"CREATE TABLE {self.name} ({body}) WITHOUT ROWID"
+        return f"CREATE TABLE {self.name} ({body})"
 
     @property
     def upsert(self) -> str:
@@ -50,23 +53,51 @@ class Table(Generic[_R]):
         return f"INSERT OR REPLACE INTO {into} VALUES ({marks})"
 
     def select(
-        self,
-        reader: sqlite3.Connection,
-        where: Mapping[str, str] | None = None,
-        order: str = "ASC",
+        self, reader: sqlite3.Connection, where: Mapping[str, str] | None = None
     ) -> Iterator[_R]:
         """Yield the acceptable rows that have these values, by key."""
-        keys = ", ".join(f'"{name}" {order}' for name in self.key)
         found = reader.execute(
             f"SELECT {_listed(self.columns)} FROM {self.name}"
-            f"{condition(where)} ORDER BY {keys}",
+            f"{condition(where)} ORDER BY {_listed(self.key)}",
             tuple((where or {}).values()),
         )
         for values in found:
-            with contextlib.suppress(ValueError):
-                yield self.row_type.from_columns(
-                    dict(zip(self.columns, values, strict=True))
-                )
+            if (row := self._row(values)) is not None:
+                yield row
+
+    def readable(self, reader: sqlite3.Connection) -> Iterator[_R]:
+        """Yield the acceptable rows of a damaged table."""
+        start, failures = 1, 0
+        while failures < _MOST_FAILURES:
+            try:
+                for number, row in self._rows_from(reader, start):
+                    if number < start:
+                        raise sqlite3.DatabaseError("numbers are out of order")
+                    start = number + 1
+                    if row is not None:
+                        yield row
+                return
+            except (sqlite3.Error, OverflowError):
+                # Behind the rows of a damaged page there may be a sound one.
+                start, failures = start + 1, failures + 1
+
+    def _rows_from(
+        self, reader: sqlite3.Connection, start: int
+    ) -> Iterator[tuple[int, _R | None]]:
+        found = reader.execute(
+            f"SELECT rowid, {_listed(self.columns)} FROM {self.name} NOT INDEXED "
+            "WHERE rowid >= ? ORDER BY rowid",
+            (start,),
+        )
+        return ((number, self._row(values)) for number, *values in found)
+
+    def _row(self, values: Sequence[object]) -> _R | None:
+        try:
+            return self.row_type.from_columns(
+                dict(zip(self.columns, values, strict=True))
+            )
+        except ValueError:
+            return None
 
 
 COSTS = Table("costs", COST_COLUMNS, 4, CostRow)
@@ -126,17 +157,11 @@ def remove(
 
 
 def readable_rows(reader: sqlite3.Connection) -> list[Row]:
-    """Return the rows that a damaged database still gives away, some twice."""
+    """Return the rows that a damaged database still gives away."""
     with contextlib.suppress(sqlite3.Error):
         # Lets SQLite read a file that is shorter than its header says.
         reader.execute("PRAGMA writable_schema = ON")
-    found: list[Row] = []
-    for table in TABLES:
-        # From both ends, since a damaged page stops a walk.
-        for order in ("ASC", "DESC"):
-            with contextlib.suppress(sqlite3.Error):
-                found.extend(table.select(reader, order=order))
-    return found
+    return [row for table in TABLES for row in table.readable(reader)]
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -1,0 +1,59 @@
+"""Made-up rows of the cost database, and processes that use one."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+from grappler_pass.costs.price_list import Measured, Sample
+from grappler_pass.costs.probes import cast_probe
+from tests.processes import ROOT
+
+DEVICE, VERSION = "a CPU, avx2, 2 threads, oneDNN on", "2.21.0"
+WHEN = 1.75e9
+
+
+def sample(seconds=1e-3, *, spread=0.1, count=10, when=WHEN):
+    return Sample(seconds, seconds * 1.5, spread, count, when)
+
+
+def measured(elements, figures=None):
+    probe = cast_probe(elements, "float32", "bfloat16")
+    return Measured(probe, "bfloat16", figures or sample((elements + 1) * 1e-9))
+
+
+def keep(database, *sizes):
+    database.keep(DEVICE, VERSION, [measured(elements) for elements in sizes])
+
+
+def sizes_in(database, device=DEVICE, version=VERSION):
+    rows = database.load(device, version)
+    return {row.probe.inputs[0].elements for row in rows}
+
+
+def start(program: str, path: pathlib.Path, *arguments: object) -> subprocess.Popen:
+    """Start a program that has `database`, at `path`, and `keep` at hand."""
+    prelude = """
+        import os, pathlib, resource, signal, sys, time
+        from grappler_pass.costs.database import CostDatabase
+        from tests.costs_examples import *
+        database = CostDatabase(pathlib.Path(sys.argv[1]))
+    """
+    code = textwrap.dedent(prelude) + textwrap.dedent(program)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(path), *map(str, arguments)],
+        env={"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(program: str, path: pathlib.Path, *arguments: object) -> str:
+    """Run such a program to its end; return what it printed."""
+    child = start(program, path, *arguments)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    return out

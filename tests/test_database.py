@@ -1,0 +1,172 @@
+"""The cost database: what is kept, for whom, and which of two figures."""
+
+import dataclasses
+import math
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grappler_pass.costs import file_systems
+from grappler_pass.costs.database import CostDatabase, costs_path
+from grappler_pass.costs.records import Verdict, better_supported, newer
+from tests.costs_examples import DEVICE, VERSION, keep, measured, sample, sizes_in
+
+positive = st.floats(1e-9, 1e3, allow_nan=False)
+samples = st.builds(
+    sample,
+    positive,
+    spread=st.floats(0, 2),
+    count=st.integers(1, 1000),
+    when=st.floats(0, 2e9),
+)
+verdicts = st.builds(Verdict, st.booleans(), positive, st.floats(0, 2e9))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return costs_path(tmp_path / "a cache")
+
+
+def figure(database, elements):
+    return database.load(DEVICE, VERSION).get(measured(elements).probe.key, "bfloat16")
+
+
+def test_nothing_is_made_before_something_is_kept(path):
+    database = CostDatabase(path)
+    assert len(database.load(DEVICE, VERSION)) == 0
+    assert database.verdict(DEVICE, VERSION, "fingerprint") is None
+    assert database.rows() == []
+    assert not path.parent.exists()
+
+
+def test_what_is_kept_is_there_for_the_next_process(path):
+    rows = [measured(1), measured(2), dataclasses.replace(measured(2), dtype="float16")]
+    CostDatabase(path).keep(DEVICE, VERSION, rows)
+    assert set(CostDatabase(path).load(DEVICE, VERSION)) == set(rows)
+
+
+def test_figures_of_another_device_or_tensorflow_are_not_used(path):
+    database = CostDatabase(path)
+    verdict = Verdict(True, 1.5, 1e9)
+    keep(database, 1)
+    database.keep_verdict(DEVICE, VERSION, "fingerprint", verdict)
+    assert database.verdict(DEVICE, VERSION, "fingerprint") == verdict
+    for device, version in ((DEVICE, "2.20.0"), (DEVICE.upper(), VERSION)):
+        assert not sizes_in(database, device, version)
+        assert database.verdict(device, version, "fingerprint") is None
+    assert database.verdict(DEVICE, VERSION, "another") is None
+
+
+def test_of_two_figures_the_better_supported_stays(path):
+    database = CostDatabase(path)
+    good, poor = sample(1e-3, spread=0.1, count=100), sample(2e-3, count=2)
+    fresher = dataclasses.replace(good, seconds=3e-3, when=good.when + 1)
+    for offered, stays in ((poor, poor), (good, good), (poor, good)):
+        database.keep(DEVICE, VERSION, [measured(1, offered)])
+        assert figure(database, 1) == stays
+    database.keep(DEVICE, VERSION, [measured(1, fresher)])
+    assert figure(database, 1) == fresher
+    database.keep(DEVICE, VERSION, [measured(1, good)])
+    assert figure(database, 1) == fresher
+
+
+def test_of_two_verdicts_the_newer_stays(path):
+    database = CostDatabase(path)
+    for when, faster in ((5.0, True), (9.0, False), (7.0, True)):
+        database.keep_verdict(DEVICE, VERSION, "it", Verdict(faster, 1.1, when))
+    assert database.verdict(DEVICE, VERSION, "it") == Verdict(False, 1.1, 9.0)
+
+
+@given(samples, samples, samples)
+def test_the_choice_of_a_figure_depends_on_no_order(a, b, c):
+    assert better_supported(a, a) == a
+    assert better_supported(a, b) == better_supported(b, a)
+    assert better_supported(better_supported(a, b), c) == better_supported(
+        a, better_supported(b, c)
+    )
+
+
+@given(samples, st.integers(2, 100))
+def test_more_executions_and_a_smaller_spread_win(a, times):
+    more = dataclasses.replace(a, count=a.count * times, when=0.0)
+    assert better_supported(a, more) == more
+    steadier = dataclasses.replace(a, spread=a.spread / 2, when=0.0)
+    if steadier.spread > 0.02:
+        assert better_supported(a, steadier) == steadier
+
+
+@given(verdicts, verdicts)
+def test_the_choice_of_a_verdict_depends_on_no_order(a, b):
+    assert newer(a, a) == a
+    assert newer(a, b) == newer(b, a)
+
+
+def test_a_figure_that_makes_no_sense_is_not_kept(path, caplog):
+    database = CostDatabase(path)
+    for wrong in (
+        {"seconds": math.nan},
+        {"seconds": 0.0},
+        {"cold_seconds": math.inf},
+        {"spread": -0.1},
+        {"count": 0},
+    ):
+        row = measured(1, dataclasses.replace(sample(), **wrong))
+        database.keep(DEVICE, VERSION, [row, measured(2)])
+    assert sizes_in(database) == {2}
+    assert len(caplog.records) == 1
+    assert "not a cost to be kept: seconds" in caplog.text
+
+
+def test_clearing_removes_what_is_named_and_counts_it(path):
+    database = CostDatabase(path)
+    keep(database, 1, 2, 3)
+    database.keep("another", VERSION, [measured(1)])
+    database.keep_verdict(DEVICE, VERSION, "it", Verdict(True, 1.1, 1.0))
+    assert database.clear({"device": "another"}) == 1
+    assert sizes_in(database) == {1, 2, 3}
+    assert database.clear() == 4
+    assert database.rows() == []
+
+
+def test_a_disk_of_this_machine_gets_the_faster_journal(path, tmp_path):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "/dev/sda / ext4 rw 0 0\n"
+        "server:/home /home nfs4 rw 0 0\n"
+        f"tmpfs {tmp_path}/with\\040space tmpfs rw 0 0\n"
+        f"what {tmp_path}/strange fuse.sshfs rw 0 0\n"
+    )
+    for folder, mode in (
+        ("/var", "wal"),
+        ("/home/me/.cache", "delete"),
+        ("/homely", "wal"),
+        (f"{tmp_path}/with space/deep", "wal"),
+        (f"{tmp_path}/strange", "delete"),
+    ):
+        assert file_systems.journal_mode(costs_path(type(path)(folder)), mounts) == mode
+    assert file_systems.journal_mode(path, tmp_path / "missing") == "delete"
+
+
+def test_the_journal_follows_the_file_system(path, monkeypatch):
+    keep(CostDatabase(path), 1)
+    local = file_systems.journal_mode(path)
+    assert journal_of(path) == local
+    # The home has moved to a network.
+    monkeypatch.setattr(
+        "grappler_pass.costs.sqlite_file.journal_mode", lambda path: "delete"
+    )
+    database = CostDatabase(path)
+    assert sizes_in(database) == {1}
+    keep(database, 2)
+    assert journal_of(path) == "delete"
+    assert sizes_in(database) == {1, 2}
+
+
+def journal_of(path):
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute("PRAGMA journal_mode").fetchone()[0]
+    finally:
+        connection.close()
