@@ -1,0 +1,368 @@
+"""What could flip a plan is at stake, is measured, and then decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.assignment import FLOAT32_SIDE, CastTerm, Problem, minimum_cut
+from grappler_pass.confidence import gain_error
+from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.costs.price_list import Measured, PriceList, Sample
+from grappler_pass.costs.probes import MEASURED_DTYPE
+from grappler_pass.cut_problem import Variables, problem_from_prices
+from grappler_pass.draft import Draft, Stake, Trial
+from grappler_pass.graph import GraphView, Item
+from grappler_pass.pipeline import optimize
+from grappler_pass.plan import Cause, Plan
+from grappler_pass.pricing import Prices
+from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.uncertainty import Bounds, bounds_of, stakes
+from tests.rewriters import settings_of
+from tests.text_graph import graph_from_text
+
+PROFILE = DeviceProfile.load("cpu-avx512-bf16")
+LOW = "bfloat16"
+
+TWO_PRODUCTS = """
+x = Placeholder shape=[{edge},{edge}]
+v = Placeholder shape=[{edge},{edge}]
+w = Placeholder shape=[{edge},{edge}]
+product1 = MatMul(x, v)
+product2 = MatMul(x, w)
+y = AddV2(product1, product2)
+"""
+
+
+@dataclasses.dataclass
+class Clock:
+    """A tuner that finds fixed seconds for every op, by dtype."""
+
+    prices: PriceList
+    seconds: dict[str, float]
+    spread: float = 0.02
+    asked: list[tuple[Stake, ...]] = dataclasses.field(default_factory=list)
+
+    def measure(self, found: Sequence[Stake], low_dtype: str) -> bool:
+        self.asked.append(tuple(found))
+        self.prices.add(
+            Measured(stake.probe, dtype, self._sample(self.seconds[dtype]))
+            for stake in found
+            if stake.probe.op != "Cast"
+            for dtype in ("float32", low_dtype)
+        )
+        return True
+
+    def is_faster(self, trial: Trial) -> bool | None:
+        return None
+
+    def _sample(self, seconds: float) -> Sample:
+        return Sample(seconds, seconds, self.spread, 10, 1.0)
+
+
+def clock(float32: float, low: float, spread: float = 0.02) -> Clock:
+    return Clock(PriceList(), {"float32": float32, LOW: low}, spread)
+
+
+def planned(
+    graph: GraphDef, prices: PriceList, **given: object
+) -> tuple[Plan, list[Draft]]:
+    """Plan with prices of a profile and a list; also return the drafts on the way."""
+    drafts: list[Draft] = []
+    models = {"CPU": CostModel(PROFILE, prices)}
+    chosen = settings_of(LOW, "O1", models=models, **given)
+    rewrite = optimize(
+        graph,
+        Item(fetch=("y",)),
+        chosen,
+        shapes=lambda: shapes_from_graph_def(graph),
+        observer=lambda stage, draft, seconds: drafts.append(draft),
+    )
+    assert rewrite.plan is not None
+    return rewrite.plan, drafts
+
+
+def all_measured(graph: GraphDef, tuner: Clock) -> PriceList:
+    """Have every op of a graph measured that can be."""
+    _, drafts = planned(graph, PriceList())
+    probes = {probe for probe in drafts[-1].prices.probes if probe is not None}
+    tuner.measure([Stake(probe, 1.0) for probe in probes], LOW)
+    return tuner.prices
+
+
+def two_products(edge: int) -> GraphDef:
+    return graph_from_text(TWO_PRODUCTS.format(edge=edge))
+
+
+def dtypes_of(plan: Plan, op: str) -> set[str]:
+    return {decision.dtype for decision in plan.filter(op=op).decisions}
+
+
+def test_a_measured_price_flips_the_cut() -> None:
+    graph = two_products(1024)
+    profile_says, _ = planned(graph, PriceList())
+    assert dtypes_of(profile_says, "MatMul") == {LOW}
+    plan, _ = planned(graph, all_measured(graph, clock(1e-3, 5e-3)))
+    assert dtypes_of(plan, "MatMul") == {"float32"}
+    assert {row.source for row in plan.filter(op="MatMul").decisions} == {"measured"}
+
+
+def test_a_tuner_is_asked_about_what_is_open_and_its_answer_decides() -> None:
+    graph = two_products(96)
+    for low_seconds, expected in ((1e-4, LOW), (2e-3, "float32")):
+        tuner = clock(1e-3, low_seconds)
+        plan, _ = planned(graph, tuner.prices, tuner=tuner)
+        assert tuner.asked
+        assert dtypes_of(plan, "MatMul") == {expected}
+
+
+def test_a_tuner_is_asked_three_times_at_most() -> None:
+    tuner = clock(1e-3, 1e-3, spread=0.5)
+    planned(two_products(96), tuner.prices, tuner=tuner)
+    assert len(tuner.asked) == 3
+
+
+def test_a_tuner_is_not_asked_twice_when_it_learned_nothing() -> None:
+    @dataclasses.dataclass
+    class Exhausted(Clock):
+        def measure(self, found: Sequence[Stake], low_dtype: str) -> bool:
+            self.asked.append(tuple(found))
+            return False
+
+    tuner = Exhausted(PriceList(), {})
+    planned(two_products(96), tuner.prices, tuner=tuner)
+    assert len(tuner.asked) == 1
+
+
+def test_a_forced_level_asks_no_tuner() -> None:
+    tuner = clock(1.0, 1.0)
+    graph = two_products(96)
+    models = {"CPU": CostModel(PROFILE, tuner.prices)}
+    optimize(
+        graph,
+        Item(fetch=("y",)),
+        settings_of(LOW, "O2", models=models, tuner=tuner),
+        shapes=lambda: shapes_from_graph_def(graph),
+    )
+    assert not tuner.asked
+
+
+def test_one_stake_stands_for_all_nodes_with_its_probe() -> None:
+    _, drafts = planned(two_products(96), PriceList())
+    draft = drafts[-1]
+    found = stakes(draft)
+    products = [stake for stake in found if stake.probe.op == "MatMul"]
+    assert len(products) == 1
+    error, low_error = draft.prices.errors[draft.view.index["product1"]]
+    node = draft.view.index["product1"]
+    alone = error * draft.prices.float32[node]
+    alone += low_error * (draft.prices.low[node] or 0.0)
+    assert products[0].seconds == pytest.approx(2 * alone)
+    assert [s.seconds for s in found] == sorted(s.seconds for s in found)[::-1]
+
+
+def test_casts_between_open_nodes_are_at_stake_too() -> None:
+    _, drafts = planned(two_products(96), PriceList())
+    casts = [s.probe for s in stakes(drafts[-1]) if s.probe.op == "Cast"]
+    assert casts
+    assert all(probe.inputs[0].shape == (96 * 96,) for probe in casts)
+
+
+def test_nothing_is_at_stake_when_all_prices_are_certain() -> None:
+    graph = two_products(96)
+    drafts: list[Draft] = []
+    optimize(
+        graph,
+        Item(fetch=("y",)),
+        settings_of(LOW, "O1"),  # prices without an error
+        shapes=lambda: shapes_from_graph_def(graph),
+        observer=lambda stage, draft, seconds: drafts.append(draft),
+    )
+    assert stakes(drafts[-1]) == ()
+
+
+def test_nothing_is_at_stake_twice_once_it_was_measured() -> None:
+    tuner = clock(1e-3, 0.98e-3)
+    _, drafts = planned(two_products(96), tuner.prices, tuner=tuner)
+    assert not [s for s in stakes(drafts[-1]) if s.probe.op != "Cast"]
+
+
+def test_probes_leave_the_measured_dtype_open() -> None:
+    _, drafts = planned(two_products(96), PriceList())
+    (probe,) = {
+        probe
+        for probe in drafts[-1].prices.probes
+        if probe is not None and probe.op == "MatMul"
+    }
+    assert {spec.dtype for spec in probe.inputs} == {MEASURED_DTYPE}
+
+
+@pytest.mark.parametrize(("spread", "applied"), [(0.01, True), (0.6, False)])
+def test_a_gain_within_its_error_is_not_applied(spread: float, applied: bool) -> None:
+    graph = two_products(256)
+    prices = all_measured(graph, clock(10e-3, 8e-3, spread))
+    plan, _ = planned(graph, prices)
+    assert plan.is_empty is not applied
+    if applied:
+        assert 0.0 < plan.gain_error < plan.seconds_before - plan.seconds_after
+        assert "±" in plan.summary()
+    else:
+        assert Cause.MARGIN in {d.reason.cause for d in plan.decisions}
+
+
+def test_an_exact_tie_goes_to_the_smaller_unless_told_otherwise() -> None:
+    def choice(tie: float) -> bool:
+        graph = two_products(64)
+        _, drafts = planned(graph, all_measured(graph, clock(1e-3, 1e-3)), tie=tie)
+        prices = drafts[-1].prices
+        free = dataclasses.replace(
+            prices,
+            up=dict.fromkeys(prices.up, 0.0),
+            down=dict.fromkeys(prices.down, 0.0),
+        )
+        return any(low_at(dataclasses.replace(drafts[-1], prices=free), tie))
+
+    assert choice(0.01)
+    assert not choice(0.0)
+
+
+def low_at(draft: Draft, tie: float) -> tuple[bool, ...]:
+    variables = Variables.from_constraints(draft.constraints)
+    problem = problem_from_prices(
+        draft.view, draft.slots, variables, draft.prices, draft.reads, tie
+    )
+    return minimum_cut(problem)
+
+
+def test_a_cast_that_must_stay_is_charged_in_front() -> None:
+    graph = graph_from_text(
+        """
+        x = Placeholder shape=[64,64]
+        w = Placeholder shape=[64,64]
+        product = MatMul(x, w)
+        kept = Cast(product) SrcT=float32 DstT=int32
+        y = Identity(kept) T=int32
+        """
+    )
+
+    def up_terms(preserve: tuple[str, ...]) -> list[CastTerm]:
+        drafts: list[Draft] = []
+        optimize(
+            graph,
+            Item(fetch=("y",), preserve=preserve),
+            settings_of(LOW, "O1"),
+            shapes=lambda: shapes_from_graph_def(graph),
+            observer=lambda stage, draft, seconds: drafts.append(draft),
+        )
+        draft = drafts[-1]
+        variables = Variables.from_constraints(draft.constraints)
+        problem = problem_from_prices(
+            draft.view, draft.slots, variables, draft.prices, draft.reads
+        )
+        return [t for t in problem.casts if FLOAT32_SIDE in t.readers]
+
+    assert not up_terms(())
+    assert up_terms(("kept",))
+
+
+# The bounds themselves, on problems without a graph.
+
+seconds = st.floats(0.0, 3.0)
+
+
+@st.composite
+def uncertain_problems(draw: st.DrawFn) -> tuple[Problem, list[float], list[float]]:
+    """Draw a problem, an error per variable, and how far each price is off."""
+    count = draw(st.integers(1, 6))
+    sides = st.integers(FLOAT32_SIDE, count - 1)
+    term = st.builds(
+        CastTerm, sides, st.frozensets(sides, min_size=1), seconds, seconds
+    )
+
+    def each(values: st.SearchStrategy[float]) -> list[float]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    problem = Problem(each(seconds), each(seconds), draw(st.lists(term, max_size=8)))
+    return problem, each(st.floats(0.0, 1.0)), each(st.floats(-1.0, 1.0))
+
+
+def moved(problem: Problem, offsets: Sequence[float]) -> Problem:
+    low = [
+        each * math.exp(off)
+        for each, off in zip(problem.low_seconds, offsets, strict=True)
+    ]
+    return dataclasses.replace(problem, low_seconds=low)
+
+
+@settings(max_examples=300, deadline=None)
+@given(uncertain_problems())
+def test_what_is_not_at_stake_keeps_its_color_at_any_prices_in_between(
+    drawn: tuple[Problem, list[float], list[float]],
+) -> None:
+    problem, errors, off = drawn
+    bounds = bounds_of(lambda sign: moved(problem, [sign * e for e in errors]))
+    here = moved(problem, [e * t for e, t in zip(errors, off, strict=True)])
+    low = minimum_cut(here)
+    certain = [
+        surely or (now and perhaps)
+        for surely, now, perhaps in zip(bounds.dear, low, bounds.cheap, strict=True)
+    ]
+    # Costs, not colors: a tie may be broken either way by rounding.
+    assert here.seconds(certain) == pytest.approx(here.seconds(low), rel=1e-6, abs=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(uncertain_problems())
+def test_dearer_prices_gain_less(drawn: tuple[Problem, list[float], object]) -> None:
+    problem, errors, _ = drawn
+    bounds = bounds_of(lambda sign: moved(problem, [sign * e for e in errors]))
+    assert bounds.least_gain <= bounds.most_gain + 1e-9
+
+
+def test_a_plan_that_may_not_be_worth_applying_is_at_stake_as_a_whole() -> None:
+    bounds = Bounds((True, True, False), (True, False, False), 1.0, 3.0)
+    assert bounds.at_stake(0.5) == {1}
+    assert bounds.at_stake(2.0) == {0, 1}
+    assert bounds.at_stake(4.0) == frozenset()
+
+
+# How errors add up.
+
+
+def prices_of(sources: Sequence[str], probes: Sequence[object]) -> Prices:
+    count = len(sources)
+    return Prices(
+        float32=(1.0,) * count,
+        low=(0.5,) * count,
+        sources=tuple(sources),
+        up={},
+        down={},
+        errors=((0.1, 0.1),) * count,
+        probes=tuple(probes),
+    )
+
+
+def error_of(ops: str, prices: Prices) -> float:
+    lines = [f"n{i} = {op}" for i, op in enumerate(ops.split())]
+    view = GraphView.from_graph_def(graph_from_text("\n".join(lines)))
+    return gain_error(view, prices, range(len(lines)), ())
+
+
+def test_errors_of_one_op_add_up_and_those_of_two_in_quadrature() -> None:
+    one = error_of("NoOp", prices_of(["profile"], [None]))
+    twice = prices_of(["profile"] * 2, [None] * 2)
+    assert error_of("NoOp NoOp", twice) == pytest.approx(2 * one)
+    assert error_of("NoOp Placeholder", twice) == pytest.approx(math.sqrt(2) * one)
+
+
+def test_a_cast_adds_its_own_error() -> None:
+    view = GraphView.from_graph_def(graph_from_text("n = NoOp"))
+    term = CastTerm(0, frozenset({1}), 1.0, 1.0, error=0.2)
+    prices = prices_of(["profile"], [None])
+    assert gain_error(view, prices, (), [(2.0, term)]) == pytest.approx(0.4)
