@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
+import sqlite3
 import subprocess
 import sys
+import tempfile
 import textwrap
 
+from grappler_pass.costs.database import CostDatabase
 from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.probes import cast_probe
 from tests.processes import ROOT
 
 DEVICE, VERSION = "a CPU, avx2, 2 threads, oneDNN on", "2.21.0"
 WHEN = 1.75e9
+ROWS = 400
 
 
 def sample(seconds=1e-3, *, spread=0.1, count=10, when=WHEN):
@@ -57,3 +62,26 @@ def run(program: str, path: pathlib.Path, *arguments: object) -> str:
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, err
     return out
+
+
+@functools.cache
+def full_content() -> bytes:
+    """Return the content of a sound database of ROWS rows on many pages."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "full"
+        keep(CostDatabase(path), *range(ROWS))
+        return path.read_bytes()
+
+
+def is_sound(path: pathlib.Path) -> bool:
+    """Tell what SQLite itself says of a file."""
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    finally:
+        connection.close()
+
+
+def files_beside(path: pathlib.Path) -> set[str]:
+    """Return what is in the folder, each less the name of the database."""
+    return {each.name.removeprefix(path.name) for each in path.parent.iterdir()}
