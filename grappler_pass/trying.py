@@ -11,8 +11,11 @@ from grappler_pass.plan import Cause, Plan
 
 # A gain of fewer standard deviations is uncertain.
 SURE_DEVIATIONS = 3.0
-# Prices without error bars: a gain below this share of the step is uncertain.
-_SURE_GAIN = 0.3
+# So is one below this share of the step, however sure the prices: what nodes take
+# together is not what they take one by one.
+SURE_SHARE = 0.1
+# The same of prices that have no error bars.
+_SURE_SHARE_OF_UNKNOWN = 0.3
 
 
 def tried(draft: Draft) -> Draft:
@@ -48,9 +51,10 @@ def trial_from_draft(draft: Draft) -> Trial:
 def is_uncertain(plan: Plan) -> bool:
     """Tell whether errors of prices could turn the gain of a plan into a loss."""
     gain = plan.seconds_before - plan.seconds_after
-    if plan.gain_error > 0.0:
-        return gain < SURE_DEVIATIONS * plan.gain_error
-    return gain < _SURE_GAIN * plan.seconds_before
+    known = plan.gain_error > 0.0
+    share = SURE_SHARE if known else _SURE_SHARE_OF_UNKNOWN
+    sure = max(SURE_DEVIATIONS * plan.gain_error, share * plan.seconds_before)
+    return gain < sure
 
 
 def _withdrawn(draft: Draft) -> Draft:

@@ -278,9 +278,22 @@ def test_variables_that_would_fill_the_memory_are_not_copied() -> None:
         compare(trial, 1.0)
 
 
-@pytest.mark.parametrize(("gain", "uncertain"), [(0.1, True), (0.6, False)])
-def test_a_large_gain_needs_no_trial(gain: float, uncertain: bool) -> None:
-    plan = Plan((), "bfloat16", seconds_before=1.0, seconds_after=1.0 - gain)
+@pytest.mark.parametrize(
+    ("gain", "error", "uncertain"),
+    [
+        (0.1, 0.0, True),
+        (0.6, 0.0, False),
+        (0.5, 0.2, True),
+        (0.5, 0.1, False),
+        (0.05, 0.001, True),
+    ],
+)
+def test_a_large_and_sure_gain_needs_no_trial(
+    gain: float, error: float, uncertain: bool
+) -> None:
+    plan = Plan(
+        (), "bfloat16", seconds_before=1.0, seconds_after=1.0 - gain, gain_error=error
+    )
     assert is_uncertain(plan) is uncertain
 
 
