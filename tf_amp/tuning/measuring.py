@@ -1,19 +1,17 @@
 """Seconds of one op at several dtypes, measured on the present device.
 
-The dtypes take turns, so that what disturbs one disturbs the others. The median counts,
-as a step is slowed by what disturbs its ops too; the spread says how far to trust it.
-Ops bound by memory are timed a second time on inputs that the cache has lost. At most
-a quarter of the free memory is held, until the measurement ends.
+Decides what is run: which chains of the op, on which inputs, and whether there is time
+and memory for it. Ops bound by memory are timed a second time on inputs that the cache
+has lost. At most a quarter of the free memory is held, until the measurement ends.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -22,7 +20,7 @@ from absl import logging
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, TensorSpec
 from grappler_pass.costs import attrs_from_node_def as _attrs_of
 from grappler_pass.costs.calls import DTYPE_BYTES
-from grappler_pass.costs.price_list import Measured, Sample
+from grappler_pass.costs.price_list import Measured
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
 from grappler_pass.op_lists import OpLists
 from tf_amp.op_timing import Chain, TimingGraph, elapsed, timing_graph
@@ -30,18 +28,11 @@ from tf_amp.tuning import memory
 from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.runnable import check_runnable, op_at
 from tf_amp.tuning.synthetic import Inputs, Unfit, inputs_of
+from tf_amp.tuning.turns import SLOW_SECONDS, Series, Subject, take_turns
 
-LEAST_SECONDS = 1e-7
 # A run of a chain takes long against the cost of starting it.
 _CHAIN_SECONDS = 4e-4
 _LONGEST_CHAIN = 16
-# Turns of each dtype: so many and for so long, unless the op is slow.
-_TURNS, _TURN_SECONDS, _MOST_TURNS = 7, 0.02, 50
-# More of them where the median is less sure than this.
-_SETTLED = 0.04
-_SLOW_SECONDS, _SLOW_TURNS = 0.25, 2
-# Of an op that there was time to run but once, warm-up included.
-_SPREAD_OF_ONE = 0.3
 # Inputs to lose in the cache: sets of them, together larger than the cache by a half.
 _MOST_SETS = 12
 _BEYOND_CACHE = 1.5
@@ -49,7 +40,10 @@ _BEYOND_CACHE = 1.5
 _HOPELESS = 2.0
 _WAIT_SECONDS = 60.0
 
-_FAILURES = (tf.errors.OpError, TypeError, ValueError, NotImplementedError)
+_FAILURES = (
+    *(tf.errors.OpError, TypeError, ValueError, NotImplementedError),
+    MemoryError,
+)
 
 
 def measure(
@@ -83,63 +77,20 @@ def measure_here(
         found = [_subject(graph, probe, dtype, device_type, share) for dtype in dtypes]
         subjects = [subject for subject in found if subject is not None]
         try:
-            _take_turns(subjects, end)
+            take_turns(subjects, end)
         except tf.errors.OpError as error:
             logging.vlog(1, "%s is not measured: %s", probe.op, error)
             return ()
     return tuple(
-        Measured(probe, subject.dtype, subject.sample()) for subject in subjects
+        Measured(probe, subject.dtype, subject.sample())
+        for subject in subjects
+        if subject.is_trustworthy
     )
-
-
-@dataclass
-class _Series:
-    """Timed runs of one chain."""
-
-    chain: Chain
-    runs: list[float] = field(default_factory=list)
-    bases: list[float] = field(default_factory=list)
-
-    def turn(self) -> None:
-        self.runs.append(elapsed(self.chain.run))
-        self.bases.append(elapsed(self.chain.base))
-
-    def seconds(self) -> list[float]:
-        """Return seconds of one execution, by run."""
-        base = statistics.median(self.bases) if self.bases else 0.0
-        return [
-            max((run - base) / self.chain.length, LEAST_SECONDS) for run in self.runs
-        ]
-
-
-@dataclass
-class _Subject:
-    """An op at one dtype, with its runs on warm data, and on cold where that counts."""
-
-    dtype: str
-    warm: _Series
-    cold: _Series | None = None
-
-    def turn(self) -> None:
-        for series in filter(None, (self.warm, self.cold)):
-            series.turn()
-
-    def sample(self) -> Sample:
-        warm = self.warm.seconds()
-        middle = statistics.median(warm)
-        cold = statistics.median(self.cold.seconds()) if self.cold else middle
-        return Sample(
-            seconds=middle,
-            cold_seconds=max(cold, middle),
-            spread=_spread(warm),
-            count=len(warm) * self.warm.chain.length,
-            when=time.time(),
-        )
 
 
 def _subject(
     graph: TimingGraph, probe: Probe, dtype: str, device_type: str, seconds: float
-) -> _Subject | None:
+) -> Subject | None:
     """Put an op with its inputs into the graph and warm it up, or say why not."""
     try:
         check_runnable(probe, dtype, device_type)
@@ -182,54 +133,20 @@ def _chains(
     return _Chains(single, several, cold)
 
 
-def _warmed_up(dtype: str, chains: _Chains, seconds: float) -> _Subject:
+def _warmed_up(dtype: str, chains: _Chains, seconds: float) -> Subject:
     """Run each chain once, untimed: TensorFlow prepares what is run first."""
     first = elapsed(chains.single.run)
     if first > seconds:
-        return _Subject(dtype, _Series(chains.single, [first]))
+        return Subject(dtype, Series(chains.single, [first]))
     once = elapsed(chains.single.run)
-    is_slow = once * chains.several.length > min(seconds, _SLOW_SECONDS)
-    warm = _Series(chains.single if is_slow else chains.several)
-    cold = None if chains.cold is None else _Series(chains.cold)
-    subject = _Subject(dtype, warm, cold)
+    is_slow = once * chains.several.length > min(seconds, SLOW_SECONDS)
+    warm = Series(chains.single if is_slow else chains.several)
+    cold = None if chains.cold is None else Series(chains.cold)
+    subject = Subject(dtype, warm, cold)
     for series in filter(None, (subject.warm, subject.cold)):
         series.chain.run()
         series.chain.base()
     return subject
-
-
-def _take_turns(subjects: Sequence[_Subject], end: float) -> None:
-    """Time the subjects in turn until that is enough or the time is over."""
-    # What was too slow to warm up has been timed already.
-    waiting = [subject for subject in subjects if not subject.warm.runs]
-    begin = time.perf_counter()
-    for turn in range(_MOST_TURNS if waiting else 0):
-        for subject in waiting:
-            subject.turn()
-        now = time.perf_counter()
-        spent, turns = now - begin, turn + 1
-        if _is_enough(waiting, turns, spent) or now + spent / turns > end:
-            return
-
-
-def _is_enough(subjects: Sequence[_Subject], turns: int, spent: float) -> bool:
-    if spent >= _SLOW_SECONDS:
-        return turns >= _SLOW_TURNS
-    if turns < _TURNS or spent < _TURN_SECONDS * len(subjects):
-        return False
-    spread = max(_spread(subject.warm.seconds()) for subject in subjects)
-    return spread < _SETTLED * math.sqrt(turns)
-
-
-def _spread(seconds: Sequence[float]) -> float:
-    """Estimate the standard deviation of the logarithm, heedless of outliers."""
-    if len(seconds) < 2:
-        return _SPREAD_OF_ONE
-    logs = [math.log(each) for each in seconds]
-    if len(logs) < 4:
-        return statistics.stdev(logs)
-    quarters = statistics.quantiles(logs, n=4)
-    return (quarters[2] - quarters[0]) / 1.349
 
 
 def _call_at(probe: Probe, dtype: str, inputs: Inputs) -> OpCall:
@@ -298,9 +215,11 @@ def _input_sets(graph: TimingGraph, inputs: Inputs, count: int) -> list[list[Any
     fixed = sorted(inputs.constants)
     free = [p for p in range(len(inputs.values)) if p not in inputs.constants]
     constants = graph.constants([inputs.values[p]() for p in fixed])
+    arrays = [inputs.values[p]() for p in free]
     sets = []
-    for _ in range(count):
-        held = graph.hold([inputs.values[p]() for p in free])
+    for number in range(count):
+        # TensorFlow may read an array where it lies: each set needs its own.
+        held = graph.hold([array.copy() if number else array for array in arrays])
         tensors = dict(zip((*fixed, *free), (*constants, *held), strict=True))
         sets.append([tensors[p] for p in range(len(inputs.values))])
     return sets
