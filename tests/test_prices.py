@@ -20,7 +20,7 @@ from grappler_pass.costs.errors import (
     RUN_TO_RUN,
 )
 from grappler_pass.costs.interpolation import Anchor, Place, correction_at
-from grappler_pass.costs.measured_prices import CACHED_BYTES
+from grappler_pass.costs.measured_prices import CACHED_BYTES, ENOUGH
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe, cast_probe
 
@@ -135,6 +135,20 @@ def test_far_from_everything_measured_the_profile_counts() -> None:
     rows = [measured(tanh_probe(8, 8), "bfloat16", 1.0)]
     found = model(rows).price(tanh(4096, 4096), "bfloat16")
     assert found == model().price(tanh(4096, 4096), "bfloat16")
+
+
+def test_a_device_slower_than_its_profile_is_so_where_nothing_was_measured() -> None:
+    plain = model()
+    rows = [
+        measured(tanh_probe(n, 8), "bfloat16", 2 * predicted)
+        for n in (1 << k for k in range(ENOUGH))
+        for predicted in [plain.price(tanh(n, 8), "bfloat16").seconds]
+    ]
+    for count, factor in ((ENOUGH, 2.0), (ENOUGH - 1, 1.0)):
+        found = model(rows[:count]).cast_price(1 << 20, "float32", "bfloat16")
+        expected = plain.cast_price(1 << 20, "float32", "bfloat16")
+        assert found.seconds == pytest.approx(factor * expected.seconds)
+        assert found.error == expected.error
 
 
 def test_a_probe_that_cannot_be_read_back_tells_of_itself_only() -> None:

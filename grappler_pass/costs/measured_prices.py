@@ -8,7 +8,9 @@ so that what the first reading takes does not count.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from grappler_pass.costs.calls import OpCall, Price
 from grappler_pass.costs.device_profile import DeviceProfile
@@ -24,8 +26,23 @@ from grappler_pass.costs.work import Work
 # core's own cache, and the share of the common one that other tensors leave it.
 CACHED_BYTES = 4 * 2**20
 
-# By class and dtype.
-Anchors = Mapping[tuple[str, str], tuple[Anchor, ...]]
+# So many samples tell whether the device as a whole is faster or slower than the
+# profile says.
+ENOUGH = 8
+
+
+@dataclass(frozen=True)
+class Corrections:
+    """By how much a profile is off.
+
+    Attributes:
+        anchors: by class and dtype, where it was found out.
+        overall: to add to the logarithm of a price whose class was not measured, so
+            that it compares with those that were: the median of all anchors.
+    """
+
+    anchors: Mapping[tuple[str, str], tuple[Anchor, ...]]
+    overall: float = 0.0
 
 
 def measured_price(sample: Sample, call: OpCall, dtype: str) -> Price:
@@ -52,10 +69,10 @@ def place_of(works: tuple[Work, ...], dtype: str) -> Place:
     return Place(works[0].op_class, dtype, point, parts)
 
 
-def anchors_from_rows(
+def corrections_from_rows(
     rows: Iterable[tuple[Measured, OpCall]], profile: DeviceProfile
-) -> Anchors:
-    """Return by how much the profile is off at each measured row.
+) -> Corrections:
+    """Return by how much the profile is off at each measured row, and overall.
 
     Args:
         rows: with the call of each.
@@ -67,7 +84,11 @@ def anchors_from_rows(
         if anchor is not None:
             key = (anchor.place.op_class, anchor.place.dtype)
             anchors.setdefault(key, []).append(anchor)
-    return {key: tuple(found) for key, found in anchors.items()}
+    ratios = [anchor.log_ratio for found in anchors.values() for anchor in found]
+    return Corrections(
+        {key: tuple(found) for key, found in anchors.items()},
+        statistics.median(ratios) if len(ratios) >= ENOUGH else 0.0,
+    )
 
 
 def _anchor(row: Measured, call: OpCall, profile: DeviceProfile) -> Anchor | None:

@@ -14,8 +14,8 @@ from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.errors import with_guesses
 from grappler_pass.costs.interpolation import correction_at
 from grappler_pass.costs.measured_prices import (
-    Anchors,
-    anchors_from_rows,
+    Corrections,
+    corrections_from_rows,
     measured_price,
     place_of,
     price_from_sample,
@@ -32,7 +32,7 @@ class _Computed:
     """What follows from one version of the price list; the two caches fill up."""
 
     version: int
-    anchors: Anchors
+    corrections: Corrections
     prices: dict[tuple[object, ...], Price]
     casts: dict[tuple[int, str, str], Price]
 
@@ -52,7 +52,7 @@ class CostModel:
         """
         self.profile = profile
         self.prices = PriceList() if prices is None else prices
-        self._computed = _Computed(0, {}, {}, {})
+        self._computed = _Computed(0, Corrections({}), {}, {})
         self._calls: dict[str, OpCall | None] = {}
 
     def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
@@ -74,9 +74,9 @@ class CostModel:
         try:
             known = computed.prices.get(key)
         except TypeError:  # an attribute given as a list
-            return self._price(call, dtype, computed.anchors)
+            return self._price(call, dtype, computed.corrections)
         if known is None:
-            known = self._price(call, dtype, computed.anchors)
+            known = self._price(call, dtype, computed.corrections)
             computed.prices[key] = known
         return known
 
@@ -88,20 +88,20 @@ class CostModel:
         key = (elements, source, target)
         known = computed.casts.get(key)
         if known is None:
-            known = self._cast_price(elements, source, target, computed.anchors)
+            known = self._cast_price(elements, source, target, computed.corrections)
             computed.casts[key] = known
         return known
 
-    def _price(self, call: OpCall, dtype: str, anchors: Anchors) -> Price:
-        if call.op == "Cast":
+    def _price(self, call: OpCall, dtype: str, corrections: Corrections) -> Price:
+        if call.op == "Cast" and call.inputs and call.outputs:
             # One of the user's own, which keeps its types.
             source, target = (spec.dtype for spec in (call.inputs[0], call.outputs[0]))
             return self.cast_price(call.outputs[0].elements, source, target)
-        price = self._corrected(works_of(call, dtype), dtype, anchors)
+        price = self._corrected(works_of(call, dtype), dtype, corrections)
         return dataclasses.replace(price, error=with_guesses(price.error, call))
 
     def _cast_price(
-        self, elements: int, source: str, target: str, anchors: Anchors
+        self, elements: int, source: str, target: str, corrections: Corrections
     ) -> Price:
         if {source, target} <= FLOATING:
             key = cast_probe(elements, source, target).key
@@ -110,19 +110,21 @@ class CostModel:
                 larger = max(DTYPE_BYTES[source], DTYPE_BYTES[target])
                 return price_from_sample(sample, larger * elements)
         works = cast_works(elements, source, target)
-        return self._corrected(works, f"{source}>{target}", anchors)
+        return self._corrected(works, f"{source}>{target}", corrections)
 
     def _corrected(
-        self, works: tuple[Work, ...], dtype: str, anchors: Anchors
+        self, works: tuple[Work, ...], dtype: str, corrections: Corrections
     ) -> Price:
         """Return what the profile predicts, moved to what was measured around it."""
         price = price_from_profile(self.profile, works, dtype)
-        if not anchors or not works:
+        if not corrections.anchors or not works:
             return price
         place = place_of(works, dtype)
-        found = correction_at(place, anchors.get((place.op_class, dtype), ()))
+        anchors = corrections.anchors.get((place.op_class, dtype), ())
+        found = correction_at(place, anchors)
         if found is None or found.near_error >= price.error:
-            return price
+            seconds = price.seconds * math.exp(corrections.overall)
+            return dataclasses.replace(price, seconds=seconds)
         seconds = price.seconds * math.exp(found.log_ratio)
         return Price(seconds, "interpolated", found.error)
 
@@ -130,11 +132,11 @@ class CostModel:
         """Return what was computed from the list as it is now, else begin anew."""
         computed, version = self._computed, self.prices.version
         if computed.version != version:
-            computed = _Computed(version, self._current_anchors(), {}, {})
+            computed = _Computed(version, self._current_corrections(), {}, {})
             self._computed = computed
         return computed
 
-    def _current_anchors(self) -> Anchors:
+    def _current_corrections(self) -> Corrections:
         # Imported here: what a profile says is known without TensorFlow.
         from grappler_pass.probe_calls import calls_from_probes
 
@@ -145,4 +147,4 @@ class CostModel:
         self._calls.update((key, found.get(key)) for key in unknown)
         calls = ((row, self._calls[row.probe.key]) for row in rows)
         known = [(row, call) for row, call in calls if call is not None]
-        return anchors_from_rows(known, self.profile)
+        return corrections_from_rows(known, self.profile)
