@@ -10,9 +10,11 @@ import sys
 import tempfile
 import textwrap
 
+from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.database import CostDatabase
 from grappler_pass.costs.price_list import Measured, Sample
-from grappler_pass.costs.probes import cast_probe
+from grappler_pass.costs.probes import Constant, Probe, cast_probe
+from grappler_pass.costs.records import CostRow, Verdict, VerdictRow
 from tests.processes import ROOT
 
 DEVICE, VERSION = "a CPU, avx2, 2 threads, oneDNN on", "2.21.0"
@@ -27,6 +29,29 @@ def sample(seconds=1e-3, *, spread=0.1, count=10, when=WHEN):
 def measured(elements, figures=None):
     probe = cast_probe(elements, "float32", "bfloat16")
     return Measured(probe, "bfloat16", figures or sample((elements + 1) * 1e-9))
+
+
+MATMUL = Probe(
+    "MatMul",
+    (("transpose_a", "b: false"), ("transpose_b", "b: true")),
+    (("T", 0),),
+    (TensorSpec((32, 784), "*"), TensorSpec((10, 784), "*")),
+)
+TRANSPOSE = Probe(
+    "Transpose",
+    (("Tperm", "type: DT_INT32"),),
+    (("T", 0),),
+    (TensorSpec((4, 4), "*"), TensorSpec((2,), "int32")),
+    ((1, Constant("int32", (2,), (1, 0))),),
+)
+ROWS_OF_ALL_KINDS = [
+    CostRow(DEVICE, VERSION, Measured(MATMUL, "float32", sample(2e-3, spread=0.05))),
+    CostRow(DEVICE, VERSION, Measured(MATMUL, "bfloat16", sample(1e-3, count=30))),
+    CostRow(DEVICE, VERSION, Measured(TRANSPOSE, "float32", sample(5e-7, count=9))),
+    CostRow("another CPU", VERSION, Measured(MATMUL, "float32", sample(7.0))),
+    CostRow(DEVICE, "2.20.0", measured(8)),
+    VerdictRow(DEVICE, VERSION, "0f3c", Verdict(True, 1.25, 1e9)),
+]
 
 
 def keep(database, *sizes):

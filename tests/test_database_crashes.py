@@ -30,7 +30,7 @@ KILLER = """
 def write(told, first):
     for elements in range(first, first + 1000):
         keep(CostDatabase(database.path) if elements % 3 else database, elements)
-        if elements in sizes_in(database):
+        if elements in sizes_in(CostDatabase(database.path)):
             os.write(told, b"%d\\n" % elements)
 
 def one_kill(first, seconds, after=0):
@@ -45,7 +45,7 @@ def one_kill(first, seconds, after=0):
         time.sleep(seconds)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        return kept | {int(line) for line in lines if line.endswith("\n")}
+        return kept | {int(line) for line in lines if line.endswith("\\n")}
 
 def kill_often(seed, times):
     import random

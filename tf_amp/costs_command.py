@@ -91,7 +91,9 @@ def _export(options: argparse.Namespace) -> int:
     with _clear_errors(options.file):
         count = write_export(options.file, rows)
     # The file may be standard output.
-    print(f"{count} rows of {database.path} written to {options.file}", file=sys.stderr)
+    print(
+        f"{_rows(count)} of {database.path} written to {options.file}", file=sys.stderr
+    )
     return 0
 
 
@@ -101,7 +103,7 @@ def _import(options: argparse.Namespace) -> int:
     with _clear_errors(database.path, _ELSEWHERE):
         merged = database.put(export.rows) if export.rows else 0
     print(
-        f"{options.file}: {len(export.rows) - merged} rows taken, {merged} merged, "
+        f"{options.file}: {_rows(len(export.rows) - merged)} taken, {merged} merged, "
         f"{len(export.refused)} refused; kept in {database.path}"
     )
     _report_refusals(options.file, export)
@@ -128,7 +130,7 @@ def _clear(options: argparse.Namespace) -> int:
     with _clear_errors(database.path, _ELSEWHERE):
         for where in _conditions(options) if database.path.exists() else ():
             removed += database.clear(where)
-    print(f"{removed} rows{_filter_text(options)} removed from {database.path}")
+    print(f"{_rows(removed)}{_filter_text(options)} removed from {database.path}")
     return 0
 
 
@@ -139,6 +141,10 @@ def _database() -> CostDatabase:
     if cache_dir is None:
         raise CostsUnreadable(f"there is no cache folder; {CACHE} names one")
     return CostDatabase(costs_path(cache_dir), patience_seconds=_PATIENCE_SECONDS)
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' * (count != 1)}"
 
 
 def _read(path: pathlib.Path) -> Export:
@@ -155,9 +161,9 @@ def _report_refusals(path: pathlib.Path, export: Export) -> None:
     for refusal in export.refused[:_REFUSALS_SHOWN]:
         print(f"{path}:{refusal.line}: refused: {refusal.reason}", file=sys.stderr)
     if (more := len(export.refused) - _REFUSALS_SHOWN) > 0:
-        print(f"{path}: {more} more rows refused", file=sys.stderr)
+        print(f"{path}: {_rows(more)} more refused", file=sys.stderr)
     if export.missing:
-        print(f"{path}: cut off, {export.missing} rows are missing", file=sys.stderr)
+        print(f"{path}: cut off, {_rows(export.missing)} missing", file=sys.stderr)
 
 
 def _is(row: Row, op: str | None) -> bool:

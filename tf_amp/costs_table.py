@@ -98,5 +98,5 @@ def _print_rest(group: Sequence[Row], matching: int, limit: int) -> None:
     verdicts = [row for row in group if isinstance(row, VerdictRow)]
     if verdicts:
         faster = sum(row.verdict.faster for row in verdicts)
-        print(f"{len(verdicts)} graphs tried, {faster} of them faster rewritten")
+        print(f"graphs tried: {len(verdicts)}, of which faster rewritten: {faster}")
     print()
