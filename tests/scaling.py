@@ -1,0 +1,55 @@
+"""Loss scaling by itself, in this process: no graph is rewritten."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_amp import LossScale, gradients, loss_scale_state
+from tf_amp import _tensorflow_private as private
+
+
+@contextlib.contextmanager
+def scaled_by(loss_scale: LossScale) -> Iterator[LossScale]:
+    """Scale the losses of all gradients taken inside."""
+    gradients.install(lambda: loss_scale)
+    try:
+        yield loss_scale
+    finally:
+        private.remove()
+
+
+def figures(loss_scale: LossScale) -> tuple[float, int, int]:
+    """Return scale, good steps and skipped steps."""
+    state = loss_scale_state(loss_scale)
+    return state.scale, state.good_steps, state.skipped_steps
+
+
+def stepper(loss_scale: LossScale) -> Any:
+    """Return a function that takes one gradient, finite or not, and returns it."""
+    with scaled_by(loss_scale):
+
+        @tf.function
+        def step(factor: Any) -> Any:
+            with tf.GradientTape() as tape:
+                tape.watch(factor)
+                loss = factor * factor
+            return tape.gradient(loss, factor)
+
+        step.get_concrete_function(tf.TensorSpec([], tf.float32))
+    return step
+
+
+def values_of(variables: Any) -> list[np.ndarray]:
+    """Return copies of the values of variables."""
+    return [np.array(v.numpy() if hasattr(v, "numpy") else v) for v in variables]
+
+
+def are_equal(before: list[np.ndarray], after: list[np.ndarray]) -> bool:
+    """Tell whether all values are the same, bit by bit."""
+    assert len(before) == len(after)
+    return all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))

@@ -1,0 +1,318 @@
+"""A step that overflows changes nothing; the one after it trains."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.scaling import are_equal, figures, scaled_by, values_of
+from tf_amp import DynamicLossScale, NoOpLossScale, StaticLossScale
+
+X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+
+
+def weights():
+    rng = np.random.default_rng(1)
+    shapes = [(4, 8), (8,), (8, 1)]
+    return [tf.Variable(rng.normal(size=s).astype(np.float32)) for s in shapes]
+
+
+def loss_of(variables, x):
+    first, bias, last = variables
+    hidden = tf.tanh(x @ first + bias)
+    return tf.reduce_mean((hidden @ last - Y) ** 2)
+
+
+def gradients_of(variables, x):
+    with tf.GradientTape() as tape:
+        loss = loss_of(variables, x)
+    return tape.gradient(loss, variables)
+
+
+def check_skips(step, everything, *, overflow=None):
+    """Run good, bad and good steps; `everything()` are the variables to watch."""
+    bad = X * np.float32(math.inf) if overflow is None else overflow
+    step(tf.constant(X))
+    before = values_of(everything())
+    step(tf.constant(bad))
+    assert are_equal(before, values_of(everything()))
+    step(tf.constant(X))
+    after = values_of(everything())
+    assert not are_equal(before, after)
+    assert all(np.isfinite(value).all() for value in after)
+
+
+OPTIMIZERS = {
+    "adam": lambda: keras.optimizers.AdamW(
+        keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
+        weight_decay=0.1,
+        use_ema=True,
+        ema_overwrite_frequency=2,
+        global_clipnorm=1.0,
+    ),
+    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=0.5),
+    "accumulating": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
+    "lamb": lambda: keras.optimizers.Lamb(),
+    "ftrl": lambda: keras.optimizers.Ftrl(),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_variable_of_a_keras_optimizer_stays(name):
+    variables, optimizer = weights(), OPTIMIZERS[name]()
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+
+        @tf.function
+        def step(x):
+            optimizer.apply_gradients(
+                zip(gradients_of(variables, x), variables, strict=True)
+            )
+
+        check_skips(step, lambda: [*variables, *optimizer.variables])
+        assert figures(loss_scale) == (2.0**9, 1, 1)
+    assert int(optimizer.iterations) == (1 if name == "accumulating" else 2)
+
+
+def test_finite_steps_are_those_without_scaling():
+    def trained(loss_scale):
+        variables, optimizer = weights(), OPTIMIZERS["adam"]()
+        with scaled_by(loss_scale):
+
+            @tf.function
+            def step(x):
+                optimizer.apply(gradients_of(variables, x), variables)
+
+            for _ in range(3):
+                step(tf.constant(X))
+        return values_of([*variables, *optimizer.variables])
+
+    plain = trained(NoOpLossScale())
+    assert are_equal(plain, trained(DynamicLossScale(initial=2.0**10)))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_keras_fit_skips_whole_steps(compiled):
+    keras.utils.set_random_seed(0)
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.layers.Input((4,)), *layers])
+        model.compile(keras.optimizers.Adam(0.01), "mse", jit_compile=compiled)
+
+        def step(x):
+            model.fit(x, Y, batch_size=16, verbose=0)
+
+        check_skips(step, lambda: [*model.weights, *model.optimizer.variables])
+        assert figures(loss_scale) == (2.0**9, 1, 1)
+        assert int(model.optimizer.iterations) == 2
+
+
+def test_a_custom_train_step_trains_as_fast_as_without_scaling():
+    # Under the mixed_float16 policy of Keras, such a step that does not call
+    # `scale_loss` trains at the learning rate divided by the scale.
+    class Custom(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(1, kernel_initializer="ones")
+
+        def call(self, x):
+            return self.dense(x)
+
+        def train_step(self, data):
+            x, y = data
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self(x) - y) ** 2)
+            slopes = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply(slopes, self.trainable_variables)
+            return {"loss": loss}
+
+    def trained(loss_scale):
+        with scaled_by(loss_scale):
+            model = Custom()
+            model.compile(keras.optimizers.SGD(0.1))
+            model.fit(X, 2 * Y, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        return values_of(model.weights)
+
+    assert are_equal(trained(NoOpLossScale()), trained(DynamicLossScale()))
+
+
+def _clipped(slopes):
+    slopes, _ = tf.clip_by_global_norm(slopes, 1.0)
+    return [tf.clip_by_value(tf.clip_by_norm(s, 0.5), -0.1, 0.1) for s in slopes]
+
+
+def _in_function(variables, x):
+    return tf.function(gradients_of)(variables, x)
+
+
+def _in_loop(variables, x):
+    total = [tf.zeros_like(v) for v in variables]
+    for _ in tf.range(2):
+        total = [t + s for t, s in zip(total, gradients_of(variables, x), strict=True)]
+    return total
+
+
+GRADIENTS = {
+    "clipped": lambda v, x: _clipped(gradients_of(v, x)),
+    "averaged": lambda v, x: [
+        (a + b) / 2 for a, b in zip(gradients_of(v, x), gradients_of(v, X), strict=True)
+    ],
+    "of a nested function": _in_function,
+    "of a loop": _in_loop,
+    "with decay": lambda v, x: [
+        s + 0.1 * w for s, w in zip(gradients_of(v, x), v, strict=True)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_what_happens_to_gradients_on_their_way_does_not_matter(name):
+    variables, optimizer = weights(), keras.optimizers.Adam(0.1)
+    with scaled_by(DynamicLossScale(initial=2.0**10)):
+
+        @tf.function
+        def step(x):
+            optimizer.apply(GRADIENTS[name](variables, x), variables)
+
+        check_skips(step, lambda: [*variables, *optimizer.variables])
+
+
+@pytest.mark.parametrize("where", ["gradients", "all", "step"])
+def test_eager_steps_are_skipped_too(where):
+    variables, optimizer = weights(), keras.optimizers.Adam(0.1)
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        compute = tf.function(gradients_of) if where == "gradients" else gradients_of
+
+        def apply(slopes):
+            optimizer.apply(slopes, variables)
+
+        update = tf.function(apply) if where == "step" else apply
+        check_skips(
+            lambda x: update(compute(variables, x)),
+            lambda: [*variables, *optimizer.variables],
+        )
+        assert figures(loss_scale) == (2.0**9, 1, 1)
+
+
+def test_accumulation_drops_only_the_step_that_overflowed():
+    def trained(batches, loss_scale):
+        variables, optimizer = weights(), keras.optimizers.SGD(0.1)
+        sums = [tf.Variable(tf.zeros_like(v)) for v in variables]
+        with scaled_by(loss_scale):
+
+            @tf.function
+            def collect(x):
+                slopes = gradients_of(variables, x)
+                for total, slope in zip(sums, slopes, strict=True):
+                    total.assign_add(slope)
+
+            @tf.function
+            def apply():
+                optimizer.apply([s.read_value() for s in sums], variables)
+
+            for x in batches:
+                collect(tf.constant(x))
+            apply()
+        return values_of([*variables, *optimizer.variables])
+
+    bad = X * np.float32(math.inf)
+    plain = trained([X, -X], NoOpLossScale())
+    for batches in ([X, bad, -X], [X, -X, bad], [bad, X, -X]):
+        assert are_equal(plain, trained(batches, DynamicLossScale(initial=2.0**10)))
+
+
+def test_any_other_consumer_receives_zeros():
+    variables = weights()
+    with scaled_by(DynamicLossScale(initial=2.0**10)):
+
+        @tf.function
+        def step(x):
+            for variable, slope in zip(
+                variables, gradients_of(variables, x), strict=True
+            ):
+                variable.assign_sub(0.1 * slope)
+
+        check_skips(step, lambda: variables)
+
+
+def test_an_overflow_of_inner_gradients_skips_the_step_made_from_them():
+    variable, optimizer = tf.Variable(X), keras.optimizers.Adam(0.1)
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as outer:
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    loss = tf.reduce_sum(variable * x * x)
+                slopes = inner.gradient(loss, x)
+                penalty = tf.reduce_mean((slopes - 1) ** 2)
+            optimizer.apply([outer.gradient(penalty, variable)], [variable])
+
+        # Inner gradients overflow, penalties of zeros would not.
+        bad = np.zeros_like(X)
+        bad[0, 0] = math.inf
+        check_skips(step, lambda: [variable, *optimizer.variables], overflow=bad)
+        assert figures(loss_scale)[0] == 2.0**9
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_two_losses_share_a_scale_or_have_their_own(shared):
+    first, second = weights(), weights()
+    optimizers = keras.optimizers.Adam(0.1), keras.optimizers.Adam(0.1)
+    mine = DynamicLossScale(initial=2.0**10)
+    other = mine if shared else DynamicLossScale(initial=2.0**10)
+
+    @tf.function
+    def step(x):
+        with scaled_by(mine):
+            optimizers[0].apply(gradients_of(first, x), first)
+        with scaled_by(other):
+            optimizers[1].apply(gradients_of(second, X), second)
+
+    check_skips(step, lambda: [*first, *optimizers[0].variables])
+    assert int(optimizers[1].iterations) == 3
+    assert figures(mine) == ((2.0**9, 3, 1) if shared else (2.0**9, 1, 1))
+    assert figures(other)[0] == (2.0**9 if shared else 2.0**10)
+
+
+def test_rows_of_a_table_stay():
+    table, optimizer = tf.Variable(X), keras.optimizers.Adagrad(0.1)
+    with scaled_by(StaticLossScale(2.0**10)):
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.gather(table, [1, 1, 2]) * x[:3])
+            optimizer.apply([tape.gradient(loss, table)], [table])
+
+        check_skips(step, lambda: [table, *optimizer.variables])
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_what_the_user_scales_is_not_scaled_again(policy, caplog):
+    variables = weights()
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1), initial_scale=8.0
+    )
+    optimizer.build(variables)
+    keras.config.set_dtype_policy(policy)
+    try:
+        with scaled_by(DynamicLossScale()) as loss_scale:
+
+            @tf.function
+            def slopes(x):
+                with tf.GradientTape() as tape:
+                    loss = loss_of(variables, x)
+                    loss = optimizer.scale_loss(loss) + 0.0
+                return tape.gradient(loss, variables)
+
+            scaled = slopes(tf.constant(X))
+        true = gradients_of(variables, tf.constant(X))
+        for one, other in zip(scaled, true, strict=True):
+            np.testing.assert_allclose(one, 8.0 * other, rtol=1e-3)
+        assert figures(loss_scale) == (1.0, 0, 0)
+    finally:
+        keras.config.set_dtype_policy("float32")

@@ -1,0 +1,184 @@
+"""Steps that overflow in a `tf.Graph` and its Session change nothing."""
+
+import contextlib
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.scaling import are_equal, scaled_by
+from tf_amp import DynamicLossScale, loss_scale_state
+
+v1 = tf.compat.v1
+X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+BAD = X * np.float32(math.inf)
+
+OPTIMIZERS = {
+    "descent": lambda: v1.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: v1.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "adam": lambda: v1.train.AdamOptimizer(0.1),
+    "adagrad": lambda: v1.train.AdagradOptimizer(0.1),
+    "adadelta": lambda: v1.train.AdadeltaOptimizer(0.1),
+    "rmsprop": lambda: v1.train.RMSPropOptimizer(0.1, momentum=0.9, centered=True),
+    "ftrl": lambda: v1.train.FtrlOptimizer(0.1),
+    "proximal": lambda: v1.train.ProximalAdagradOptimizer(0.1),
+    "proximal descent": lambda: v1.train.ProximalGradientDescentOptimizer(0.1),
+}
+
+
+@contextlib.contextmanager
+def a_graph(loss_scale):
+    with tf.Graph().as_default() as graph, scaled_by(loss_scale):
+        v1.set_random_seed(1)
+        yield graph
+
+
+@contextlib.contextmanager
+def reference_variables():
+    v1.disable_resource_variables()
+    try:
+        yield
+    finally:
+        v1.enable_resource_variables()
+
+
+def loss_of(x):
+    with v1.variable_scope("model", reuse=v1.AUTO_REUSE):
+        first = v1.get_variable("first", [4, 8])
+        last = v1.get_variable("last", [8, 1])
+    total = tf.reduce_sum(x, axis=1, keepdims=True)
+    return tf.reduce_mean((tf.tanh(x @ first) @ last - total) ** 2)
+
+
+def batch():
+    return v1.placeholder(tf.float32, [None, 4])
+
+
+def figures(session):
+    state = loss_scale_state(session=session)
+    return state.scale, state.good_steps, state.skipped_steps
+
+
+def check_skips(train, feed, bad_feed):
+    """Run good, bad and good steps; return the figures after the last."""
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(train, feed)
+        before = session.run(v1.global_variables())
+        session.run(train, bad_feed)
+        assert are_equal(before, session.run(v1.global_variables()))
+        session.run(train, feed)
+        after = session.run(v1.global_variables())
+        assert not are_equal(before, after)
+        assert all(np.isfinite(value).all() for value in after)
+        return figures(session)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_variable_of_an_optimizer_stays(name):
+    with a_graph(DynamicLossScale(initial=2.0**10)):
+        x, step = batch(), v1.train.get_or_create_global_step()
+        train = OPTIMIZERS[name]().minimize(loss_of(x), global_step=step)
+        assert isinstance(train, tf.Operation)
+        assert check_skips(train, {x: X}, {x: BAD}) == (2.0**9, 1, 1)
+
+
+def test_reference_variables_stay():
+    with reference_variables(), a_graph(DynamicLossScale(initial=2.0**10)):
+        x, step = batch(), v1.train.get_or_create_global_step()
+        optimizer = v1.train.AdamOptimizer(0.1)
+        train = optimizer.minimize(loss_of(x), global_step=step)
+        assert "_ref" in v1.trainable_variables()[0].dtype.name
+        assert check_skips(train, {x: X}, {x: BAD}) == (2.0**9, 1, 1)
+
+
+def test_clipped_gradients_are_skipped():
+    with a_graph(DynamicLossScale(initial=2.0**10)):
+        x, optimizer = batch(), v1.train.AdamOptimizer(0.1)
+        pairs = optimizer.compute_gradients(
+            loss_of(x), colocate_gradients_with_ops=True
+        )
+        slopes, _ = tf.clip_by_global_norm([g for g, _ in pairs], 1.0)
+        train = optimizer.apply_gradients(
+            zip(slopes, [v for _, v in pairs], strict=True)
+        )
+        assert check_skips(train, {x: X}, {x: BAD}) == (2.0**9, 1, 1)
+
+
+def test_an_average_of_weights_follows_applied_steps_only():
+    with a_graph(DynamicLossScale(initial=2.0**10)):
+        x, optimizer = batch(), v1.train.GradientDescentOptimizer(0.1)
+        train = optimizer.minimize(loss_of(x))
+        average = v1.train.ExponentialMovingAverage(0.5)
+        with tf.control_dependencies([train]):
+            both = average.apply(v1.trainable_variables())
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for value in (X, BAD, X):
+                session.run(both, {x: value})
+            assert all(np.isfinite(v).all() for v in session.run(v1.global_variables()))
+
+
+@pytest.mark.parametrize("bad_towers", [(0,), (1,), (0, 1)])
+def test_an_overflow_in_any_tower_skips_all_and_halves_once(bad_towers):
+    with a_graph(DynamicLossScale(initial=2.0**10)):
+        optimizer, towers, pairs = v1.train.AdamOptimizer(0.1), [batch(), batch()], []
+        for x in towers:
+            with tf.device("/CPU:0"):
+                pairs.append(optimizer.compute_gradients(loss_of(x)))
+        averaged = [
+            (tf.add_n([g for g, _ in column]) / 2, column[0][1])
+            for column in zip(*pairs, strict=True)
+        ]
+        train = optimizer.apply_gradients(averaged)
+        feed = dict.fromkeys(towers, X)
+        bad = {**feed, **{towers[i]: BAD for i in bad_towers}}
+        assert check_skips(train, feed, bad) == (2.0**9, 1, 1)
+
+
+def test_a_checkpoint_of_before_can_be_restored(tmp_path):
+    with tf.Graph().as_default(), v1.Session() as session:
+        v1.train.AdamOptimizer(0.1).minimize(loss_of(batch()))
+        session.run(v1.global_variables_initializer())
+        path = v1.train.Saver().save(session, str(tmp_path / "model"))
+    with a_graph(DynamicLossScale(initial=2.0**10)), v1.Session() as session:
+        x = batch()
+        train = v1.train.AdamOptimizer(0.1).minimize(loss_of(x))
+        v1.train.Saver().restore(session, path)
+        session.run(train, {x: X})
+        assert figures(session) == (2.0**10, 1, 0)
+
+
+def test_fetched_gradients_are_zeros_and_lower_the_scale():
+    with a_graph(DynamicLossScale(initial=2.0**10)), v1.Session() as session:
+        x = batch()
+        (slopes,) = tf.gradients(loss_of(x), [x])
+        session.run(v1.global_variables_initializer())
+        assert session.run(slopes, {x: X}).any()
+        assert not session.run(slopes, {x: BAD}).any()
+        assert figures(session) == (2.0**9, 0, 1)
+
+
+def test_the_state_of_a_graph_is_read_through_its_session():
+    with a_graph(DynamicLossScale()) as graph:
+        x = batch()
+        tf.gradients(loss_of(x), [x])
+        with pytest.raises(ValueError, match="pass the Session"):
+            loss_scale_state()
+        with v1.Session(graph=graph):
+            assert loss_scale_state().scale == 2.0**15
+
+
+def test_a_loss_scaled_by_a_wrapper_of_tensorflow_is_left_to_it(caplog):
+    with a_graph(DynamicLossScale(initial=2.0**10)):
+        wrap = v1.mixed_precision.enable_mixed_precision_graph_rewrite
+        optimizer = wrap(v1.train.GradientDescentOptimizer(0.1), loss_scale=8.0)
+        x = batch()
+        train = optimizer.minimize(loss_of(x))
+        names = [op.name for op in v1.get_default_graph().get_operations()]
+        assert not any("tf_amp_loss_scale" in name for name in names)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train, {x: X})
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})

@@ -1,0 +1,212 @@
+"""Gradients come out in true units, however they are asked for."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from grappler_pass.state_updates import BARRIER
+from tests.scaling import figures, scaled_by
+from tests.ways_to_gradients import EVERYWHERE, IN_GRAPHS, of_rows
+from tf_amp import DynamicLossScale, StaticLossScale
+from tf_amp import _tensorflow_private as private
+
+# In eager execution these trace functions of their own each time.
+COSTLY = ("as_a_jacobian_of_a_jacobian", "as_a_batch_jacobian", "per_example")
+OVERFLOWING = (
+    "of_weights_and_inputs",
+    "with_a_gradient_penalty",
+    "as_a_jacobian",
+    "per_example",
+    "in_a_loop",
+    "in_a_nested_function",
+    "of_other_types",
+    "by_tf_gradients",
+)
+W = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+X = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
+
+traced = [pytest.param(way, tf.function, id=way.__name__) for way in IN_GRAPHS]
+eager = [
+    pytest.param(way, lambda f: f, id=f"{way.__name__} eager")
+    for way in EVERYWHERE
+    if way.__name__ not in COSTLY
+]
+compiled = [
+    pytest.param(
+        way, lambda f: tf.function(f, jit_compile=True), id=f"{way.__name__} compiled"
+    )
+    for way in (of_rows, EVERYWHERE[1])
+]
+
+
+def results(way, build, w=W, x=X):
+    # A function of its own, so that it is traced anew.
+    compute = build(lambda w, x: way(w, x))
+    flat = tf.nest.flatten(compute(tf.constant(w), tf.constant(x)))
+    return [None if part is None else part.numpy() for part in flat]
+
+
+def same(expected, got):
+    assert [type(part) for part in expected] == [type(part) for part in got]
+    for one, other in zip(expected, got, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("way", "build"), [*eager, *traced, *compiled])
+def test_finite_gradients_are_those_without_scaling_bit_by_bit(way, build):
+    expected = results(way, build)
+    with scaled_by(DynamicLossScale(initial=2.0**12)) as loss_scale:
+        same(expected, results(way, build))
+        scale, good, skipped = figures(loss_scale)
+    assert (scale, skipped) == (2.0**12, 0)
+    assert good > 0
+
+
+@pytest.mark.parametrize(
+    "way", [way for way in IN_GRAPHS if way.__name__ in OVERFLOWING]
+)
+def test_an_overflow_leaves_zeros_and_lowers_the_scale(way):
+    w = W * np.float32(math.nan)
+    with scaled_by(DynamicLossScale(initial=2.0**12)) as loss_scale:
+        got = results(way, tf.function, w, X * np.float32(math.inf))
+        scale, _, skipped = figures(loss_scale)
+    assert all(part is None or np.isfinite(part).all() for part in got)
+    assert scale < 2.0**12
+    assert skipped > 0
+
+
+def test_gradients_of_a_penalty_lower_the_scale_once():
+    def penalty(w, x):
+        with tf.GradientTape() as outer:
+            outer.watch(w)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                loss = tf.reduce_sum(x * x @ w)
+            slopes = inner.gradient(loss, x)
+            norm = tf.norm(slopes)
+        return outer.gradient(norm, w)
+
+    with scaled_by(DynamicLossScale(initial=2.0**12)) as loss_scale:
+        got = results(penalty, tf.function, W * np.float32(math.inf))
+        assert np.array_equal(got[0], np.zeros_like(W))
+        assert figures(loss_scale) == (2.0**11, 0, 1)
+
+
+def test_no_alarm_is_raised_below_the_largest_float():
+    def slopes(w, x):
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            loss = tf.reduce_sum(w * x)
+        return tape.gradient(loss, w)
+
+    x = np.full_like(W, np.finfo(np.float32).max)
+    with scaled_by(StaticLossScale(1.0)) as loss_scale:
+        same([x], results(slopes, tf.function, W, x))
+        same([-x], results(slopes, lambda f: f, W, -x))
+        assert figures(loss_scale) == (1.0, 2, 0)
+        x[3, 3] = math.inf
+        same([np.zeros_like(x)], results(slopes, tf.function, W, x))
+        assert figures(loss_scale) == (1.0, 0, 1)
+
+
+def test_an_adversarial_example_gets_its_true_gradient():
+    def example(w, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum((x @ w) ** 2)
+        return x + 0.1 * tf.sign(tape.gradient(loss, x)), tape.gradient
+
+    def values(w, x):
+        return example(w, x)[0]
+
+    expected = results(values, tf.function)
+    with scaled_by(DynamicLossScale()):
+        same(expected, results(values, tf.function))
+
+
+def test_small_float16_gradients_vanish_without_scaling_and_are_right_with_it():
+    def slopes(w, x):
+        # As if the rewriting pass had chosen float16 for the product.
+        with tf.GradientTape() as tape:
+            tape.watch(w)
+            y = tf.cast(x, tf.float16) @ tf.cast(w, tf.float16)
+            loss = tf.reduce_sum(tf.cast(y, tf.float32)) * 1e-8
+        return tape.gradient(loss, w)
+
+    x = np.ones_like(X)
+    (vanished,) = results(slopes, tf.function, W, x)
+    assert not vanished.any()
+    with scaled_by(StaticLossScale(2.0**20)):
+        (right,) = results(slopes, tf.function, W, x)
+    np.testing.assert_allclose(right, np.full_like(W, 4e-8), rtol=2.0**-10)
+
+
+def test_unscaling_carries_the_barrier_mark():
+    with scaled_by(DynamicLossScale()):
+
+        @tf.function
+        def slope(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum(x**2)
+            return tape.gradient(y, x)
+
+        graph = slope.get_concrete_function(tf.TensorSpec([3])).graph.as_graph_def()
+    marked = [n for n in graph.node if BARRIER in n.attr and n.attr[BARRIER].b]
+    assert [node.op for node in marked] == ["Mul"]
+
+
+def test_a_step_has_few_nodes_more_than_without_scaling():
+    def count(gradients):
+        @tf.function
+        def slopes(*weights):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                y = tf.add_n([tf.reduce_sum(w * w) for w in weights])
+            return tape.gradient(y, weights)
+
+        specs = [tf.TensorSpec([3, 3])] * gradients
+        return len(slopes.get_concrete_function(*specs).graph.get_operations())
+
+    plain = count(20)
+    with scaled_by(DynamicLossScale()):
+        assert count(20) - plain <= 40 + 6 * 20
+
+
+def test_scaling_is_undone_when_it_is_removed():
+    originals = tf.GradientTape.gradient, tf.GradientTape.__enter__
+    with scaled_by(DynamicLossScale()):
+        assert tf.GradientTape.gradient is not originals[0]
+    assert (tf.GradientTape.gradient, tf.GradientTape.__enter__) == originals
+    assert private.installed() == ()
+
+
+def test_errors_of_tensorflow_stay_its_own():
+    with scaled_by(DynamicLossScale()):
+        x = tf.constant(1.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+        tape.gradient(y, x)
+        with pytest.raises(RuntimeError, match="non-persistent"):
+            tape.gradient(y, x)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+        with pytest.raises(TypeError, match="None"):
+            tape.gradient(None, x)
+        with tf.Graph().as_default():
+            z = tf.compat.v1.placeholder(tf.complex64, [])
+            with pytest.raises(TypeError, match="complex"):
+                tf.gradients(z * z, z)
+
+
+def test_an_integer_target_has_no_gradient():
+    with scaled_by(DynamicLossScale()) as loss_scale:
+        x = tf.constant(2.0)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cast(x, tf.int32)
+        assert tape.gradient(y, x) is None
+        assert figures(loss_scale) == (1.0, 0, 0)

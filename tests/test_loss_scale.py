@@ -1,0 +1,293 @@
+"""Loss scales against models of a few lines, and what their arguments may be."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.scaling import figures, scaled_by, stepper
+from tf_amp import (
+    ConfigError,
+    DynamicLossScale,
+    LossScale,
+    NoOpLossScale,
+    StaticLossScale,
+    StatisticalLossScale,
+    loss_scale_state,
+)
+from tf_amp.config import AmpConfig
+from tf_amp.loss_scaling import loss_scale_from_words, words_from_loss_scale
+from tf_amp.loss_scaling.choosing import loss_scale_for
+
+SCALING = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
+
+
+def model(spec, overflows):
+    scale, good, overflown, skipped = spec.initial, 0, 0, 0
+    for overflow in overflows:
+        good, skipped = (0, skipped + 1) if overflow else (good + 1, skipped)
+        overflown += overflow
+        if overflow and overflown >= spec.hysteresis:
+            scale, overflown = max(scale * spec.backoff_factor, spec.minimum), 0
+        if good >= spec.growth_interval:
+            scale, good = min(scale * spec.growth_factor, spec.maximum), 0
+            overflown = 0
+        yield scale, good, skipped
+
+
+@st.composite
+def dynamic_loss_scales(draw):
+    low, initial, high = sorted(draw(st.integers(-8, 40)) for _ in range(3))
+    return DynamicLossScale(
+        initial=2.0**initial,
+        growth_interval=draw(st.integers(1, 4)),
+        growth_factor=2.0 ** draw(st.integers(1, 3)),
+        backoff_factor=2.0 ** -draw(st.integers(1, 3)),
+        minimum=2.0**low,
+        maximum=2.0**high,
+        hysteresis=draw(st.integers(1, 3)),
+    )
+
+
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    spec=dynamic_loss_scales(),
+    overflows=st.lists(st.booleans(), min_size=10, max_size=60),
+)
+def test_a_dynamic_loss_scale_does_what_a_ten_line_model_does(spec, overflows):
+    step = stepper(spec)
+    for overflow, expected in zip(overflows, model(spec, overflows), strict=True):
+        gradient = float(step(tf.constant(math.inf if overflow else 1.5)))
+        assert gradient == (0.0 if overflow else 3.0)
+        assert figures(spec) == expected
+
+
+@pytest.mark.parametrize("overflows", [False, True])
+def test_a_thousand_changes_leave_the_scale_within_its_bounds(overflows):
+    spec = DynamicLossScale(growth_interval=1, minimum=2.0**-14, maximum=2.0**100)
+    step = stepper(spec)
+    for _ in range(1000):
+        step(tf.constant(math.nan if overflows else 1.0))
+    assert loss_scale_state(spec).scale == (2.0**-14 if overflows else 2.0**100)
+    # Peers let theirs reach inf or 0 and stay there: the next steps are as any other.
+    for _ in range(3):
+        assert float(step(tf.constant(1.0))) == 2.0
+
+
+def test_an_overflow_at_the_minimum_raises_when_told_to():
+    spec = DynamicLossScale(initial=2.0, at_minimum="raise")
+    step = stepper(spec)
+    step(tf.constant(math.inf))
+    assert figures(spec) == (1.0, 0, 1)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"lowest loss scale, 1\.0"
+    ):
+        step(tf.constant(math.inf))
+    assert float(step(tf.constant(1.0))) == 2.0
+
+
+def test_an_overflow_at_the_minimum_is_told_once_in_a_thousand(capfd):
+    step = stepper(DynamicLossScale(initial=1.0))
+    for _ in range(30):
+        step(tf.constant(math.inf))
+    assert capfd.readouterr().err.count("overflow at the lowest loss scale") == 1
+
+
+def test_a_static_loss_scale_stays_and_counts():
+    spec = StaticLossScale(64)
+    step = stepper(spec)
+    for factor in (1.0, 1.0, math.inf, 1.0):
+        step(tf.constant(factor))
+    assert figures(spec) == (64.0, 1, 1)
+
+
+def test_a_scale_that_is_no_power_of_two_rounds_twice_at_most():
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    with scaled_by(StaticLossScale(1000.0)):
+        x = tf.constant(values)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(x * x)
+        gradient = tape.gradient(loss, x).numpy()
+    np.testing.assert_allclose(gradient, 2 * values, rtol=2 * 2.0**-23)
+
+
+@pytest.mark.parametrize("deviation", [0.0, 1.5])
+def test_a_statistical_loss_scale_follows_its_formula(deviation):
+    spec = StatisticalLossScale(decay=0.9)
+    step = stepper(spec)
+    rng = np.random.default_rng(1)
+    logarithms = rng.normal(-6.0, deviation, size=60)
+    mean = square = weight = 0.0
+    for logarithm in logarithms:
+        assert math.isfinite(step(tf.constant(0.5 * 2.0**logarithm, tf.float32)))
+        mean = 0.9 * mean + 0.1 * logarithm
+        square = 0.9 * square + 0.1 * logarithm**2
+        weight = 0.9 * weight + 0.1
+    spread = math.sqrt(max(square / weight - (mean / weight) ** 2, 0.0))
+    exponent = 16 - mean / weight - 3.09 * spread
+    # Rounded down; float32 sees the figures a little differently.
+    assert 2 ** (exponent - 1.1) < loss_scale_state(spec).scale < 2 ** (exponent + 0.1)
+
+
+def test_a_statistical_loss_scale_halves_at_an_overflow_and_ignores_zeros():
+    spec = StatisticalLossScale(initial=2.0**10)
+    step = stepper(spec)
+    step(tf.constant(math.inf))
+    assert loss_scale_state(spec).scale <= 2.0**9
+    before = loss_scale_state(spec).scale
+    step(tf.constant(0.0))
+    assert loss_scale_state(spec).scale == before
+
+
+def test_a_loss_scale_of_ones_own_takes_a_few_lines():
+    class Halving(LossScale):
+        def initial_state(self):
+            return {"scale": 1024.0}
+
+        def adjust(self, state, seen):
+            return {} if seen.finite else {"scale": state["scale"] / 2}
+
+    spec = Halving()
+    step = stepper(spec)
+    for factor in (1.0, math.inf, 1.0, 1.0):
+        step(tf.constant(factor))
+    assert figures(spec) == (512.0, 2, 1)
+
+
+def test_without_scaling_a_function_stays_as_it_is():
+    def traced():
+        @tf.function
+        def slope(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = x**3
+            return tape.gradient(y, x)
+
+        graph = slope.get_concrete_function(tf.TensorSpec([2])).graph.as_graph_def()
+        return graph.SerializeToString(deterministic=True)
+
+    plain = traced()
+    with scaled_by(NoOpLossScale()):
+        assert traced() == plain
+
+
+def test_state_is_made_per_object_not_per_value():
+    first, second = DynamicLossScale(), DynamicLossScale()
+    stepper(first)(tf.constant(math.inf))
+    stepper(second)(tf.constant(1.0))
+    assert (figures(first)[2], figures(second)[2]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"initial": 0.0}, "initial=0.0"),
+        ({"initial": -2.0}, "initial=-2.0"),
+        ({"initial": math.nan}, "initial=nan"),
+        ({"initial": 1000.0}, "not a power of two.*1024.0"),
+        ({"minimum": 4.0, "maximum": 2.0}, "minimum=4.0 is above maximum=2.0"),
+        ({"initial": 2.0**30}, "outside of"),
+        ({"maximum": math.inf}, "maximum=inf"),
+        ({"growth_factor": 1.0}, "growth_factor=1.0"),
+        ({"backoff_factor": 1.0}, "backoff_factor=1.0"),
+        ({"backoff_factor": 0.0}, "backoff_factor=0.0"),
+        ({"growth_interval": 0}, "growth_interval=0"),
+        ({"hysteresis": 1.5}, "hysteresis=1.5"),
+        ({"at_minimum": "stop"}, "at_minimum='stop'; allowed are warn, raise"),
+    ],
+)
+def test_a_bad_argument_is_quoted(arguments, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        DynamicLossScale(**arguments)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "big", True])
+def test_a_static_scale_must_be_a_positive_number(value):
+    with pytest.raises(ConfigError, match="StaticLossScale: value="):
+        StaticLossScale(value)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"decay": 1.0}, {"deviations": -1.0}, {"initial": 3.0}]
+)
+def test_bad_arguments_of_a_statistical_scale_are_refused(arguments):
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
+        StatisticalLossScale(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "canonical", "kind"),
+    [
+        ("none", "none", NoOpLossScale),
+        ("Dynamic", "dynamic", DynamicLossScale),
+        ("statistical:decay=0.5", "statistical:decay=0.5", StatisticalLossScale),
+        ("1024", "1024.0", StaticLossScale),
+        (
+            "dynamic:hysteresis=2, initial=1024",
+            "dynamic:initial=1024.0,hysteresis=2",
+            DynamicLossScale,
+        ),
+        ("dynamic:initial=32768", "dynamic", DynamicLossScale),
+    ],
+)
+def test_words_stand_for_one_loss_scale(words, canonical, kind):
+    loss_scale = loss_scale_from_words(words)
+    assert type(loss_scale) is kind
+    assert words_from_loss_scale(loss_scale) == canonical
+    assert loss_scale_from_words(canonical) is loss_scale
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("big", "received 'big'; allowed are a number"),
+        ("dynamic:start=1", "'start=1'.*initial=<float>"),
+        ("dynamic:hysteresis=x", "hysteresis=x"),
+        ("dynamic:initial=3", "not a power of two"),
+        ("-4", "value=-4.0"),
+        (None, "received None"),
+        (DynamicLossScale, "received <class"),
+    ],
+)
+def test_unknown_words_are_quoted(words, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        loss_scale_from_words(words)
+
+
+def test_a_loss_scale_of_ones_own_has_no_words():
+    class Mine(LossScale):
+        pass
+
+    assert isinstance(loss_scale_from_words(Mine()), Mine)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        AmpConfig(loss_scale=Mine()).to_env()
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"TF_AMP_DTYPE": "float16"}, "dynamic"),
+        ({"TF_AMP_DTYPE": "bfloat16"}, "none"),
+        ({"TF_AMP_DTYPE": "bfloat16", "TF_AMP_LOSS_SCALE": "64"}, "64.0"),
+        ({"TF_AMP_DTYPE": "bfloat16", SCALING: "1"}, "dynamic"),
+        ({"TF_AMP_DTYPE": "float16", SCALING: "0"}, "none"),
+        ({"TF_AMP_LOSS_SCALE": "64", SCALING: "0"}, "none"),
+        ({"TF_AMP_DTYPE": "float16", "TF_AMP_OPT_LEVEL": "O0"}, "none"),
+        ({"TF_AMP_DEVICE_PROFILE": "v100"}, "dynamic"),
+        ({"TF_AMP_DEVICE_PROFILE": "h200"}, "none"),
+    ],
+)
+def test_the_type_decides_unless_somebody_has(environ, words):
+    config = AmpConfig.from_env(environ)
+    assert words_from_loss_scale(loss_scale_for(config)) == words
+    assert words_from_loss_scale(loss_scale_for(None)) == "none"
+
+
+def test_every_field_of_a_state_is_told():
+    names = [field.name for field in dataclasses.fields(loss_scale_state())]
+    assert names == ["scale", "good_steps", "skipped_steps", "overflow_origin"]
