@@ -70,10 +70,15 @@ def finder(patterns: Sequence[str]) -> Callable[[str], str]:
     return found_by
 
 
+def without_call_scopes(name: str) -> str:
+    """Return a node's name as it was before its function was inlined."""
+    return _CALL_SCOPE.sub("", name)
+
+
 def _names_of(name: str) -> Iterator[str]:
     """Yield the name, and for a gradient those that its op may have had."""
     yield name
-    plain = _CALL_SCOPE.sub("", name)
+    plain = without_call_scopes(name)
     if plain != name:
         yield plain
     scopes = list(_GRADIENT_SCOPE.finditer(plain))

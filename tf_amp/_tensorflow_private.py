@@ -56,6 +56,12 @@ RUN_SESSION = Hook(
     "run",
     "a rewrite that fails in a Session is reported as a warning only",
 )
+SETTLE_SESSION = Hook(
+    "tensorflow.python.client.session",
+    "BaseSession",
+    "_run",
+    "the origin of an overflow in a Session is not looked for",
+)
 CALL_FUNCTION = Hook(
     "tensorflow.python.eager.polymorphic_function.concrete_function",
     "ConcreteFunction",
@@ -311,11 +317,31 @@ def handle_contents(tensor: Any) -> tuple[Any, ...]:
     """Return shape and dtype protos of what a resource handle refers to, if known."""
     try:
         module = importlib.import_module("tensorflow.python.ops.handle_data_util")
-        data = module.get_resource_handle_data(tensor)
-        return tuple(data.shape_and_type) if data.is_set else ()
+        if hasattr(tensor, "numpy"):
+            data = tensor._handle_data
+        else:
+            data = module.get_resource_handle_data(tensor)
+        return tuple(data.shape_and_type) if data and data.is_set else ()
     except (ImportError, AttributeError):
         warn_once("get_resource_handle_data", "variables are explained without shapes")
         return ()
+
+
+def variable_value(handle: Any, contents: Any) -> Any:
+    """Return what the variable behind an eager handle holds now, not copied."""
+    import tensorflow as tf
+
+    with importlib.import_module("tensorflow.python.eager.context").eager_mode():
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=contents.dtype)
+
+
+def forget_kernels() -> None:
+    """Have every function optimized again at its next call."""
+    try:
+        context = importlib.import_module("tensorflow.python.eager.context").context()
+        context.clear_kernel_cache()
+    except (ImportError, AttributeError):
+        warn_once("clear_kernel_cache", "functions that overflow stay as they are")
 
 
 def warn_once(name: str, without: str) -> None:

@@ -19,7 +19,7 @@ from tf_amp.stamps import ATTRIBUTE, OFF, Stamp
 
 # Operations that seed low precision are stamped whenever their function was traced
 # under settings, since Grappler makes no new ones but the fused kinds.
-_SEED_OPS = ("MatMul", "BatchMatMul", "Conv", "Einsum", "DepthwiseConv")
+SEED_OPS = ("MatMul", "BatchMatMul", "Conv", "Einsum", "DepthwiseConv")
 
 Canonical = Callable[[str], str | None]
 
@@ -66,7 +66,7 @@ def marks_from_graph_def(graph_def: Any, canonical: Canonical = _unless_off) -> 
         op = traced_graphs.op_named(main, node.name) if main is not None else None
         if op is not None:
             owners[node.name] = _owner(op, canonical)
-        elif node.op.startswith(_SEED_OPS):
+        elif node.op.startswith(SEED_OPS):
             owners[node.name] = None
     strangers: tuple[str, ...] = ()
     if set(owners.values()) != {settings}:

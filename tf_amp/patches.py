@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_amp import _tensorflow_private as private
-from tf_amp import origins, rewriter, scope_stack, stamps
+from tf_amp import origins, overflow_origin, rewriter, scope_stack, stamps
 from tf_amp.config import AmpConfig
 
 
@@ -52,6 +52,7 @@ def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None
     from tf_amp.loss_scaling.choosing import loss_scale_for
 
     gradients.install(lambda: loss_scale_for(current_config()))
+    private.install(private.SETTLE_SESSION, overflow_origin.settling)
 
 
 def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> None:

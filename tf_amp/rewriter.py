@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from tf_amp import log, settings, stamps
+from tf_amp import log, overflow_origin, settings, stamps
 from tf_amp.errors import RewriteFailed
 from tf_amp.marks import Marks, excluded_parts, marks_from_graph_def
 from tf_amp.presets import preset_of
@@ -55,6 +55,12 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     """
     if getattr(_thread, "leaves_graphs_alone", False):
         return None
+    rewritten = _rewritten(data, item)
+    overflow_origin.keep_graph(data, data if rewritten is None else rewritten)
+    return rewritten
+
+
+def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     if _STAMP not in data and _fallback_settings() is None:
         _mention_unstamped(data)
         return None
@@ -66,7 +72,8 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
     try:
-        return _rewrite(graph_def, item, marks, scope)
+        dropped = overflow_origin.float32_nodes(data)
+        return _rewrite(graph_def, item, marks, scope, dropped)
     except Exception as error:
         _report(error, marks.graph, scope)
         return None
@@ -114,7 +121,11 @@ def raising_failures(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rewrite(
-    graph_def: Any, grappler_item: GrapplerItem, marks: Marks, scope: Any
+    graph_def: Any,
+    grappler_item: GrapplerItem,
+    marks: Marks,
+    scope: Any,
+    dropped: tuple[tuple[str, str], ...],
 ) -> bytes | None:
     from grappler_pass import pipeline
     from grappler_pass.graph import Item
@@ -126,7 +137,7 @@ def _rewrite(
     item = Item(
         fetch=tuple(name.partition(":")[0] for name in grappler_item.fetch),
         preserve=(*grappler_item.preserve, *marks.strangers),
-        excluded=excluded_parts(graph_def, chosen.exclude),
+        excluded=(*excluded_parts(graph_def, chosen.exclude), *dropped),
     )
     if _observers:
         _observers[0](graph_def, item, grappler_item.shapes, marks.graph)

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.state_updates import BARRIER
+from tf_amp import overflow_origin
 from tf_amp.finiteness import agreed, are_finite, is_scalable, must_select
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.variables import state_of
@@ -64,12 +65,13 @@ class ScaledCall:
 
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
         """Adjust the loss scale; return the gradients, zeros unless all are finite."""
+        watched = overflow_origin.watch(finite, self._reading, self._loss_scale)
         finite = agreed(finite)
         earlier = [vote.finite for vote in votes_behind(unscaled)]
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
         settlement = Settlement(self._state, self._reading, unscaled, counts)
         adjusting = symbolic(settlement.settle(finite))
-        with tf.control_dependencies(adjusting):
+        with tf.control_dependencies([*adjusting, *watched]):
             whole = tf.identity(finite if counts is None else finite & counts)
         in_graph = not tf.executing_eagerly() and not _in_function()
         vote = Vote(

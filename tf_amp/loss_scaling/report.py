@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from tf_amp import overflow_origin
 from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.overflow_origin import OverflowOrigin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +25,7 @@ class LossScaleState:
     scale: float = 1.0
     good_steps: int = 0
     skipped_steps: int = 0
-    overflow_origin: Any = None
+    overflow_origin: OverflowOrigin | None = None
 
 
 def loss_scale_state(
@@ -48,4 +50,5 @@ def loss_scale_state(
         return LossScaleState()
     names = ("scale", "good_steps", "skipped_steps")
     scale, good, skipped = known.evaluate(names, session)
-    return LossScaleState(float(scale), int(good), int(skipped))
+    origin = overflow_origin.latest_origin(known.loss_scale)
+    return LossScaleState(float(scale), int(good), int(skipped), origin)

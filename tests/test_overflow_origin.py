@@ -1,0 +1,218 @@
+"""Which operation is named when a step overflows, and what becomes of it."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+import tf_amp
+from tf_amp import overflow_origin
+from tf_amp.loss_scaling import DynamicLossScale
+
+v1 = tf.compat.v1
+ONES = np.ones([4, 8], dtype="float32")
+
+
+@pytest.fixture(autouse=True)
+def _undone():
+    yield
+    tf_amp.disable()
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Collect what is said of origins and of what goes back to float32."""
+    lines = []
+
+    def log(level, message, *args):
+        lines.append(message % args)
+
+    monkeypatch.setattr(logging, "log", log)
+    monkeypatch.setattr(logging, "warning", lambda *a: log(None, *a))
+    return lines
+
+
+def scaling(**settings):
+    """Return a scope in float16 with a loss scale of its own."""
+    loss_scale = DynamicLossScale(**{"initial": 4.0, **settings})
+    scope = tf_amp.mixed_precision_scope(loss_scale, "float16", "O2")
+    return loss_scale, scope
+
+
+def three_layers(x, weights, planted=2):
+    """Return products of which one is 720,000, far beyond float16."""
+    for number, weight in enumerate(weights, start=1):
+        by = 300.0 if number == planted else 1.0
+        with tf.name_scope(f"layer{number}"):
+            x = tf.nn.relu(tf.matmul(x * by, weight * by))
+    return tf.reduce_mean(x)
+
+
+def training_step(weights, **options):
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = three_layers(x, weights, **options)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(1e-9 * gradient)
+        return loss
+
+    return step
+
+
+class Overflowing(keras.layers.Layer):
+    """A product of a weight with values that only float32 holds."""
+
+    def build(self, shape):
+        self.weight = self.add_weight(shape=(8, 8), initializer="ones", name="weight")
+
+    def call(self, x):
+        return tf.matmul(x * 300.0, self.weight * 300.0)
+
+
+def test_the_layer_is_named_under_fit(told):
+    layers = [
+        keras.layers.Dense(8, "relu", name="first", kernel_initializer="ones"),
+        Overflowing(name="second"),
+        keras.layers.Dense(8, name="third"),
+    ]
+    model = keras.Sequential([keras.Input([8]), *layers])
+    model.compile("sgd", "mse", jit_compile=False)
+    before = [w.numpy() for w in model.weights]
+    loss_scale, scope = scaling()
+    with scope:
+        model.fit(ONES, ONES, batch_size=1, verbose=0, shuffle=False)
+    origin = tf_amp.loss_scale_state(loss_scale).overflow_origin
+    assert (origin.kind, origin.dtype, origin.is_gradient) == (
+        "MatMul",
+        "float16",
+        False,
+    )
+    assert "second" in origin.layer and "second" in origin.op
+    # Four steps overflow for one and the same reason, which is told once.
+    assert len([line for line in told if "Not finite first" in line]) == 1
+    for was, weight in zip(before, model.weights, strict=True):
+        np.testing.assert_array_equal(was, weight.numpy())
+
+
+def test_the_layer_is_named_in_a_session(told):
+    loss_scale, scope = scaling()
+    with tf.Graph().as_default(), scope:
+        x = v1.placeholder(tf.float32, [None, 8])
+        weights = [v1.get_variable(n, [8, 8], use_resource=True) for n in "abc"]
+        loss = three_layers(x, [tf.abs(w) + 1.0 for w in weights])
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.graph.finalize()
+            session.run(train, {x: ONES})
+    origin = overflow_origin.latest_origin(loss_scale)
+    assert (origin.op, origin.layer) == ("layer2/MatMul", "layer2")
+    assert origin.dtype == "float16"
+
+
+def test_a_gradient_that_the_scale_makes_too_large_is_told_apart(told):
+    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    for initial, name in ((2.0**15, "layer3/MatMul"), (2.0**20, "the loss scale")):
+        loss_scale, scope = scaling(initial=initial)
+        with scope:
+            training_step(weights, planted=None)(tf.constant(ONES))
+        origin = overflow_origin.latest_origin(loss_scale)
+        assert origin.is_gradient
+        assert name in origin.op
+        assert origin.dtype == "float16"
+
+
+def test_a_mask_of_minus_infinity_is_not_to_blame(told):
+    loss_scale, scope = scaling()
+    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(2)]
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            mask = tf.constant([0.0] * 7 + [float("-inf")])
+            with tf.name_scope("attention"):
+                y = tf.nn.softmax(tf.matmul(x, weights[0]) + mask)
+            with tf.name_scope("culprit"):
+                y = tf.matmul(y * 3e4, weights[1] * 3e4)
+        return tape.gradient(y, weights)
+
+    with scope:
+        step(tf.constant(ONES))
+    assert overflow_origin.latest_origin(loss_scale).layer == "culprit"
+
+
+def test_a_step_without_overflow_has_no_origin_and_hands_nothing_over(monkeypatch):
+    records = []
+    record = overflow_origin.Watch._record
+
+    def record_and_count(watch, inputs):
+        records.append(inputs)
+        record(watch, inputs)
+
+    monkeypatch.setattr(overflow_origin.Watch, "_record", record_and_count)
+    loss_scale, scope = scaling()
+    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    with scope:
+        step = training_step(weights, planted=None)
+        for _ in range(3):
+            step(tf.constant(ONES))
+        assert records == []
+        assert overflow_origin.latest_origin(loss_scale) is None
+        step(tf.constant(ONES * np.float32("inf")))
+    assert len(records) == 1
+
+
+def test_few_of_many_overflows_are_looked_into(monkeypatch):
+    looked = []
+    find = overflow_origin.Watch._find
+    monkeypatch.setattr(
+        overflow_origin.Watch,
+        "_find",
+        lambda watch, *args: (looked.append(watch), find(watch, *args)),
+    )
+    loss_scale, scope = scaling()
+    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    with scope:
+        step = training_step(weights)
+        for _ in range(9):
+            step(tf.constant(ONES))
+    assert overflow_origin.latest_origin(loss_scale).layer == "layer2"
+    assert len(looked) == 4
+    assert tf_amp.loss_scale_state(loss_scale).skipped_steps == 9
+
+
+def test_at_the_minimum_the_origin_goes_back_to_float32_once(told):
+    loss_scale, scope = scaling(initial=2.0, at_minimum="float32")
+    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    losses = []
+    with scope:
+        step = training_step(weights)
+        traced = []
+        for _ in range(6):
+            losses.append(float(step(tf.constant(ONES))))
+            overflow_origin.latest_origin(loss_scale)
+            traced.append(step.experimental_get_tracing_count())
+    assert len(set(traced)) == 1
+    # Two steps lead to the minimum and to the decision; then the step is right.
+    assert np.isinf(losses[:2]).all()
+    np.testing.assert_allclose(losses[2:], 4.608e7, rtol=1e-2)
+    said = [line for line in told if "back to float32" in line]
+    assert len(said) == 1 and "layer2/MatMul" in said[0]
+    assert tf_amp.loss_scale_state(loss_scale).skipped_steps == 2
+    low = {r.slot.node for r in tf_amp.plans()[-1].decisions if r.is_low}
+    assert "layer1/MatMul" in low
+    assert not {"layer2/MatMul", "layer2/Relu", "layer3/MatMul"} & low
+
+
+def test_a_diagnosis_that_fails_does_not_fail_the_step(monkeypatch):
+    def fail(*args):
+        raise RuntimeError("no replay today")
+
+    monkeypatch.setattr(overflow_origin.Watch, "_record", fail)
+    _, scope = scaling()
+    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    with scope:
+        assert np.isinf(training_step(weights)(tf.constant(ONES)))
+    np.testing.assert_array_equal(weights[0], np.ones([8, 8]))

@@ -1,0 +1,328 @@
+"""Which operation made the first value that was not finite, when a step overflowed.
+
+A step that overflows hands its inputs over, which costs other steps nothing, and is run
+again by itself (`replay`) while training goes on. That takes about as long as tracing,
+so it is done for the 1st, 2nd, 4th, 8th ... overflow of a function or graph, and each
+origin is told once. Functions compiled by XLA are not looked into.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from grappler_pass.exclusions import ORIGIN
+
+WATCH = "_tf_amp_watch"
+_WATCH = WATCH.encode()
+
+
+@dataclasses.dataclass(frozen=True)
+class OverflowOrigin:
+    """The first operation, in the order of execution, with a value that is not finite.
+
+    Attributes:
+      op: its name.
+      kind: what it computes, such as "MatMul".
+      layer: the name scope around it, which Keras makes of its layers' names; of a
+        gradient, that of the operation it belongs to.
+      dtype: that could not hold the value.
+      is_gradient: whether it belongs to the backward pass, where a smaller loss scale
+        helps.
+    """
+
+    op: str
+    kind: str
+    layer: str
+    dtype: str
+    is_gradient: bool = False
+
+    def __str__(self) -> str:
+        """Return one line for the log."""
+        where = f" in {self.layer}" if self.layer else ""
+        what = "gradient" if self.is_gradient else "forward pass"
+        return f"{self.op} ({self.kind}, {self.dtype}){where}, {what}"
+
+
+class Watch:
+    """What is known of one call for gradients: where it is, and how it has overflowed.
+
+    Attributes:
+      number: in the attribute of the node that calls `record`.
+      graph: the function or graph as traced.
+      origin: found last; None before.
+      float32: nodes that went back to float32, once the loss scale was at its minimum.
+    """
+
+    def __init__(self, graph: Any, loss_scale: Any) -> None:
+        """Watch a call for gradients that is being traced."""
+        self.number = str(next(_numbers))
+        self.graph = weakref.ref(graph)
+        self.origin: OverflowOrigin | None = None
+        self.float32: tuple[str, ...] = ()
+        self._loss_scale = loss_scale
+        self._overflows = 0
+        self._given: bytes = b""
+        self._running: bytes = b""
+        self._pending: Sequence[Any] | None = None
+        with _lock:
+            _watches[self.number] = self
+
+    def keep_graph(self, given: bytes, running: bytes) -> None:
+        """Remember the graph that runs from now on, and what it was made of."""
+        from grappler_pass.rewriting import MARK
+
+        if MARK.encode() not in given:
+            self._given = given
+        self._running = running
+
+    def record(self, *inputs: Any) -> None:
+        """Take the inputs of a step that overflowed; called by the runtime."""
+        try:
+            self._record(inputs)
+        except Exception as error:
+            _say_unknown(error)
+
+    def _record(self, inputs: Sequence[Any]) -> None:
+        self._overflows += 1
+        if not self._is_due(float(inputs[0])):
+            return
+        copies = [_copy(value) for value in inputs]
+        graph = self.graph()
+        if graph is None or not graph.building_function:
+            self._pending = copies
+            return
+        variables = _captured_variables(graph)
+        thread = threading.Thread(
+            target=self._find,
+            args=(self._running, copies, variables),
+            name="tf_amp_overflow_origin",
+        )
+        _threads.append(thread)
+        thread.start()
+
+    def settle_pending(self, session: Any) -> None:
+        """Look into an overflow of the step that a Session has just run."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            values = _session_variables(session)
+            self._find(self._running, pending, values)
+
+    def _is_due(self, scale: float) -> bool:
+        if self._is_at_minimum(scale) and not self.float32:
+            return True
+        return self._overflows & (self._overflows - 1) == 0
+
+    def _is_at_minimum(self, scale: float) -> bool:
+        wanted = getattr(self._loss_scale, "at_minimum", "") == "float32"
+        return wanted and scale <= float(self._loss_scale.minimum)
+
+    def _find(self, running: bytes, inputs: Sequence[Any], variables: Any) -> None:
+        """Run the step again and tell what was found."""
+        from tf_amp.overflow_search import Search
+
+        try:
+            search = Search(running, self.number, inputs, variables)
+            found = search.first_not_finite()
+            if found is None:
+                return
+            self.origin = _described(found)
+            with _lock:
+                _latest[id(self._loss_scale)] = _latest[None] = self.origin
+            self._tell(self.origin)
+            if self._is_at_minimum(float(inputs[0])) and not self.float32:
+                before = Search(self._given, self.number, inputs, variables)
+                feeding = search.feeding(found.node.name)
+                too_large = before.too_large()
+                self._return_to_float32((found.node.name, *feeding, *too_large))
+        except Exception as error:
+            _say_unknown(error)
+
+    def _tell(self, origin: OverflowOrigin) -> None:
+        with _lock:
+            if origin in _told:
+                return
+            _told.add(origin)
+        level = logging.INFO if origin.is_gradient else logging.WARNING
+        logging.log(level, "Not finite first: %s", origin)
+
+    def _return_to_float32(self, names: tuple[str, ...]) -> None:
+        from tf_amp import _tensorflow_private as private
+
+        self.float32 = tuple(dict.fromkeys(names))
+        logging.warning(
+            "The loss scale is at its minimum: back to float32 goes %s, with what "
+            "feeds it and what float16 cannot hold (%d operations).",
+            self.origin,
+            len(self.float32),
+        )
+        private.forget_kernels()
+
+
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+_watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary()
+_threads: list[threading.Thread] = []
+# By loss scale, which its watches keep alive; of all under None.
+_latest: dict[int | None, OverflowOrigin] = {}
+_told: set[OverflowOrigin] = set()
+
+
+def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
+    """Have the inputs of the step being traced handed over where it overflows.
+
+    Args:
+      finite: whether gradients are, bool scalar.
+      state: of the loss scale as the step has used it.
+      loss_scale: its specification.
+
+    Returns:
+      What must run with the step.
+    """
+    import tensorflow as tf
+
+    from tf_amp._tensorflow_private_training import in_xla_context
+
+    if tf.executing_eagerly() or in_xla_context():
+        return []
+    graph = finite.graph
+    watched = Watch(graph, loss_scale)
+    inputs = [state.get("scale", tf.constant(1.0)), *_inputs_of(graph)]
+
+    def hand_over() -> Any:
+        with tf.device("/device:CPU:0"):
+            done = tf.numpy_function(watched.record, inputs, [], name="overflow_inputs")
+        done._set_attr(WATCH, _text(watched.number))
+        with tf.control_dependencies([done]):
+            return tf.constant(False)
+
+    return [tf.cond(finite, lambda: tf.constant(True), hand_over)]
+
+
+def keep_graph(given: bytes, running: bytes) -> None:
+    """Remember a graph as given and as it will run, if gradients are watched in it."""
+    for watched in _watches_in(running):
+        watched.keep_graph(given, running)
+
+
+def float32_nodes(graph_def: bytes) -> tuple[tuple[str, str], ...]:
+    """Name the nodes that are to be float32 again, each with the reason."""
+    reason = "it overflowed at the lowest loss scale"
+    names = (name for w in _watches_in(graph_def) for name in w.float32)
+    return tuple((name, reason) for name in names)
+
+
+def latest_origin(
+    loss_scale: Any = None, timeout_seconds: float = 60.0
+) -> OverflowOrigin | None:
+    """Return the origin found last, after waiting for what is being looked into.
+
+    Args:
+      loss_scale: of gradients scaled by it; None: of any.
+      timeout_seconds: how long to wait.
+    """
+    for thread in tuple(_threads):
+        thread.join(timeout_seconds)
+        if not thread.is_alive() and thread in _threads:
+            _threads.remove(thread)
+    return _latest.get(None if loss_scale is None else id(loss_scale))
+
+
+def settling(run: Any) -> Any:
+    """Return a Session's `run` that then looks into an overflow, if there was one."""
+
+    @functools.wraps(run)
+    def run_and_settle(session: Any, *args: Any, **kwargs: Any) -> Any:
+        result = run(session, *args, **kwargs)
+        for watched in tuple(_watches.values()):
+            if watched.graph() is session.graph:
+                watched.settle_pending(session)
+        return result
+
+    return run_and_settle
+
+
+def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
+    if _WATCH not in graph_def:
+        return ()
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    nodes = GraphDef.FromString(graph_def).node
+    numbers = [n.attr[WATCH].s.decode() for n in nodes if WATCH in n.attr]
+    found = (_watches.get(number) for number in numbers)
+    return tuple(watched for watched in found if watched is not None)
+
+
+def _inputs_of(graph: Any) -> list[Any]:
+    """Return what comes into a step from outside: arguments, and data it fetches."""
+    return [
+        tensor
+        for op in graph.get_operations()
+        if op.type in ("Placeholder", "IteratorGetNext", "QueueDequeueV2")
+        for tensor in op.outputs
+        if tensor.dtype.is_numpy_compatible and tensor.dtype.base_dtype == tensor.dtype
+    ]
+
+
+def _copy(value: Any) -> Any:
+    import numpy as np
+
+    return np.array(value)
+
+
+def _captured_variables(graph: Any) -> Any:
+    """Return a function from a node's name to the variable's value behind it."""
+    from tf_amp import captured_values
+
+    return captured_values.of_function(graph)
+
+
+def _session_variables(session: Any) -> Any:
+    from tf_amp import captured_values
+
+    return captured_values.of_session(session)
+
+
+def _described(found: Any) -> OverflowOrigin:
+    """Say where a node of a rewritten graph stands in the user's program."""
+    from grappler_pass.exclusions import without_call_scopes
+
+    node = found.node
+    if found.is_scale:
+        return OverflowOrigin("the loss scale", node.op, "", found.dtype, True)
+    name = without_call_scopes(node.name)
+    marked = node.attr[ORIGIN].list.s if ORIGIN in node.attr else ()
+    origins = [origin.decode() for origin in marked]
+    layer = (origins[-1] if origins else name).rpartition("/")[0]
+    return OverflowOrigin(name, node.op, layer, found.dtype, bool(origins))
+
+
+def _say_unknown(error: Exception) -> None:
+    """Say that a diagnosis failed: no reason for the program to fail."""
+    logging.log_first_n(
+        logging.INFO, "The origin of an overflow is not known: %r", 3, error
+    )
+
+
+def _text(value: str) -> Any:
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    return AttrValue(s=value.encode())
+
+
+def _renew_lock() -> None:
+    """Forget a lock that a thread of the parent may have held when it forked."""
+    global _lock
+    _lock = threading.Lock()
+    _threads.clear()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

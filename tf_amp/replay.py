@@ -1,0 +1,183 @@
+"""Run a step once more by itself, and see where its values cease to be finite.
+
+The graph is the one that the runtime has, rewritten and with its casts, cut down to
+what leads to the question whether gradients are finite. What came in is given, and
+variables have the values they had; nothing of the program is touched. Random operations
+draw anew, and of loops and branches only what comes out of them is looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph import ENTER_OPS, EXIT_OPS, GraphView, Node, Port
+
+SWITCHES = ("Switch", "RefSwitch", "_SwitchN")
+_MERGES = ("Merge", "RefMerge")
+_VARIABLES = ("VariableV2", "Variable")
+_FLOATING = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
+
+
+class NotReplayable(Exception):
+    """A step cannot be run again by itself; the message says why."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """A step to be run again.
+
+    Attributes:
+      view: of the graph that ran.
+      needed: numbers of the nodes to compute, inputs first.
+      given: ports whose values are known, with their place in `inputs`.
+      inputs: these values.
+      variable: returns the value that a variable had, given a node that is or reads
+        its handle; None where unknown.
+    """
+
+    view: GraphView
+    needed: Sequence[int]
+    given: Mapping[Port, int]
+    inputs: Sequence[Any]
+    variable: Callable[[NodeDef], Any]
+
+
+def nodes_within(step: Step, limit: float) -> dict[int, bool]:
+    """Return for the nodes with floating outputs whether these keep within a limit.
+
+    Infinity and NaN do not, whatever the limit.
+
+    Those in loops and branches are left out, since their values cannot be fetched.
+
+    Raises:
+      NotReplayable: something that the step needs is not at hand.
+    """
+    from tf_amp import rewriter
+
+    copy = _Copy(step)
+    with tf.Graph().as_default() as graph, rewriter.leaving_graphs_alone():
+        tf.import_graph_def(copy.graph_def, name="")
+        flags = _flags(graph, step, limit)
+        starts = [_assign(graph, *variable) for variable in copy.variables]
+        feed = {graph.get_tensor_by_name(f"{n}:0"): v for n, v in copy.feed.items()}
+        with tf.compat.v1.Session(graph=graph, config=_config()) as session:
+            session.run(starts)
+            results: list[Any] = session.run(list(flags.values()), feed)
+    return {i: bool(result) for i, result in zip(flags, results, strict=True)}
+
+
+class _Copy:
+    """The part of the graph that is run, with stand-ins for what it is given.
+
+    Attributes:
+      graph_def: the graph.
+      feed: values of its placeholders, by name.
+      variables: names of handles, with the values to begin with.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self.graph_def = GraphDef()
+        self.feed: dict[str, Any] = {}
+        self.variables: list[tuple[str, Any]] = []
+        for number, value in enumerate(step.inputs):
+            self._add_placeholder(_given_name(number), value)
+        for index in step.needed:
+            node = step.view.nodes[index]
+            if node.op in ("_Arg", "VarHandleOp", *_VARIABLES):
+                self._add_variable(node)
+            else:
+                self._add_copy(node)
+
+    def _add_placeholder(self, name: str, value: Any) -> None:
+        node = self.graph_def.node.add(name=name, op="Placeholder")
+        node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+        self.feed[name] = value
+
+    def _add_variable(self, node: Node) -> None:
+        """Add a private variable in the place of a handle or of a reference."""
+        view = self._step.view
+        readers = [view.nodes[r.node] for r in view.readers(Port(node.index, 0))]
+        values = (self._step.variable(n.proto) for n in (node, *readers))
+        value = next((v for v in values if v is not None), None)
+        if value is None:
+            raise NotReplayable(f"nothing stands for {node.name} ({node.op})")
+        if node.op in _VARIABLES:
+            self._add_placeholder(node.name, value)
+            return
+        made = self.graph_def.node.add(name=node.name, op="VarHandleOp")
+        made.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+        made.attr["shape"].shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
+        made.attr["shared_name"].s = f"tf_amp_replay/{node.name}".encode()
+        self.variables.append((node.name, value))
+
+    def _add_copy(self, node: Node) -> None:
+        """Add a node as it is, but for what is given and what it waits for."""
+        copy = self.graph_def.node.add()
+        copy.CopyFrom(node.proto)
+        del copy.input[:]
+        copy.attr.pop("_class", None)
+        for text, port in zip(node.proto.input, node.inputs, strict=False):
+            number = self._step.given.get(port)
+            copy.input.append(text if number is None else _given_name(number))
+
+
+def _given_name(number: int) -> str:
+    return f"tf_amp_given_{number}"
+
+
+def _flags(graph: Any, step: Step, limit: float) -> dict[int, Any]:
+    """Return tensors that tell of the nodes in reach whether they keep within it."""
+    hidden = _hidden(step.view, step.needed)
+    flags: dict[int, Any] = {}
+    for index in step.needed:
+        if index in hidden:
+            continue
+        op = graph.get_operation_by_name(step.view.nodes[index].name)
+        floating = [t for t in op.outputs if t.dtype in _FLOATING]
+        own = [_is_within(tensor, limit) for tensor in floating]
+        if own:
+            flags[index] = own[0] if len(own) == 1 else tf.reduce_all(tf.stack(own))
+    return flags
+
+
+def _is_within(tensor: Any, limit: float) -> Any:
+    is_within = tf.math.is_finite(tensor)
+    if limit < tensor.dtype.max:
+        is_within &= tf.abs(tensor) <= tf.cast(limit, tensor.dtype)
+    return tf.reduce_all(is_within)
+
+
+def _hidden(view: GraphView, needed: Sequence[int]) -> set[int]:
+    """Return the nodes in loops and in branches."""
+    hidden: set[int] = set()
+    for index in needed:
+        node = view.nodes[index]
+        sources = [view.nodes[port.node] for port in node.inputs]
+        if node.op in EXIT_OPS:
+            continue
+        if node.op in _MERGES:
+            is_hidden = any(source.op in ENTER_OPS for source in sources)
+        else:
+            is_hidden = any(source.index in hidden for source in sources)
+        if is_hidden or node.op in (*SWITCHES, *ENTER_OPS):
+            hidden.add(index)
+    return hidden
+
+
+def _assign(graph: Any, name: str, value: Any) -> Any:
+    handle = graph.get_tensor_by_name(f"{name}:0")
+    return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def _config() -> Any:
+    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.gpu_options.allow_growth = True
+    return config
