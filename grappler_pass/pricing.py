@@ -7,6 +7,7 @@ error of each. What the assignment problem makes of them is `cut_problem`'s.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -219,6 +220,7 @@ def _times(price: Price, weight: float) -> Price:
     return replace(price, seconds=price.seconds * weight)
 
 
+@functools.cache
 def _dtype_name(dtype: int) -> str:
     if dtype == types_pb2.DT_INVALID:
         return "float32"
