@@ -29,6 +29,7 @@ FULL = AmpConfig(
     cache_dir=pathlib.Path("/tmp/cache"),
     loss_scaling=False,
     tune="budget:7.5",
+    tie=0.05,
     loss_scale=loss_scale_from_words("dynamic:initial=1024,at_minimum=raise"),
     list_edits=(
         ListEdit("add", "allow", ("MyOp", "Einsum")),
@@ -106,6 +107,8 @@ def test_a_contradiction_names_both_sides(environ):
         (SWITCH, "yes please", "bfloat16"),
         (DTYPE, "float8", "float16"),
         ("TF_AMP_OPT_LEVEL", "O9", "O0, O1, O2, O3"),
+        ("TF_AMP_TIE", "-0.1", "numbers from 0 to 1"),
+        ("TF_AMP_TIE", "little", "numbers from 0 to 1"),
         ("TF_AMP_STRICT", "maybe", "true"),
         (REWRITE_SWITCH, "2", "off"),
         ("TF_AMP_TUNE", "sometimes", "off, budget, full"),

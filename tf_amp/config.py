@@ -38,6 +38,7 @@ STRICT = "TF_AMP_STRICT"
 CACHE = "TF_AMP_CACHE"
 EXCLUDE = "TF_AMP_EXCLUDE"
 TUNE = "TF_AMP_TUNE"
+TIE = "TF_AMP_TIE"
 LOSS_SCALE = "TF_AMP_LOSS_SCALE"
 OWN_NAMES = (
     OPT_LEVEL,
@@ -48,11 +49,13 @@ OWN_NAMES = (
     CACHE,
     EXCLUDE,
     TUNE,
+    TIE,
     LOSS_SCALE,
 )
 
 LOW_DTYPES = ("bfloat16", "float16")
 DEFAULT_TUNE = "budget"
+DEFAULT_TIE = 0.01
 _TUNE_WORDS = ("off", "budget", "full")
 _ON = ("1", "true", "on")
 _OFF = ("0", "false", "off")
@@ -78,6 +81,8 @@ class AmpConfig:
         stay float32.
       tune: "off", "budget" or "full": whether what a plan hangs on is measured, within
         a budget of time or without one; "budget:SECONDS" is that much per process.
+      tie: share of its seconds, 0 to 1, by which an operation may be slower in 16 bits
+        if its results take half the memory.
       loss_scale: what losses are scaled by, whatever the dtype; None leaves the choice
         to the dtype.
     """
@@ -93,6 +98,7 @@ class AmpConfig:
     list_edits: tuple[ListEdit, ...] = ()
     exclude: tuple[str, ...] = ()
     tune: str = DEFAULT_TUNE
+    tie: float = DEFAULT_TIE
     loss_scale: LossScale | None = None
 
     @classmethod
@@ -121,6 +127,7 @@ class AmpConfig:
             list_edits=list_edits.edits_from_env(given),
             exclude=_read(given, EXCLUDE, patterns_from_text, ()),
             tune=_read(given, TUNE, checked_tune, DEFAULT_TUNE),
+            tie=_read(given, TIE, checked_tie, DEFAULT_TIE),
             loss_scale=_read(given, LOSS_SCALE, loss_scale_from_words, None),
         )
 
@@ -138,6 +145,7 @@ class AmpConfig:
             CACHE: str(self.cache_dir or ""),
             EXCLUDE: " ".join(self.exclude),
             TUNE: self.tune,
+            TIE: repr(self.tie),
             LOSS_SCALE: _words_if_any(self.loss_scale),
             **list_edits.env_from_edits(self.list_edits),
         }
@@ -172,6 +180,17 @@ def checked_tune(value: object, name: str = "tune") -> str:
         f"{name}: received {value!r}; allowed are {', '.join(_TUNE_WORDS)}, and "
         "budget:SECONDS with a number greater than 0."
     )
+
+
+def checked_tie(value: object, name: str = "tie") -> float:
+    """Return what `AmpConfig.tie` may be, or raise ConfigError."""
+    try:
+        share = float(str(value))
+    except ValueError:
+        share = math.nan
+    if 0.0 <= share <= 1.0:
+        return share
+    raise ConfigError(f"{name}: received {value!r}; allowed are numbers from 0 to 1.")
 
 
 def _is_positive(text: str) -> bool:

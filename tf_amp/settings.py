@@ -79,6 +79,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
         },
         opt_level=config.opt_level,
         exclude=config.exclude,
+        tie=config.tie,
     )
 
 
