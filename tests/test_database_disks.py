@@ -1,5 +1,6 @@
 """The cost database where it cannot be written: a job goes on, nothing is lost."""
 
+import errno
 import pathlib
 import shutil
 import sqlite3
@@ -18,6 +19,7 @@ from tests.costs_examples import (
     sizes_in,
     start,
 )
+from tests.processes import run_python
 
 
 @pytest.fixture
@@ -156,3 +158,41 @@ def test_a_file_taken_away_is_made_again(path):
         shutil.rmtree(path.parent)
         keep(database, number)
         assert sizes_in(CostDatabase(path)) == {number}
+
+
+def test_where_files_cannot_be_locked_rows_are_kept_and_nothing_is_mended(
+    path, monkeypatch, caplog
+):
+    keep(CostDatabase(path), 1)
+
+    def refuse(descriptor, kind):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    keep(CostDatabase(path), 2)
+    assert sizes_in(CostDatabase(path)) == {1, 2}
+    assert not caplog.records
+    damaged = full_content()[:-5000]
+    path.write_bytes(damaged)
+    database = CostDatabase(path)
+    keep(database, 10**6)
+    assert sizes_in(database) == {10**6}
+    assert path.read_bytes() == damaged
+    assert len(caplog.records) == 1
+
+
+def test_a_python_without_sqlite_measures_without_keeping(path):
+    program = f"""
+    import sys
+    sys.modules["sqlite3"] = None
+    import pathlib
+    from tf_amp import cli
+    from tf_amp.tuning.known_costs import KnownCosts
+    known = KnownCosts.load("CPU", "key", "2.21.0", pathlib.Path({str(path.parent)!r}))
+    known.keep([])
+    print(len(known.prices), cli.main(["costs", "show"]))
+    """
+    done = run_python(program)
+    assert done.lines() == ["0 2"]
+    assert "measured costs are not kept" in done.err
+    assert "tf-amp: this Python cannot keep costs" in done.err

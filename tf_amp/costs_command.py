@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import fnmatch
 import pathlib
-import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -31,7 +30,8 @@ _ELSEWHERE = f"; {CACHE} names another folder to keep costs in"
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add the commands below `costs` to its parser."""
+    """Add the actions of `costs` to its parser."""
+    parser.set_defaults(command=_run)
     commands = parser.add_subparsers(metavar="ACTION", required=True)
     show = commands.add_parser("show", help="print what was measured as a table")
     show.add_argument("--sort", choices=SORTS, default="op", help="order of the rows")
@@ -43,27 +43,35 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     _add_filters(export, _export)
     take = commands.add_parser("import", help="add the rows of an exported file")
     take.add_argument("file", type=pathlib.Path)
-    take.set_defaults(command=_import)
+    take.set_defaults(action=_import)
     merge = commands.add_parser(
         "merge", help="join exported files; of two figures the better supported stays"
     )
     merge.add_argument("files", type=pathlib.Path, nargs="+", metavar="FILE")
     merge.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE")
-    merge.set_defaults(command=_merge)
+    merge.set_defaults(action=_merge)
     clear = commands.add_parser("clear", help="forget what was measured, and say what")
     _add_filters(clear, _clear)
 
 
-def _add_filters(parser: argparse.ArgumentParser, command: object) -> None:
+def _add_filters(parser: argparse.ArgumentParser, action: object) -> None:
     parser.add_argument("--device", choices=_DEVICES, default="all")
     parser.add_argument("--tensorflow", metavar="VERSION", help="only of this version")
-    parser.set_defaults(command=command)
+    parser.set_defaults(action=action)
 
 
 def _limit(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"received {text!r}; wanted is 0 or more")
     return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        import sqlite3  # noqa: F401 - some builds of Python lack it
+    except ModuleNotFoundError as error:
+        raise CostsUnreadable(f"this Python cannot keep costs: {error}") from error
+    return int(options.action(options))
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -98,8 +106,8 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    export = _read(options.file)
     database = _database()
+    export = _read(options.file)
     with _clear_errors(database.path, _ELSEWHERE):
         merged = database.put(export.rows) if export.rows else 0
     print(
@@ -207,6 +215,8 @@ def _filter_text(options: argparse.Namespace) -> str:
 @contextlib.contextmanager
 def _clear_errors(path: pathlib.Path, remedy: str = "") -> Iterator[None]:
     """Raise what went wrong with a file as one line that names it."""
+    import sqlite3
+
     try:
         yield
     except OSError as error:

@@ -133,6 +133,7 @@ class CostDatabase:
         waiting = dict(self._waiting)
         if self._attempt(lambda: self.put(list(waiting.values()))) is None:
             return
+        self._patience = self._full_patience
         for identity, row in waiting.items():
             # Another thread may have put a better one there meanwhile.
             if self._waiting.get(identity) is row:
@@ -144,7 +145,7 @@ class CostDatabase:
     def _attempt(self, work: Callable[[], _T]) -> _T | None:
         """Return what `work` returns; None, and one warning, where the file fails."""
         try:
-            result = self._twice_if_damaged(work)
+            return self._twice_if_damaged(work)
         except NothingKept:
             return None
         except (OSError, sqlite3.Error) as error:
@@ -154,8 +155,6 @@ class CostDatabase:
                 f"this program alone: {error}"
             )
             return None
-        self._patience = self._full_patience
-        return result
 
     def _twice_if_damaged(self, work: Callable[[], _T]) -> _T:
         try:

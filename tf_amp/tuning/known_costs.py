@@ -7,6 +7,8 @@ import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from absl import logging
+
 from grappler_pass.costs.price_list import Measured, PriceList
 
 if TYPE_CHECKING:
@@ -40,8 +42,12 @@ class KnownCosts:
         """Read what was kept in a folder; start from nothing without one."""
         if cache_dir is None:
             return cls(device_type, key, tensorflow)
-        from grappler_pass.costs.database import CostDatabase, costs_path
-
+        try:
+            from grappler_pass.costs.database import CostDatabase, costs_path
+        except ModuleNotFoundError as error:
+            # Some builds of Python lack SQLite.
+            logging.warning("measured costs are not kept: %s", error)
+            return cls(device_type, key, tensorflow)
         database = CostDatabase(costs_path(cache_dir))
         prices = database.load(key, tensorflow)
         return cls(device_type, key, tensorflow, prices, database)
