@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ from grappler_pass.op_lists import OpLists
 from tf_amp.op_timing import Chain, TimingGraph, elapsed, timing_graph
 from tf_amp.tuning import memory
 from tf_amp.tuning.apart import run_apart
-from tf_amp.tuning.runnable import check_runnable, op_at
+from tf_amp.tuning.runnable import check_runnable, node_at, op_at
 from tf_amp.tuning.synthetic import Inputs, Unfit, inputs_of
 from tf_amp.tuning.turns import SLOW_SECONDS, Series, Subject, take_turns
 
@@ -95,11 +95,12 @@ def _subject(
     try:
         check_runnable(probe, dtype, device_type)
         inputs = inputs_of(probe, dtype)
-        call = _call_at(probe, dtype, inputs)
+        call = _call_at(probe, dtype, device_type, inputs)
         predicted = _rough_model(device_type).price(call, dtype).seconds
         _check_affordable(call, predicted, seconds)
         sets = _input_sets(graph, inputs, _sets(probe, call, device_type))
-        chains = _chains(graph, probe, dtype, sets, predicted)
+        add_op = functools.partial(op_at, probe, dtype, device_type)
+        chains = _chains(graph, add_op, sets, predicted)
         graph.fill()
         return _warmed_up(dtype, chains, seconds)
     except _FAILURES as error:
@@ -118,14 +119,10 @@ class _Chains:
 
 def _chains(
     graph: TimingGraph,
-    probe: Probe,
-    dtype: str,
+    call: Callable[[Sequence[Any]], Any],
     sets: Sequence[Sequence[Any]],
     predicted: float,
 ) -> _Chains:
-    def call(inputs: Sequence[Any]) -> Any:
-        return op_at(probe, dtype, inputs)
-
     single = graph.chain(call, sets[:1], 1)
     length = int(min(_CHAIN_SECONDS / max(predicted, 1e-9), _LONGEST_CHAIN))
     several = graph.chain(call, sets[:1], length) if length > 1 else single
@@ -149,7 +146,7 @@ def _warmed_up(dtype: str, chains: _Chains, seconds: float) -> Subject:
     return subject
 
 
-def _call_at(probe: Probe, dtype: str, inputs: Inputs) -> OpCall:
+def _call_at(probe: Probe, dtype: str, device_type: str, inputs: Inputs) -> OpCall:
     """Return the call as pricing sees it, with the outputs that TensorFlow infers."""
     with tf.Graph().as_default():
         tensors = [
@@ -160,11 +157,11 @@ def _call_at(probe: Probe, dtype: str, inputs: Inputs) -> OpCall:
                 zip(inputs.values, probe.inputs, strict=True)
             )
         ]
-        op = op_at(probe, dtype, tensors)
+        op = op_at(probe, dtype, device_type, tensors)
         return OpCall(
             probe.op,
-            _attrs_of(op.node_def),
-            tuple(map(_spec_of, op.inputs)),
+            _attrs_of(node_at(probe, dtype, device_type)),
+            tuple(map(_spec_of, tensors)),
             tuple(map(_spec_of, op.outputs)),
         )
 

@@ -14,9 +14,12 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
-from grappler_pass.type_slots import DTYPE_ENUMS, kernel_exists, op_def_of
+from grappler_pass.fused_ops import can_split, split_fused
+from grappler_pass.kernel_limits import has_kernel
+from grappler_pass.type_slots import DTYPE_ENUMS, admits, op_def_of
 from tf_amp.tuning.synthetic import Unfit
 
 _REFUSED_TYPES = frozenset({"resource", "variant", "string"})
@@ -52,13 +55,25 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
         raise Unfit(f"{probe.op} computes nothing from inputs")
     if any(spec.dtype in _REFUSED_TYPES for spec in probe.inputs):
         raise Unfit(f"{probe.op} takes handles or text")
-    attrs = attrs_at(probe, dtype)
+    node = node_at(probe, dtype, device_type)
     ports = (*op_def.input_arg, *op_def.output_arg)
-    if any(_is_refused(port, attrs) for port in ports):
+    if any(_is_refused(port, dict(node.attr)) for port in ports):
         raise Unfit(f"{probe.op} takes or makes handles or text")
-    types = tuple((name, int(v.type)) for name, v in attrs.items() if v.type)
-    if not kernel_exists(probe.op, types, device_type):
+    types = tuple((name, int(v.type)) for name, v in node.attr.items() if v.type)
+    has_own = _admits(probe, dtype) and has_kernel(probe.op, node, types, device_type)
+    if not has_own and not can_split(node, DTYPE_ENUMS[dtype]):
         raise Unfit(f"{probe.op} has no kernel for {dtype} on a {device_type}")
+
+
+def node_at(probe: Probe, dtype: str, device_type: str) -> NodeDef:
+    """Return the node of a probe's op at a dtype, its inputs named by position."""
+    return NodeDef(
+        name="probe",
+        op=probe.op,
+        device=f"/device:{device_type}:0",
+        input=[str(position) for position in range(len(probe.inputs))],
+        attr=attrs_at(probe, dtype),
+    )
 
 
 def attrs_at(probe: Probe, dtype: str) -> dict[str, AttrValue]:
@@ -80,12 +95,25 @@ def attrs_at(probe: Probe, dtype: str) -> dict[str, AttrValue]:
     return attrs
 
 
-def op_at(probe: Probe, dtype: str, inputs: Sequence[Any]) -> Any:
-    """Add the op at a dtype to the default graph and return it."""
+def op_at(probe: Probe, dtype: str, device_type: str, inputs: Sequence[Any]) -> Any:
+    """Add the op at a dtype to the default graph and return it.
+
+    A fused op that has no kernel for the dtype is added as its parts, which is what the
+    pass makes of it.
+    """
     graph = tf.compat.v1.get_default_graph()
-    return graph.create_op(
-        probe.op, list(inputs), None, name="probe", attrs=attrs_at(probe, dtype)
-    )
+    tensors = {str(position): tensor for position, tensor in enumerate(inputs)}
+    node = node_at(probe, dtype, device_type)
+    for part in split_fused(node, DTYPE_ENUMS[dtype], lambda name: name):
+        op = graph.create_op(
+            part.op,
+            [tensors[name] for name in part.input],
+            None,
+            name="probe",
+            attrs=dict(part.attr),
+        )
+        tensors[part.name] = op.outputs[0]
+    return op
 
 
 def dtypes_of(probe: Probe, low_dtype: str) -> tuple[str, ...]:
@@ -97,6 +125,11 @@ def dtypes_of(probe: Probe, low_dtype: str) -> tuple[str, ...]:
             enum = text_format.Parse(text, AttrValue()).type
             return (str(tf.as_dtype(enum).name),)
     return ("float32",)
+
+
+def _admits(probe: Probe, dtype: str) -> bool:
+    enum = DTYPE_ENUMS[dtype]
+    return all(admits(probe.op, name, enum) for name, _ in probe.dtype_attrs)
 
 
 def _is_refused(port: op_def_pb2.OpDef.ArgDef, attrs: dict[str, AttrValue]) -> bool:
