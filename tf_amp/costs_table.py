@@ -49,8 +49,9 @@ def _origin(row: Row) -> tuple[str, str]:
     return (row.device, row.tensorflow)
 
 
-def _dtype(row: CostRow) -> str:
-    return row.measured.dtype
+def _dtype(row: CostRow) -> tuple[bool, str]:
+    """Order float32 before what it is compared with."""
+    return (row.measured.dtype != "float32", row.measured.dtype)
 
 
 def _table(rows: Sequence[CostRow]) -> Table:
@@ -76,7 +77,7 @@ def _cells(row: CostRow) -> tuple[str, ...]:
         _duration(sample.seconds),
         f"{sample.spread:.0%}",
         str(sample.count),
-        f"{when:%y-%m-%d %H:%M}",
+        f"{when:%Y-%m-%d}",
     )
 
 
