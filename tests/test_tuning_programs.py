@@ -150,10 +150,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def tf_amp_of(folder, *arguments, tune=None):
-    env = {"TF_AMP_CACHE": str(folder / "cache")}
-    if tune is not None:
-        env["TF_AMP_TUNE"] = tune
+def tf_amp_of(folder, *arguments, **settings):
+    env = {f"TF_AMP_{name.upper()}": value for name, value in settings.items()}
+    env["TF_AMP_CACHE"] = str(folder / "cache")
     return run_interpreter(("-m", "tf_amp", *arguments), cwd=folder, env=env)
 
 
@@ -176,14 +175,17 @@ def test_what_was_tuned_once_is_known_from_then_on(folder):
 
 
 def test_mistakes_about_tuning_are_said_in_one_line(folder):
-    for arguments, tune, part in (
-        (("tune", "--seconds", "-3", "train.py"), None, "received '-3'"),
-        (("tune", "--seconds", "0", "train.py"), None, "greater than 0"),
-        (("tune", "nowhere.py"), None, "nowhere.py"),
-        (("train.py",), "budget:-3", "TF_AMP_TUNE: received 'budget:-3'"),
-        (("train.py",), "always", "off, budget, full"),
+    tune = ("tune", "train.py")
+    for arguments, settings, part in (
+        (("tune", "--seconds", "-3", "train.py"), {}, "received '-3'"),
+        (("tune", "--seconds", "0", "train.py"), {}, "greater than 0"),
+        (("tune", "nowhere.py"), {}, "nowhere.py"),
+        (tune, {"device_profile": "v100"}, "TF_AMP_DEVICE_PROFILE=v100"),
+        (tune, {"opt_level": "O2"}, "allowed is O1"),
+        (("train.py",), {"tune": "budget:-3"}, "received 'budget:-3'"),
+        (("train.py",), {"tune": "always"}, "off, budget, full"),
     ):
-        done = tf_amp_of(folder, *arguments, tune=tune)
+        done = tf_amp_of(folder, *arguments, **settings)
         assert done.code == 2, done.err
         assert part in done.err
         assert "Traceback" not in done.err

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from tf_amp import config, running
 from tf_amp.config import LOW_DTYPES, AmpConfig
+from tf_amp.errors import ConfigError
+from tf_amp.presets import DEFAULT_LEVEL
 from tf_amp.tuning.progress import Measuring, report_to
 
 if TYPE_CHECKING:
@@ -37,12 +39,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the script, show what is being measured, and sum it up at the end."""
+    """Run the script, show what is being measured, and sum it up at the end.
+
+    Raises:
+      ConfigError: the environment asks for plans that nothing is measured for.
+    """
     limit = f"budget:{options.seconds:g}" if options.seconds else "full"
     given = {config.TUNE: limit}
     if options.dtype is not None:
         given[config.DTYPE] = options.dtype
     running.switch_on(given)
+    _check_measurable(AmpConfig.from_env())
     display = _Display()
     report_to(display.show)
     try:
@@ -50,6 +57,19 @@ def main(options: argparse.Namespace) -> int:
     finally:
         display.sum_up()
     return 0
+
+
+def _check_measurable(settings: AmpConfig) -> None:
+    if settings.device_profile is not None:
+        raise ConfigError(
+            f"{config.DEVICE_PROFILE}={settings.device_profile}: costs of another "
+            "device cannot be measured here; unset it."
+        )
+    if settings.opt_level != DEFAULT_LEVEL:
+        raise ConfigError(
+            f"{config.OPT_LEVEL}={settings.opt_level} does not look at costs; allowed "
+            f"is {DEFAULT_LEVEL}."
+        )
 
 
 class _Display:
