@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,12 +55,6 @@ RUN_SESSION = Hook(
     "run",
     "a rewrite that fails in a Session is reported as a warning only",
 )
-SETTLE_SESSION = Hook(
-    "tensorflow.python.client.session",
-    "BaseSession",
-    "_run",
-    "the origin of an overflow in a Session is not looked for",
-)
 CALL_FUNCTION = Hook(
     "tensorflow.python.eager.polymorphic_function.concrete_function",
     "ConcreteFunction",
@@ -72,32 +65,6 @@ CALL_FUNCTION = Hook(
 
 HOST = "/job:localhost/replica:0/task:0"
 _KINDS = ("CPU", "GPU")
-REPLICA_THREAD = Hook(
-    "tensorflow.python.distribute.mirrored_run",
-    "_MirroredReplicaThread",
-    "__init__",
-    "scopes around a MirroredStrategy's step do not hold in its replicas",
-)
-_BY_NAME = "gradients of excluded operations are known by their names alone"
-WALK_GRADIENT = Hook(
-    "tensorflow.python.ops.gradients_util", "", "_MaybeCompile", _BY_NAME
-)
-RECORD_GRADIENT = Hook(
-    "tensorflow.python.eager.execute", "", "record_gradient", _BY_NAME
-)
-RECORD_CLOSURE = Hook(
-    "tensorflow.python.eager.record", "", "record_operation", _BY_NAME
-)
-REPLAY_GRADIENT = Hook(
-    "tensorflow.python.eager.backprop",
-    "",
-    "_gradient_function",
-    _BY_NAME,
-    register=(
-        "tensorflow.python.pywrap_tfe",
-        "TFE_Py_RegisterGradientFunction",
-    ),
-)
 
 
 @dataclasses.dataclass
@@ -188,15 +155,6 @@ def cluster_with_gpu(architecture: str) -> Any | None:
 def is_session(made: Any) -> bool:
     """Tell a Session from a function's graph."""
     return isinstance(made, _owner_of(CREATE_SESSION) or ())
-
-
-def traced_graph() -> Any | None:
-    """Return the graph that operations are being added to; None while eager."""
-    if "tensorflow" not in sys.modules:
-        return None
-    import tensorflow as tf
-
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
 def grappler_options() -> Any:
@@ -311,37 +269,6 @@ def session_config() -> Any:
     except (ImportError, AttributeError):
         warn_once("context().config", "trials run with TensorFlow's own defaults")
     return config
-
-
-def handle_contents(tensor: Any) -> tuple[Any, ...]:
-    """Return shape and dtype protos of what a resource handle refers to, if known."""
-    try:
-        module = importlib.import_module("tensorflow.python.ops.handle_data_util")
-        if hasattr(tensor, "numpy"):
-            data = tensor._handle_data
-        else:
-            data = module.get_resource_handle_data(tensor)
-        return tuple(data.shape_and_type) if data and data.is_set else ()
-    except (ImportError, AttributeError):
-        warn_once("get_resource_handle_data", "variables are explained without shapes")
-        return ()
-
-
-def variable_value(handle: Any, contents: Any) -> Any:
-    """Return what the variable behind an eager handle holds now, not copied."""
-    import tensorflow as tf
-
-    with importlib.import_module("tensorflow.python.eager.context").eager_mode():
-        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=contents.dtype)
-
-
-def forget_kernels() -> None:
-    """Have every function optimized again at its next call."""
-    try:
-        context = importlib.import_module("tensorflow.python.eager.context").context()
-        context.clear_kernel_cache()
-    except (ImportError, AttributeError):
-        warn_once("clear_kernel_cache", "functions that overflow stay as they are")
 
 
 def warn_once(name: str, without: str) -> None:

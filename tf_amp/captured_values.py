@@ -20,14 +20,14 @@ def of_function(graph: Any) -> Variable:
     Args:
       graph: of the function; what functions within it use is among its own.
     """
-    from tf_amp import _tensorflow_private as private
+    from tf_amp import _tensorflow_private_tracing as tracing
 
     handles = {}
     for tensor, _ in graph.captures:
         handle = _outermost(tensor)
-        contents = private.handle_contents(handle) if handle is not None else ()
+        contents = tracing.handle_contents(handle) if handle is not None else ()
         if len(contents) == 1:
-            handles[id(handle)] = (handle, private.variable_value(handle, contents[0]))
+            handles[id(handle)] = (handle, tracing.variable_value(handle, contents[0]))
 
     def value_of(node: Any) -> Any:
         if ATTRIBUTE not in node.attr:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from tf_amp import _tensorflow_private as private
+from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import devices, rewriter
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def graph_with_variables(function: Any) -> GraphDef:
     graph_def: GraphDef = function.graph.as_graph_def()
     nodes = {node.name: node for node in graph_def.node}
     for index, tensor in enumerate(function.inputs):
-        contents = private.handle_contents(tensor)
+        contents = tracing.handle_contents(tensor)
         if not contents:
             continue
         node = nodes[tensor.op.name]

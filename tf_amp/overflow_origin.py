@@ -8,7 +8,6 @@ origin is told once. Functions compiled by XLA are not looked into.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -19,37 +18,10 @@ from typing import Any
 
 from absl import logging
 
-from grappler_pass.exclusions import ORIGIN
+from tf_amp.overflows import OverflowOrigin, origin_from
 
 WATCH = "_tf_amp_watch"
 _WATCH = WATCH.encode()
-
-
-@dataclasses.dataclass(frozen=True)
-class OverflowOrigin:
-    """The first operation, in the order of execution, with a value that is not finite.
-
-    Attributes:
-      op: its name.
-      kind: what it computes, such as "MatMul".
-      layer: the name scope around it, which Keras makes of its layers' names; of a
-        gradient, that of the operation it belongs to.
-      dtype: that could not hold the value.
-      is_gradient: whether it belongs to the backward pass, where a smaller loss scale
-        helps.
-    """
-
-    op: str
-    kind: str
-    layer: str
-    dtype: str
-    is_gradient: bool = False
-
-    def __str__(self) -> str:
-        """Return one line for the log."""
-        where = f" in {self.layer}" if self.layer else ""
-        what = "gradient" if self.is_gradient else "forward pass"
-        return f"{self.op} ({self.kind}, {self.dtype}){where}, {what}"
 
 
 class Watch:
@@ -134,7 +106,7 @@ class Watch:
             found = search.first_not_finite()
             if found is None:
                 return
-            self.origin = _described(found)
+            self.origin = origin_from(found)
             with _lock:
                 _latest[id(self._loss_scale)] = _latest[None] = self.origin
             self._tell(self.origin)
@@ -155,7 +127,7 @@ class Watch:
         logging.log(level, "Not finite first: %s", origin)
 
     def _return_to_float32(self, names: tuple[str, ...]) -> None:
-        from tf_amp import _tensorflow_private as private
+        from tf_amp import _tensorflow_private_tracing as tracing
 
         self.float32 = tuple(dict.fromkeys(names))
         logging.warning(
@@ -164,7 +136,7 @@ class Watch:
             self.origin,
             len(self.float32),
         )
-        private.forget_kernels()
+        tracing.forget_kernels()
 
 
 _numbers = itertools.count(1)
@@ -289,20 +261,6 @@ def _session_variables(session: Any) -> Any:
     from tf_amp import captured_values
 
     return captured_values.of_session(session)
-
-
-def _described(found: Any) -> OverflowOrigin:
-    """Say where a node of a rewritten graph stands in the user's program."""
-    from grappler_pass.exclusions import without_call_scopes
-
-    node = found.node
-    if found.is_scale:
-        return OverflowOrigin("the loss scale", node.op, "", found.dtype, True)
-    name = without_call_scopes(node.name)
-    marked = node.attr[ORIGIN].list.s if ORIGIN in node.attr else ()
-    origins = [origin.decode() for origin in marked]
-    layer = (origins[-1] if origins else name).rpartition("/")[0]
-    return OverflowOrigin(name, node.op, layer, found.dtype, bool(origins))
 
 
 def _say_unknown(error: Exception) -> None:

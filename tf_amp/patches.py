@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_amp import _tensorflow_private as private
+from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import origins, overflow_origin, rewriter, scope_stack, stamps
 from tf_amp.config import AmpConfig
 
@@ -24,22 +25,22 @@ def install_marking(in_force: stamps.InForce) -> None:
     """
 
     def adopt(op: Any) -> None:
-        stamps.adopt(op, private.traced_graph() or op.graph, in_force)
+        stamps.adopt(op, tracing.traced_graph() or op.graph, in_force)
 
     def settings_here() -> str | None:
-        return in_force(private.traced_graph()).settings
+        return in_force(tracing.traced_graph()).settings
 
     install = private.install
     stamp = functools.partial(stamps.stamping, in_force=in_force)
     if not install(private.CREATE_OP, stamp):
         rewriter.use_without_stamps(settings_here)
-    install(private.REPLICA_THREAD, scope_stack.inheriting)
+    install(tracing.REPLICA_THREAD, scope_stack.inheriting)
     walk = functools.partial(origins.following, adopt=adopt)
-    install(private.WALK_GRADIENT, walk)
-    install(private.RECORD_GRADIENT, origins.recording)
-    install(private.RECORD_CLOSURE, origins.remembering)
+    install(tracing.WALK_GRADIENT, walk)
+    install(tracing.RECORD_GRADIENT, origins.recording)
+    install(tracing.RECORD_CLOSURE, origins.remembering)
     replay = functools.partial(origins.replaying, adopt=adopt)
-    install(private.REPLAY_GRADIENT, replay)
+    install(tracing.REPLAY_GRADIENT, replay)
 
 
 def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None:
@@ -52,7 +53,7 @@ def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None
     from tf_amp.loss_scaling.choosing import loss_scale_for
 
     gradients.install(lambda: loss_scale_for(current_config()))
-    private.install(private.SETTLE_SESSION, overflow_origin.settling)
+    private.install(tracing.SETTLE_SESSION, overflow_origin.settling)
 
 
 def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from tf_amp import _tensorflow_private as private
+from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import patches, rewriter, scope_stack, settings, stamps
 from tf_amp.config import AmpConfig, checked_dtype, checked_level, checked_tune
 from tf_amp.errors import TensorFlowMissing
@@ -159,7 +160,7 @@ def current_config() -> AmpConfig | None:
     While a function is traced that is the function's own, unless a scope was entered
     since.
     """
-    graph = private.traced_graph()
+    graph = tracing.traced_graph()
     if graph is None:
         settings_id = in_force(None).settings
     else:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 import wrapt
 
-from tf_amp import _tensorflow_private as private
+from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import runtime, scope_stack
 from tf_amp.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.errors import ConfigError
@@ -51,7 +51,7 @@ class Scope:
           ScopeError: it has been entered and not been left.
         """
         settings_id = self._open()
-        graph = private.traced_graph()
+        graph = tracing.traced_graph()
         traced = graph if graph is not None and graph.building_function else None
         try:
             scope_stack.push(scope_stack.Layer(self, settings_id, traced))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tf_amp import overflow_origin
 from tf_amp.loss_scaling.protocol import LossScale
-from tf_amp.overflow_origin import OverflowOrigin
+from tf_amp.overflows import OverflowOrigin
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,86 @@
+"""TensorFlow's private hooks around tracing, gradients and the replay of a step.
+
+As in `_tensorflow_private`, each is looked up when it is needed, and one warning says
+what is lost where it is gone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from tf_amp._tensorflow_private import Hook, warn_once
+
+SETTLE_SESSION = Hook(
+    "tensorflow.python.client.session",
+    "BaseSession",
+    "_run",
+    "the origin of an overflow in a Session is not looked for",
+)
+REPLICA_THREAD = Hook(
+    "tensorflow.python.distribute.mirrored_run",
+    "_MirroredReplicaThread",
+    "__init__",
+    "scopes around a MirroredStrategy's step do not hold in its replicas",
+)
+_BY_NAME = "gradients of excluded operations are known by their names alone"
+WALK_GRADIENT = Hook(
+    "tensorflow.python.ops.gradients_util", "", "_MaybeCompile", _BY_NAME
+)
+RECORD_GRADIENT = Hook(
+    "tensorflow.python.eager.execute", "", "record_gradient", _BY_NAME
+)
+RECORD_CLOSURE = Hook(
+    "tensorflow.python.eager.record", "", "record_operation", _BY_NAME
+)
+REPLAY_GRADIENT = Hook(
+    "tensorflow.python.eager.backprop",
+    "",
+    "_gradient_function",
+    _BY_NAME,
+    register=(
+        "tensorflow.python.pywrap_tfe",
+        "TFE_Py_RegisterGradientFunction",
+    ),
+)
+
+
+def traced_graph() -> Any | None:
+    """Return the graph that operations are being added to; None while eager."""
+    if "tensorflow" not in sys.modules:
+        return None
+    import tensorflow as tf
+
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def handle_contents(tensor: Any) -> tuple[Any, ...]:
+    """Return shape and dtype protos of what a resource handle refers to, if known."""
+    try:
+        module = importlib.import_module("tensorflow.python.ops.handle_data_util")
+        if hasattr(tensor, "numpy"):
+            data = tensor._handle_data
+        else:
+            data = module.get_resource_handle_data(tensor)
+        return tuple(data.shape_and_type) if data and data.is_set else ()
+    except (ImportError, AttributeError):
+        warn_once("get_resource_handle_data", "variables are explained without shapes")
+        return ()
+
+
+def variable_value(handle: Any, contents: Any) -> Any:
+    """Return what the variable behind an eager handle holds now, not copied."""
+    import tensorflow as tf
+
+    with importlib.import_module("tensorflow.python.eager.context").eager_mode():
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=contents.dtype)
+
+
+def forget_kernels() -> None:
+    """Have every function optimized again at its next call."""
+    try:
+        context = importlib.import_module("tensorflow.python.eager.context").context()
+        context.clear_kernel_cache()
+    except (ImportError, AttributeError):
+        warn_once("clear_kernel_cache", "functions that overflow stay as they are")
