@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -57,6 +57,7 @@ class Trial:
       seconds_after: predicted of `after`.
       name: of the graph, for people and to know it again.
       peak_bytes: predicted of live activations, of the larger graph.
+      nodes: by name of node, its seconds predicted in `before` and `after`.
     """
 
     before: GraphDef
@@ -67,6 +68,7 @@ class Trial:
     seconds_after: float
     name: str = ""
     peak_bytes: int = 0
+    nodes: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
 
 class Tuner(Protocol):

@@ -30,7 +30,7 @@ from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.sandbox import NotRunnable
 from tf_amp.tuning.trial import Comparison, compare
 
-_ALLOW = OpLists.for_dtype("float16").list_of
+_ALLOW = OpLists.for_dtype("bfloat16").list_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,7 @@ class BelievedPrices:
     """A device on which products take a tenth of the time in 16 bits, or as long."""
 
     low_share: float = 0.1
+    error: float = 0.7
     profile: DeviceProfile = dataclasses.field(
         default_factory=lambda: DeviceProfile.load("cpu-generic")
     )
@@ -55,11 +56,13 @@ class BelievedPrices:
         """Return seconds of float32, or the share of them that is believed in."""
         seconds = CostModel(self.profile).price(call, "float32").seconds
         is_low = dtype != "float32" and _ALLOW(call.op) == "allow"
-        return Price(seconds * (self.low_share if is_low else 1.0), "profile", 0.4)
+        return Price(
+            seconds * (self.low_share if is_low else 1.0), "profile", self.error
+        )
 
     def cast_price(self, elements: int, source: str, target: str) -> Price:
         """Return next to nothing."""
-        return Price(1e-9, "profile", 0.4)
+        return Price(1e-9, "profile", self.error)
 
 
 @dataclasses.dataclass
@@ -102,17 +105,19 @@ def _step_of(function: Callable[[], tf.Tensor]) -> Step:
 
 
 def _convolution_step() -> Step:
-    """Return the gradients of a convolution, in float16 many times slower on a CPU."""
-    images = tf.Variable(tf.ones([8, 24, 24, 32]))
-    weight = tf.Variable(tf.ones([3, 3, 32, 32]))
+    """Return gradients of a depthwise convolution, in bfloat16 many times slower."""
+    images = tf.Variable(tf.ones([8, 32, 32, 64]))
+    weight = tf.Variable(tf.ones([5, 5, 64, 1]))
 
     def step() -> tf.Tensor:
         with tf.GradientTape() as tape:
-            outputs = tf.nn.conv2d(tf.nn.relu(images), weight, 1, "SAME")
+            inputs = tf.nn.relu(images)
+            tape.watch(inputs)
+            outputs = tf.nn.depthwise_conv2d(inputs, weight, [1, 2, 2, 1], "SAME")
             loss = tf.reduce_sum(outputs * outputs)
-        gradient = tape.gradient(loss, weight)
-        weight.assign_sub(gradient * 1e-3)
-        return loss
+        to_weight, to_inputs = tape.gradient(loss, [weight, inputs])
+        weight.assign_sub(to_weight * 1e-3)
+        return tf.reduce_sum(to_inputs)
 
     return _step_of(step)
 
@@ -130,16 +135,15 @@ def _product_step() -> Step:
     return _step_of(step)
 
 
-def _rewritten(
-    step: Step, dtype: str, tuner: Trier | None, low_share: float = 0.1, **fields: str
-) -> Rewrite:
-    settings = Settings(
-        dtype,
-        OpLists.for_dtype(dtype),
-        {"CPU": BelievedPrices(low_share)},
-        tuner=tuner,
-        **fields,
-    )
+def _settings(
+    tuner: Trier | None, prices: BelievedPrices | None = None, level: str = "O1"
+) -> Settings:
+    models = {"CPU": prices or BelievedPrices()}
+    lists = OpLists.for_dtype("bfloat16")
+    return Settings("bfloat16", lists, models, opt_level=level, tuner=tuner)
+
+
+def _rewritten(step: Step, settings: Settings) -> Rewrite:
     return optimize(
         step.graph_def, step.item, settings, shapes=lambda: step.shapes, name="step"
     )
@@ -147,8 +151,8 @@ def _rewritten(
 
 def test_a_plan_made_of_false_prices_is_withdrawn() -> None:
     step, trier = _convolution_step(), _trier()
-    assert _rewritten(step, "float16", None).changed
-    rewrite = _rewritten(step, "float16", trier)
+    assert _rewritten(step, _settings(None)).changed
+    rewrite = _rewritten(step, _settings(trier))
     assert trier.answers == [False]
     assert rewrite.graph_def is step.graph_def
     assert rewrite.plan is not None and rewrite.plan.is_empty
@@ -162,7 +166,7 @@ def test_a_plan_made_of_false_prices_is_withdrawn() -> None:
 )
 def test_a_plan_that_pays_is_kept() -> None:
     trier = _trier()
-    rewrite = _rewritten(_product_step(), "bfloat16", trier, 0.5)
+    rewrite = _rewritten(_product_step(), _settings(trier, BelievedPrices(0.5, 0.4)))
     assert trier.answers == [True]
     assert rewrite.changed
 
@@ -170,7 +174,10 @@ def test_a_plan_that_pays_is_kept() -> None:
 def test_the_plan_that_is_explained_is_the_one_that_is_run() -> None:
     step, trier = _convolution_step(), _trier()
     settings = Settings(
-        "float16", OpLists.for_dtype("float16"), {"CPU": BelievedPrices()}, tuner=trier
+        "bfloat16",
+        OpLists.for_dtype("bfloat16"),
+        {"CPU": BelievedPrices()},
+        tuner=trier,
     )
     plan = plan_graph(step.graph_def, step.item, settings, shapes=lambda: step.shapes)
     assert plan.is_empty
@@ -180,37 +187,36 @@ def test_the_plan_that_is_explained_is_the_one_that_is_run() -> None:
 @pytest.mark.parametrize("level", ["O0", "O2", "O3"])
 def test_only_the_level_that_asks_for_gain_tries(level: str) -> None:
     trier = _trier()
-    _rewritten(_convolution_step(), "float16", trier, opt_level=level)
+    _rewritten(_convolution_step(), _settings(trier, level=level))
     assert trier.asked == []
 
 
 def test_a_verdict_outlives_the_process(tmp_path: pathlib.Path) -> None:
     step, path = _convolution_step(), tmp_path / "costs.sqlite3"
     first = _trier(path)
-    _rewritten(step, "float16", first)
+    _rewritten(step, _settings(first))
     verdicts._decided.clear()
     verdicts._rejected.clear()
     # No time for another trial: the answer can only come from the file.
     second = dataclasses.replace(_trier(path), seconds=0.0)
-    assert not _rewritten(step, "float16", second).changed
+    assert not _rewritten(step, _settings(second)).changed
     assert first.answers == second.answers == [False]
 
 
 def test_without_time_the_prices_are_trusted() -> None:
     trier = dataclasses.replace(_trier(), seconds=0.0)
-    assert _rewritten(_convolution_step(), "float16", trier).changed
+    assert _rewritten(_convolution_step(), _settings(trier)).changed
     assert trier.answers == [None]
 
 
 def test_a_rejected_graph_is_not_tried_again_when_grappler_returns() -> None:
     step, trier = _convolution_step(), _trier()
-    _rewritten(step, "float16", trier)
+    _rewritten(step, _settings(trier))
     altered = tf.compat.v1.GraphDef.FromString(step.graph_def.SerializeToString())
     altered.node.add(name="left/over", op="NoOp")
     trier.seconds = 0.0
-    assert not _rewritten(
-        dataclasses.replace(step, graph_def=altered), "float16", trier
-    ).changed
+    again = dataclasses.replace(step, graph_def=altered)
+    assert not _rewritten(again, _settings(trier)).changed
     assert trier.answers == [False, False]
 
 

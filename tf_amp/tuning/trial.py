@@ -8,11 +8,12 @@ float32, whose graph is then the one given, byte for byte.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -32,7 +33,7 @@ _DEVIATIONS = 3.0
 _MEDIAN = 1.25
 _FEW = 5
 _LEAST_SPREAD = {True: 0.03, False: 0.01}
-_MOST_PAIRS = 100
+_MOST_PAIRS = 400
 _FEWEST_PAIRS = 2
 # Quick steps are cheap to repeat and easily disturbed: fewer pairs decide only once
 # they have taken so long.
@@ -40,9 +41,17 @@ _PAIRS, _PAIRS_SECONDS = 12, 0.5
 _WARM_UPS, _WARM_UP_SECONDS = 3, 0.05
 # The first step takes longer: kernels are prepared and memory is allocated.
 _FIRST_STEP = 2.0
+# A busy machine takes longer than predicted.
+_SLACK = 1.5
 # Seconds to build, by node of both graphs.
-_NODE_SECONDS = 1.5e-4
+_NODE_SECONDS = 3e-5
 _PATIENCE_SECONDS = 60.0
+# Where there is no limit.
+_LONGEST_SECONDS = 120.0
+
+
+class TooLong(NotRunnable):
+    """The steps of a graph are predicted to take longer than there is time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +123,7 @@ def compare(trial: Trial, seconds: float) -> Comparison:
       NotRunnable: a graph cannot be run apart from its program, or not in time, or it
         needs too much memory; the message says which.
     """
-    return _apart(lambda: _compare(trial, seconds, until_decided=True), seconds)
+    return _apart(trial, seconds, until_decided=True)
 
 
 def measure(trial: Trial, seconds: float) -> Comparison:
@@ -123,7 +132,7 @@ def measure(trial: Trial, seconds: float) -> Comparison:
     Raises:
       NotRunnable: as for `compare`.
     """
-    return _apart(lambda: _compare(trial, seconds, until_decided=False), seconds)
+    return _apart(trial, seconds, until_decided=False)
 
 
 def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
@@ -146,28 +155,40 @@ def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
     return boxes
 
 
-def _apart(work: Callable[[], Comparison], seconds: float) -> Comparison:
+def _apart(trial: Trial, seconds: float, *, until_decided: bool) -> Comparison:
+    seconds = min(seconds, _LONGEST_SECONDS)
+    check_predicted(trial, seconds)
+
+    def work(stopped: Callable[[], bool]) -> Comparison:
+        def is_enough(pairs: Sequence[tuple[float, float]]) -> bool:
+            decided = Comparison(tuple(pairs)).is_faster is not None
+            return stopped() or (until_decided and decided)
+
+        return _compare(trial, seconds, is_enough)
+
     try:
-        return run_apart(lambda stopped: work(), seconds + _PATIENCE_SECONDS)
+        return run_apart(work, seconds + _PATIENCE_SECONDS)
     except (tf.errors.OpError, ValueError, Stuck) as error:
         message = str(error).partition("\n")[0]
         raise NotRunnable(f"it does not run apart: {message}") from error
 
 
-def _compare(trial: Trial, seconds: float, *, until_decided: bool) -> Comparison:
+def _compare(
+    trial: Trial,
+    seconds: float,
+    is_enough: Callable[[Sequence[tuple[float, float]]], bool],
+) -> Comparison:
     end = time.perf_counter() + seconds
-    _check_predicted(trial, seconds)
     pairs: list[tuple[float, float]] = []
     boxes = sandboxes_of(trial)
     with opened(boxes, _left(end)) as session:
-        try:
+        with contextlib.suppress(tf.errors.DeadlineExceededError):
             for pair in _pairs(session, end):
                 pairs.append(pair)
-                if until_decided and Comparison(tuple(pairs)).is_faster is not None:
+                if is_enough(pairs):
                     break
-        except tf.errors.DeadlineExceededError:
-            if len(pairs) < _FEWEST_PAIRS:
-                raise NotRunnable("its steps take longer than there is time") from None
+    if len(pairs) < _FEWEST_PAIRS:
+        raise NotRunnable("its steps take longer than there is time")
     return Comparison(tuple(pairs))
 
 
@@ -175,12 +196,16 @@ def _left(end: float) -> float:
     return max(end - time.perf_counter(), 1e-3)
 
 
-def _check_predicted(trial: Trial, seconds: float) -> None:
-    """Raise where building and the fewest runs will surely take too long."""
+def check_predicted(trial: Trial, seconds: float) -> None:
+    """Raise where building and the fewest runs will surely take too long.
+
+    Raises:
+      TooLong: they will; parts of the graph may be run instead.
+    """
     step = trial.seconds_before + trial.seconds_after
     building = _NODE_SECONDS * (len(trial.before.node) + len(trial.after.node))
-    if building + (_FIRST_STEP + _FEWEST_PAIRS) * step > seconds:
-        raise NotRunnable(
+    if building + _SLACK * (_FIRST_STEP + _FEWEST_PAIRS) * step > seconds:
+        raise TooLong(
             f"a step takes about {trial.seconds_before:.2g} s, and {seconds:.2g} s are "
             "left"
         )

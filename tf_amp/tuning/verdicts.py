@@ -12,9 +12,9 @@ from absl import logging
 
 from grappler_pass.costs.records import Verdict
 from grappler_pass.draft import Trial
-from tf_amp.tuning import trial as trials
 from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.fingerprint import fingerprint_of
+from tf_amp.tuning.judging import judge
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.sandbox import NotRunnable
 
@@ -55,16 +55,17 @@ def _verdict(trial: Trial, costs: KnownCosts, allowance: Allowance) -> bool | No
         return _decided[key]
     try:
         with allowance.spending():
-            found = trials.compare(trial, allowance.remaining())
+            found = judge(trial, allowance.remaining())
     except NotRunnable as error:
         logging.vlog(1, "%s is not tried: %s", trial.name or "a graph", error)
         return None
     logging.info("%s tried: %s", trial.name or "a graph", found)
     if found.is_faster is None:
         # The promise is not to be slower: an open verdict that leans there is one.
-        return False if found.ratio <= 1.0 else None
+        return False if found.comparison.ratio <= 1.0 else None
     _decided[key] = found.is_faster
     if costs.database is not None:
-        verdict = Verdict(found.is_faster, found.ratio, time.time())
+        ratio = found.comparison.ratio
+        verdict = Verdict(found.is_faster, ratio, time.time())
         costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
     return found.is_faster

@@ -1,0 +1,207 @@
+"""Cut the parts of a large graph out of it that matter most to its plan.
+
+A part is a run of nodes in topological order, outside of loops. What it reads from
+elsewhere becomes data of the same type and shape; what tells shapes and indices comes
+along. In the rewritten graph the same nodes are taken, with the casts beside them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.draft import Trial
+from grappler_pass.graph import GraphView, Item, Node, Port
+from grappler_pass.op_traits import has_effects
+from grappler_pass.shapes import Shape
+from grappler_pass.type_slots import FLOATING, signature_of
+from tf_amp.tuning.sandbox import NotRunnable
+
+# Nodes that only make sense with all of their loop or branch.
+_CONTROL_FLOW = frozenset(
+    "Enter Exit Merge NextIteration Switch LoopCond RefEnter RefExit RefMerge "
+    "RefNextIteration RefSwitch".split()
+)
+
+
+def parts_of(trial: Trial, longest_seconds: float) -> Iterator[Trial]:
+    """Yield trials of parts of a graph, those with the largest predicted gain first.
+
+    Args:
+      trial: the whole graph, with predictions by node.
+      longest_seconds: what one step of a part may take, before and after together.
+
+    Raises:
+      GraphError: it is not a graph.
+    """
+    before = GraphView.from_graph_def(trial.before, trial.item)
+    after = GraphView.from_graph_def(trial.after, trial.item)
+    windows = sorted(
+        _windows(before, trial, longest_seconds),
+        key=lambda window: -_gain(trial, window),
+    )
+    for window in windows:
+        if _gain(trial, window) > 0.0:
+            with contextlib.suppress(NotRunnable):
+                yield _part(trial, before, after, window)
+
+
+def _windows(
+    view: GraphView, trial: Trial, longest_seconds: float
+) -> Iterator[tuple[str, ...]]:
+    """Yield runs of nodes that each take about as long as allowed."""
+    window: list[str] = []
+    seconds = 0.0
+    for i in view.order:
+        node = view.nodes[i]
+        if not _may_be_cut(view, node):
+            continue
+        took = sum(trial.nodes.get(node.name, (0.0, 0.0)))
+        if window and seconds + took > longest_seconds:
+            yield tuple(window)
+            window, seconds = [], 0.0
+        window.append(node.name)
+        seconds += took
+    yield tuple(window)
+
+
+def _may_be_cut(view: GraphView, node: Node) -> bool:
+    if view.frame(node.index) is not None or node.op in _CONTROL_FLOW:
+        return False
+    return not has_effects(node.op)
+
+
+def _gain(trial: Trial, names: Iterable[str]) -> float:
+    return _seconds(trial, names, 0) - _seconds(trial, names, 1)
+
+
+def _seconds(trial: Trial, names: Iterable[str], which: int) -> float:
+    return sum(trial.nodes.get(name, (0.0, 0.0))[which] for name in names)
+
+
+def _part(
+    trial: Trial, before: GraphView, after: GraphView, names: Sequence[str]
+) -> Trial:
+    chosen = frozenset(names)
+    beside = _made_beside(before, after, chosen)
+    cut_before = _Cut(before, chosen, trial)
+    cut_after = _Cut(after, chosen | beside, trial)
+    roots = sorted({*cut_before.roots(), *cut_after.roots()})
+    seconds_before = _seconds(trial, names, 0)
+    share = seconds_before / trial.seconds_before
+    return dataclasses.replace(
+        trial,
+        before=cut_before.graph_def,
+        after=cut_after.graph_def,
+        item=Item(fetch=tuple(roots)),
+        shapes={**trial.shapes, **cut_before.shapes, **cut_after.shapes},
+        seconds_before=seconds_before,
+        seconds_after=_seconds(trial, names, 1),
+        peak_bytes=int(share * trial.peak_bytes),
+        nodes={},
+    )
+
+
+def _made_beside(
+    before: GraphView, after: GraphView, chosen: frozenset[str]
+) -> frozenset[str]:
+    """Name the nodes that the rewrite has put around those chosen."""
+    made: set[str] = set()
+    waiting = [after.index[name] for name in chosen if name in after.index]
+    while waiting:
+        i = waiting.pop()
+        readers = (
+            reader.node
+            for port in after.output_ports(i)
+            for reader in after.readers(port)
+        )
+        sources = (port.node for port in after.nodes[i].inputs)
+        for neighbor in (*readers, *sources):
+            name = after.nodes[neighbor].name
+            if name not in before.index and name not in made:
+                made.add(name)
+                waiting.append(neighbor)
+    return frozenset(made)
+
+
+class _Cut:
+    """A graph of chosen nodes, and of what they cannot do without."""
+
+    def __init__(self, view: GraphView, chosen: frozenset[str], trial: Trial) -> None:
+        self._view = view
+        self._chosen = chosen
+        self._trial = trial
+        self.graph_def = GraphDef(
+            versions=trial.before.versions, library=trial.before.library
+        )
+        self.shapes: dict[str, tuple[Shape | None, ...]] = {}
+        self._taken: set[int] = set()
+        for name in chosen:
+            if name in view.index:
+                self._take(view.index[name])
+        self._write()
+
+    def roots(self) -> list[str]:
+        """Name what has to run: the chosen nodes that none of the others waits for."""
+        read = {p.node for i in self._taken for p in self._view.nodes[i].inputs}
+        nodes = (self._view.nodes[i] for i in self._taken - read)
+        return [node.name for node in nodes if node.name in self._chosen]
+
+    def _take(self, start: int) -> None:
+        """Take a node, and what it reads that cannot be made up."""
+        waiting = [start]
+        while waiting:
+            i = waiting.pop()
+            if i in self._taken:
+                continue
+            self._taken.add(i)
+            for port in self._view.nodes[i].inputs:
+                if not self._is_made_up(port):
+                    waiting.append(port.node)
+
+    def _is_made_up(self, port: Port) -> bool:
+        node = self._view.nodes[port.node]
+        if node.name in self._chosen or node.op == "Const":
+            return False
+        if _dtype(node, port.output) not in FLOATING:
+            if node.op in _CONTROL_FLOW or self._view.frame(node.index) is not None:
+                raise NotRunnable(f"{node.name!r} cannot be cut off")
+            return False
+        return True
+
+    def _write(self) -> None:
+        made: set[str] = set()
+        for i in sorted(self._taken):
+            node = self._view.nodes[i]
+            copy = self.graph_def.node.add()
+            copy.CopyFrom(node.proto)
+            del copy.input[:]
+            for port in node.inputs:
+                copy.input.append(self._text(port, made))
+
+    def _text(self, port: Port, made: set[str]) -> str:
+        node = self._view.nodes[port.node]
+        if port.node in self._taken:
+            return f"{node.name}:{port.output}" if port.output else node.name
+        dtype = _dtype(node, port.output)
+        kind = types_pb2.DataType.Name(dtype)
+        name = f"tf_amp_cut/{node.name}/{port.output}/{kind}"
+        if name not in made:
+            made.add(name)
+            source = self.graph_def.node.add(
+                name=name, op="Placeholder", device=node.device
+            )
+            source.attr["dtype"].type = dtype
+            known = self._trial.shapes.get(node.name, ())
+            shape = known[port.output] if port.output < len(known) else None
+            self.shapes[name] = (shape,)
+        return name
+
+
+def _dtype(node: Node, output: int) -> int:
+    outputs = signature_of(node.proto).outputs
+    return outputs[output].dtype if output < len(outputs) else types_pb2.DT_INVALID
