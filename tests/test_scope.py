@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_amp
 from tf_amp import runtime
@@ -164,6 +165,26 @@ def test_a_model_that_is_fitted_in_a_scope_trains_in_mixed_precision():
         model.fit(X, EYE, verbose=0)
     assert "bfloat16" in dtypes_in_plan().values()
     assert all(w.dtype == "float32" for w in model.weights)
+
+
+def test_a_model_that_is_compiled_in_a_scope_trains_in_it_wherever_it_is_fitted():
+    dtypes = {}
+    for module in (keras, tf_keras):
+        dense = module.layers.Dense(8)
+        model = module.Sequential([module.layers.Input([8]), dense])
+        with scope():
+            model.compile("sgd", "mse", jit_compile=False)
+        count = len(tf_amp.plans())
+        model.fit(X, EYE, verbose=0)
+        assert len(tf_amp.plans()) == count + 1
+        dtypes[module] = set(dtypes_in_plan().values())
+        with scope(dtype="float16"):
+            model.predict(X, verbose=0)
+        model.compile("sgd", "mse", jit_compile=False)
+        count = len(tf_amp.plans())
+        model.fit(X, EYE, verbose=0)
+        assert len(tf_amp.plans()) == count
+    assert dtypes == {keras: {"bfloat16"}, tf_keras: {"bfloat16"}}
 
 
 def test_replicas_of_a_mirrored_strategy_are_in_the_scope_around_them():

@@ -46,6 +46,28 @@ REPLAY_GRADIENT = Hook(
 )
 
 
+_COMPILED = "models compiled in a scope need the scope around fit as well"
+_KERAS_TRAINER = ("keras.src.backend.tensorflow.trainer", "TensorFlowTrainer")
+_TF_KERAS_MODEL = ("tf_keras.src.engine.training", "Model")
+_RUNNING = (
+    "fit",
+    "evaluate",
+    "predict",
+    "train_on_batch",
+    "test_on_batch",
+    "predict_on_batch",
+)
+COMPILE_MODEL = (
+    Hook("keras.src.trainers.trainer", "Trainer", "compile", _COMPILED),
+    Hook(*_TF_KERAS_MODEL, "compile", _COMPILED),
+)
+RUN_MODEL = tuple(
+    Hook(*owner, method, _COMPILED)
+    for owner in (_KERAS_TRAINER, _TF_KERAS_MODEL)
+    for method in _RUNNING
+)
+
+
 def traced_graph() -> Any | None:
     """Return the graph that operations are being added to; None while eager."""
     if "tensorflow" not in sys.modules:

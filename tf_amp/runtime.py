@@ -18,7 +18,14 @@ from absl import logging
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import _tensorflow_private_tracing as tracing
-from tf_amp import patches, rewriter, scope_stack, settings, stamps
+from tf_amp import (
+    model_scopes,
+    patches,
+    rewriter,
+    scope_stack,
+    settings,
+    stamps,
+)
 from tf_amp.config import AmpConfig, checked_dtype, checked_level, checked_tune
 from tf_amp.errors import TensorFlowMissing
 from tf_amp.exclusion import checked_patterns
@@ -201,6 +208,7 @@ def open_scope(config: AmpConfig | None) -> str:
         settings.check_config(config)
     with _lock:
         _install(config)
+        model_scopes.install()
         _open_scopes += 1
         if config is None:
             return stamps.OFF
