@@ -213,8 +213,8 @@ class Plan:
     def _memory_text(self) -> str:
         if not self.peak_bytes_before:
             return ""
-        before = self.peak_bytes_before / _MEBI
-        return f", activations {before:.3g} -> {self.peak_bytes_after / _MEBI:.3g} MiB"
+        before = _mebibytes(self.peak_bytes_before)
+        return f", activations {before} -> {_mebibytes(self.peak_bytes_after)} MiB"
 
     def __str__(self) -> str:
         """Print as a table, summary first."""
@@ -232,6 +232,11 @@ class Plan:
         fields: dict[str, Any] = json.loads(text)
         rows = tuple(_row_from_json(row) for row in fields.pop("decisions"))
         return cls(decisions=rows, **fields)
+
+
+def _mebibytes(count: int) -> str:
+    mebi = count / _MEBI
+    return f"{mebi:.3g}" if mebi < 1000 else f"{mebi:.0f}"
 
 
 def _row_as_json(decision: Decision) -> dict[str, Any]:
