@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import dataclasses
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -13,11 +15,13 @@ from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.probes import cast_probe
 from grappler_pass.draft import Stake
 from tests.probe_samples import matmul, probe, probe_of_op
+from tests.processes import ROOT
 from tf_amp import process_costs
 from tf_amp.config import AmpConfig
 from tf_amp.tuning import apart, progress, tuner
 from tf_amp.tuning.budget import DEFAULT, Budget, Limits
 from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.machine_turn import machine_turn
 from tf_amp.tuning.tuner import OnlineTuner
 
 SMALL = [matmul(size, 16, 16) for size in (8, 16, 24, 32)]
@@ -168,6 +172,45 @@ def test_threads_take_turns_and_each_gets_what_it_asked_for(heard, state):
     assert len(begun) == 6
     rows = [row for state in heard for row in state.rows]
     assert len(rows) == len({(row.probe, row.dtype) for row in rows}) == 20
+
+
+# A process that holds the lock and measures nothing, until its input ends.
+HOLDING = """
+import pathlib, sys
+from tf_amp.tuning.machine_turn import machine_turn
+with machine_turn(pathlib.Path(sys.argv[1]), 10.0) as is_mine:
+    print(is_mine, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_processes_of_a_machine_take_turns_and_share_what_they_find(
+    tmp_path, heard, state
+):
+    costs, other = costs_of(tmp_path), costs_of(tmp_path)
+    command = [sys.executable, "-c", HOLDING, str(tmp_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, **pipes) as holder:
+        assert holder.stdout.readline() == "True\n"
+        short = Limits(per_graph=0.2)
+        assert not tuner_of(costs, short).measure(stakes_of(SMALL[:1]), "bfloat16")
+        assert heard == []
+        # The lock goes with the process, however that ends.
+        holder.kill()
+    assert tuner_of(costs).measure(stakes_of(SMALL), "bfloat16")
+    heard.clear()
+    # Started before these were known, and told of them when its turn comes.
+    assert len(other.prices) == 0
+    assert tuner_of(other).measure(stakes_of(SMALL), "bfloat16")
+    assert heard == [] and len(other.prices) == 2 * len(SMALL)
+
+
+def test_a_folder_that_admits_no_lock_stops_nobody(tmp_path):
+    occupied = tmp_path / "file"
+    occupied.write_text("")
+    for folder in (None, occupied, occupied / "below"):
+        with machine_turn(folder, 0.0) as is_mine:
+            assert is_mine
 
 
 def test_a_side_effect_that_is_at_stake_is_not_run(heard, state):

@@ -57,6 +57,21 @@ class KnownCosts:
         known = self.prices.get(key, dtype) is not None
         return known or (key, dtype) in self.failed
 
+    @property
+    def folder(self) -> pathlib.Path | None:
+        """Where the database lies, if there is one."""
+        return None if self.database is None else self.database.path.parent
+
+    def refresh(self) -> None:
+        """Take over what other processes have measured since."""
+        if self.database is not None:
+            loaded = self.database.load(self.key, self.tensorflow)
+            self.prices.add(
+                row
+                for row in loaded
+                if self.prices.get(row.probe.key, row.dtype) is None
+            )
+
     def keep(self, rows: Iterable[Measured]) -> None:
         """Write rows to the database, if there is one; never raises."""
         if self.database is not None:

@@ -1,7 +1,7 @@
 """The tuner that the pass asks: measures prices and tries graphs, within a budget.
 
-One measurement runs at a time in the process: two at once would time each other. Who
-waits for his turn holds nothing that the one at work needs.
+One measurement runs at a time: two at once would time each other. Who waits for a turn
+holds nothing that the one at work needs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from grappler_pass.draft import Stake, Trial
 from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.machine_turn import paid_turn
 from tf_amp.tuning.measuring import measure_here
 from tf_amp.tuning.progress import Measuring, tell
 from tf_amp.tuning.runnable import dtypes_of
@@ -86,10 +87,8 @@ class OnlineTuner:
         if not self._wanted(stakes, low_dtype) or not self._has_time():
             return False
         with self._turn() as is_mine:
-            # Another graph may have asked for the same meanwhile.
-            wanted = self._wanted(stakes, low_dtype)
-            if is_mine and wanted and self._has_time():
-                self._measure_apart(wanted, low_dtype)
+            if is_mine:
+                self._measure_in_turn(stakes, low_dtype)
         return self.costs.prices.version > version
 
     def is_faster(self, trial: Trial) -> bool | None:
@@ -122,7 +121,7 @@ class OnlineTuner:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[bool]:
-        """Wait until nobody else in this process measures."""
+        """Wait until no other thread of this process measures."""
         turn = _state.turn
         patience = self.allowance.remaining() + _PATIENCE_SECONDS
         is_mine = turn.acquire(timeout=patience)
@@ -131,6 +130,16 @@ class OnlineTuner:
         finally:
             if is_mine:
                 turn.release()
+
+    def _measure_in_turn(self, stakes: Sequence[Stake], low_dtype: str) -> None:
+        """Measure what no other thread or process has measured meanwhile."""
+        if not self._wanted(stakes, low_dtype):
+            return
+        with paid_turn(self.costs.folder, self.allowance) as is_mine:
+            self.costs.refresh()
+            wanted = self._wanted(stakes, low_dtype)
+            if is_mine and wanted and self._has_time():
+                self._measure_apart(wanted, low_dtype)
 
     def _measure_apart(self, wanted: Sequence[Stake], low_dtype: str) -> None:
         """Measure in a thread of its own; what goes wrong ends tuning, not the job."""

@@ -16,6 +16,7 @@ from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.fingerprint import fingerprint_of
 from tf_amp.tuning.judging import judge
 from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.machine_turn import paid_turn
 from tf_amp.tuning.sandbox import NotRunnable
 
 # What this process has decided, by device and fingerprint.
@@ -54,7 +55,8 @@ def _verdict(trial: Trial, costs: KnownCosts, allowance: Allowance) -> bool | No
     if key in _decided:
         return _decided[key]
     try:
-        with allowance.spending():
+        # Where the turn does not come, no time is left to judge.
+        with paid_turn(costs.folder, allowance), allowance.spending():
             found = judge(trial, allowance.remaining())
     except NotRunnable as error:
         logging.vlog(1, "%s is not tried: %s", trial.name or "a graph", error)
