@@ -56,7 +56,6 @@ OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9, clipvalue=0.5),
     "accumulating": lambda: keras.optimizers.Adam(gradient_accumulation_steps=2),
     "lamb": lambda: keras.optimizers.Lamb(),
-    "ftrl": lambda: keras.optimizers.Ftrl(),
 }
 
 

@@ -196,11 +196,15 @@ def by_tf_gradients(w, x):
     return (
         tf.gradients(tf.reduce_sum(y), [w, x]),
         tf.gradients([y, x * x], [x], grad_ys=[None, x]),
-        tf.gradients(y, [w], stop_gradients=[x], grad_ys=x),
+        tf.gradients(y, [w], stop_gradients=[x], grad_ys=[x]),
         tf.gradients(tf.reduce_sum(w), [x], unconnected_gradients="zero"),
         tf.compat.v1.gradients(y, tf.convert_to_tensor(w)),
-        tf.gradients(tf.gradients(tf.reduce_sum(y * y), x)[0], w),
     )
+
+
+def by_nested_tf_gradients(w, x):
+    slopes = tf.gradients(tf.reduce_sum(tf.tanh(x @ w)), x)[0]
+    return tf.gradients(slopes * slopes, w)
 
 
 def as_hessians(w, x):
@@ -208,4 +212,4 @@ def as_hessians(w, x):
     return tf.hessians(tf.reduce_sum(tf.tanh(small @ small)), small)
 
 
-IN_GRAPHS = (*EVERYWHERE, by_tf_gradients, as_hessians)
+IN_GRAPHS = (*EVERYWHERE, by_tf_gradients, by_nested_tf_gradients, as_hessians)

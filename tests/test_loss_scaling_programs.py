@@ -1,0 +1,165 @@
+"""Loss scaling in whole programs: real float16, two replicas, tf_keras."""
+
+import textwrap
+
+from tests.processes import run_python
+
+PROGRAM = """
+import math
+import numpy as np
+import tensorflow as tf
+import tf_amp
+
+X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
+Y = X.sum(axis=1, keepdims=True)
+keras = tf.keras
+
+def model_with(optimizer):
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(8, "relu"), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+    model.build((None, 4))
+    model.compile(optimizer, "mse")
+    return model
+
+def parts(variable):
+    variable = variable.value if not hasattr(variable, "assign_add") else variable
+    variable = getattr(variable, "_value", variable)
+    return tf.distribute.get_strategy().experimental_local_results(variable)
+
+def values(model):
+    optimizer = model.optimizer
+    slots = optimizer.variables
+    slots = slots() if callable(slots) else slots
+    variables = [*model.weights, *slots, optimizer.iterations]
+    return [part.numpy() for v in variables for part in parts(v)]
+
+def same(before, after):
+    return all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
+
+def figures():
+    state = tf_amp.loss_scale_state()
+    return int(state.scale), state.good_steps, state.skipped_steps
+
+def check(model, step, rows):
+    step(X)
+    for some in rows:
+        bad = X.copy()
+        bad[some] = math.inf
+        before = values(model)
+        step(bad)
+        skipped = same(before, values(model))
+        step(X)
+        after = values(model)
+        trained = not same(before, after) and all(map(np.all, map(np.isfinite, after)))
+        print(skipped, trained, *figures(), after[-1])
+
+def fit(model):
+    data = lambda x: tf.data.Dataset.from_tensor_slices((x, Y)).batch(16)
+    return lambda x: model.fit(data(x), verbose=0)
+"""
+
+REPLICAS = """
+cpu, = tf.config.list_physical_devices("CPU")
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+EACH = [slice(0, 8), slice(8, 16)]
+"""
+
+
+def lines_of(program, **env):
+    code = PROGRAM + textwrap.dedent(program)
+    return run_python(code, env={"TF_AMP_TUNE": "off", **env}).lines()
+
+
+def test_float16_scales_by_itself_and_survives_overflows():
+    lines = lines_of(
+        """
+        model = model_with(keras.optimizers.Adam(0.01))
+        check(model, fit(model), [slice(3, 4)])
+        print(any("float16" in str(plan) for plan in tf_amp.plans()))
+        """,
+        TF_ENABLE_AUTO_MIXED_PRECISION="float16",
+        TF_AMP_OPT_LEVEL="O2",
+        TF_AMP_LOSS_SCALE="dynamic:initial=1024",
+    )
+    assert lines == ["True True 512 1 1 2", "True"]
+
+
+def test_bfloat16_is_scaled_only_when_told_to():
+    lines = lines_of(
+        """
+        x = tf.Variable(2.0)
+        def slope():
+            with tf.GradientTape() as tape:
+                y = x * x
+            return tape.gradient(y, x)
+        tf_amp.enable("bfloat16")
+        tf.function(slope)()
+        print(*figures())
+        tf_amp.enable("bfloat16", loss_scale=64)
+        tf.function(slope)()
+        print(*figures())
+        with tf_amp.mixed_precision_scope(loss_scale=tf_amp.StaticLossScale(8)):
+            tf.function(slope)()
+            print(*figures())
+        tf_amp.disable()
+        print(tf.GradientTape.gradient.__code__.co_filename.endswith("backprop.py"))
+        """
+    )
+    assert lines == ["1 0 0", "64 1 0", "8 1 0", "True"]
+
+
+def test_an_overflow_on_either_replica_skips_the_step_on_both():
+    # Peers look at the first replica only: its weights stay, the others' become inf.
+    lines = lines_of(
+        REPLICAS
+        + """
+tf_amp.enable("float16", "O0", loss_scale="dynamic:initial=1024")
+with strategy.scope():
+    model = model_with(keras.optimizers.Adam(0.01))
+    check(model, fit(model), EACH)
+
+    model = model_with(keras.optimizers.SGD(0.01, momentum=0.9))
+    @tf.function
+    def step(inputs):
+        def on_replica(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x) ** 2)
+            slopes = tape.gradient(loss, model.trainable_variables)
+            slopes, _ = tf.clip_by_global_norm(slopes, 1.0)
+            model.optimizer.apply(slopes, model.trainable_variables)
+        strategy.run(on_replica, args=(inputs,))
+    def distributed(x):
+        data = tf.data.Dataset.from_tensor_slices(x).batch(16)
+        step(next(iter(strategy.experimental_distribute_dataset(data))))
+    with tf_amp.mixed_precision_scope(loss_scale="dynamic:initial=64"):
+        check(model, distributed, EACH)
+"""
+    )
+    assert lines == [
+        "True True 512 1 1 2",
+        "True True 256 1 2 3",
+        "True True 32 1 1 2",
+        "True True 16 1 2 3",
+    ]
+
+
+def test_optimizers_of_tf_keras_skip_too():
+    lines = lines_of(
+        REPLICAS
+        + """
+tf_amp.enable("float16", "O0", loss_scale="dynamic:initial=1024")
+model = model_with(keras.optimizers.legacy.Adam(0.01))
+check(model, fit(model), EACH[:1])
+with strategy.scope():
+    model = model_with(keras.optimizers.AdamW(0.01))
+    check(model, fit(model), EACH[1:])
+""",
+        TF_USE_LEGACY_KERAS="1",
+    )
+    assert lines == [
+        "True True 512 1 1 2",
+        "True True 512 1 1 2",
+    ]
