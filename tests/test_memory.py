@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.client import timeline
 
 from grappler_pass.casts import CastPlan, plan_casts
 from grappler_pass.costs import CostModel, DeviceProfile
@@ -211,3 +213,36 @@ def models() -> dict[str, CostModel]:
 def test_settings_favor_memory_a_little_by_default() -> None:
     settings = Settings("bfloat16", OpLists.for_dtype("bfloat16"), models())
     assert settings.tie == 0.01
+
+
+def test_the_prediction_is_near_what_an_allocator_counts() -> None:
+    with sketch() as made:
+        h = x = made.feed(16, 64, 64, 16)
+        for layer in range(6):
+            kernel = made.weight(3, 3, 16, 16, name=f"w{layer}")
+            y = tf.nn.conv2d(h, kernel, 1, "SAME")
+            h = tf.nn.relu(y) + h if layer % 2 else tf.tanh(y)
+        loss = tf.reduce_mean(tf.square(h), name="loss")
+        gradients = tf.gradients(loss, tf.compat.v1.global_variables())
+        updates = tf.group(*gradients, name="updates")
+        start = tf.compat.v1.global_variables_initializer()
+        counted = counted_bytes(start, [loss, updates], {x: np.ones(x.shape)})
+        graph = made.graph.as_graph_def()
+    step = tf.compat.v1.graph_util.extract_sub_graph(graph, ["loss", "updates"])
+    assert 0.75 * counted < peak(step, "loss") < 1.1 * counted
+
+
+def counted_bytes(
+    start: tf.Operation, fetches: list[object], feed: dict[tf.Tensor, object]
+) -> int:
+    """Return the most bytes that TensorFlow's trace of a step tells of."""
+    v1 = tf.compat.v1
+    config = v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+    trace = v1.RunMetadata()
+    with v1.Session(config=config) as session:
+        session.run(start)
+        session.run(fetches, feed, options=options, run_metadata=trace)
+    analysis = timeline.Timeline(trace.step_stats).analyze_step_stats(show_memory=True)
+    return max(each.num_bytes for each in analysis.allocator_maximums.values())
