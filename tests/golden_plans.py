@@ -13,13 +13,14 @@ import pathlib
 from google.protobuf import text_format
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.costs import DeviceProfile
 from grappler_pass.graph import Item
-from grappler_pass.op_lists import OpLists
-from grappler_pass.pipeline import Settings, plan_graph
+from grappler_pass.pipeline import plan_graph
 from grappler_pass.plan import Decision, Plan
 from grappler_pass.shapes import Shapes
+from tf_amp.config import AmpConfig
 from tf_amp.devices import profile_dtype
+from tf_amp.targets import Target
 
 FOLDER = pathlib.Path(__file__).with_name("golden")
 
@@ -27,17 +28,17 @@ FOLDER = pathlib.Path(__file__).with_name("golden")
 def plan_for(profile_name: str) -> Plan:
     """Return the plan of the stored step on the device of a shipped profile."""
     profile = DeviceProfile.load(profile_name)
-    low_dtype = profile_dtype(profile)
+    target = Target(profile, profile_dtype(profile))
     facts = json.loads((FOLDER / "step.json").read_text())
     shapes: Shapes = {
         name: tuple(None if s is None else tuple(s) for s in outputs)
         for name, outputs in facts["shapes"].items()
     }
-    model = CostModel(profile)
+    step = text_format.Parse((FOLDER / "step.pbtxt").read_text(), GraphDef())
     return plan_graph(
-        text_format.Parse((FOLDER / "step.pbtxt").read_text(), GraphDef()),
+        target.placed(step),
         Item(fetch=tuple(facts["fetch"]), preserve=tuple(facts["preserve"])),
-        Settings(low_dtype, OpLists.for_dtype(low_dtype), {"CPU": model, "GPU": model}),
+        target.settings(AmpConfig()),
         shapes=lambda: shapes,
         name="step",
     )
