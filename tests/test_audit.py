@@ -81,20 +81,23 @@ def test_a_plan_for_a_gpu_is_not_limited_by_kernels_of_the_cpu():
 
 
 def test_the_graph_is_optimized_as_for_the_device():
-    """TensorFlow lays convolutions out by channels on a V100, as it would there."""
+    """TensorFlow fuses a product with Tanh on a CPU, and not on a GPU."""
 
     @tf.function
-    def convolve(x, kernel):
-        return tf.nn.conv2d(x, kernel, 1, "SAME") + 1.0
+    def layer(x, w, bias):
+        return tf.tanh(tf.nn.bias_add(x @ w, bias))
 
-    specs = tf.TensorSpec((8, 28, 28, 64)), tf.TensorSpec((3, 3, 64, 64))
-    function = convolve.get_concrete_function(*specs)
+    specs = tf.TensorSpec((64, 64)), tf.TensorSpec((64, 64)), tf.TensorSpec((64,))
+    function = layer.get_concrete_function(*specs)
     kept = (function.outputs[0].op.name,)
-    target = targets.target_of("v100")
-    optimized = target.optimized(function.graph.as_graph_def(), kept)
-    layouts = {n.attr["data_format"].s for n in optimized.node if "Conv2D" in n.op}
-    assert layouts == {b"NCHW"}
-    assert {node.device.rpartition(":")[0][-3:] for node in optimized.node} == {"GPU"}
+    fused = {}
+    for name in ("v100", "cpu-generic"):
+        target = targets.target_of(name)
+        graph_def = target.optimized(function.graph.as_graph_def(), kept)
+        devices = {node.device.rpartition("/")[2] for node in graph_def.node}
+        assert devices == {f"device:{target.device_type}:0"}
+        fused[name] = any(node.op == "_FusedMatMul" for node in graph_def.node)
+    assert fused == {"v100": False, "cpu-generic": True}
 
 
 def test_a_small_batch_leaves_the_device_idle():

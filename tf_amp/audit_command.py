@@ -41,9 +41,8 @@ def main(options: argparse.Namespace) -> int:
       ScriptMissing: there is no such SavedModel or script.
     """
     _check(options)
-    from tf_amp import running, runtime
+    from tf_amp import runtime
 
-    running.quieten_tensorflow()
     runtime.check_tensorflow()
     from tf_amp import auditing, targets
 

@@ -168,6 +168,27 @@ def audit_graph(
       shapes: infers static shapes.
       name: of the graph, for people.
     """
+    draft = planned(graph_def, item, target, shapes=shapes, name=name)
+    return Audit(
+        device=target.profile.name,
+        graph=name,
+        plan=draft.plan,
+        obstacles=obstacles_of(draft, target.profile),
+        kernels=target.kernels,
+        assumptions=target.assumptions,
+        guessed_shapes=_has_guesses(draft),
+    )
+
+
+def planned(
+    graph_def: GraphDef,
+    item: Item,
+    target: Target,
+    *,
+    shapes: Callable[[], Shapes],
+    name: str,
+) -> Draft:
+    """Return the draft whose plan the pass would carry out on a target."""
     from grappler_pass import pipeline
 
     drafts: dict[str, Draft] = {}
@@ -175,20 +196,15 @@ def audit_graph(
     def keep(stage: str, draft: Draft, _: float) -> None:
         drafts[stage] = draft
 
-    chosen = target.settings(_config())
-    plan = pipeline.plan_graph(
-        graph_def, item, chosen, shapes=shapes, name=name, observer=keep
+    pipeline.plan_graph(
+        graph_def,
+        item,
+        target.settings(_config()),
+        shapes=shapes,
+        name=name,
+        observer=keep,
     )
-    last = list(drafts.values())[-1]
-    return Audit(
-        device=target.profile.name,
-        graph=name,
-        plan=plan,
-        obstacles=obstacles_of(last, target.profile),
-        kernels=target.kernels,
-        assumptions=target.assumptions,
-        guessed_shapes=_has_guesses(last),
-    )
+    return list(drafts.values())[-1]
 
 
 def _audit_traced(

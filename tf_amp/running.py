@@ -33,14 +33,6 @@ def switch_on(given: Mapping[str, str]) -> None:
         importlib.import_module("tf_amp._autostart_finder")
 
 
-def quieten_tensorflow() -> None:
-    """Keep TensorFlow from writing warnings between the lines; the user's word counts.
-
-    It warns of each op that has no kernel for a device that is not present.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-
-
 def show_summaries() -> None:
     """Have the one line per graph printed."""
     from absl import logging

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from grappler_pass.costs import DeviceProfile
     from grappler_pass.pipeline import Settings
 
-# TensorFlow chooses the layout of convolutions by it.
+# TensorFlow chooses what it fuses by it.
 _ARCHITECTURES = {"v100": "7.0", "t4": "7.5", "a100": "8.0"}
 _NEWEST = "9.0"
 
@@ -86,6 +86,9 @@ class Target:
             return self.placed(function_graphs.optimized_graph(graph_def, kept))
         on_gpu = _on_device(graph_def, "GPU")
         request, options = function_graphs.request_for(on_gpu, kept)
+        # Prices do not depend on layouts, and it would warn of every absent kernel.
+        rewrites = options.graph_options.rewrite_options
+        rewrites.layout_optimizer = rewrites.OFF
         try:
             with rewriter.leaving_graphs_alone():
                 found = grappler.OptimizeGraph(options, request, False, cluster=cluster)

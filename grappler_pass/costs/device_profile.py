@@ -271,6 +271,7 @@ def _multiprocessors(data: Mapping[str, Any] | None) -> Multiprocessors | None:
         alignment=dict(data["alignment"]),
         unaligned_flops=dict(data["unaligned_flops"]),
         fast_convolution=dict(data["fast_convolution"]),
+        tile_seconds=float(data["tile_seconds"]),
         direct_flops=float(data["direct_flops"]),
     )
     rates = (units.cache_bytes_per_second, units.direct_flops)

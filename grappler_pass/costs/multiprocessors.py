@@ -47,6 +47,8 @@ class Multiprocessors:
         unaligned_flops: dtype -> flops per second of a product that is not.
         fast_convolution: dtype -> how much faster than as a product a 3 x 3
             convolution with stride 1 is.
+        tile_seconds: what a tile takes besides multiplying: to fetch its first operands
+            and to write its result.
         direct_flops: flops per second of convolutions by groups of channels, which
             are too narrow for tiles.
     """
@@ -56,6 +58,7 @@ class Multiprocessors:
     alignment: Mapping[str, int]
     unaligned_flops: Mapping[str, float]
     fast_convolution: Mapping[str, float]
+    tile_seconds: float
     direct_flops: float
 
     def unaligned(self, product: Product, dtype: str) -> tuple[int, ...]:
@@ -114,11 +117,12 @@ class Multiprocessors:
 
         def seconds(pieces: int) -> float:
             waves = -(-tiles * pieces // self.count)
+            latency = waves * self.tile_seconds
             if pieces == 1:
-                return waves * product.k * pace
+                return latency + waves * product.k * pace
             spilled = 2.0 * pieces * results * _ACCUMULATOR_BYTES
             depth = max(-(-product.k // pieces), _SHORTEST_SUM)
-            return waves * depth * pace + spilled / copy
+            return latency + waves * depth * pace + spilled / copy
 
         return min(map(seconds, _pieces(self.count // tiles)))
 

@@ -1,0 +1,238 @@
+"""Predicted against published speed-ups: ``python -m benchmarks.published``.
+
+Training steps of models with published figures for one V100 are built as graphs,
+planned with the profile of the V100 in float16, and priced; nothing is executed. Where
+the figures were obtained with XLA, its fusion is estimated on top of the plan.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.context import context_of
+from benchmarks.fused_estimate import fused_seconds
+from benchmarks.published_report import Comparison, markdown
+from benchmarks.results import keep_table, write_results
+from benchmarks.training_graphs import attention, convolutional, others
+from benchmarks.training_graphs.words import Step
+from grappler_pass.draft import Draft
+from grappler_pass.graph import Item
+from grappler_pass.shapes import shapes_from_graph_def
+from tf_amp import auditing, targets
+
+DEVICE, DTYPE = "v100", "float16"
+_NVIDIA = "NVIDIA DeepLearningExamples, TensorFlow"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A published figure and the graphs that stand for it.
+
+    Attributes:
+        name: of the model.
+        float32: items per step in float32, and the graph's maker.
+        mixed: the same in mixed precision, where the batch may be larger.
+        published: speed-up in items per second.
+        throughputs: published items per second, float32 and mixed; empty where they
+            were not.
+        xla: whether XLA was on.
+        source: of the figures.
+    """
+
+    name: str
+    float32: tuple[int, Callable[[], Step]]
+    mixed: tuple[int, Callable[[], Step]]
+    published: float
+    throughputs: tuple[float, ...]
+    xla: bool
+    source: str
+
+
+def _case(
+    name: str,
+    batches: tuple[int, int],
+    build: Callable[..., Step],
+    published: tuple[float, ...],
+    *,
+    xla: bool,
+    source: str,
+    items: int = 1,
+) -> Case:
+    """Return a case whose graphs differ in batch size, and in loss scaling."""
+    float32, mixed = batches
+    ratio, *throughputs = published
+    return Case(
+        name=name,
+        float32=(float32 * items, partial(build, float32)),
+        mixed=(mixed * items, partial(build, mixed, scaled=True)),
+        published=ratio,
+        throughputs=tuple(throughputs),
+        xla=xla,
+        source=source,
+    )
+
+
+CASES = (
+    _case(
+        "ResNet-50 v1.5",
+        (128, 256),
+        convolutional.resnet50,
+        (3.08, 412, 1270),
+        xla=True,
+        source=f"{_NVIDIA}, ResNet-50 v1.5, DGX-1, images",
+    ),
+    _case(
+        "ResNeXt-101 32x4d",
+        (64, 128),
+        convolutional.resnext101,
+        (3.40, 166, 566),
+        xla=True,
+        source=f"{_NVIDIA}, ResNeXt-101 32x4d, DGX-1, images",
+    ),
+    _case(
+        "BERT-large, 128",
+        (8, 16),
+        partial(attention.bert_large, length=128, guessed=20),
+        (3.41, 39.43, 134.34),
+        xla=True,
+        source=f"{_NVIDIA}, BERT, pretraining on DGX-1, sentences",
+    ),
+    _case(
+        "BERT-large, 512",
+        (2, 4),
+        partial(attention.bert_large, length=512, guessed=80),
+        (2.93, 9.80, 28.72),
+        xla=True,
+        source=f"{_NVIDIA}, BERT, pretraining on DGX-1, sentences",
+    ),
+    _case(
+        "Transformer-XL base",
+        (16, 16),
+        attention.transformer_xl,
+        (1.43, 9104, 13004),
+        xla=False,
+        source=f"{_NVIDIA}, Transformer-XL, DGX-1, tokens",
+        items=192,
+    ),
+    _case(
+        "GNMT",
+        (128, 128),
+        partial(others.gnmt, length=28),
+        (1.63, 14106, 23011),
+        xla=False,
+        source=f"{_NVIDIA}, GNMT v2, DGX-1, tokens of both languages, 28 a sentence",
+        items=56,
+    ),
+    _case(
+        "U-Net medical, 8",
+        (8, 8),
+        convolutional.unet,
+        (3.20, 18.85, 60.28),
+        xla=True,
+        source=f"{_NVIDIA}, U-Net Medical, DGX-1, images",
+    ),
+    _case(
+        "U-Net medical, 1",
+        (1, 1),
+        convolutional.unet,
+        (2.52, 15.70, 39.62),
+        xla=True,
+        source=f"{_NVIDIA}, U-Net Medical, DGX-1, images",
+    ),
+    _case(
+        "NCF",
+        (1 << 20, 1 << 20),
+        others.ncf,
+        (1.56, 9_255_160, 14_913_842),
+        xla=False,
+        source=f"{_NVIDIA}, NCF, DGX-1, samples",
+    ),
+    _case(
+        "Transformer, width 512",
+        (128, 128),
+        partial(attention.translation, length=32, width=512),
+        (1.6,),
+        xla=False,
+        source="PAI's automatic mixed precision; batch unpublished, 4096 tokens taken",
+    ),
+    _case(
+        "Transformer, width 1024",
+        (128, 128),
+        partial(attention.translation, length=32, width=1024),
+        (2.1,),
+        xla=False,
+        source="PAI's automatic mixed precision; batch unpublished, 4096 tokens taken",
+    ),
+)
+
+
+def compare(case: Case) -> Comparison:
+    """Return what is predicted for a case beside what was published."""
+    items_float32, build_float32 = case.float32
+    items_mixed, build_mixed = case.mixed
+    draft = planned_draft(build_float32())
+    other = planned_draft(build_mixed())
+    return Comparison(
+        name=case.name,
+        nodes=len(draft.view.nodes),
+        items=(items_float32, items_mixed),
+        published=case.published,
+        throughputs=case.throughputs,
+        seconds=(
+            _seconds(draft, xla=case.xla, mixed=False),
+            _seconds(other, xla=case.xla, mixed=True),
+        ),
+        unfused_seconds=(draft.plan.seconds_before, other.plan.seconds_after),
+        xla=case.xla,
+        source=case.source,
+    )
+
+
+def planned_draft(step: Step) -> Draft:
+    """Return the planned draft of a step of training."""
+    target = targets.target_of(DEVICE, DTYPE)
+    graph_def = target.optimized(step.graph_def, step.fetches)
+    return auditing.planned(
+        graph_def,
+        Item(fetch=step.fetches),
+        target,
+        shapes=lambda: shapes_from_graph_def(graph_def),
+        name="step",
+    )
+
+
+def _seconds(draft: Draft, *, xla: bool, mixed: bool) -> float:
+    if not xla:
+        return draft.plan.seconds_after if mixed else draft.plan.seconds_before
+    roofline = draft.settings.models["CPU"].profile.roofline
+    return fused_seconds(draft, roofline, mixed=mixed)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Predict, print, and write the section of RESULTS.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.published")
+    names = tuple(case.name for case in CASES)
+    parser.add_argument("--only", choices=names, help="one model, written nowhere")
+    options = parser.parse_args(arguments)
+    chosen = [case for case in CASES if options.only in (None, case.name)]
+    found = []
+    with Progress(transient=True) as progress:
+        task = progress.add_task("", total=len(chosen))
+        for case in chosen:
+            progress.update(task, description=case.name)
+            found.append(compare(case))
+            progress.advance(task)
+    if options.only is None:
+        command = " ".join(("python -m benchmarks.published", *sys.argv[1:]))
+        keep_table("published", markdown(found), context_of(command, rounds=1))
+        write_results()
+    Console().print(markdown(found), markup=False)
+
+
+if __name__ == "__main__":
+    main()

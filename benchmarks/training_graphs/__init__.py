@@ -1,0 +1,1 @@
+"""Training steps of published models as graphs: random weights, never executed."""
