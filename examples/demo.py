@@ -163,8 +163,7 @@ def print_plans(console: Console, plans: tuple[Plan, ...]) -> None:
         console.print(plan.summary(), highlight=False, markup=False)
     best = max(plans, key=lambda plan: plan.seconds_before - plan.seconds_after)
     console.rule(f"The ten most valuable decisions in {best.graph}")
-    rows = str(best.top(10)).splitlines()[1:]
-    console.print("\n".join(rows), highlight=False, markup=False, soft_wrap=True)
+    console.print(best.top(10), highlight=False)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -13,7 +13,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from grappler_pass.plan_table import table_text
+from rich.console import Group
+from rich.text import Text
+
+from grappler_pass.plan_table import folded_table, table_text
 from grappler_pass.type_slots import Slot
 
 
@@ -219,6 +222,11 @@ class Plan:
     def __str__(self) -> str:
         """Print as a table, summary first."""
         return f"{self.summary()}\n{table_text(self.decisions)}"
+
+    def __rich__(self) -> Group:
+        """Show in a terminal, folded to its width."""
+        summary = Text(self.summary(), overflow="fold")
+        return Group(summary, folded_table(self.decisions))
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal."""

@@ -6,7 +6,9 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rich.box import SIMPLE
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -40,6 +42,37 @@ def table_text(decisions: Iterable[Decision]) -> str:
     console = Console(file=out, width=_WIDTH, color_system=None, markup=False)
     console.print(table)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def folded_table(decisions: Iterable[Decision]) -> Table:
+    """Return a table that folds into a terminal's width, the op under its slot."""
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("slot, op, shape", overflow="fold", ratio=5)
+    table.add_column("dtype")
+    table.add_column("f32 ms", justify="right")
+    table.add_column("16 bits + casts", justify="right", max_width=10)
+    table.add_column("reason", overflow="fold", ratio=4)
+    for decision in decisions:
+        name, shape = escape(str(decision.slot)), _cells(decision)[-2]
+        table.add_row(
+            f"{name}\n {decision.op} {shape}",
+            decision.dtype,
+            _short(decision.seconds_float32),
+            _low_and_casts(decision),
+            escape(str(decision.reason)),
+        )
+    return table
+
+
+def _low_and_casts(decision: Decision) -> str:
+    if decision.seconds_low is None:
+        return "-"
+    return f"{_short(decision.seconds_low)} + {_short(decision.cast_seconds)}"
+
+
+def _short(seconds: float) -> str:
+    milliseconds = seconds * _MILLI
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.2g}"
 
 
 def _cells(decision: Decision) -> tuple[str, ...]:

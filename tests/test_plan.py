@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 
 import hypothesis.strategies as st
 from hypothesis import given, settings
+from rich.console import Console
 
 from grappler_pass.plan import Cause, Decision, Plan, Reason
 from grappler_pass.type_slots import Slot
@@ -128,6 +130,17 @@ def test_the_printed_table_reads_like_this() -> None:
         "?x64",
     ]
     assert lines[2].endswith("16 bits are faster here, casts included")
+
+
+def test_a_terminal_of_80_columns_shows_every_name_whole() -> None:
+    name = "model/block_with_a_long_name" * 5
+    row = Decision(Slot(name, "T", 0), "MatMul", "float32", Reason(Cause.COST))
+    out = io.StringIO()
+    Console(file=out, width=80).print(Plan((row,), "bfloat16"))
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    first_column = "".join(line[1:24].strip() for line in lines)
+    assert f"{name}.T" in first_column
 
 
 def test_a_plan_without_low_rows_is_empty() -> None:

@@ -70,13 +70,22 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
     from tf_amp import explanation
 
     plans = explanation.explain_saved_model(
         options.saved_model, options.signature, measure=options.measure
     )
+    console = Console()
     for plan in plans:
-        print(plan.to_json() if options.json else str(plan.top(options.top)))
+        best = plan.top(options.top)
+        if options.json:
+            print(plan.to_json())
+        elif console.is_terminal:
+            console.print(best, highlight=False)
+        else:
+            print(best)
     return 0
 
 
