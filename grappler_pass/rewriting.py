@@ -84,6 +84,27 @@ def is_rewritten(graph_def: GraphDef) -> bool:
     return any(MARK in node.attr for node in graph_def.node)
 
 
+def without_marks(graph_def: GraphDef) -> tuple[GraphDef, set[str]]:
+    """Return a graph in which nothing counts as changed, and the names of what was.
+
+    Another part of it may then be rewritten under other settings.
+    """
+    copy = GraphDef()
+    copy.CopyFrom(graph_def)
+    marked = [node for node in copy.node if MARK in node.attr]
+    for node in marked:
+        del node.attr[MARK]
+    return copy, {node.name for node in marked}
+
+
+def with_marks(graph_def: GraphDef, names: set[str]) -> GraphDef:
+    """Return the graph, in place, with nodes marked as changed."""
+    for node in graph_def.node:
+        if node.name in names:
+            node.attr[MARK].b = True
+    return graph_def
+
+
 class _Names:
     """Hands out node names not yet taken, the same ones in every run."""
 

@@ -36,10 +36,11 @@ def dtype_of(function):
     return DTYPES[float(function(tf.constant(X), tf.constant(EYE))[0, 0])]
 
 
-def dtypes_in_plan(op="MatMul"):
-    """Return the type of each product of the latest plan, by the node's name."""
-    rows = tf_amp.plans()[-1].decisions
-    return {row.slot.node.split("/")[-1]: row.dtype for row in rows if row.op == op}
+def dtypes_in_plan(plan=None):
+    """Return the type of each product of a plan, the latest, by the node's name."""
+    rows = (plan or tf_amp.plans()[-1]).decisions
+    products = [row for row in rows if row.op == "MatMul"]
+    return {row.slot.node.split("/")[-1]: row.dtype for row in products}
 
 
 def test_a_scope_holds_for_what_is_traced_inside_wherever_it_is_called():
@@ -115,6 +116,24 @@ def test_a_scope_in_the_middle_of_a_function_holds_for_that_part():
         "third": "float32",
         "last": "float32",
     }
+
+
+def test_parts_of_a_function_in_different_scopes_are_rewritten_each_in_its_way():
+    @tf.function
+    def compute(x, y):
+        with scope():
+            x = tf.matmul(x, y, name="coarse")
+        with scope(dtype="float16"):
+            x = tf.matmul(tf.nn.tanh(x), y, name="fine")
+        with scope(loss_scale=8.0):
+            return tf.nn.tanh(tf.matmul(x, y, name="coarse_too"))
+
+    count = len(tf_amp.plans())
+    compute(tf.constant(X), tf.constant(EYE))
+    types = [dtypes_in_plan(plan) for plan in tf_amp.plans()[count:]]
+    low = {n: d for plan in types for n, d in plan.items() if d != "float32"}
+    assert len(types) == 2
+    assert low == {"coarse": "bfloat16", "coarse_too": "bfloat16", "fine": "float16"}
 
 
 def test_a_gradient_takes_the_setting_of_the_function_it_differentiates():

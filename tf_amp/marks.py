@@ -44,18 +44,38 @@ def _unless_off(settings: str) -> str | None:
     return None if settings == OFF else settings
 
 
-def marks_from_graph_def(graph_def: Any, canonical: Canonical = _unless_off) -> Marks:
+def settings_in(graph_def: Any, canonical: Canonical = _unless_off) -> tuple[str, ...]:
+    """Return the ids of all settings that parts of a graph were traced under.
+
+    Args:
+      graph_def: the graph that Grappler hands over.
+      canonical: as for `marks_from_graph_def`.
+
+    Returns:
+      The canonical ids, those of most operations first.
+    """
+    canonical = functools.cache(canonical)
+    ids = (canonical(str(stamp.settings)) for stamp in _stamps(graph_def).values())
+    return tuple(i for i, _ in Counter(ids).most_common() if i is not None)
+
+
+def marks_from_graph_def(
+    graph_def: Any,
+    canonical: Canonical = _unless_off,
+    settings: str | None = None,
+) -> Marks:
     """Read the stamps of a graph that Grappler hands over.
 
     Args:
       graph_def: the graph.
       canonical: returns for settings the first of those that rewrite in the same way;
         None for settings that rewrite nothing.
+      settings: whose strangers are wanted; by default those of most operations.
     """
     canonical = functools.cache(canonical)
     stamps = _stamps(graph_def)
     owners = {name: canonical(str(stamp.settings)) for name, stamp in stamps.items()}
-    settings = _most_common(owners.values())
+    settings = settings or _most_common(owners.values())
     if settings is None:
         return Marks(None, "")
     own = [stamp for name, stamp in stamps.items() if owners[name] == settings]

@@ -20,7 +20,7 @@ from absl import logging
 
 from tf_amp import log, overflow_origin, settings, stamps
 from tf_amp.errors import RewriteFailed
-from tf_amp.marks import Marks, excluded_parts, marks_from_graph_def
+from tf_amp.marks import Marks, excluded_parts, marks_from_graph_def, settings_in
 from tf_amp.presets import preset_of
 
 if TYPE_CHECKING:
@@ -66,13 +66,51 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
+    from grappler_pass.rewriting import is_rewritten
+
     graph_def = GraphDef.FromString(data)
-    marks = marks_from_graph_def(graph_def, settings.canonical_id)
-    scope = settings.scope_of(marks.settings or _fallback_settings() or "")
+    ids = settings_in(graph_def, settings.canonical_id)
+    ids = ids or (_fallback_settings() or "",)
+    dropped = overflow_origin.float32_nodes(data)
+    changed = _rewritten_part(graph_def, item, ids[0], dropped)
+    if len(ids) > 1 and not is_rewritten(graph_def):
+        changed = _other_parts(changed or graph_def, item, ids[1:], dropped)
+    if changed is None:
+        return None
+    serialized: bytes = changed.SerializeToString()
+    return serialized
+
+
+def _other_parts(
+    graph_def: Any,
+    item: GrapplerItem,
+    ids: tuple[str, ...],
+    dropped: tuple[tuple[str, str], ...],
+) -> Any | None:
+    """Return a graph with the parts rewritten that belong to further settings."""
+    from grappler_pass.rewriting import with_marks, without_marks
+
+    graph_def, rewritten = without_marks(graph_def)
+    for settings_id in ids:
+        changed = _rewritten_part(graph_def, item, settings_id, dropped)
+        if changed is not None:
+            graph_def, marked = without_marks(changed)
+            rewritten |= marked
+    return with_marks(graph_def, rewritten) if rewritten else None
+
+
+def _rewritten_part(
+    graph_def: Any,
+    item: GrapplerItem,
+    settings_id: str,
+    dropped: tuple[tuple[str, str], ...],
+) -> Any | None:
+    """Return a graph with what belongs to some settings rewritten, or None."""
+    scope = settings.scope_of(settings_id)
     if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
+    marks = marks_from_graph_def(graph_def, settings.canonical_id, settings_id)
     try:
-        dropped = overflow_origin.float32_nodes(data)
         return _rewrite(graph_def, item, marks, scope, dropped)
     except Exception as error:
         _report(error, marks.graph, scope)
@@ -126,7 +164,7 @@ def _rewrite(
     marks: Marks,
     scope: Any,
     dropped: tuple[tuple[str, str], ...],
-) -> bytes | None:
+) -> Any | None:
     from grappler_pass import pipeline
     from grappler_pass.graph import Item
 
@@ -148,10 +186,7 @@ def _rewrite(
     _record(rewrite, time.perf_counter() - begin)
     if scope.config.log_dir is not None:
         log.dump(scope.config.log_dir, marks.graph, graph_def, rewrite)
-    if not rewrite.changed:
-        return None
-    serialized: bytes = rewrite.graph_def.SerializeToString()
-    return serialized
+    return rewrite.graph_def if rewrite.changed else None
 
 
 def _fallback_settings() -> str | None:
