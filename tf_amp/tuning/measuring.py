@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -27,7 +27,7 @@ from tf_amp.op_timing import Chain, TimingGraph, elapsed, timing_graph
 from tf_amp.tuning import memory
 from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.runnable import check_runnable, node_at, op_at
-from tf_amp.tuning.synthetic import Inputs, Unfit, inputs_of
+from tf_amp.tuning.synthetic import Unfit, inputs_of
 from tf_amp.tuning.turns import SLOW_SECONDS, Series, Subject, take_turns
 
 # A run of a chain takes long against the cost of starting it.
@@ -71,16 +71,22 @@ def measure_here(
     probe: Probe, dtypes: Sequence[str], device_type: str, seconds: float
 ) -> tuple[Measured, ...]:
     """Measure in the calling thread, which `run_apart` must have made."""
-    end = time.perf_counter() + seconds
+    begin = time.perf_counter()
+    end = begin + seconds
     with timing_graph(f"/{device_type}:0") as graph:
+        attempts = [_Attempt(graph, probe, dtype, device_type) for dtype in dtypes]
         share = seconds / max(len(dtypes), 1)
-        found = [_subject(graph, probe, dtype, device_type, share) for dtype in dtypes]
-        subjects = [subject for subject in found if subject is not None]
+        running = [attempt for attempt in attempts if attempt.is_ready(share)]
         try:
-            take_turns(subjects, end)
-        except tf.errors.OpError as error:
-            logging.vlog(1, "%s is not measured: %s", probe.op, error)
-            return ()
+            # What was too slow to warm up has been timed already.
+            warm = [attempt.subject.warm for attempt in running]
+            take_turns([series for series in warm if not series.runs], end)
+            now = time.perf_counter()
+            if end - now > now - begin:
+                take_turns(_cold_series(running), end)
+        except _FAILURES as error:
+            logging.vlog(1, "%s is not measured further: %s", probe.op, error)
+    subjects = [attempt.subject for attempt in running]
     return tuple(
         Measured(probe, subject.dtype, subject.sample())
         for subject in subjects
@@ -88,66 +94,98 @@ def measure_here(
     )
 
 
-def _subject(
-    graph: TimingGraph, probe: Probe, dtype: str, device_type: str, seconds: float
-) -> Subject | None:
-    """Put an op with its inputs into the graph and warm it up, or say why not."""
-    try:
-        check_runnable(probe, dtype, device_type)
-        inputs = inputs_of(probe, dtype)
-        call = _call_at(probe, dtype, device_type, inputs)
-        predicted = _rough_model(device_type).price(call, dtype).seconds
-        _check_affordable(call, predicted, seconds)
-        sets = _input_sets(graph, inputs, _sets(probe, call, device_type))
-        add_op = functools.partial(op_at, probe, dtype, device_type)
-        chains = _chains(graph, add_op, sets, predicted)
-        graph.fill()
-        return _warmed_up(dtype, chains, seconds)
-    except _FAILURES as error:
-        logging.vlog(1, "%s is not measured in %s: %s", probe.op, dtype, error)
-        return None
+@dataclass
+class _Attempt:
+    """One op at one dtype, in a graph where it is timed."""
+
+    graph: TimingGraph
+    probe: Probe
+    dtype: str
+    device_type: str
+    subject: Subject = field(init=False)
+    call: OpCall = field(init=False)
+
+    def is_ready(self, seconds: float) -> bool:
+        """Put the op with its inputs into the graph and warm it up; say why not."""
+        try:
+            check_runnable(self.probe, self.dtype, self.device_type)
+            self.call = _call_at(self.probe, self.dtype, self.device_type)
+            predicted = _rough_model(self.device_type).price(self.call, self.dtype)
+            _check_affordable(self.call, predicted.seconds, seconds)
+            self.subject = self._warmed_up(predicted.seconds, seconds)
+        except _FAILURES as error:
+            op, dtype = self.probe.op, self.dtype
+            logging.vlog(1, "%s is not measured in %s: %s", op, dtype, error)
+            return False
+        return True
+
+    def _warmed_up(self, predicted: float, seconds: float) -> Subject:
+        """Run each chain once, untimed: TensorFlow prepares what is run first."""
+        sets = self._input_sets(1)
+        single = several = self._chain(sets, 1)
+        length = int(min(_CHAIN_SECONDS / max(predicted, 1e-9), _LONGEST_CHAIN))
+        if length > 1:
+            several = self._chain(sets, length)
+        self.graph.fill()
+        first = elapsed(single.run)
+        if first > seconds:
+            return Subject(self.dtype, Series(single, [first]))
+        once = elapsed(single.run)
+        is_slow = once * length > min(seconds, SLOW_SECONDS)
+        return Subject(self.dtype, _warm(single if is_slow else several))
+
+    def add_cold(self, sets: int) -> Series:
+        """Time the op, too, on so many sets of inputs that the cache has lost them."""
+        chain = self._chain(self._input_sets(sets), sets)
+        self.graph.fill()
+        self.subject.cold = _warm(chain)
+        return self.subject.cold
+
+    def _chain(self, sets: Sequence[Sequence[Any]], length: int) -> Chain:
+        add_op = functools.partial(op_at, self.probe, self.dtype, self.device_type)
+        return self.graph.chain(add_op, sets, length)
+
+    def _input_sets(self, count: int) -> list[list[Any]]:
+        """Hold `count` sets of inputs, all with the same constants."""
+        inputs = inputs_of(self.probe, self.dtype)
+        fixed = sorted(inputs.constants)
+        free = [p for p in range(len(inputs.values)) if p not in inputs.constants]
+        constants = self.graph.constants([inputs.values[p]() for p in fixed])
+        arrays = [inputs.values[p]() for p in free]
+        sets = []
+        for number in range(count):
+            # TensorFlow may read an array where it lies: each set needs its own.
+            held = self.graph.hold([a.copy() if number else a for a in arrays])
+            tensors = dict(zip((*fixed, *free), (*constants, *held), strict=True))
+            sets.append([tensors[p] for p in range(len(inputs.values))])
+        return sets
 
 
-@dataclass(frozen=True)
-class _Chains:
-    """One op: once, several times in a row, and on inputs lost in the cache."""
-
-    single: Chain
-    several: Chain
-    cold: Chain | None
+def _warm(chain: Chain) -> Series:
+    chain.run()
+    chain.base()
+    return Series(chain)
 
 
-def _chains(
-    graph: TimingGraph,
-    call: Callable[[Sequence[Any]], Any],
-    sets: Sequence[Sequence[Any]],
-    predicted: float,
-) -> _Chains:
-    single = graph.chain(call, sets[:1], 1)
-    length = int(min(_CHAIN_SECONDS / max(predicted, 1e-9), _LONGEST_CHAIN))
-    several = graph.chain(call, sets[:1], length) if length > 1 else single
-    cold = graph.chain(call, sets, len(sets)) if len(sets) > 1 else None
-    return _Chains(single, several, cold)
+def _cold_series(attempts: Sequence[_Attempt]) -> list[Series]:
+    """Add series on lost inputs for ops bound by memory: for all dtypes or for none."""
+    needed = [_sets(attempt) for attempt in attempts]
+    # The largest decides, or else one dtype alone would be timed cold.
+    if not needed or not 0 < min(needed) <= _MOST_SETS:
+        return []
+    held = sum(
+        2 * sets * _bytes(attempt.call.inputs) + _bytes(attempt.call.outputs)
+        for sets, attempt in zip(needed, attempts, strict=True)
+    )
+    if held > memory.most_bytes():
+        return []
+    pairs = zip(needed, attempts, strict=True)
+    return [attempt.add_cold(sets) for sets, attempt in pairs if sets > 1]
 
 
-def _warmed_up(dtype: str, chains: _Chains, seconds: float) -> Subject:
-    """Run each chain once, untimed: TensorFlow prepares what is run first."""
-    first = elapsed(chains.single.run)
-    if first > seconds:
-        return Subject(dtype, Series(chains.single, [first]))
-    once = elapsed(chains.single.run)
-    is_slow = once * chains.several.length > min(seconds, SLOW_SECONDS)
-    warm = Series(chains.single if is_slow else chains.several)
-    cold = None if chains.cold is None else Series(chains.cold)
-    subject = Subject(dtype, warm, cold)
-    for series in filter(None, (subject.warm, subject.cold)):
-        series.chain.run()
-        series.chain.base()
-    return subject
-
-
-def _call_at(probe: Probe, dtype: str, device_type: str, inputs: Inputs) -> OpCall:
+def _call_at(probe: Probe, dtype: str, device_type: str) -> OpCall:
     """Return the call as pricing sees it, with the outputs that TensorFlow infers."""
+    inputs = inputs_of(probe, dtype)
     with tf.Graph().as_default():
         tensors = [
             tf.constant(make())
@@ -196,27 +234,10 @@ def _bytes(specs: Sequence[TensorSpec]) -> int:
     return sum(spec.elements * DTYPE_BYTES.get(spec.dtype, 8) for spec in specs)
 
 
-def _sets(probe: Probe, call: OpCall, device_type: str) -> int:
-    """Return how many sets of inputs are more than the cache holds; 1: all are."""
-    held = _bytes(call.inputs)
-    is_product = OpLists.for_dtype("bfloat16").list_of(probe.op) == "allow"
-    if is_product or device_type != "CPU" or not held:
-        return 1
-    sets = math.ceil(_BEYOND_CACHE * memory.cache_bytes() / held)
-    affordable = sets * held * 2 + _bytes(call.outputs) <= memory.most_bytes()
-    return sets if sets <= _MOST_SETS and affordable else 1
-
-
-def _input_sets(graph: TimingGraph, inputs: Inputs, count: int) -> list[list[Any]]:
-    """Hold `count` sets of inputs, all with the same constants."""
-    fixed = sorted(inputs.constants)
-    free = [p for p in range(len(inputs.values)) if p not in inputs.constants]
-    constants = graph.constants([inputs.values[p]() for p in fixed])
-    arrays = [inputs.values[p]() for p in free]
-    sets = []
-    for number in range(count):
-        # TensorFlow may read an array where it lies: each set needs its own.
-        held = graph.hold([array.copy() if number else array for array in arrays])
-        tensors = dict(zip((*fixed, *free), (*constants, *held), strict=True))
-        sets.append([tensors[p] for p in range(len(inputs.values))])
-    return sets
+def _sets(attempt: _Attempt) -> int:
+    """Return how many sets of inputs are more than the cache holds; 0: never mind."""
+    held = _bytes(attempt.call.inputs)
+    is_product = OpLists.for_dtype("bfloat16").list_of(attempt.probe.op) == "allow"
+    if is_product or attempt.device_type != "CPU" or not held:
+        return 0
+    return math.ceil(_BEYOND_CACHE * memory.cache_bytes() / held)

@@ -62,16 +62,12 @@ class Subject:
         runs = self.warm.runs
         return len(runs) >= _SLOW_TURNS or min(runs, default=0.0) >= _LONG_SECONDS
 
-    def turn(self) -> None:
-        """Run what there is once."""
-        for series in filter(None, (self.warm, self.cold)):
-            series.turn()
-
     def sample(self) -> Sample:
         """Return the figures of the turns so far."""
         warm = self.warm.seconds()
         middle = statistics.median(warm)
-        cold = statistics.median(self.cold.seconds()) if self.cold else middle
+        lost = self.cold.seconds() if self.cold else []
+        cold = statistics.median(lost) if lost else middle
         return Sample(
             seconds=middle,
             cold_seconds=max(cold, middle),
@@ -81,26 +77,24 @@ class Subject:
         )
 
 
-def take_turns(subjects: Sequence[Subject], end: float) -> None:
-    """Time the subjects in turn until that is enough or the time is over."""
-    # What was too slow to warm up has been timed already.
-    waiting = [subject for subject in subjects if not subject.warm.runs]
+def take_turns(series: Sequence[Series], end: float) -> None:
+    """Time chains in turn until that is enough or the time is over."""
     begin = time.perf_counter()
-    for turn in range(_MOST_TURNS if waiting else 0):
-        for subject in waiting:
-            subject.turn()
+    for turn in range(_MOST_TURNS if series else 0):
+        for each in series:
+            each.turn()
         now = time.perf_counter()
         spent, turns = now - begin, turn + 1
-        if _is_enough(waiting, turns, spent) or now + spent / turns > end:
+        if _is_enough(series, turns, spent) or now + spent / turns > end:
             return
 
 
-def _is_enough(subjects: Sequence[Subject], turns: int, spent: float) -> bool:
+def _is_enough(series: Sequence[Series], turns: int, spent: float) -> bool:
     if spent >= SLOW_SECONDS:
         return turns >= _SLOW_TURNS
-    if turns < _TURNS or spent < _TURN_SECONDS * len(subjects):
+    if turns < _TURNS or spent < _TURN_SECONDS * len(series):
         return False
-    spread = max(_spread(subject.warm.seconds()) for subject in subjects)
+    spread = max(_spread(each.seconds()) for each in series)
     return spread < _SETTLED * math.sqrt(turns)
 
 
