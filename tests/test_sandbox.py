@@ -13,6 +13,7 @@ from grappler_pass.graph import Item
 from grappler_pass.shapes import shapes_from_graph_def
 from tests.programs import control_flow
 from tf_amp.function_graphs import graph_with_variables, kept_nodes, optimized_graph
+from tf_amp.tuning.contents import filling_graph
 from tf_amp.tuning.sandbox import (
     STEP,
     NotRunnable,
@@ -192,6 +193,18 @@ def test_the_graph_given_is_not_touched() -> None:
     )
     assert graph_def.SerializeToString(deterministic=True) == before
     assert "Print" not in _ops(sandbox.graph_def)
+
+
+def test_made_up_values_are_held_where_they_are_read() -> None:
+    with tf.Graph().as_default() as graph, tf.device("/CPU:1"):
+        x = tf.compat.v1.placeholder(tf.float32, [2, 2])
+        y = tf.nn.relu(x)
+    sandbox = _sandbox_of_graph(graph, y)
+    assert [content.device for content in sandbox.contents] == ["/device:CPU:1"]
+    filling = filling_graph(sandbox.contents).node
+    devices = {n.device for n in filling if n.op in ("VarHandleOp", "AssignVariableOp")}
+    assert devices == {"/device:CPU:1"}
+    _run(sandbox)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ class Content:
       name: shared by all nodes that mean it.
       dtype: DataType enum.
       shape: all known; guesses where the program's is not.
+      device: that it is held on; blank where TensorFlow is to choose.
       bound: integers are at least 0 and less than this.
       is_state: it stands for a variable of the program, not for data.
       is_reference: a variable of TensorFlow 1, which has no handle.
@@ -40,6 +41,7 @@ class Content:
     name: str
     dtype: int
     shape: tuple[int, ...]
+    device: str = ""
     bound: int = 1
     is_state: bool = False
     is_reference: bool = False
@@ -82,6 +84,7 @@ class _Filling:
         op = "VariableV2" if content.is_reference else "VarHandleOp"
         variable = self._node(op)
         describe(variable, content)
+        variable.device = content.device
         value = self._value(content)
         if content.is_reference:
             assign = self._node("Assign", variable.name, value)
@@ -89,6 +92,7 @@ class _Filling:
         else:
             assign = self._node("AssignVariableOp", variable.name, value)
             assign.attr["dtype"].type = content.dtype
+        assign.device = content.device
         self._assigned.append(assign.name)
 
     def _value(self, content: Content) -> str:

@@ -162,7 +162,8 @@ class _Copy:
         found = self._variable_behind(node)
         assert found is not None
         bound = self._bounds.get(Port(node.index, 0), 1)
-        content = Content(node.name, *found, bound, True)
+        device = local_device(node.device)
+        content = Content(node.name, *found, device, bound, True)
         self._keep(content)
         made = self._add(node, "VarHandleOp")
         describe(made, content)
@@ -187,7 +188,8 @@ class _Copy:
         attrs = node.proto.attr
         shape = _fixed(node, attrs["shape"].shape)
         bound = self._bounds.get(Port(node.index, 0), 1)
-        content = Content(node.name, attrs["dtype"].type, shape, bound, True, True)
+        dtype, device = attrs["dtype"].type, local_device(node.device)
+        content = Content(node.name, dtype, shape, device, bound, True, True)
         self._keep(content)
         describe(self._add(node, "VariableV2"), content)
 
@@ -229,6 +231,7 @@ class _Copy:
             f"{node.name}:{port.output}",
             dtype,
             self._sizes(port),
+            rest.device,
             self._bounds.get(port, 1),
         )
         self._keep(content)
