@@ -112,6 +112,27 @@ def test_the_layer_is_named_in_a_session(told):
     assert origin.dtype == "float16"
 
 
+def test_at_the_minimum_a_session_goes_on_in_float32(told):
+    _, scope = scaling(initial=1.0, at_minimum="float32")
+    with tf.Graph().as_default(), scope:
+        x = v1.placeholder(tf.float32, [None, 8])
+        ones = v1.ones_initializer()
+        weights = [
+            v1.get_variable(n, [8, 8], initializer=ones, use_resource=True)
+            for n in "abc"
+        ]
+        loss = three_layers(x, weights)
+        train = v1.train.GradientDescentOptimizer(1e-9).minimize(loss)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.graph.finalize()
+            losses = [session.run([loss, train], {x: ONES})[0] for _ in range(3)]
+            assert session.run(weights[0])[0, 0] < 1.0
+    assert np.isinf(losses[0])
+    np.testing.assert_allclose(losses[1:], 4.608e7, rtol=1e-2)
+    assert len([line for line in told if "back to float32" in line]) == 1
+
+
 def test_a_gradient_that_the_scale_makes_too_large_is_told_apart(told):
     weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
     for initial, name in ((2.0**15, "layer3/MatMul"), (2.0**20, "the loss scale")):

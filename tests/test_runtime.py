@@ -241,8 +241,8 @@ def test_a_training_step_is_explained_as_it_then_runs():
             return loss
 
         def rows(plan):
-            # Names of arguments and results are all that differs.
-            ends = ("Placeholder", "_Arg", "_Retval", "Identity")
+            # Names of arguments, results and what goes into branches differ.
+            ends = ("Placeholder", "_Arg", "_Retval", "Identity", "Switch", "Const")
             return {d.slot: d for d in plan.decisions if d.op not in ends}
 
         tf_amp.enable(device_profile="v100")

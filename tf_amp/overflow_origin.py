@@ -209,17 +209,31 @@ def latest_origin(
 
 
 def settling(run: Any) -> Any:
-    """Return a Session's `run` that then looks into an overflow, if there was one."""
+    """Return a Session's `_run` that then looks into an overflow, if there was one."""
 
     @functools.wraps(run)
-    def run_and_settle(session: Any, *args: Any, **kwargs: Any) -> Any:
-        result = run(session, *args, **kwargs)
-        for watched in tuple(_watches.values()):
-            if watched.graph() is session.graph:
-                watched.settle_pending(session)
+    def run_and_settle(
+        session: Any, handle: Any, fetches: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        watches = [w for w in tuple(_watches.values()) if w.graph() is session.graph]
+        anew = _fetch_anew(session.graph) if any(w.float32 for w in watches) else None
+        if anew is None:
+            result = run(session, handle, fetches, *args, **kwargs)
+        else:
+            result = run(session, handle, [fetches, anew], *args, **kwargs)[0]
+        for watched in watches:
+            watched.settle_pending(session)
         return result
 
     return run_and_settle
+
+
+def _fetch_anew(graph: Any) -> Any | None:
+    """Return what to run besides, so that a Session optimizes its graph once more.
+
+    It keeps what it has optimized for the same feeds and fetches.
+    """
+    return next((op for op in graph.get_operations() if op.type == "Const"), None)
 
 
 def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
