@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tensorflow as tf
@@ -19,13 +18,11 @@ from grappler_pass.pipeline import Rewrite, optimize, plan_graph
 from grappler_pass.plan import Cause, Plan
 from grappler_pass.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.trying import is_uncertain
-from tests.processes import run_python
 from tf_amp.devices import cpu_flags
 from tf_amp.function_graphs import graph_with_variables, kept_nodes, optimized_graph
 from tf_amp.tuning import trial as trials
 from tf_amp.tuning import verdicts
 from tf_amp.tuning.budget import Budget, Limits
-from tf_amp.tuning.fingerprint import fingerprint_of
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.sandbox import NotRunnable
 from tf_amp.tuning.trial import Comparison, compare
@@ -301,56 +298,3 @@ def test_a_large_and_sure_gain_needs_no_trial(
         (), "bfloat16", seconds_before=1.0, seconds_after=1.0 - gain, gain_error=error
     )
     assert is_uncertain(plan) is uncertain
-
-
-_FIT = """
-    import numpy as np, tensorflow as tf, keras
-    from grappler_pass import plugin
-    from grappler_pass.draft import Trial
-    from grappler_pass.graph import Item
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tf_amp.tuning.fingerprint import fingerprint_of
-
-    seen = []
-
-    def keep(data, item):
-        graph_def = GraphDef.FromString(data)
-        if any(node.op == "MatMul" for node in graph_def.node):
-            told = Item(fetch=item.fetch, preserve=item.preserve)
-            trial = Trial(graph_def, graph_def, told, item.shapes(), 0.0, 0.0)
-            seen.append(fingerprint_of(trial))
-
-    plugin.load(keep, ("CPU",))
-    model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
-    model.compile("adam", "mse", jit_compile=False)
-    {before}
-    model.fit(np.ones([64, 4], "float32"), np.ones([64, 1]), verbose=0)
-    plugin.clear_callback()
-    print(*seen)
-"""
-
-
-def test_two_runs_of_a_script_have_the_same_fingerprints() -> None:
-    # What is traced before shifts the numbers in names of functions and nodes.
-    traced = "tf.function(lambda x: x + 1)(1); tf.Variable(1.0); tf.Graph()"
-    programs = [_FIT.replace("{before}", before) for before in ("", traced)]
-    with ThreadPoolExecutor() as pool:
-        plain, shifted = (done.lines()[-1] for done in pool.map(run_python, programs))
-    assert plain and plain == shifted
-
-
-def test_another_shape_or_another_plan_is_another_fingerprint() -> None:
-    def trial(columns: int, transpose: bool) -> Trial:
-        with tf.Graph().as_default() as graph:
-            x = tf.compat.v1.placeholder(tf.float32, [8, columns])
-            y = tf.matmul(x, x, transpose_a=transpose, transpose_b=not transpose)
-        graph_def = graph.as_graph_def()
-        shapes = shapes_from_graph_def(graph_def)
-        return Trial(graph_def, graph_def, Item((y.op.name,)), shapes, 0.0, 0.0)
-
-    prints = {
-        fingerprint_of(trial(columns, transpose))
-        for columns in (4, 5)
-        for transpose in (True, False)
-    }
-    assert len(prints) == 4

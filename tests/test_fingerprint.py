@@ -1,0 +1,65 @@
+"""A graph is known again in another run of the same script, and only then."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import tensorflow as tf
+
+from grappler_pass.draft import Trial
+from grappler_pass.graph import Item
+from grappler_pass.shapes import shapes_from_graph_def
+from tests.processes import run_python
+from tf_amp.tuning.fingerprint import fingerprint_of
+
+_FIT = """
+    import numpy as np, tensorflow as tf, keras
+    from grappler_pass import plugin
+    from grappler_pass.draft import Trial
+    from grappler_pass.graph import Item
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tf_amp.tuning.fingerprint import fingerprint_of
+
+    seen = []
+
+    def keep(data, item):
+        graph_def = GraphDef.FromString(data)
+        if any(node.op == "MatMul" for node in graph_def.node):
+            told = Item(fetch=item.fetch, preserve=item.preserve)
+            trial = Trial(graph_def, graph_def, told, item.shapes(), 0.0, 0.0)
+            seen.append(fingerprint_of(trial))
+
+    plugin.load(keep, ("CPU",))
+    model = keras.Sequential([keras.layers.Dense(8, "relu"), keras.layers.Dense(1)])
+    model.compile("adam", "mse", jit_compile=False)
+    {before}
+    model.fit(np.ones([64, 4], "float32"), np.ones([64, 1]), verbose=0)
+    plugin.clear_callback()
+    print(*seen)
+"""
+
+
+def test_two_runs_of_a_script_have_the_same_fingerprints() -> None:
+    # What is traced before shifts the numbers in names of functions and nodes.
+    traced = "tf.function(lambda x: x + 1)(1); tf.Variable(1.0); tf.Graph()"
+    programs = [_FIT.replace("{before}", before) for before in ("", traced)]
+    with ThreadPoolExecutor() as pool:
+        plain, shifted = (done.lines()[-1] for done in pool.map(run_python, programs))
+    assert plain and plain == shifted
+
+
+def test_another_shape_or_another_plan_is_another_fingerprint() -> None:
+    def trial(columns: int, transpose: bool) -> Trial:
+        with tf.Graph().as_default() as graph:
+            x = tf.compat.v1.placeholder(tf.float32, [8, columns])
+            y = tf.matmul(x, x, transpose_a=transpose, transpose_b=not transpose)
+        graph_def = graph.as_graph_def()
+        shapes = shapes_from_graph_def(graph_def)
+        return Trial(graph_def, graph_def, Item((y.op.name,)), shapes, 0.0, 0.0)
+
+    prints = {
+        fingerprint_of(trial(columns, transpose))
+        for columns in (4, 5)
+        for transpose in (True, False)
+    }
+    assert len(prints) == 4
