@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from tf_amp.remedies import Case, Finding, finding_of
+from tf_amp.audit_cases import Case
+from tf_amp.remedies import Finding, finding_of
 
 if TYPE_CHECKING:
     from grappler_pass.costs import DeviceProfile
