@@ -75,8 +75,9 @@ def marks_from_graph_def(
     canonical = functools.cache(canonical)
     stamps = _stamps(graph_def)
     owners = {name: canonical(str(stamp.settings)) for name, stamp in stamps.items()}
-    settings = settings or _most_common(owners.values())
-    if settings is None:
+    most = _most_common(owners.values())
+    settings = settings or most
+    if most is None or settings is None:
         return Marks(None, "")
     own = [stamp for name, stamp in stamps.items() if owners[name] == settings]
     main = traced_graphs.graph_of(_most_common(stamp.number for stamp in own))
