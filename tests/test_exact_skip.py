@@ -291,7 +291,7 @@ def test_rows_of_a_table_stay():
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_what_the_user_scales_is_not_scaled_again(policy, caplog):
+def test_what_the_user_scales_is_not_scaled_again(policy):
     variables = weights()
     optimizer = keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.1), initial_scale=8.0

@@ -170,7 +170,7 @@ def test_the_state_of_a_graph_is_read_through_its_session():
             assert loss_scale_state().scale == 2.0**15
 
 
-def test_a_loss_scaled_by_a_wrapper_of_tensorflow_is_left_to_it(caplog):
+def test_a_loss_scaled_by_a_wrapper_of_tensorflow_is_left_to_it():
     with a_graph(DynamicLossScale(initial=2.0**10)):
         wrap = v1.mixed_precision.enable_mixed_precision_graph_rewrite
         optimizer = wrap(v1.train.GradientDescentOptimizer(0.1), loss_scale=8.0)
