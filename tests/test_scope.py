@@ -10,6 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_amp
+from tests.processes import run_python
 from tf_amp import runtime
 
 # float32 keeps both low bits of VALUE, float16 one of them, bfloat16 none.
@@ -206,13 +207,24 @@ def test_a_model_that_is_compiled_in_a_scope_trains_in_it_wherever_it_is_fitted(
     assert dtypes == {keras: {"bfloat16"}, tf_keras: {"bfloat16"}}
 
 
-def test_replicas_of_a_mirrored_strategy_are_in_the_scope_around_them():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    graph = tf.Graph()
-    with graph.as_default(), scope(), strategy.scope():
-        strategy.run(lambda: tf.matmul(X, EYE, name="inside"))
-    made = [op for op in graph.get_operations() if op.type == "MatMul"]
-    assert made and all(op.get_attr("_tf_amp") for op in made)
+def test_replicas_of_a_mirrored_strategy_are_in_the_scopes_around_them():
+    done = run_python(
+        """
+        import tensorflow as tf, tf_amp
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(cpu, two)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        graph = tf.Graph()
+        with graph.as_default(), tf_amp.mixed_precision_scope(), strategy.scope():
+            with tf_amp.float32_scope():
+                strategy.run(lambda: tf.matmul(tf.ones([2, 2]), tf.ones([2, 2])))
+        made = [op for op in graph.get_operations() if op.type == "MatMul"]
+        print(len(made), *(op.get_attr("_tf_amp_float32") for op in made))
+        print(len({op.get_attr("_tf_amp") for op in made} - {b""}))
+        """
+    )
+    assert done.lines() == ["2 True True", "1"]
 
 
 def test_threads_have_scopes_of_their_own():
