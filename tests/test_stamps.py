@@ -98,9 +98,9 @@ def test_functions_called_by_functions_keep_their_own_settings():
     assert lines == [
         "bfloat16 ['bfloat16']",
         "float32 ['bfloat16', 'float32']",
-        "float32 ['float16', 'float32']",
+        "bfloat16 ['bfloat16', 'float16']",
         "float16 ['float16']",
-        "float32 5",
+        "float32 6",
     ]
 
 
