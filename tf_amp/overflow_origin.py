@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import logging
 
+from tf_amp import captured_values
 from tf_amp.overflows import OverflowOrigin, origin_from
 
 WATCH = "_tf_amp_watch"
@@ -72,7 +73,7 @@ class Watch:
         if graph is None or not graph.building_function:
             self._pending = copies
             return
-        variables = _captured_variables(graph)
+        variables = captured_values.of_function(graph)
         thread = threading.Thread(
             target=self._find,
             args=(self._running, copies, variables),
@@ -85,8 +86,8 @@ class Watch:
         """Look into an overflow of the step that a Session has just run."""
         pending, self._pending = self._pending, None
         if pending is not None:
-            values = _session_variables(session)
-            self._find(self._running, pending, values)
+            variables = captured_values.of_session(session)
+            self._find(self._running, pending, variables)
 
     def _is_due(self, scale: float) -> bool:
         if self._is_at_minimum(scale) and not self.float32:
@@ -108,7 +109,8 @@ class Watch:
                 return
             self.origin = origin_from(found)
             with _lock:
-                _latest[id(self._loss_scale)] = _latest[None] = self.origin
+                _latest[None] = (None, self.origin)
+                _latest[id(self._loss_scale)] = (self._loss_scale, self.origin)
             self._tell(self.origin)
             if self._is_at_minimum(float(inputs[0])) and not self.float32:
                 before = Search(self._given, self.number, inputs, variables)
@@ -143,8 +145,8 @@ _numbers = itertools.count(1)
 _lock = threading.Lock()
 _watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary()
 _threads: list[threading.Thread] = []
-# By loss scale, which its watches keep alive; of all under None.
-_latest: dict[int | None, OverflowOrigin] = {}
+# By identity of a loss scale, which is kept alive therefore; of all under None.
+_latest: dict[int | None, tuple[Any, OverflowOrigin]] = {}
 _told: set[OverflowOrigin] = set()
 
 
@@ -205,7 +207,8 @@ def latest_origin(
         thread.join(timeout_seconds)
         if not thread.is_alive() and thread in _threads:
             _threads.remove(thread)
-    return _latest.get(None if loss_scale is None else id(loss_scale))
+    found = _latest.get(None if loss_scale is None else id(loss_scale))
+    return found[1] if found else None
 
 
 def settling(run: Any) -> Any:
@@ -262,19 +265,6 @@ def _copy(value: Any) -> Any:
     import numpy as np
 
     return np.array(value)
-
-
-def _captured_variables(graph: Any) -> Any:
-    """Return a function from a node's name to the variable's value behind it."""
-    from tf_amp import captured_values
-
-    return captured_values.of_function(graph)
-
-
-def _session_variables(session: Any) -> Any:
-    from tf_amp import captured_values
-
-    return captured_values.of_session(session)
 
 
 def _say_unknown(error: Exception) -> None:
