@@ -9,6 +9,7 @@ sees true gradients in full precision.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -35,13 +36,15 @@ class ScaledCall:
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
         """Return the gradients to start from, scaled; None stays."""
         given = [seed for seed in seeds if seed is not None]
-        scaled = iter(self._loss_scale.scale(given, self._reading))
+        with _float32():
+            scaled = iter(self._loss_scale.scale(given, self._reading))
         return [None if seed is None else next(scaled) for seed in seeds]
 
     def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients, of at least float32's precision."""
         wide = [_widened(gradient) for gradient in gradients]
-        unscaled = self._loss_scale.unscale(wide, self._reading)
+        with _float32():
+            unscaled = self._loss_scale.unscale(wide, self._reading)
         for before, after in zip(wide, unscaled, strict=True):
             if after is not before:
                 _mark(after)
@@ -114,6 +117,14 @@ def _widened(gradient: Any) -> Any:
     if gradient.dtype in (tf.float16, tf.bfloat16):
         return tf.cast(gradient, tf.float32)
     return gradient
+
+
+def _float32() -> contextlib.AbstractContextManager[Any]:
+    """Keep what is computed with the scale in float32, which float16 cannot hold."""
+    # Imported here: scopes switch on what this module is part of.
+    from tf_amp.scope import float32_scope
+
+    return float32_scope()
 
 
 def _mark(tensor: Any) -> None:
