@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tf_amp import _tensorflow_private_training as private
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.protocol import (
     LossScale,
@@ -120,6 +119,9 @@ class DynamicLossScale(LossScale):
     def _complaints(self, state: State, stuck: Any) -> list[Any]:
         """Return operations that say what it means to be stuck at the minimum."""
         import tensorflow as tf
+
+        # Imported here: the configuration is read in broken installations too.
+        from tf_amp import _tensorflow_private_training as private
 
         message = (
             f"Gradients overflow at the lowest loss scale, {self.minimum}: the step is "

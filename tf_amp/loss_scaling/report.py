@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tf_amp import overflow_origin
 from tf_amp.loss_scaling.protocol import LossScale
-from tf_amp.overflows import OverflowOrigin
+
+if TYPE_CHECKING:
+    from tf_amp.overflows import OverflowOrigin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +42,7 @@ def loss_scale_state(
     Raises:
       ValueError: the state lives in a `tf.Graph`, and there is no Session to read it.
     """
+    from tf_amp import overflow_origin
     from tf_amp.loss_scaling import variables
 
     known = variables.latest_state()
