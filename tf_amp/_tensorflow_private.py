@@ -133,20 +133,25 @@ def grappler() -> Any | None:
         return None
 
 
-def cluster_with_gpu(architecture: str) -> Any | None:
-    """Return a cluster of one CPU and one GPU that need not exist; None where gone.
+def cluster_of(architecture: str | None = None) -> Any | None:
+    """Return a cluster of one CPU, and one GPU that need not exist; None where gone.
+
+    Of clusters of the devices that exist, a process can have but one at a time.
 
     Args:
-      architecture: compute capability of the GPU, such as "7.0".
+      architecture: compute capability of the GPU, such as "7.0"; None: no GPU.
     """
     try:
         module = importlib.import_module("tensorflow.python.grappler.cluster")
         from tensorflow.core.protobuf.device_properties_pb2 import NamedDevice
 
-        cpu, gpu = (NamedDevice(name=f"{HOST}/device:{kind}:0") for kind in _KINDS)
-        cpu.properties.type, gpu.properties.type = _KINDS
-        gpu.properties.environment["architecture"] = architecture
-        return module.Cluster(devices=[cpu, gpu])
+        kinds = _KINDS if architecture else _KINDS[:1]
+        found = [NamedDevice(name=f"{HOST}/device:{kind}:0") for kind in kinds]
+        for device, kind in zip(found, kinds, strict=True):
+            device.properties.type = kind
+        if architecture:
+            found[-1].properties.environment["architecture"] = architecture
+        return module.Cluster(devices=found)
     except (ImportError, AttributeError, TypeError):
         warn_once("Cluster", "graphs for another GPU are optimized as for this device")
         return None

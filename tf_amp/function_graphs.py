@@ -28,9 +28,12 @@ def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
         private.warn_once("OptimizeGraph", "functions are explained as traced")
         return graph_def
     meta_graph, config = request_for(_placed(graph_def), kept)
+    cluster = private.cluster_of() if _is_cpu_alone() else None
     try:
         with rewriter.leaving_graphs_alone():
-            optimized: GraphDef = grappler.OptimizeGraph(config, meta_graph, False)
+            optimized: GraphDef = grappler.OptimizeGraph(
+                config, meta_graph, False, cluster=cluster
+            )
         return optimized
     except Exception as error:
         logging.warning("Explained as traced: Grappler fails on it: %s", error)
@@ -89,8 +92,12 @@ def _placed(graph_def: GraphDef) -> GraphDef:
     """
     placed = type(graph_def)()
     placed.CopyFrom(graph_def)
-    if len(devices.present_devices()) == 1:
+    if _is_cpu_alone():
         bodies = (function.node_def for function in placed.library.function)
         for node in itertools.chain(placed.node, *bodies):
             node.device = _ONLY_CPU
     return placed
+
+
+def _is_cpu_alone() -> bool:
+    return len(devices.present_devices()) == 1

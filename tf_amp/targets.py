@@ -80,7 +80,7 @@ class Target:
         if self.profile.kind != "gpu":
             return self.placed(function_graphs.optimized_graph(graph_def, kept))
         architecture = _ARCHITECTURES.get(self.profile.name, _NEWEST)
-        cluster = private.cluster_with_gpu(architecture)
+        cluster = private.cluster_of(architecture)
         grappler = private.grappler()
         if cluster is None or grappler is None:
             return self.placed(function_graphs.optimized_graph(graph_def, kept))
