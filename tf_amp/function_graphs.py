@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from tf_amp import _tensorflow_private as private
+from tf_amp import _tensorflow_private_graphs as private
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import devices, rewriter
+from tf_amp._tensorflow_private import warn_once
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -25,7 +26,7 @@ def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
     grappler = private.grappler()
     if grappler is None:
-        private.warn_once("OptimizeGraph", "functions are explained as traced")
+        warn_once("OptimizeGraph", "functions are explained as traced")
         return graph_def
     meta_graph, config = request_for(_placed(graph_def), kept)
     cluster = private.cluster_of() if _is_cpu_alone() else None

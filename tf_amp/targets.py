@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from tf_amp import _tensorflow_private as private
+from tf_amp import _tensorflow_private_graphs as private
 from tf_amp import devices, function_graphs, rewriter, settings
 from tf_amp.config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private as private
+from tf_amp import _tensorflow_private_graphs as private_graphs
 from tf_amp.tuning.contents import FILL, filling_graph
 from tf_amp.tuning.sandbox import STEP, Sandbox
 
@@ -76,7 +77,7 @@ def opened(
     """
     contents = {c.name: c for box in sandboxes.values() for c in box.contents}
     graph = tf.Graph()
-    imported = private.import_operations
+    imported = private_graphs.import_operations
     steps = {
         name: imported(graph, sandbox.graph_def, name, [STEP])[0]
         for name, sandbox in sandboxes.items()
