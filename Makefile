@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 N ?= 2000
+# Test processes; each takes about 2 GB of memory.
+JOBS ?= 2
 
 # What, when changed, calls for installing again.
 SOURCES := pyproject.toml setup.py $(wildcard tf_amp/_autostart_*.py) \
@@ -18,7 +20,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/demo.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -27,6 +29,8 @@ lint: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.prediction
+	$(BIN)/python -m benchmarks.first_step
 	$(BIN)/python -m benchmarks.pass_time
 
 # Random graphs run before and after the pass: make fuzz N=20000

@@ -1,6 +1,7 @@
 """The table of the models, on the terminal and as Markdown."""
 
 from collections.abc import Iterable, Sequence
+from statistics import geometric_mean
 
 from rich.table import Table
 
@@ -76,16 +77,25 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def remarks(rows: Sequence[Row], *, has_low_units: bool) -> tuple[str, ...]:
-    """Return what deserves a sentence: slower than allowed, wrong, failed."""
+    """Return what deserves a sentence: the mean, what is slow, wrong or failed."""
     noise = _NOISE[has_low_units]
     slow = [row for row in rows if (row.against_best or 0.0) > noise]
     cells = [(row, cell) for row in rows for cell in row.cells]
-    found = [_slow_remark(row, noise) for row in slow]
+    found = [_mean_remark(rows)] if any(row.against_peers for row in rows) else []
+    found += [_slow_remark(row, noise) for row in slow]
     found += [_wrong_remark(row, cell) for row, cell in cells if row.is_wrong(cell)]
     found += [_failure_remark(row, cell) for row, cell in cells if cell.failure]
     found += [_warning_remark(row, cell) for row, cell in cells if cell.warning]
     # Failures and warnings are those of a process, which runs both modes.
     return tuple(dict.fromkeys(found))
+
+
+def _mean_remark(rows: Sequence[Row]) -> str:
+    ratios = [1 / row.against_peers for row in rows if row.against_peers]
+    return (
+        f"tf-amp is {geometric_mean(ratios):.2f} times as fast as the better peer of "
+        "each row (geometric mean)."
+    )
 
 
 def _slow_remark(row: Row, noise: float) -> str:

@@ -17,6 +17,7 @@ _BFLOAT16_EPSILON = 2.0**-8
 TOLERANCES = {"train": 8 * _BFLOAT16_EPSILON, "infer": 32 * _BFLOAT16_EPSILON}
 REFERENCE = "float32"
 _OURS = "ours"
+_PEERS = ("keras", "builtin")
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,18 @@ class Row:
     @property
     def against_best(self) -> float | None:
         """Time of tf-amp over that of the fastest other variant, the A/A run aside."""
+        return self._against((REFERENCE, *_PEERS))
+
+    @property
+    def against_peers(self) -> float | None:
+        """Time of tf-amp over that of the faster peer, float32 not being one."""
+        return self._against(_PEERS)
+
+    def _against(self, names: Sequence[str]) -> float | None:
         ours = self.cell(_OURS)
         others = [
             each.seconds
-            for name in (REFERENCE, "keras", "builtin")
+            for name in names
             if (each := self.cell(name)) is not None and each.seconds is not None
         ]
         if ours is None or ours.seconds is None or not others:

@@ -80,6 +80,15 @@ def test_remarks_name_what_is_slow_wrong_or_failed():
     assert "WRONG" in text and "| failed |" in text
 
 
+def test_the_mean_against_the_better_peer_of_each_row_is_told():
+    runs = [
+        *(run_of("float32", 0.4), run_of("keras", 0.2, low=1)),
+        *(run_of("builtin", 0.3, low=1), run_of("ours", 0.1, low=1)),
+    ]
+    text = markdown(rows_from_runs(runs), WITH_LOW_UNITS)
+    assert "tf-amp is 2.00 times as fast as the better peer" in text
+
+
 def test_not_a_number_counts_as_wrong():
     runs = [run_of("float32", 0.1), run_of("ours", 0.1, values=(1.0, float("nan")))]
     (row,) = rows_from_runs(runs)
