@@ -26,10 +26,21 @@ _TITLE = "# Measured results\n\nWritten by the programs of this folder; do not e
 
 
 def keep_runs(runs: Sequence[Run], context: Context, folder: Path = RAW) -> None:
-    """Write the runs of the models."""
-    _keep(
-        "models", {"runs": [dataclasses.asdict(run) for run in runs]}, context, folder
+    """Write the runs of the models, of each step's times the median."""
+    kept = [dataclasses.asdict(_shortened(run)) for run in runs]
+    _keep("models", {"runs": kept}, context, folder)
+
+
+def _shortened(run: Run) -> Run:
+    measurements = tuple(
+        dataclasses.replace(
+            each,
+            step_seconds=(each.seconds,),
+            values=tuple(float(f"{value:.6g}") for value in each.values),
+        )
+        for each in run.measurements
     )
+    return dataclasses.replace(run, measurements=measurements)
 
 
 def keep_pass_figures(
