@@ -19,26 +19,36 @@ from tf_amp._tensorflow_private import warn_once
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-_ONLY_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
-
 
 def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
+    request, options = request_for(_placed(graph_def), kept)
+    cluster = private.cluster_of() if _is_cpu_alone() else None
+    optimized = run_grappler(request, options, cluster)
+    return graph_def if optimized is None else optimized
+
+
+def run_grappler(request: Any, options: Any, cluster: Any) -> GraphDef | None:
+    """Return what Grappler makes of a request; warn and return None where it fails.
+
+    Args:
+      request: from `request_for`.
+      options: from there, too.
+      cluster: the devices to optimize for; None for those that are present.
+    """
     grappler = private.grappler()
     if grappler is None:
-        warn_once("OptimizeGraph", "functions are explained as traced")
-        return graph_def
-    meta_graph, config = request_for(_placed(graph_def), kept)
-    cluster = private.cluster_of() if _is_cpu_alone() else None
+        warn_once("OptimizeGraph", "functions are planned as traced")
+        return None
     try:
         with rewriter.leaving_graphs_alone():
             optimized: GraphDef = grappler.OptimizeGraph(
-                config, meta_graph, False, cluster=cluster
+                options, request, False, cluster=cluster
             )
         return optimized
     except Exception as error:
-        logging.warning("Explained as traced: Grappler fails on it: %s", error)
-        return graph_def
+        logging.warning("Planned as traced: Grappler fails on it: %s", error)
+        return None
 
 
 def request_for(graph_def: GraphDef, kept: tuple[str, ...]) -> tuple[Any, Any]:
@@ -85,19 +95,23 @@ def kept_nodes(function: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*results, *effects)))
 
 
+def on_device(graph_def: GraphDef, device_type: str) -> GraphDef:
+    """Return a copy with every node on the first device of a type."""
+    placed = type(graph_def)()
+    placed.CopyFrom(graph_def)
+    bodies = (function.node_def for function in placed.library.function)
+    for node in itertools.chain(placed.node, *bodies):
+        node.device = f"{private.HOST}/device:{device_type}:0"
+    return placed
+
+
 def _placed(graph_def: GraphDef) -> GraphDef:
-    """Return a copy placed as the runtime will, since only placed nodes are fused.
+    """Return the graph placed as the runtime will, since only placed nodes are fused.
 
     Where there are several devices the placement is TensorFlow's secret, so the nodes
     stay as they are.
     """
-    placed = type(graph_def)()
-    placed.CopyFrom(graph_def)
-    if _is_cpu_alone():
-        bodies = (function.node_def for function in placed.library.function)
-        for node in itertools.chain(placed.node, *bodies):
-            node.device = _ONLY_CPU
-    return placed
+    return on_device(graph_def, "CPU") if _is_cpu_alone() else graph_def
 
 
 def _is_cpu_alone() -> bool:

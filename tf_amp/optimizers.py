@@ -50,68 +50,61 @@ def skipping_keras(apply: Apply) -> Apply:
 def skipping_tf_keras(apply: Apply) -> Apply:
     """Return tf_keras' `apply_gradients` with overflows skipped."""
 
-    @private.unconverted
-    @functools.wraps(apply)
-    def apply_if_finite(
-        optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        grads, variables = _split(grads_and_vars)
+    def build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+        optimizer.build(variables)
 
-        def build() -> None:
-            with tf.init_scope():
-                optimizer.build(variables)
-
-        def call(gradients: list[Any]) -> Any:
-            return apply(optimizer, _pairs(gradients, variables), *args, **kwargs)
-
-        done = _unless_overflowed(grads, call, build)
-        return optimizer.iterations if done is None else done
-
-    return apply_if_finite
+    return _skipping_pairs(apply, build, lambda optimizer: optimizer.iterations)
 
 
 def skipping_legacy(apply: Apply) -> Apply:
     """Return a legacy tf_keras `apply_gradients` with overflows skipped."""
 
-    @private.unconverted
-    @functools.wraps(apply)
-    def apply_if_finite(
-        optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        grads, variables = _split(grads_and_vars)
+    def build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+        optimizer.iterations  # noqa: B018
+        optimizer._create_all_weights(variables)
 
-        def build() -> None:
-            with tf.init_scope():
-                optimizer.iterations  # noqa: B018
-                optimizer._create_all_weights(variables)
-
-        def call(gradients: list[Any]) -> Any:
-            return apply(optimizer, _pairs(gradients, variables), *args, **kwargs)
-
-        return _unless_overflowed(grads, call, build)
-
-    return apply_if_finite
+    return _skipping_pairs(apply, build)
 
 
 def skipping_v1(apply: Apply) -> Apply:
     """Return `apply_gradients` of `tf.compat.v1.train` with overflows skipped."""
 
+    def build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
+        used = [v for g, v in zip(grads, variables, strict=True) if g is not None]
+        optimizer._create_slots(used)
+
+    return _skipping_pairs(apply, build)
+
+
+def _skipping_pairs(
+    apply: Apply,
+    build: Callable[[Any, list[Any], list[Any]], None],
+    done_if_silent: Callable[[Any], Any] = lambda optimizer: None,
+) -> Apply:
+    """Return an `apply_gradients(grads_and_vars, ...)` with overflows skipped.
+
+    Args:
+      apply: the method as it was.
+      build: makes the variables of an optimizer for gradients and variables.
+      done_if_silent: what is returned where nothing else is.
+    """
+
     @private.unconverted
     @functools.wraps(apply)
     def apply_if_finite(
         optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
     ) -> Any:
         grads, variables = _split(grads_and_vars)
-        used = [v for g, v in zip(grads, variables, strict=True) if g is not None]
 
-        def build() -> None:
+        def build_outside() -> None:
             with tf.init_scope():
-                optimizer._create_slots(used)
+                build(optimizer, grads, variables)
 
         def call(gradients: list[Any]) -> Any:
             return apply(optimizer, _pairs(gradients, variables), *args, **kwargs)
 
-        return _unless_overflowed(grads, call, build)
+        done = _unless_overflowed(grads, call, build_outside)
+        return done_if_silent(optimizer) if done is None else done
 
     return apply_if_finite
 

@@ -8,13 +8,10 @@ have there.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import TYPE_CHECKING
 
-from absl import logging
-
 from tf_amp import _tensorflow_private_graphs as private
-from tf_amp import devices, function_graphs, rewriter, settings
+from tf_amp import devices, function_graphs, settings
 from tf_amp.config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError
 
@@ -73,7 +70,7 @@ class Target:
 
     def placed(self, graph_def: GraphDef) -> GraphDef:
         """Return a copy with every node on this device, wherever it was."""
-        return _on_device(graph_def, self.device_type)
+        return function_graphs.on_device(graph_def, self.device_type)
 
     def optimized(self, graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
         """Return the graph as TensorFlow would leave it for this device, placed."""
@@ -81,21 +78,15 @@ class Target:
             return self.placed(function_graphs.optimized_graph(graph_def, kept))
         architecture = _ARCHITECTURES.get(self.profile.name, _NEWEST)
         cluster = private.cluster_of(architecture)
-        grappler = private.grappler()
-        if cluster is None or grappler is None:
+        if cluster is None:
             return self.placed(function_graphs.optimized_graph(graph_def, kept))
-        on_gpu = _on_device(graph_def, "GPU")
+        on_gpu = function_graphs.on_device(graph_def, "GPU")
         request, options = function_graphs.request_for(on_gpu, kept)
         # Prices do not depend on layouts, and it would warn of every absent kernel.
         rewrites = options.graph_options.rewrite_options
         rewrites.layout_optimizer = rewrites.OFF
-        try:
-            with rewriter.leaving_graphs_alone():
-                found = grappler.OptimizeGraph(options, request, False, cluster=cluster)
-        except Exception as error:
-            logging.warning("Planned as traced: Grappler fails on it: %s", error)
-            found = graph_def
-        return self.placed(found)
+        found = function_graphs.run_grappler(request, options, cluster)
+        return self.placed(graph_def if found is None else found)
 
 
 def target_of(device: str, low_dtype: str | None = None) -> Target:
@@ -117,12 +108,3 @@ def target_of(device: str, low_dtype: str | None = None) -> Target:
         known = ", ".join(DeviceProfile.names())
         raise ConfigError(f"device: {error}. Known devices: {known}.") from error
     return Target(profile, chosen or devices.profile_dtype(profile))
-
-
-def _on_device(graph_def: GraphDef, device_type: str) -> GraphDef:
-    placed = type(graph_def)()
-    placed.CopyFrom(graph_def)
-    bodies = (function.node_def for function in placed.library.function)
-    for node in itertools.chain(placed.node, *bodies):
-        node.device = f"{private.HOST}/device:{device_type}:0"
-    return placed
