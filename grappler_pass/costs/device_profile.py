@@ -22,12 +22,12 @@ import difflib
 import json
 import math
 import os
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.multiprocessors import Multiprocessors
 from grappler_pass.costs.op_classes import axes_of
@@ -152,16 +152,8 @@ class DeviceProfile:
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         text = profile_text(self.data)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
-            with draft.open("x", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            file.write(text)
 
 
 def profile_text(data: Mapping[str, Any]) -> str:

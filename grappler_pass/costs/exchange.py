@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.costs.records import (
     COST_COLUMNS,
     VERDICT_COLUMNS,
@@ -158,14 +158,5 @@ def _replacing(path: Path) -> Iterator[TextIO]:
         with path.open("w", encoding="utf-8") as file:
             yield file
         return
-    target = path.resolve()
-    new = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with new.open("x", encoding="utf-8") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(target)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    with replacing(path.resolve()) as file:
+        yield file

@@ -1,0 +1,31 @@
+"""Write a file so that readers see the old one or the new one, whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Yield a new file that takes the place of the one at `path` on leaving.
+
+    Where anything fails the old file stays, and nothing is left beside it.
+
+    Raises:
+        OSError: the folder is not there or cannot be written, or the disk is full.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with draft.open("x", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
