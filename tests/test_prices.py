@@ -151,6 +151,14 @@ def test_a_device_slower_than_its_profile_is_so_where_nothing_was_measured() -> 
         assert found.error == expected.error
 
 
+def test_slow_memory_says_nothing_about_products_that_were_not_measured() -> None:
+    rows = [measured(tanh_probe(1 << k, 8), "bfloat16", 1.0) for k in range(ENOUGH)]
+    spec = TensorSpec((256, 256), "float32")
+    product = OpCall("MatMul", {}, (spec, spec), (spec,))
+    found = model(rows).price(product, "bfloat16")
+    assert found == model().price(product, "bfloat16")
+
+
 def test_a_probe_that_cannot_be_read_back_tells_of_itself_only() -> None:
     foreign = Probe("NoSuchOp", (), (), (TensorSpec((4,), "float32"),))
     found = model([measured(foreign, "float32", 1.0)])

@@ -26,8 +26,8 @@ from grappler_pass.costs.work import Work
 # core's own cache, and the share of the common one that other tensors leave it.
 CACHED_BYTES = 4 * 2**20
 
-# So many samples tell whether the device as a whole is faster or slower than the
-# profile says.
+# So many samples tell whether the device as a whole computes, or moves data, faster or
+# slower than the profile says.
 ENOUGH = 8
 
 
@@ -37,18 +37,31 @@ class Corrections:
 
     Attributes:
         anchors: by class and dtype, where it was found out.
-        overall: to add to the logarithm of a price whose class was not measured, so
-            that it compares with those that were: the median of all anchors.
+        computing: to add to the logarithm of the price of a product or a convolution
+            whose class was not measured, so that it compares with those that were: the
+            median of their anchors.
+        moving: the same for all other ops, which wait for memory. That a machine is
+            slow at one says nothing about the other.
     """
 
     anchors: Mapping[tuple[str, str], tuple[Anchor, ...]]
-    overall: float = 0.0
+    computing: float = 0.0
+    moving: float = 0.0
+
+    def overall(self, op_class: str) -> float:
+        """Return what to add where `op_class` itself was not measured."""
+        return self.computing if is_computing(op_class) else self.moving
+
+
+def is_computing(op_class: str) -> bool:
+    """Tell whether a class reads its operands many times over."""
+    return op_class.startswith(MATRIX_PREFIXES)
 
 
 def measured_price(sample: Sample, call: OpCall, dtype: str) -> Price:
     """Return the price of a call that was measured at ``dtype``."""
     works = works_of(call, dtype)
-    reuses = bool(works) and works[0].op_class.startswith(MATRIX_PREFIXES)
+    reuses = bool(works) and is_computing(works[0].op_class)
     specs = (*call.inputs, *call.outputs)
     largest = 0 if reuses else max((s.bytes_as(dtype) for s in specs), default=0)
     price = price_from_sample(sample, largest)
@@ -84,11 +97,18 @@ def corrections_from_rows(
         if anchor is not None:
             key = (anchor.place.op_class, anchor.place.dtype)
             anchors.setdefault(key, []).append(anchor)
-    ratios = [anchor.log_ratio for found in anchors.values() for anchor in found]
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for (op_class, _), found in anchors.items():
+        ratios[is_computing(op_class)] += [anchor.log_ratio for anchor in found]
     return Corrections(
         {key: tuple(found) for key, found in anchors.items()},
-        statistics.median(ratios) if len(ratios) >= ENOUGH else 0.0,
+        computing=_typical(ratios[True]),
+        moving=_typical(ratios[False]),
     )
+
+
+def _typical(log_ratios: list[float]) -> float:
+    return statistics.median(log_ratios) if len(log_ratios) >= ENOUGH else 0.0
 
 
 def _anchor(row: Measured, call: OpCall, profile: DeviceProfile) -> Anchor | None:

@@ -123,7 +123,8 @@ class CostModel:
         anchors = corrections.anchors.get((place.op_class, dtype), ())
         found = correction_at(place, anchors)
         if found is None or found.near_error >= price.error:
-            seconds = price.seconds * math.exp(corrections.overall)
+            overall = corrections.overall(place.op_class)
+            seconds = price.seconds * math.exp(overall)
             return dataclasses.replace(price, seconds=seconds)
         seconds = price.seconds * math.exp(found.log_ratio)
         return Price(seconds, "interpolated", found.error)
