@@ -1,4 +1,8 @@
-"""The last stage: where the gain is uncertain, run both graphs and keep the faster."""
+"""The last stage: run both graphs and keep the faster.
+
+However sure a gain is, its prices may be those of another machine; a clear gain is seen
+within a few steps, once for each graph on each machine.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +11,11 @@ import dataclasses
 from grappler_pass.casts import CastPlan
 from grappler_pass.decisions import plan_from_draft
 from grappler_pass.draft import PRICED, Draft, Trial
-from grappler_pass.plan import Cause, Plan
-
-# A gain of fewer standard deviations is uncertain.
-SURE_DEVIATIONS = 3.0
-# So is one below this share of the step, however sure the prices: what nodes take
-# together is not what they take one by one.
-SURE_SHARE = 0.1
-# The same of prices that have no error bars.
-_SURE_SHARE_OF_UNKNOWN = 0.3
+from grappler_pass.plan import Cause
 
 
 def tried(draft: Draft) -> Draft:
-    """Withdraw a plan of uncertain gain whose graph a trial does not find faster.
+    """Withdraw a plan whose graph a trial does not find faster.
 
     Where a trial cannot tell, the plan stays: that its gain is larger than the error
     of its prices was asked of it before.
@@ -27,7 +23,7 @@ def tried(draft: Draft) -> Draft:
     tuner = draft.settings.tuner
     if tuner is None or draft.settings.opt_level != PRICED:
         return draft
-    if draft.rewritten is draft.graph_def or not is_uncertain(draft.plan):
+    if draft.rewritten is draft.graph_def:
         return draft
     faster = tuner.is_faster(trial_from_draft(draft))
     return _withdrawn(draft) if faster is False else draft
@@ -65,15 +61,6 @@ def _seconds_by_node(draft: Draft) -> dict[str, tuple[float, float]]:
         after = before if node.index not in low_nodes or low is None else low
         seconds[node.name] = (before, after + casts.get(node.name, 0.0))
     return seconds
-
-
-def is_uncertain(plan: Plan) -> bool:
-    """Tell whether errors of prices could turn the gain of a plan into a loss."""
-    gain = plan.seconds_before - plan.seconds_after
-    known = plan.gain_error > 0.0
-    share = SURE_SHARE if known else _SURE_SHARE_OF_UNKNOWN
-    sure = max(SURE_DEVIATIONS * plan.gain_error, share * plan.seconds_before)
-    return gain < sure
 
 
 def _withdrawn(draft: Draft) -> Draft:

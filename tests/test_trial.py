@@ -15,9 +15,8 @@ from grappler_pass.draft import Settings, Trial
 from grappler_pass.graph import Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.pipeline import Rewrite, optimize, plan_graph
-from grappler_pass.plan import Cause, Plan
+from grappler_pass.plan import Cause
 from grappler_pass.shapes import Shapes, shapes_from_graph_def
-from grappler_pass.trying import is_uncertain
 from tf_amp.devices import cpu_flags
 from tf_amp.function_graphs import graph_with_variables, kept_nodes, optimized_graph
 from tf_amp.tuning import trial as trials
@@ -146,10 +145,12 @@ def _rewritten(step: Step, settings: Settings) -> Rewrite:
     )
 
 
-def test_a_plan_made_of_false_prices_is_withdrawn() -> None:
+@pytest.mark.parametrize("error", [0.7, 0.01])
+def test_a_plan_made_of_false_prices_is_withdrawn_however_sure(error: float) -> None:
     step, trier = _convolution_step(), _trier()
     assert _rewritten(step, _settings(None)).changed
-    rewrite = _rewritten(step, _settings(trier))
+    prices = BelievedPrices(error=error)
+    rewrite = _rewritten(step, _settings(trier, prices))
     assert trier.answers == [False]
     assert rewrite.graph_def is step.graph_def
     assert rewrite.plan is not None and rewrite.plan.is_empty
@@ -279,22 +280,3 @@ def test_variables_that_would_fill_the_memory_are_not_copied() -> None:
     trial = Trial(graph_def, graph_def, item, shapes, 1e-3, 1e-3)
     with pytest.raises(NotRunnable, match="MiB"):
         compare(trial, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("gain", "error", "uncertain"),
-    [
-        (0.1, 0.0, True),
-        (0.6, 0.0, False),
-        (0.5, 0.2, True),
-        (0.5, 0.1, False),
-        (0.05, 0.001, True),
-    ],
-)
-def test_a_large_and_sure_gain_needs_no_trial(
-    gain: float, error: float, uncertain: bool
-) -> None:
-    plan = Plan(
-        (), "bfloat16", seconds_before=1.0, seconds_after=1.0 - gain, gain_error=error
-    )
-    assert is_uncertain(plan) is uncertain
