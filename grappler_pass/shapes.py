@@ -68,3 +68,11 @@ def shape_from_proto(proto: TensorShapeProto) -> Shape | None:
     if proto.unknown_rank:
         return None
     return tuple([size if (size := axis.size) >= 0 else None for axis in proto.dim])
+
+
+def proto_from_shape(shape: Shape | None) -> TensorShapeProto:
+    """Return the proto that `shape_from_proto` reads back."""
+    if shape is None:
+        return TensorShapeProto(unknown_rank=True)
+    sizes = (-1 if size is None else size for size in shape)
+    return TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes])
