@@ -102,6 +102,8 @@ class Settings:
       tie: share of a node's seconds by which 16 bits may be slower at O1 if they halve
         what the node writes; 0: exact ties stay float32.
       tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
+      fold_constants: whether a constant is rounded now where 16 bits are read; if not,
+        it stays as it is with a cast behind it.
     """
 
     low_dtype: str
@@ -112,6 +114,7 @@ class Settings:
     margin: float = DEFAULT_MARGIN
     tie: float = DEFAULT_TIE
     tuner: Tuner | None = None
+    fold_constants: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -149,6 +149,7 @@ def _rewrite(draft: Draft) -> Draft:
         draft.low,
         draft.low_dtype,
         draft.casts,
+        fold_constants=draft.settings.fold_constants,
     )
     return dataclasses.replace(draft, rewritten=rewritten)
 

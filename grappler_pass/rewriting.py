@@ -19,6 +19,9 @@ from grappler_pass.type_slots import DTYPE_NAMES, SlotTable
 # On every node this pass made or retyped: such a graph is not rewritten again.
 MARK = "_tf_amp_rewritten"
 
+# Every cast this pass made is called by it, behind the name of what it converts.
+CAST_STEM = "tf_amp_cast_"
+
 
 @dataclasses.dataclass(frozen=True)
 class _Edits:
@@ -35,6 +38,8 @@ def rewrite_graph(
     low: Sequence[bool],
     low_dtype: int,
     casts: CastPlan,
+    *,
+    fold_constants: bool = True,
 ) -> GraphDef:
     """Return a copy of the graph with low slots retyped and crossings converted.
 
@@ -51,12 +56,13 @@ def rewrite_graph(
       low: for every slot whether it goes low.
       low_dtype: DataType of the low side.
       casts: what `plan_casts` found for this coloring.
+      fold_constants: whether constants are rounded here, or by a cast when it runs.
 
     Returns:
       A new GraphDef; each new node follows the node whose tensor it converts.
     """
     names = _Names(view)
-    edits = _edits(view, casts, names, low_dtype)
+    edits = _edits(view, casts, names, fold_constants=fold_constants)
     absorbed = frozenset(casts.absorbed)
     low_of = _low_slots_by_node(slots, low)
     rewritten = GraphDef()
@@ -155,11 +161,13 @@ def _absorb(copy: NodeDef, low_dtype: int) -> None:
     copy.attr["T"].type = low_dtype
 
 
-def _edits(view: GraphView, casts: CastPlan, names: _Names, low_dtype: int) -> _Edits:
+def _edits(
+    view: GraphView, casts: CastPlan, names: _Names, *, fold_constants: bool
+) -> _Edits:
     behind: dict[int, list[NodeDef]] = {}
     inputs: dict[tuple[int, int], str] = {}
     for conversion in casts.conversions:
-        made = _made_for(view, conversion, names)
+        made = _made_for(view, conversion, names, fold_constants=fold_constants)
         behind.setdefault(conversion.port.node, []).extend(made)
         text = made[-1].name if made else port_text(view, conversion.source)
         for reader in conversion.readers:
@@ -174,7 +182,7 @@ def port_text(view: GraphView, port: Port) -> str:
 
 
 def _made_for(
-    view: GraphView, conversion: Conversion, names: _Names
+    view: GraphView, conversion: Conversion, names: _Names, *, fold_constants: bool
 ) -> tuple[NodeDef, ...]:
     """Return the nodes that make a converted tensor; the last one's output is it."""
     if conversion.is_identity:
@@ -182,8 +190,8 @@ def _made_for(
     producer = view.nodes[conversion.port.node]
     suffix = f"_{conversion.port.output}" if conversion.port.output else ""
     target = DTYPE_NAMES[conversion.target_dtype]
-    stem = f"{producer.name}{suffix}/tf_amp_cast_{target}"
-    if producer.op == "Const":
+    stem = f"{producer.name}{suffix}/{CAST_STEM}{target}"
+    if producer.op == "Const" and fold_constants:
         constant = _cast_constant(producer.proto, conversion.target_dtype)
         constant.name = names.unused(stem)
         return (constant,)
