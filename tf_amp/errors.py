@@ -33,3 +33,19 @@ class CostsUnreadable(AmpError, OSError):
 
 class NotMeasurable(AmpError, RuntimeError):
     """A graph cannot be run apart from its program, so nothing can be measured."""
+
+
+class DataUnfit(AmpError, ValueError):
+    """Data to run a model on does not fit its inputs, or cannot be read."""
+
+
+class ModelUnreadable(AmpError, ValueError):
+    """What is to be converted is no model, is damaged, or cannot be loaded here."""
+
+
+class AlreadyMixed(AmpError, ValueError):
+    """A model that is to be converted computes in 16 bits already."""
+
+
+class ConversionFailed(AmpError, OSError):
+    """A converted model cannot be written; nothing of it is left."""

@@ -1,0 +1,267 @@
+"""The ranges that tensors were seen to keep to, and what cannot go low therefore."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from grappler_pass.costs.atomic_file import replacing
+from tf_amp.errors import ConfigError
+
+# AutoCast's bound for activations; of bfloat16, whose range is float32's, the largest.
+DEFAULT_LIMITS = {"float16": 512.0, "bfloat16": 3.3895e38}
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
+# A tensor of which more becomes zero is lost.
+DEFAULT_UNDERFLOW = 0.5
+_FORMAT = "tf-amp ranges 1"
+_WIDTH = 250
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorRange:
+    """What was seen of one tensor in all batches.
+
+    Attributes:
+      node: that makes it.
+      output: number of the node's output.
+      op: of the node.
+      readers: nodes whose type bears on how they read it.
+      is_gradient: whether it belongs to a backward pass, which a loss scale moves.
+      batches: in which it was seen.
+      largest: magnitude.
+      largest_in: number of the batch, from 1, in which that was.
+      smallest: magnitude that is not zero; infinity where all are zero.
+      values: seen in all.
+      nonzero: of these.
+      not_finite: of these.
+      overflow: by type, how many become infinite in it.
+      underflow: by type, how many become zero in it.
+      depth: how many numbers are summed up for one of its elements; None: no sum.
+    """
+
+    node: str
+    output: int
+    op: str
+    readers: tuple[str, ...] = ()
+    is_gradient: bool = False
+    batches: int = 0
+    largest: float = 0.0
+    largest_in: int = 0
+    smallest: float = math.inf
+    values: int = 0
+    nonzero: int = 0
+    not_finite: int = 0
+    overflow: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    underflow: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    depth: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The tensor's name: the node's, and the output's number unless 0."""
+        return f"{self.node}:{self.output}" if self.output else self.node
+
+    def overflow_share(self, low_dtype: str) -> float:
+        """Share of its values that become infinite in a 16-bit type."""
+        return self.overflow.get(low_dtype, 0) / max(self.values, 1)
+
+    def underflow_share(self, low_dtype: str) -> float:
+        """Share of its values that are not zero, but become so in a 16-bit type."""
+        return self.underflow.get(low_dtype, 0) / max(self.nonzero, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class SafeRange:
+    """What a tensor must keep to for an operation that makes or reads it to go low.
+
+    Attributes:
+      limit: largest magnitude; of gradients, which a loss scale moves, the type's.
+      underflow: largest share of its values that may become zero; not asked of
+        gradients.
+      depth: largest number of values summed up for an element; None for any.
+    """
+
+    limit: float
+    underflow: float = DEFAULT_UNDERFLOW
+    depth: int | None = None
+
+    def why_unsafe(self, seen: TensorRange, low_dtype: str) -> str:
+        """Return what a tensor leaves the range by, or the empty text."""
+        limit = max(self.limit, LARGEST[low_dtype]) if seen.is_gradient else self.limit
+        if seen.largest > limit:
+            return (
+                f"{seen.name} reaches {seen.largest:.3g} in batch {seen.largest_in}, "
+                f"beyond {limit:.4g}"
+            )
+        lost = seen.underflow_share(low_dtype)
+        if lost > self.underflow and not seen.is_gradient:
+            return f"{lost:.0%} of {seen.name} become zero in {low_dtype}"
+        if self.depth is not None and (seen.depth or 0) > self.depth:
+            return f"{seen.name} sums up {seen.depth}, more than {self.depth}"
+        return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """All tensors of one graph or of several, as the nodes make them."""
+
+    tensors: tuple[TensorRange, ...]
+    batches: int = 0
+
+    def unsafe(
+        self, low_dtype: str, limit: float | SafeRange | None = None
+    ) -> dict[str, str]:
+        """Name the nodes that must stay float32, each with the reason.
+
+        Args:
+          low_dtype: "bfloat16" or "float16".
+          limit: largest magnitude that is safe, or a whole `SafeRange`; by default 512
+            in float16, and in bfloat16 what the type holds.
+
+        Returns:
+          By name of the node that makes a tensor which leaves the range, or reads it.
+          Of nodes that inlining has put into the scope of a call the name without.
+        """
+        from grappler_pass.exclusions import without_call_scopes
+
+        safe = limit if isinstance(limit, SafeRange) else safe_range(low_dtype, limit)
+        found: dict[str, str] = {}
+        for seen in self.tensors:
+            why = safe.why_unsafe(seen, low_dtype)
+            for name in (seen.node, *seen.readers) if why else ():
+                found.setdefault(without_call_scopes(name), why)
+        return found
+
+    def save(self, path: pathlib.Path) -> None:
+        """Write JSON that `load` reads, and `TF_AMP_RANGES` names."""
+        with replacing(path) as file:
+            file.write(self.to_json())
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> Ranges:
+        """Read what `save` wrote.
+
+        Raises:
+          ConfigError: there is no such file, or it holds no ranges.
+        """
+        try:
+            return cls.from_json(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"ranges: {path} cannot be read: {error}.") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"ranges: {path} holds no ranges; wanted is a file that `tf-amp "
+                f"ranges --out` has written ({error})."
+            ) from error
+
+    def to_json(self) -> str:
+        """Return JSON that `from_json` loads back equal."""
+        rows = [dataclasses.asdict(seen) for seen in self.tensors]
+        for row in rows:
+            row["smallest"] = None if math.isinf(row["smallest"]) else row["smallest"]
+        fields = {"format": _FORMAT, "batches": self.batches, "tensors": rows}
+        return json.dumps(fields, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Ranges:
+        """Load what `to_json` wrote.
+
+        Raises:
+          ValueError, KeyError, TypeError: it is something else.
+        """
+        fields: dict[str, Any] = json.loads(text)
+        if fields["format"] != _FORMAT:
+            raise ValueError(f"format {fields['format']!r}, not {_FORMAT!r}")
+        for row in fields["tensors"]:
+            row["smallest"] = math.inf if row["smallest"] is None else row["smallest"]
+            row["readers"] = tuple(row["readers"])
+        rows = tuple(TensorRange(**row) for row in fields["tensors"])
+        return cls(rows, fields["batches"])
+
+    def top(self, count: int) -> Ranges:
+        """Return the tensors of the largest magnitude, the largest first."""
+        ranked = sorted(self.tensors, key=lambda seen: -seen.largest)
+        return dataclasses.replace(self, tensors=tuple(ranked[:count]))
+
+    def __str__(self) -> str:
+        """Print as text, nothing cut off."""
+        out = io.StringIO()
+        console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
+        console.print(self._group(Table(box=None, pad_edge=False, header_style="")))
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def __rich__(self) -> Group:
+        """Show in a terminal."""
+        return self._group(Table())
+
+    def _group(self, table: Table) -> Group:
+        count, batches = len(self.tensors), self.batches
+        return Group(
+            Text(f"{count} tensors in {batches} batches"), _filled(table, self)
+        )
+
+
+def safe_range(
+    low_dtype: str,
+    limit: float | None = None,
+    underflow: float = DEFAULT_UNDERFLOW,
+    depth: int | None = None,
+) -> SafeRange:
+    """Return the range for a 16-bit type, as far as the user does not set it.
+
+    Raises:
+      ConfigError: the limit is not a number greater than 0.
+    """
+    chosen = DEFAULT_LIMITS[low_dtype] if limit is None else float(limit)
+    if not chosen > 0.0:
+        raise ConfigError(f"limit: received {limit!r}; allowed is what is above 0.")
+    return SafeRange(chosen, underflow, depth)
+
+
+_NUMBERS = (
+    "largest",
+    "in batch",
+    "smallest",
+    "not finite",
+    "f16 overflow",
+    "f16 underflow",
+    "bf16 overflow",
+    "bf16 underflow",
+    "depth",
+)
+
+
+def _filled(table: Table, ranges: Ranges) -> Table:
+    table.add_column("tensor", overflow="fold")
+    table.add_column("op")
+    for name in _NUMBERS:
+        table.add_column(name, justify="right")
+    for seen in ranges.tensors:
+        table.add_row(*_cells(seen))
+    return table
+
+
+def _cells(seen: TensorRange) -> tuple[str, ...]:
+    shares = (
+        share(dtype)
+        for dtype in ("float16", "bfloat16")
+        for share in (seen.overflow_share, seen.underflow_share)
+    )
+    return (
+        seen.name,
+        seen.op,
+        f"{seen.largest:.3g}",
+        str(seen.largest_in),
+        "-" if math.isinf(seen.smallest) else f"{seen.smallest:.2g}",
+        str(seen.not_finite),
+        *(f"{share:.2%}" if share else "0" for share in shares),
+        "-" if seen.depth is None else str(seen.depth),
+    )
