@@ -20,8 +20,15 @@ from absl import logging
 
 from tf_amp import log, overflow_origin, settings, stamps
 from tf_amp.errors import RewriteFailed
-from tf_amp.marks import Marks, excluded_parts, marks_from_graph_def, settings_in
+from tf_amp.marks import (
+    Marks,
+    excluded_parts,
+    marks_from_graph_def,
+    settings_in,
+    terms_in,
+)
 from tf_amp.presets import preset_of
+from tf_amp.workers import jobs, terms
 
 if TYPE_CHECKING:
     from grappler_pass.graph import Item
@@ -43,6 +50,9 @@ _told: set[str] = set()
 # What is told of graphs instead of their being rewritten.
 Observer = Callable[[Any, "Item", Callable[[], "Shapes"], str], None]
 _observers: deque[Observer] = deque(maxlen=1)
+# Told of every graph that has been planned, whether it changed or not.
+Watcher = Callable[["Rewrite"], None]
+_watchers: list[Watcher] = []
 _without_stamps: deque[Callable[[], str | None]] = deque(maxlen=1)
 
 
@@ -69,6 +79,8 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     from grappler_pass.rewriting import is_rewritten
 
     graph_def = GraphDef.FromString(data)
+    if jobs.is_server():
+        terms.adopt(terms_in(graph_def), AmpConfig.from_env())
     ids = settings_in(graph_def, settings.canonical_id)
     ids = ids or (_fallback_settings() or "",)
     dropped = overflow_origin.float32_nodes(data)
@@ -125,6 +137,17 @@ def applied_plans() -> tuple[Plan, ...]:
 def plan_only(observer: Observer) -> None:
     """Show every graph that would be rewritten to `observer`, and change none."""
     _observers.append(observer)
+
+
+def add_watcher(watcher: Watcher) -> None:
+    """Have a function told of every graph planned from now on, on any thread."""
+    _watchers.append(watcher)
+
+
+def remove_watcher(watcher: Watcher) -> None:
+    """Tell a function no more; it may be one that is not told."""
+    with contextlib.suppress(ValueError):
+        _watchers.remove(watcher)
 
 
 def use_without_stamps(current: Callable[[], str | None]) -> None:
@@ -197,6 +220,8 @@ def _record(rewrite: Rewrite, seconds: float) -> None:
     """Keep the plan of a changed graph; log one line, once per graph and outcome."""
     if rewrite.plan is None:
         return
+    for watcher in tuple(_watchers):
+        watcher(rewrite)
     if rewrite.changed:
         _plans.append(rewrite.plan)
     summary = rewrite.plan.summary()

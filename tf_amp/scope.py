@@ -99,6 +99,16 @@ class Scope:
             wrapped = _scoped(wrapped, self._anew)
         return cast(_Function, wrapped)
 
+    def opened(self) -> scope_stack.Layer:
+        """Return the scope's layer, for what is to run within it time and again.
+
+        `runtime.close_scope` is to be called once when that is over.
+
+        Raises:
+          ConfigError: its settings cannot be used.
+        """
+        return scope_stack.Layer(self, self._open())
+
     def _anew(self) -> Scope:
         return Scope(self._text, self._configure)
 
