@@ -70,6 +70,8 @@ class Search:
         given = {_source(view, port): i for i, port in enumerate(watch.inputs)}
         self._view = view
         self._predicate = _predicate(view, watch)
+        scale = _source(view, watch.inputs[_SCALE])
+        self._behind_scale = frozenset(_ancestors(view, scale.node, {}))
         needed = _ancestors(view, self._predicate, given)
         self._step = Step(view, needed, given, inputs, variable)
 
@@ -89,8 +91,7 @@ class Search:
         if node.op == "Cast" and MARK in node.proto.attr:
             # The cast cannot hold what the node before it has computed.
             node = self._view.nodes[node.inputs[0].node]
-        is_scale = self._step.given.get(Port(node.index, 0)) == _SCALE
-        return Found(node.proto, dtype, is_scale)
+        return Found(node.proto, dtype, node.index in self._behind_scale)
 
     def too_large(self) -> list[str]:
         """Name what makes or reads values that float16 cannot hold.

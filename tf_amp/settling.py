@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tf_amp.finiteness import largest_of, must_select
 from tf_amp.loss_scaling.protocol import Seen, State
-from tf_amp.loss_scaling.variables import ScaleState
+from tf_amp.loss_scaling.variables import ScaleState, Vectors
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,14 +19,14 @@ class Settlement:
 
     Attributes:
       state: what is adjusted.
-      reading: its values when the gradients were scaled.
+      vectors: its values when the gradients were scaled.
       gradients: in true units.
       counts: whether this call is to count, bool scalar: an overflow of the gradients
         that its own were made from explains one here. None for surely.
     """
 
     state: ScaleState
-    reading: State
+    vectors: Vectors
     gradients: Sequence[Any]
     counts: Any = None
 
@@ -37,7 +37,8 @@ class Settlement:
           finite: whether the gradients were, on every replica; bool scalar.
         """
         if must_select():
-            return self.state.write(self._selected(finite))
+            before = self.state.unpacked(self.vectors)
+            return self.state.write(self._selected(finite, before), before)
         if self.counts is None:
             return [self._branch(finite)]
         branched = tf.cond(
@@ -49,25 +50,29 @@ class Settlement:
         return tf.cond(finite, lambda: self._write(True), lambda: self._write(False))
 
     def _write(self, finite: bool) -> Any:
-        written = self.state.write(self._values_after(finite, tf.constant(True)))
+        # Unpacked within the branch, which then captures vectors, not each value.
+        before = self.state.unpacked(self.vectors)
+        after = self._values_after(finite, tf.constant(True), before)
+        written = self.state.write(after, before)
         with tf.control_dependencies(symbolic(written)):
             return tf.constant(finite)
 
-    def _selected(self, finite: Any) -> Mapping[str, Any]:
+    def _selected(self, finite: Any, reading: State) -> Mapping[str, Any]:
         counts = tf.constant(True) if self.counts is None else self.counts
         overflowed = tf.logical_not(finite)
-        good = self._values_after(True, tf.logical_and(finite, counts))
-        bad = self._values_after(False, tf.logical_and(overflowed, counts))
+        good = self._values_after(True, tf.logical_and(finite, counts), reading)
+        bad = self._values_after(False, tf.logical_and(overflowed, counts), reading)
         values = {}
         for name in {**good, **bad}:
-            before = self.reading[name]
+            before = reading[name]
             after = tf.where(finite, good.get(name, before), bad.get(name, before))
             values[name] = tf.where(counts, after, before)
         return values
 
-    def _values_after(self, finite: bool, applies: Any) -> dict[str, Any]:
+    def _values_after(
+        self, finite: bool, applies: Any, reading: State
+    ) -> dict[str, Any]:
         """Return what of the state changes after finite, or other, gradients."""
-        reading = self.reading
         seen = Seen(finite, applies, lambda: largest_of(self.gradients))
         if finite:
             counters = {"good_steps": reading["good_steps"] + 1, "finite": 1}

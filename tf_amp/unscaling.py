@@ -31,7 +31,8 @@ class ScaledCall:
         """Read the state."""
         self._loss_scale = loss_scale
         self._state = state_of(loss_scale)
-        self._reading = self._state.read()
+        self._vectors = self._state.read()
+        self._reading = self._state.unpacked(self._vectors)
 
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
         """Return the gradients to start from, scaled; None stays."""
@@ -72,7 +73,7 @@ class ScaledCall:
         finite = agreed(finite)
         earlier = [vote.finite for vote in votes_behind(unscaled)]
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
-        settlement = Settlement(self._state, self._reading, unscaled, counts)
+        settlement = Settlement(self._state, self._vectors, unscaled, counts)
         adjusting = symbolic(settlement.settle(finite))
         with tf.control_dependencies([*adjusting, *watched]):
             whole = tf.identity(finite if counts is None else finite & counts)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State
@@ -22,6 +23,9 @@ COLLECTION = "tf_amp_loss_scale"
 _STATES = "_tf_amp_loss_scale_states"
 _lock = threading.RLock()
 
+# Vectors of values by kind, as read.
+Vectors = Mapping[str, Any]
+_DTYPES: Mapping[str, Any] = {"floats": np.float32, "counters": np.int64}
 # By identity of loss scale and strategy, which a state keeps alive.
 _States = dict[tuple[int, int], "ScaleState"]
 _eager_states: _States = {}
@@ -31,9 +35,15 @@ _latest: list[ScaleState] = []
 class ScaleState(tf.Module):  # type: ignore[misc]
     """The variables of one loss scale in one graph under one strategy.
 
+    The values are packed by type, so that a step reads and writes two variables at
+    most, however many values there are.
+
     Attributes:
       loss_scale: the specification.
       in_graph: whether the variables belong to a `tf.Graph`, not to eager execution.
+      strategy: that the variables were made under.
+      names: of the values in each variable, in its order.
+      variables_by_kind: "floats", a float32 vector, and "counters", an int64 one.
     """
 
     def __init__(self, loss_scale: LossScale, strategy: Any) -> None:
@@ -42,19 +52,27 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         self.loss_scale = loss_scale
         self.in_graph = not tf.executing_eagerly()
         self.strategy = strategy
-        self._reading: State | None = None
+        self._reading: Vectors | None = None
         initial = {**COUNTERS, **loss_scale.initial_state()}
-        self._initial = {name: _constant(value) for name, value in initial.items()}
-        self.values = {name: self._make(name) for name in initial}
+        self.names = {
+            kind: tuple(n for n, value in initial.items() if _kind_of(value) == kind)
+            for kind in _DTYPES
+        }
+        self._initial = {
+            kind: np.array([initial[n] for n in names], _DTYPES[kind])
+            for kind, names in self.names.items()
+            if names
+        }
+        self.variables_by_kind = {kind: self._make(kind) for kind in self._initial}
 
-    def read(self) -> State:
-        """Return the values as they are now, on this replica.
+    def read(self) -> Vectors:
+        """Return the vectors of values as they are now, on this replica.
 
         In a `tf.Graph` they are read once for all, so that all towers of a step are
         scaled alike.
         """
         if not self.in_graph:
-            return {name: v.read_value() for name, v in self.values.items()}
+            return {kind: v.read_value() for kind, v in self.variables_by_kind.items()}
         if _is_inside_function():
             return self._read_or_begin()
         if self._reading is None:
@@ -62,14 +80,29 @@ class ScaleState(tf.Module):  # type: ignore[misc]
                 self._reading = self._read_or_begin()
         return self._reading
 
-    def write(self, values: Mapping[str, Any]) -> list[Any]:
-        """Assign new values; return the operations that do, where there are any."""
-        return [
-            self.values[name].assign(
-                tf.cast(value, self.values[name].dtype), read_value=False
-            )
-            for name, value in values.items()
-        ]
+    def unpacked(self, vectors: Vectors) -> State:
+        """Return the values in vectors that were read, scalar tensors by name."""
+        values: dict[str, Any] = {}
+        for kind, vector in vectors.items():
+            values.update(zip(self.names[kind], tf.unstack(vector), strict=True))
+        return values
+
+    def write(self, values: Mapping[str, Any], before: State) -> list[Any]:
+        """Assign new values; return the operations that do, where there are any.
+
+        Args:
+          values: what changes.
+          before: all values as they were.
+        """
+        assigned = []
+        for kind, variable in self.variables_by_kind.items():
+            names = self.names[kind]
+            if values.keys().isdisjoint(names):
+                continue
+            parts = [values.get(name, before[name]) for name in names]
+            packed = tf.stack([tf.cast(part, variable.dtype) for part in parts])
+            assigned.append(variable.assign(packed, read_value=False))
+        return assigned
 
     def evaluate(self, names: Sequence[str], session: Any = None) -> list[Any]:
         """Return values as they are now, for Python.
@@ -81,8 +114,20 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         Raises:
           ValueError: there is no Session.
         """
+        vectors = self._evaluate_vectors(session)
+        values: dict[str, Any] = {}
+        for kind, vector in vectors.items():
+            values.update(zip(self.names[kind], vector, strict=True))
+        return [values[name] for name in names]
+
+    def is_finite(self) -> Any:
+        """Return whether the latest gradients were, bool scalar."""
+        place = self.names["counters"].index("finite")
+        return tf.not_equal(self.read()["counters"][place], 0)
+
+    def _evaluate_vectors(self, session: Any) -> Mapping[str, Any]:
         if not self.in_graph:
-            return [self._local(name).numpy() for name in names]
+            return {k: self._local(k).numpy() for k in self.variables_by_kind}
         session = session or tf.compat.v1.get_default_session()
         if session is None:
             raise ValueError(
@@ -91,32 +136,29 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             )
         with session.graph.as_default():
             reading = self.read()
-        values: list[Any] = session.run([reading[name] for name in names])
-        return values
+        vectors: Mapping[str, Any] = session.run(dict(reading))
+        return vectors
 
-    def is_finite(self) -> Any:
-        """Return whether the latest gradients were, bool scalar."""
-        return tf.not_equal(self.read()["finite"], 0)
-
-    def _make(self, name: str) -> Any:
+    def _make(self, kind: str) -> Any:
         return tf.compat.v1.Variable(
-            self._initial[name],
+            self._initial[kind],
             trainable=False,
-            name=f"tf_amp_loss_scale/{name}",
+            name=f"tf_amp_loss_scale/{kind}",
             collections=[COLLECTION],
             use_resource=True,
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
-    def _local(self, name: str) -> Any:
+    def _local(self, kind: str) -> Any:
         """Return a variable, of several replicas that of the first here."""
-        return self.strategy.experimental_local_results(self.values[name])[0]
+        variable = self.variables_by_kind[kind]
+        return self.strategy.experimental_local_results(variable)[0]
 
-    def _read_or_begin(self) -> State:
-        return {name: self._value_or_initial(name) for name in self.values}
+    def _read_or_begin(self) -> Vectors:
+        return {kind: self._value_or_initial(kind) for kind in self.variables_by_kind}
 
-    def _value_or_initial(self, name: str) -> Any:
-        variable, initial = self._local(name), self._initial[name]
+    def _value_or_initial(self, kind: str) -> Any:
+        variable, initial = self._local(kind), self._initial[kind]
         return tf.cond(
             tf.compat.v1.is_variable_initialized(variable),
             variable.read_value,
@@ -185,10 +227,8 @@ def _in_cross_replica_context(make: Callable[[], None]) -> None:
     context.merge_call(lambda strategy: make())
 
 
-def _constant(value: float | int) -> Any:
-    import numpy as np
-
-    return np.float32(value) if isinstance(value, float) else np.int64(value)
+def _kind_of(value: float | int) -> str:
+    return "floats" if isinstance(value, float) else "counters"
 
 
 def _is_inside_function() -> bool:
