@@ -7,6 +7,7 @@ import sqlite3
 
 import pytest
 
+from grappler_pass.costs import tables
 from grappler_pass.costs.database import CostDatabase, costs_path
 from grappler_pass.costs.records import Verdict
 from tests.costs_examples import (
@@ -93,7 +94,7 @@ def test_a_database_of_somebody_else_is_left_alone(path, caplog):
 
 def test_a_database_of_a_later_version_is_left_alone(path, caplog):
     content = bytearray(full_content())
-    content[60:64] = (2).to_bytes(4, "big")
+    content[60:64] = (tables.VERSION + 1).to_bytes(4, "big")
     path.write_bytes(content)
     assert_left_alone(path, caplog, "another version of tf-amp")
 

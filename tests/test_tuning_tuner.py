@@ -22,6 +22,7 @@ from tf_amp.tuning import apart, progress, tuner
 from tf_amp.tuning.budget import DEFAULT, Budget, Limits
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.machine_turn import machine_turn
+from tf_amp.tuning.spending import GraphLedger
 from tf_amp.tuning.tuner import OnlineTuner
 
 # On a busy machine the default would not suffice for everything.
@@ -46,7 +47,7 @@ def state(monkeypatch):
 
 def tuner_of(costs, limits=NO_LIMITS, **given):
     budget = Budget(limits, **given)
-    return OnlineTuner.for_graph(costs, budget.allowance("graph"))
+    return OnlineTuner(costs, budget.allowance("graph"))
 
 
 def costs_of(folder=None):
@@ -119,9 +120,34 @@ def test_no_more_is_measured_than_the_budget_allows(heard, state):
     assert tuner_of(costs).measure(stakes_of(SMALL[:1]), "bfloat16")
 
 
+def test_a_graph_that_had_its_time_in_an_earlier_process_starts_at_once(
+    heard, state, tmp_path
+):
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.linalg.matmul(tf.ones([8, 8]), tf.ones([8, 8]))
+    now = [0.0]
+
+    def in_a_new_process(graph_def):
+        costs = costs_of(tmp_path)
+        budget = Budget(DEFAULT, clock=lambda: now[0])
+        allowance = budget.allowance("it", GraphLedger(costs, graph_def))
+        return OnlineTuner(costs, allowance)
+
+    first = in_a_new_process(graph.as_graph_def())
+    assert first.allowance.remaining() == 3.0
+    with first.allowance.spending():
+        now[0] += 2.0
+    second = in_a_new_process(graph.as_graph_def())
+    assert second.allowance.remaining() == 1.0
+    assert not second.measure(stakes_of(SMALL[:1]), "bfloat16")
+    other = in_a_new_process(tf.Graph().as_graph_def())
+    assert other.measure(stakes_of(SMALL[:1]), "bfloat16")
+
+
 def test_measuring_counts_against_the_budget(heard, state):
     budget = Budget(DEFAULT)
-    one = OnlineTuner.for_graph(costs_of(), budget.allowance("graph"))
+    one = OnlineTuner(costs_of(), budget.allowance("graph"))
     one.measure(stakes_of(SMALL), "bfloat16")
     assert budget.spent > 0.0
     assert budget.remaining("graph") == pytest.approx(max(3.0 - budget.spent, 0.0))
@@ -161,7 +187,7 @@ def test_threads_take_turns_and_each_gets_what_it_asked_for(heard, state):
     progress.report_to(watch)
 
     def work(number):
-        one = OnlineTuner.for_graph(costs, budget.allowance(number))
+        one = OnlineTuner(costs, budget.allowance(number))
         own = matmul(40 + number, 16, 16)
         barrier.wait(10.0)
         one.measure(stakes_of([*SMALL, own]), "bfloat16")

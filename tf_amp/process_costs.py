@@ -18,6 +18,8 @@ from tf_amp import devices
 from tf_amp.config import AmpConfig
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
     from grappler_pass.costs.price_list import PriceList
     from tf_amp.tuning.budget import Budget
     from tf_amp.tuning.known_costs import KnownCosts
@@ -32,7 +34,10 @@ def prices_for(config: AmpConfig, device_type: str) -> PriceList | None:
 
 
 def tuner_for(
-    config: AmpConfig, device_type: str, graph: Hashable
+    config: AmpConfig,
+    device_type: str,
+    graph: Hashable,
+    graph_def: GraphDef | None = None,
 ) -> OnlineTuner | None:
     """Return the tuner of one graph; None where nothing is to be measured.
 
@@ -40,16 +45,20 @@ def tuner_for(
       config: says whether, and for how long.
       device_type: of the device that the graph runs on.
       graph: equal values share the time for one graph.
+      graph_def: the graph itself, by which later processes know it again; None: they
+        do not.
     """
     budget = budget_of(config.tune)
     if budget is None or config.device_profile is not None:
         return None
     if private.is_determinism_enabled():
         return None
+    from tf_amp.tuning.spending import GraphLedger
     from tf_amp.tuning.tuner import OnlineTuner
 
     costs = known_costs(config.cache_dir, device_type)
-    return OnlineTuner.for_graph(costs, budget.allowance(graph))
+    ledger = None if graph_def is None else GraphLedger(costs, graph_def)
+    return OnlineTuner(costs, budget.allowance(graph, ledger))
 
 
 @functools.cache

@@ -51,7 +51,7 @@ class Scope:
         graph = tuple(
             n.name for n in graph_def.node if chosen.lists.list_of(n.op) == "allow"
         )
-        tuner = process_costs.tuner_for(self.config, device_type, graph)
+        tuner = process_costs.tuner_for(self.config, device_type, graph, graph_def)
         return dataclasses.replace(chosen, tuner=tuner)
 
 
@@ -139,6 +139,8 @@ def check_config(config: AmpConfig) -> None:
 
 
 _scopes: dict[str, Scope] = {}
+# Of processes that have this one compute, by their ids.
+_adopted: dict[str, Scope] = {}
 
 
 def known_scope(config: AmpConfig) -> Scope | None:
@@ -160,15 +162,26 @@ def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
     return scope
 
 
+def latest_config() -> AmpConfig:
+    """Return what this process was itself told last."""
+    scopes = tuple(_scopes.values())
+    return scopes[-1].config if scopes else AmpConfig.from_env()
+
+
+def adopt_scope(settings_id: str, config: AmpConfig) -> None:
+    """Let an id of another process stand for a configuration."""
+    _adopted[settings_id] = Scope(settings_id, config)
+
+
 def canonical_id(settings_id: str) -> str | None:
     """Return the first id whose settings rewrite in the same way; None for no way."""
-    scope = _scopes.get(settings_id)
+    scope = scope_of(settings_id)
     if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
-    same = (s.id for s in tuple(_scopes.values()) if s.rewriting == scope.rewriting)
-    return next(same)
+    known = (*_scopes.values(), *_adopted.values())
+    return next(s.id for s in known if s.rewriting == scope.rewriting)
 
 
 def scope_of(settings_id: str) -> Scope | None:
-    """Return the scope a stamp refers to; None for one of another process."""
-    return _scopes.get(settings_id)
+    """Return the scope a stamp refers to; None for one of a stranger's process."""
+    return _scopes.get(settings_id) or _adopted.get(settings_id)

@@ -16,9 +16,16 @@ from absl import logging
 
 from grappler_pass.costs import tables
 from grappler_pass.costs.price_list import Measured, PriceList
-from grappler_pass.costs.records import CostRow, Verdict, VerdictRow, flaw_of
+from grappler_pass.costs.records import (
+    AnyRow,
+    CostRow,
+    SpendingRow,
+    Verdict,
+    VerdictRow,
+    flaw_of,
+)
 from grappler_pass.costs.sqlite_file import NothingKept, SqliteFile
-from grappler_pass.costs.tables import COSTS, VERDICTS, Row
+from grappler_pass.costs.tables import COSTS, SPENDING, VERDICTS, Row, Table
 
 # A job waits for other processes this long, and less once it was in vain.
 JOB_PATIENCE_SECONDS = 0.4
@@ -26,6 +33,7 @@ _SPENT_PATIENCE_SECONDS = 0.05
 _LARGEST_BYTES = 256 << 20
 
 _T = TypeVar("_T")
+_K = TypeVar("_K", VerdictRow, SpendingRow)
 
 
 def costs_path(cache_dir: Path) -> Path:
@@ -36,8 +44,8 @@ def costs_path(cache_dir: Path) -> Path:
 class CostDatabase:
     """Measured costs and verdicts in a file that threads and processes may share.
 
-    `load`, `keep`, `verdict` and `keep_verdict` never raise on account of the file. The
-    others raise OSError or sqlite3.Error.
+    What loads and keeps costs, verdicts and spending never raises on account of the
+    file. The others raise OSError or sqlite3.Error.
     """
 
     def __init__(
@@ -58,7 +66,7 @@ class CostDatabase:
         self._file = SqliteFile(path, largest_bytes)
         self._full_patience = self._patience = patience_seconds
         # What could not be written yet, by identity.
-        self._waiting: dict[tuple[str, ...], Row] = {}
+        self._waiting: dict[tuple[str, ...], AnyRow] = {}
         self._warned: set[str] = set()
 
     def load(self, device: str, tensorflow: str) -> PriceList:
@@ -82,15 +90,8 @@ class CostDatabase:
 
     def verdict(self, device: str, tensorflow: str, fingerprint: str) -> Verdict | None:
         """Return how the trial of a graph ended on a device, if there was one."""
-        identity = (device, tensorflow, fingerprint)
-        where = dict(zip(VERDICTS.key, identity, strict=True))
-
-        def read() -> list[VerdictRow]:
-            with self._file.reading(self._patience) as reader:
-                return list(VERDICTS.select(reader, where))
-
-        rows = [*self._waiting_in(VerdictRow), *(self._attempt(read) or ())]
-        return next((row.verdict for row in rows if row.identity == identity), None)
+        row = self._row(VERDICTS, (device, tensorflow, fingerprint))
+        return None if row is None else row.verdict
 
     def keep_verdict(
         self, device: str, tensorflow: str, fingerprint: str, verdict: Verdict
@@ -98,15 +99,26 @@ class CostDatabase:
         """Keep how a trial ended; of two for one graph the newer stays."""
         self._keep([VerdictRow(device, tensorflow, fingerprint, verdict)])
 
+    def spent(self, device: str, tensorflow: str, fingerprint: str) -> float:
+        """Return the seconds that finding out about a graph has taken so far."""
+        row = self._row(SPENDING, (device, tensorflow, fingerprint))
+        return 0.0 if row is None else row.seconds
+
+    def keep_spent(
+        self, device: str, tensorflow: str, fingerprint: str, seconds: float
+    ) -> None:
+        """Keep what a graph has taken; of two figures the larger stays."""
+        self._keep([SpendingRow(device, tensorflow, fingerprint, seconds)])
+
     def rows(self) -> list[Row]:
-        """Return everything in the file, of every device and version."""
+        """Return all costs and verdicts in the file, of every device and version."""
         try:
             with self._file.reading(self._patience) as reader:
-                return [row for table in tables.TABLES for row in table.select(reader)]
+                return [*COSTS.select(reader), *VERDICTS.select(reader)]
         except NothingKept:
             return []
 
-    def put(self, rows: Sequence[Row]) -> int:
+    def put(self, rows: Sequence[AnyRow]) -> int:
         """Keep all rows or none; return how many of them were there before."""
         with self._file.writing(self._patience) as writer:
             return tables.put(writer, rows)
@@ -123,7 +135,17 @@ class CostDatabase:
                 removed += tables.remove(writer, table, where)
         return removed
 
-    def _keep(self, rows: Sequence[Row]) -> None:
+    def _row(self, table: Table[_K], key: tuple[str, str, str]) -> _K | None:
+        where = dict(zip(table.key, key, strict=True))
+
+        def read() -> list[_K]:
+            with self._file.reading(self._patience) as reader:
+                return list(table.select(reader, where))
+
+        rows = [*self._waiting_in(table.row_type), *(self._attempt(read) or ())]
+        return next((row for row in rows if row.identity[:3] == key), None)
+
+    def _keep(self, rows: Sequence[AnyRow]) -> None:
         for row in rows:
             if (flaw := flaw_of(row)) is None:
                 known = self._waiting.get(row.identity)

@@ -27,6 +27,7 @@ COST_COLUMNS = (
     "when",
 )
 VERDICT_COLUMNS = ("device", "tensorflow", "fingerprint", "faster", "ratio", "when")
+SPENDING_COLUMNS = ("device", "tensorflow", "fingerprint", "seconds")
 
 # A spread below this is luck: machines repeat themselves no better.
 _LEAST_SPREAD = 0.02
@@ -144,11 +145,57 @@ class VerdictRow:
         return cls(device, tensorflow, _name(columns, "fingerprint"), verdict)
 
 
-def flaw_of(row: CostRow | VerdictRow) -> str | None:
+@dataclass(frozen=True, slots=True)
+class SpendingRow:
+    """What finding out about a graph, by fingerprint, has taken so far.
+
+    Attributes:
+        seconds: of all processes together.
+    """
+
+    device: str
+    tensorflow: str
+    fingerprint: str
+    seconds: float
+
+    @property
+    def identity(self) -> tuple[str, str, str, str]:
+        """What no two rows of any kind have in common."""
+        return (self.device, self.tensorflow, self.fingerprint, "spending")
+
+    @property
+    def columns(self) -> tuple[str | float, ...]:
+        """The values of SPENDING_COLUMNS."""
+        return (*self.identity[:3], float(self.seconds))
+
+    def merged(self, other: SpendingRow) -> SpendingRow:
+        """Return which of two rows of one identity is to be kept."""
+        return max(self, other, key=lambda row: row.seconds)
+
+    @classmethod
+    def from_columns(cls, columns: Mapping[str, object]) -> SpendingRow:
+        """Make a row of values by column.
+
+        Raises:
+            ValueError: one is missing, of a wrong type or out of range.
+        """
+        device, tensorflow = _name(columns, "device"), _name(columns, "tensorflow")
+        fingerprint = _name(columns, "fingerprint")
+        return cls(device, tensorflow, fingerprint, _number(columns, "seconds"))
+
+
+AnyRow = CostRow | VerdictRow | SpendingRow
+_COLUMNS: Mapping[type[AnyRow], tuple[str, ...]] = {
+    CostRow: COST_COLUMNS,
+    VerdictRow: VERDICT_COLUMNS,
+    SpendingRow: SPENDING_COLUMNS,
+}
+
+
+def flaw_of(row: AnyRow) -> str | None:
     """Return why a row is not acceptable; None where it is."""
-    names = COST_COLUMNS if isinstance(row, CostRow) else VERDICT_COLUMNS
     try:
-        type(row).from_columns(dict(zip(names, row.columns, strict=True)))
+        type(row).from_columns(dict(zip(_COLUMNS[type(row)], row.columns, strict=True)))
     except (ValueError, TypeError) as error:
         return str(error)
     return None

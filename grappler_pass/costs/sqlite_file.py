@@ -28,6 +28,7 @@ from grappler_pass.costs.file_states import (
     state_of,
 )
 from grappler_pass.costs.file_systems import journal_mode
+from grappler_pass.costs.records import AnyRow
 
 _PAGE_BYTES = 4096
 
@@ -190,7 +191,7 @@ def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
             yield copy
 
 
-def _create(path: Path, patience: float, rows: Sequence[tables.Row] = ()) -> int:
+def _create(path: Path, patience: float, rows: Sequence[AnyRow] = ()) -> int:
     """Make a database, unless it is there; return how many rows were put in."""
     # With the journal that a new file has: its header must say whose it is at once.
     with _transaction(path, "mode=rwc", patience) as writer:

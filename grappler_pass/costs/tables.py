@@ -10,19 +10,23 @@ from typing import Any, Generic, TypeVar
 
 from grappler_pass.costs.records import (
     COST_COLUMNS,
+    SPENDING_COLUMNS,
     VERDICT_COLUMNS,
+    AnyRow,
     CostRow,
+    SpendingRow,
     VerdictRow,
 )
 
 APPLICATION_ID = int.from_bytes(b"tfAM", "big")
-VERSION = 1
+VERSION = 2
 
 # Rows skipped in search of a readable one; a page holds far fewer.
 _MOST_FAILURES = 2000
 
 Row = CostRow | VerdictRow
-_R = TypeVar("_R", CostRow, VerdictRow)
+_R = TypeVar("_R", CostRow, VerdictRow, SpendingRow)
+_A = TypeVar("_A", bound=AnyRow)
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,11 @@ class Table(Generic[_R]):
 
 COSTS = Table("costs", COST_COLUMNS, 4, CostRow)
 VERDICTS = Table("verdicts", VERDICT_COLUMNS, 3, VerdictRow)
-TABLES: tuple[Table[Any], ...] = (COSTS, VERDICTS)
+SPENDING = Table("spending", SPENDING_COLUMNS, 3, SpendingRow)
+TABLES: tuple[Table[Any], ...] = (COSTS, VERDICTS, SPENDING)
+_TABLE_OF: Mapping[type[AnyRow], Table[Any]] = {
+    table.row_type: table for table in TABLES
+}
 
 
 def condition(where: Mapping[str, str] | None) -> str:
@@ -119,7 +127,7 @@ def make(writer: sqlite3.Connection) -> None:
     writer.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def put(writer: sqlite3.Connection, rows: Iterable[Row]) -> int:
+def put(writer: sqlite3.Connection, rows: Iterable[AnyRow]) -> int:
     """Put rows in; of two with one key the better stays.
 
     Returns:
@@ -127,8 +135,8 @@ def put(writer: sqlite3.Connection, rows: Iterable[Row]) -> int:
     """
     known_keys = 0
     for row in rows:
-        table: Table[Any] = COSTS if isinstance(row, CostRow) else VERDICTS
-        key = dict(zip(table.key, row.identity, strict=True))
+        table = _TABLE_OF[type(row)]
+        key = dict(zip(table.key, row.identity, strict=False))
         known = next(table.select(writer, key), None)
         known_keys += known is not None
         kept = merged(known, row)
@@ -137,13 +145,10 @@ def put(writer: sqlite3.Connection, rows: Iterable[Row]) -> int:
     return known_keys
 
 
-def merged(known: Row | None, row: Row) -> Row:
+def merged(known: Any, row: _A) -> _A:
     """Return the better of two rows with one key, the known one if equal."""
-    if isinstance(known, CostRow) and isinstance(row, CostRow):
-        return known.merged(row)
-    if isinstance(known, VerdictRow) and isinstance(row, VerdictRow):
-        return known.merged(row)
-    return row
+    best: _A = row if known is None else known.merged(row)
+    return best
 
 
 def remove(
@@ -156,7 +161,7 @@ def remove(
     ).rowcount
 
 
-def readable_rows(reader: sqlite3.Connection) -> list[Row]:
+def readable_rows(reader: sqlite3.Connection) -> list[AnyRow]:
     """Return the rows that a damaged database still gives away."""
     with contextlib.suppress(sqlite3.Error):
         # Lets SQLite read a file that is shorter than its header says.

@@ -1,7 +1,8 @@
 """How much time may go into finding out what is faster.
 
 By default 3 seconds per graph, 20 seconds per process, and after the process' first
-minute no more than a twentieth of the time it has run. Decides nothing about what the
+minute no more than a twentieth of the time it has run. What a graph has had in earlier
+processes counts: the second run of a job starts at once. Decides nothing about what the
 time is used for.
 """
 
@@ -14,6 +15,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from typing import Protocol
 
 # Graphs whose allowance is remembered: the same one comes several times in a row.
 _GRAPHS_KEPT = 256
@@ -26,7 +28,7 @@ class Limits:
     """What may be spent, in seconds.
 
     Attributes:
-      per_graph: on the prices and the trial of one graph.
+      per_graph: on the prices and the trial of one graph, in all processes together.
       per_process: on all graphs together.
       share: of the time since the start, once `share_from` seconds have passed.
       share_from: seconds since the start; before, the share does not count.
@@ -49,6 +51,18 @@ def limits_of(tune: str) -> Limits | None:
     if word == "full":
         return Limits()
     return Limits(per_process=float(seconds)) if seconds else DEFAULT
+
+
+class Ledger(Protocol):
+    """Remembers between processes what one graph has taken."""
+
+    def spent(self) -> float:
+        """Return the seconds that earlier processes have spent on it."""
+        ...
+
+    def keep(self, seconds: float) -> None:
+        """Remember what it has taken, earlier processes included."""
+        ...
 
 
 class Budget:
@@ -75,9 +89,26 @@ class Budget:
         """Seconds spent so far, on all graphs."""
         return self._spent
 
-    def allowance(self, graph: Hashable) -> Allowance:
-        """Return what one graph may use; equal graphs share theirs."""
-        return Allowance(self, graph)
+    def allowance(self, graph: Hashable, ledger: Ledger | None = None) -> Allowance:
+        """Return what one graph may use; equal graphs share theirs.
+
+        Args:
+          graph: compares equal where the time is shared.
+          ledger: asked once it matters; None: earlier processes do not count.
+        """
+        return Allowance(self, graph, ledger)
+
+    def open(self, graph: Hashable, spent: Callable[[], float]) -> None:
+        """Count what earlier processes spent on a graph, the first time it is named."""
+        if graph not in self._graphs:
+            seconds = spent()
+            with self._lock:
+                self._graphs.setdefault(graph, seconds)
+
+    def spent_on(self, graph: Hashable) -> float:
+        """Return the seconds that a graph has taken, earlier processes included."""
+        with self._lock:
+            return self._graphs.get(graph, 0.0)
 
     def remaining(self, graph: Hashable) -> float:
         """Return the seconds that are left for a graph: 0.0 or more, a day at most."""
@@ -117,11 +148,23 @@ class Allowance:
 
     budget: Budget
     graph: Hashable
+    ledger: Ledger | None = None
 
     def remaining(self) -> float:
         """Return the seconds that are left: 0.0 or more, a day at most."""
+        if self.ledger is not None and self.budget.limits.per_graph < math.inf:
+            self.budget.open(self.graph, self.ledger.spent)
         return self.budget.remaining(self.graph)
 
-    def spending(self) -> contextlib.AbstractContextManager[None]:
-        """Count the time that a block takes."""
-        return self.budget.spending(self.graph)
+    def whole(self) -> float:
+        """Return the seconds that a graph has; without a limit, what is left now."""
+        limit = self.budget.limits.per_graph
+        return limit if limit < math.inf else self.remaining()
+
+    @contextlib.contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time that a block takes, and remember it for later processes."""
+        with self.budget.spending(self.graph):
+            yield
+        if self.ledger is not None:
+            self.ledger.keep(self.budget.spent_on(self.graph))

@@ -55,6 +55,11 @@ def fingerprint_of(trial: Trial) -> str:
     return _digest(parts).hex()
 
 
+def fingerprint_of_graph(graph_def: GraphDef) -> str:
+    """Return a digest of a graph as it comes, by what its nodes compute."""
+    return _digest_of_graph(graph_def, Item(fetch=()), {}).hex()
+
+
 def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
     view = GraphView.from_graph_def(graph_def, item)
     role_of = roles_for(graph_def)

@@ -72,6 +72,17 @@ class KnownCosts:
                 if self.prices.get(row.probe.key, row.dtype) is None
             )
 
+    def spent(self, fingerprint: str) -> float:
+        """Return the seconds that finding out about a graph has taken so far."""
+        if self.database is None:
+            return 0.0
+        return self.database.spent(self.key, self.tensorflow, fingerprint)
+
+    def keep_spent(self, fingerprint: str, seconds: float) -> None:
+        """Remember what a graph has taken, if there is a database; never raises."""
+        if self.database is not None:
+            self.database.keep_spent(self.key, self.tensorflow, fingerprint, seconds)
+
     def keep(self, rows: Iterable[Measured]) -> None:
         """Write rows to the database, if there is one; never raises."""
         if self.database is not None:

@@ -84,7 +84,7 @@ def opened(
     }
     filling = filling_graph(contents.values())
     filled = imported(graph, filling, "contents", [FILL])[0]
-    config = _config()
+    config = quiet_config()
     if one_op_at_a_time:
         config.inter_op_parallelism_threads = 1
     with tf.compat.v1.Session(graph=graph, config=config) as session:
@@ -98,7 +98,7 @@ def _options(timeout_seconds: float) -> Any:
     return tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
 
 
-def _config() -> Any:
+def quiet_config() -> Any:
     """Return the program's own configuration of devices and threads, Grappler off."""
     config = private.session_config()
     config.graph_options.Clear()

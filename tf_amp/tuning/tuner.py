@@ -7,6 +7,7 @@ holds nothing that the one at work needs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import time
@@ -68,12 +69,11 @@ class OnlineTuner:
 
     costs: KnownCosts
     allowance: Allowance
-    _kept_for_trial: float = 0.0
 
-    @classmethod
-    def for_graph(cls, costs: KnownCosts, allowance: Allowance) -> OnlineTuner:
-        """Return a tuner that leaves some of the graph's time for its trial."""
-        return cls(costs, allowance, _FOR_TRIAL * allowance.remaining())
+    @functools.cached_property
+    def _kept_for_trial(self) -> float:
+        """Of the graph's time, the seconds that prices leave for its trial."""
+        return _FOR_TRIAL * self.allowance.whole()
 
     def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         """Measure the most valuable first while the budget lasts.

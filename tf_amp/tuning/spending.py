@@ -1,0 +1,36 @@
+"""What finding out about one graph has taken, remembered between processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from tf_amp.tuning.fingerprint import fingerprint_of_graph
+from tf_amp.tuning.known_costs import KnownCosts
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphLedger:
+    """The `Ledger` of a graph, in the database of measured costs.
+
+    Attributes:
+      costs: of the device that the graph runs on.
+      graph_def: the graph, looked at only if something is left to be found out.
+    """
+
+    costs: KnownCosts
+    graph_def: GraphDef
+
+    def spent(self) -> float:
+        """Return the seconds that earlier processes have spent on the graph."""
+        return self.costs.spent(self._fingerprint)
+
+    def keep(self, seconds: float) -> None:
+        """Remember what it has taken, earlier processes included."""
+        self.costs.keep_spent(self._fingerprint, seconds)
+
+    @functools.cached_property
+    def _fingerprint(self) -> str:
+        return fingerprint_of_graph(self.graph_def)
