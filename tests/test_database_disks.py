@@ -152,6 +152,23 @@ def test_who_reads_waits_for_no_writer_and_who_writes_not_for_long(path, caplog)
     assert sizes_in(CostDatabase(path)) == {1, 2, 3, 4}
 
 
+def test_what_could_not_be_written_is_written_when_the_program_ends(path):
+    keep(CostDatabase(path), 1)
+    program = """
+    import sqlite3
+    from tf_amp.tuning.known_costs import KnownCosts
+
+    known = KnownCosts.load("CPU", DEVICE, VERSION, database.path.parent)
+    other = sqlite3.connect(known.database.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    keep(known.database, 2)
+    other.execute("ROLLBACK")
+    print(len(sizes_in(CostDatabase(known.database.path))))
+    """
+    assert int(run(program, path)) == 1
+    assert sizes_in(CostDatabase(path)) == {1, 2}
+
+
 def test_a_file_taken_away_is_made_again(path):
     database = CostDatabase(path)
     for number in range(3):

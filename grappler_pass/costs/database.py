@@ -135,6 +135,11 @@ class CostDatabase:
                 removed += tables.remove(writer, table, where)
         return removed
 
+    def flush(self) -> None:
+        """Write what could not be written before, if it can be now; never raises."""
+        if self._waiting:
+            self._keep(())
+
     def _row(self, table: Table[_K], key: tuple[str, str, str]) -> _K | None:
         where = dict(zip(table.key, key, strict=True))
 

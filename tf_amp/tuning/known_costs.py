@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import pathlib
 from collections.abc import Iterable
@@ -49,6 +50,7 @@ class KnownCosts:
             logging.warning("measured costs are not kept: %s", error)
             return cls(device_type, key, tensorflow)
         database = CostDatabase(costs_path(cache_dir))
+        atexit.register(database.flush)
         prices = database.load(key, tensorflow)
         return cls(device_type, key, tensorflow, prices, database)
 
