@@ -17,7 +17,7 @@ HOOKS = "from tf_amp._autostart_hooks import find_watched"
 
 
 class TfAmpAutostart:
-    """Watch the two modules of TensorFlow in which computations begin."""
+    """Watch the modules of TensorFlow in which computations begin."""
 
     # What `tf-amp doctor` looks for.
     tf_amp_autostart = True
@@ -28,6 +28,7 @@ class TfAmpAutostart:
         if name in (
             "tensorflow.python.framework.func_graph",
             "tensorflow.python.client.session",
+            "tensorflow.python.training.server_lib",
         ):
             hooks: dict[str, Any] = {}
             exec(HOOKS, hooks)

@@ -1,9 +1,9 @@
 """Start tf-amp from within a program that only sets an environment variable.
 
-`tf_amp_autostart.pth` calls `start` for each FuncGraph and Session that is made while
-the switch is on; what the switch says is read by `runtime`. Without the `.pth` file (in
-a folder that Python does not treat as site-packages, or under `python -S`) nothing
-calls it: `is_installed` tells.
+`tf_amp_autostart.pth` calls `start` for each FuncGraph and Session that is made, and
+each server that starts, while the switch is on; what the switch says is read by
+`runtime`. Without the `.pth` file (in a folder that Python does not treat as
+site-packages, or under `python -S`) nothing calls it: `is_installed` tells.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _lock = threading.RLock()
 _started = False
 
 
-def start(graph: object) -> None:
+def start(made: object) -> None:
     """Enable tf-amp as the environment says, once per process.
 
     Args:
-      graph: the FuncGraph or Session just made; functions made earlier stay as they
-        are.
+      made: the FuncGraph or Session just made, or the server about to start; functions
+        made earlier stay as they are.
 
     Raises:
       ConfigError: a variable has a value that is not known. Every later call raises
@@ -38,7 +38,7 @@ def start(graph: object) -> None:
         try:
             from tf_amp import runtime
 
-            runtime.enable_from_environment(graph)
+            runtime.enable_from_environment(made)
         except BaseException:
             _started = False
             raise

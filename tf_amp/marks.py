@@ -122,6 +122,12 @@ def excluded_parts(
     return tuple(found)
 
 
+def terms_in(graph_def: Any) -> frozenset[tuple[str, str]]:
+    """Return the ids of settings that come with terms, and these."""
+    stamps = _stamps(graph_def).values()
+    return frozenset((str(s.settings), s.terms) for s in stamps if s.terms)
+
+
 def _stamps(graph_def: Any) -> dict[str, Stamp]:
     return {
         node.name: Stamp.from_bytes(node.attr[ATTRIBUTE].s)

@@ -13,8 +13,10 @@ from typing import Any
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import _tensorflow_private_tracing as tracing
+from tf_amp import _tensorflow_private_workers as workers
 from tf_amp import origins, overflow_origin, rewriter, scope_stack, stamps
 from tf_amp.config import AmpConfig
+from tf_amp.workers import jobs
 
 
 def install_marking(in_force: stamps.InForce) -> None:
@@ -73,9 +75,19 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
 
     plugin.load(rewriter.rewrite_graph)
     private.install(private.CREATE_SESSION, stamping)
+    private.install(workers.SERVER_START, _serving)
     if config.strict:
         private.install(private.CALL_FUNCTION, rewriter.raising_failures)
         private.install(private.RUN_SESSION, rewriter.raising_failures)
+
+
+def _serving(start: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(start)
+    def note_and_start(server: Any) -> None:
+        jobs.serve(server)
+        start(server)
+
+    return note_and_start
 
 
 def _stamping_sessions(

@@ -80,7 +80,7 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
 
     graph_def = GraphDef.FromString(data)
     if jobs.is_server():
-        terms.adopt(terms_in(graph_def), AmpConfig.from_env())
+        terms.adopt(terms_in(graph_def))
     ids = settings_in(graph_def, settings.canonical_id)
     ids = ids or (_fallback_settings() or "",)
     dropped = overflow_origin.float32_nodes(data)

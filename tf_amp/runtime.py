@@ -18,6 +18,7 @@ from absl import logging
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import _tensorflow_private_tracing as tracing
+from tf_amp import _tensorflow_private_workers as private_workers
 from tf_amp import (
     model_scopes,
     patches,
@@ -31,6 +32,7 @@ from tf_amp.errors import TensorFlowMissing
 from tf_amp.exclusion import checked_patterns
 from tf_amp.list_edits import edits_from_mapping
 from tf_amp.loss_scaling import LossScale, loss_scale_from_words
+from tf_amp.workers import jobs
 
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
@@ -115,8 +117,9 @@ def enable_from_environment(made: Any = None) -> None:
     done nothing wrong.
 
     Args:
-      made: the function graph or Session that is being made; the graph of a Session
-        holds operations that are not stamped yet.
+      made: the function graph or Session that is being made, or the server that is
+        about to start; the graph of a Session holds operations that are not stamped
+        yet.
 
     Raises:
       ConfigError: a variable is unknown, or two contradict each other.
@@ -140,6 +143,8 @@ def enable_from_environment(made: Any = None) -> None:
         return
     if private.is_session(made):
         stamp_graph(made.graph)
+    if private_workers.is_server(made):
+        jobs.serve(made)
 
 
 def disable() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_amp import origins, scope_stack, traced_graphs
+from tf_amp.workers.terms import terms_of
 
 ATTRIBUTE = "_tf_amp"
 # In the place of settings: the operation was made where mixed precision is off.
@@ -48,11 +49,19 @@ InForce = Callable[[Any], Force]
 
 @dataclasses.dataclass(frozen=True)
 class Stamp:
-    """What is written on an operation; `settings` is None on functions left alone."""
+    """What is written on an operation.
+
+    Attributes:
+      settings: their id; None on functions left alone.
+      graph: name of the function.
+      number: under which `traced_graphs` knows it.
+      terms: the settings themselves, where another process is to heed them.
+    """
 
     settings: str | None
     graph: str = ""
     number: str = ""
+    terms: str = ""
 
     @functools.cached_property
     def attribute(self) -> Any:
@@ -60,14 +69,16 @@ class Stamp:
         from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
         text = f"{self.settings}:{self.graph}:{self.number}"
+        text += f":{self.terms}" if self.terms else ""
         return AttrValue(s=text.encode())
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Stamp:
         """Read back what `attribute` holds."""
         settings, _, rest = value.decode(errors="replace").partition(":")
-        graph, _, number = rest.partition(":")
-        return cls(settings, graph, number)
+        graph, _, rest = rest.partition(":")
+        number, _, terms = rest.partition(":")
+        return cls(settings, graph, number, terms)
 
 
 def stamping(create_op: Callable[..., None], in_force: InForce) -> Callable[..., None]:
@@ -94,7 +105,7 @@ def stamp_unstamped(graph: Any, settings: str) -> None:
     """
     if graph.building_function or getattr(graph, _COMPLETE, None) == graph.version:
         return
-    stamp = _stamp(settings, "graph", traced_graphs.number_of(graph))
+    stamp = _stamp_for(settings, "graph", graph)
     for op in graph.get_operations():
         if not _is_stamped(op):
             _put_stamp(op, stamp)
@@ -115,8 +126,7 @@ def adopt(op: Any, graph: Any, in_force: InForce) -> None:
     elif stamp.settings is None and graph.building_function:
         known: Stamp | None = getattr(op.graph, _MEMORY, None)
         if known is not None and not graph.name.startswith(_DATASET_FUNCTIONS):
-            number = traced_graphs.number_of(graph)
-            setattr(graph, _MEMORY, _stamp(known.settings, graph.name, number))
+            setattr(graph, _MEMORY, _stamp_for(known.settings, graph.name, graph))
 
 
 def stamp_of_graph(graph: Any, force: Force) -> Stamp:
@@ -142,13 +152,17 @@ def _new_stamp(graph: Any, force: Force) -> Stamp:
         settings = stamp_of_graph(outer, force).settings
     if settings is None:
         return Stamp(None)
-    return _stamp(settings, name, traced_graphs.number_of(graph))
+    return _stamp_for(settings, name, graph)
+
+
+def _stamp_for(settings: str, name: str, graph: Any) -> Stamp:
+    return _stamp(settings, name, traced_graphs.number_of(graph), terms_of(settings))
 
 
 @functools.lru_cache(maxsize=1024)
-def _stamp(settings: str, graph: str, number: str) -> Stamp:
+def _stamp(settings: str, graph: str, number: str, terms: str) -> Stamp:
     """Return the one stamp for these, since its attribute takes a while to make."""
-    return Stamp(settings, graph, number)
+    return Stamp(settings, graph, number, terms)
 
 
 def _put_stamp(op: Any, stamp: Stamp) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import secrets
 import threading
 import weakref
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ _LONGEST_CHAIN = 12
 
 _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _counter = itertools.count(1)
+# Another process' numbers, as a server meets them, must not be taken for ours.
+_process = secrets.token_hex(3)
 _lock = threading.Lock()
 
 
@@ -37,7 +40,7 @@ def number_of(graph: Any) -> str:
     number: str | None = getattr(graph, _NUMBER, None)
     if number is None:
         with _lock:
-            number = getattr(graph, _NUMBER, None) or str(next(_counter))
+            number = getattr(graph, _NUMBER, None) or f"{_process}-{next(_counter)}"
             setattr(graph, _NUMBER, number)
             _graphs[number] = graph
     return number

@@ -1,0 +1,170 @@
+"""Run one program in several processes at once, as a job of TensorFlow's."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from tests.processes import ROOT, SETTINGS, Outcome
+from tf_amp import autostart
+
+# Ample on a busy machine; each job takes some 15 seconds otherwise.
+TIMEOUT_SECONDS = 180.0
+
+Task = tuple[str, int]
+
+
+class Job:
+    """The processes of a job; each knows its place from TF_CONFIG."""
+
+    def __init__(
+        self, program: str, counts: Mapping[str, int], env: Mapping[str, str]
+    ) -> None:
+        """Start them all.
+
+        Args:
+          program: what every process runs.
+          counts: of tasks, by name of the job.
+          env: further variables, for all.
+        """
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-job-"))
+        script = self._folder / "program.py"
+        script.write_text(textwrap.dedent(program))
+        tasks = [(name, i) for name, count in counts.items() for i in range(count)]
+        ports = iter(free_ports(len(tasks)))
+        cluster = {
+            name: [f"localhost:{next(ports)}" for _ in range(count)]
+            for name, count in counts.items()
+        }
+        self._processes = {
+            task: self._start(script, task, cluster, env) for task in tasks
+        }
+
+    def _start(
+        self,
+        script: pathlib.Path,
+        task: Task,
+        cluster: Mapping[str, Sequence[str]],
+        env: Mapping[str, str],
+    ) -> subprocess.Popen[bytes]:
+        name, index = task
+        place = {"cluster": cluster, "task": {"type": name, "index": index}}
+        # Where it is not installed, the command line stands in for the autostart file.
+        bare = () if autostart.is_installed() else ("-m", "tf_amp", "run")
+        own = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "PYTHON")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
+        variables = {
+            **kept,
+            **SETTINGS,
+            "PYTHONPATH": str(ROOT),
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            "TF_NUM_INTRAOP_THREADS": "1",
+            **env,
+            "TF_CONFIG": json.dumps(place),
+        }
+        with self._file(task, "out").open("wb") as out:
+            with self._file(task, "err").open("wb") as err:
+                return subprocess.Popen(
+                    [sys.executable, *bare, str(script)],
+                    env=variables,
+                    stdout=out,
+                    stderr=err,
+                )
+
+    def _file(self, task: Task, suffix: str) -> pathlib.Path:
+        return self._folder / f"{task[0]}-{task[1]}.{suffix}"
+
+    def kill(self, task: Task) -> None:
+        """End one process as `kill -9` does."""
+        self._processes[task].send_signal(signal.SIGKILL)
+
+    def wait(
+        self, serving: Sequence[str] = (), timeout: float = TIMEOUT_SECONDS
+    ) -> dict[Task, Outcome]:
+        """Wait for all but those that only serve, and end these; return what is left.
+
+        Args:
+          serving: names of jobs.
+          timeout: in seconds.
+        """
+        end = time.monotonic() + timeout
+        working = {t: p for t, p in self._processes.items() if t[0] not in serving}
+        for task, process in working.items():
+            try:
+                process.wait(max(1.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.stop()
+                raise AssertionError(f"{task} hangs\n{self.report()}") from None
+        self.stop()
+        return {task: self.outcome(task) for task in self._processes}
+
+    def outcome(self, task: Task) -> Outcome:
+        """Return what a process has left so far."""
+        code = self._processes[task].poll()
+        out, err = (self._file(task, s).read_text() for s in ("out", "err"))
+        return Outcome(-1 if code is None else code, out, err)
+
+    def report(self) -> str:
+        """Return all that was printed."""
+        found = ((task, self.outcome(task)) for task in self._processes)
+        return "\n".join(f"{t}: {o.code}\n{o.out}\n{o.err[-3000:]}" for t, o in found)
+
+    def stop(self) -> None:
+        """Kill what still runs."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def job(
+    program: str, counts: Mapping[str, int], env: Mapping[str, str]
+) -> Iterator[Job]:
+    """Start a job, and leave nothing of it running."""
+    started = Job(program, counts, env)
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def run_job(
+    program: str,
+    counts: Mapping[str, int],
+    env: Mapping[str, str],
+    serving: Sequence[str] = (),
+) -> dict[Task, list[str]]:
+    """Run a job to its end; return what each process has printed.
+
+    Args:
+      program: what every process runs.
+      counts: of tasks, by name of the job.
+      env: further variables, for all.
+      serving: names of the jobs that are ended when the others are done.
+    """
+    with job(program, counts, env) as started:
+        outcomes = started.wait(serving)
+        working = {t: o for t, o in outcomes.items() if t[0] not in serving}
+        assert not any(o.code for o in working.values()), started.report()
+        return {task: outcome.out.splitlines() for task, outcome in outcomes.items()}
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that nothing listens at."""
+    with contextlib.ExitStack() as sockets:
+        found = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for each in found:
+            each.bind(("localhost", 0))
+        return [each.getsockname()[1] for each in found]

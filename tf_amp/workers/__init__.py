@@ -1,0 +1,1 @@
+"""Jobs of several processes: servers, workers that train together, and their plans."""

@@ -1,0 +1,52 @@
+"""Which jobs this process is a part of: those it serves, and the one it directs.
+
+A server computes what another process has traced. That process tells it by which
+settings, on the operations; a server heeds only what was told within its own job, so
+that nothing found in a file is taken for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from tf_amp import _tensorflow_private_workers as private
+
+# Processes that direct others, and are not always listed among them.
+_DIRECTING = frozenset({"chief", "coordinator", "evaluator", "localhost"})
+_KEY_BYTES = 4
+
+_served: set[str] = set()
+
+
+def serve(server: Any) -> None:
+    """Note that this process computes what others of the server's cluster trace."""
+    _served.add(key_of(server.server_def.cluster))
+
+
+def is_served(key: str) -> bool:
+    """Tell whether a job is one that this process computes for."""
+    return key in _served
+
+
+def is_server() -> bool:
+    """Tell whether this process has started a server."""
+    return bool(_served)
+
+
+def directed_key() -> str:
+    """Return the key of the job whose servers compute for this process, or ""."""
+    cluster = private.connected_cluster()
+    return "" if cluster is None else key_of(cluster)
+
+
+def key_of(cluster: Any) -> str:
+    """Return a digest of a ClusterDef: of the addresses of its servers."""
+    places = sorted(
+        f"{job.name}/{task}={address}"
+        for job in cluster.job
+        if job.name not in _DIRECTING
+        for task, address in job.tasks.items()
+    )
+    text = "\n".join(places).encode()
+    return hashlib.blake2b(text, digest_size=_KEY_BYTES).hexdigest()

@@ -1,0 +1,80 @@
+"""Settings in the stamps of operations that a server is to compute.
+
+The id of settings means something in one process only. Where that process has others
+compute, its stamps hold the settings as well, under the key of the job:
+
+    <key of the job>.<what differs from the defaults>
+
+What concerns a machine and not the numbers, such as folders, each server decides.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import json
+from collections.abc import Iterable
+
+from absl import logging
+
+from tf_amp import settings
+from tf_amp.config import AmpConfig
+from tf_amp.errors import ConfigError
+from tf_amp.workers import jobs
+
+# What a server takes from its own environment.
+_LOCAL = ("cache_dir", "log_dir", "strict", "loss_scale", "loss_scaling")
+
+
+def terms_of(settings_id: str) -> str:
+    """Return the terms to stamp beside an id; nothing where no server computes."""
+    scope = settings.scope_of(settings_id)
+    key = jobs.directed_key() if scope is not None else ""
+    return f"{key}.{_text_of(scope.config)}" if scope is not None and key else ""
+
+
+def adopt(found: Iterable[tuple[str, str]]) -> None:
+    """Make the settings known that a process of the same job has stamped.
+
+    Args:
+      found: ids with their terms, as in stamps.
+    """
+    for settings_id, terms in found:
+        if settings.scope_of(settings_id) is None:
+            _adopt(settings_id, terms)
+
+
+def _adopt(settings_id: str, terms: str) -> None:
+    key, _, text = terms.partition(".")
+    if not jobs.is_served(key):
+        return
+    try:
+        config = _config_of(text)
+        settings.check_config(config)
+    except (ConfigError, ValueError, binascii.Error) as error:
+        logging.log_first_n(
+            logging.WARNING,
+            "Graphs that another process has this server compute stay float32: %s",
+            1,
+            error,
+        )
+        return
+    settings.adopt_scope(settings_id, config)
+
+
+def _text_of(config: AmpConfig) -> str:
+    default = AmpConfig(enabled=True)
+    local = {name: getattr(default, name) for name in _LOCAL}
+    variables = dataclasses.replace(config, **local).to_env()
+    usual = default.to_env()
+    told = {k: v for k, v in variables.items() if usual.get(k) != v}
+    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+
+
+def _config_of(text: str) -> AmpConfig:
+    told = json.loads(base64.urlsafe_b64decode(text))
+    own = settings.latest_config()
+    local = {name: getattr(own, name) for name in _LOCAL}
+    config = AmpConfig.from_env({str(k): str(v) for k, v in told.items()})
+    return dataclasses.replace(config, enabled=True, **local)
