@@ -9,11 +9,18 @@ They serve Keras 3 and tf_keras alike.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__: list[str] = []
+if TYPE_CHECKING:
+    from keras_callbacks.mirrored import mirrored_strategy
 
-_HOMES: dict[str, str] = {}
+__all__ = [
+    "mirrored_strategy",
+]
+
+_HOMES = {
+    "mirrored_strategy": "keras_callbacks.mirrored",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,170 @@
+"""Strategies for several devices of one machine, and how their gradients travel."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp import _tensorflow_private_all_reduce as private
+from tf_amp import _tensorflow_private_training as training
+from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES
+from tf_amp.all_reduce.fused import (
+    FusedAllReduce,
+    checked_bucket_bytes,
+    keras_gradients,
+)
+from tf_amp.all_reduce.traffic import Exchange
+from tf_amp.errors import ConfigError
+
+_EXCHANGES = ("float32", "bfloat16", "float16")
+_NAMED = 3
+
+
+class MirroredStrategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
+    """TensorFlow's own, which knows how its gradients are exchanged."""
+
+    def __init__(self, devices: Sequence[str], exchange: FusedAllReduce | None) -> None:
+        """Mirror variables on devices.
+
+        Args:
+          devices: names as TensorFlow has them.
+          exchange: None for TensorFlow's own.
+        """
+        super().__init__(devices, cross_device_ops=exchange)
+        self._exchange = exchange
+        _decorate_keras()
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Return what is exchanged in 16 bits per step, once a step was traced."""
+        return self._exchange.exchanges if self._exchange else ()
+
+    def scope(self) -> Any:
+        """Return a context in which variables are mirrored."""
+        _decorate_keras()
+        return super().scope()
+
+
+def mirrored_strategy(
+    devices: Sequence[str] | None = None,
+    all_reduce: str = "float32",
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+) -> MirroredStrategy:
+    """Return a strategy that trains on several devices of this machine.
+
+        strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
+        with strategy.scope():
+            model = ...
+
+    Args:
+      devices: such as "GPU:0", "/device:CPU:1"; None for all GPUs that TensorFlow sees,
+        or all its CPU devices where there is none.
+      all_reduce: what gradients travel in. "float32" leaves the exchange to TensorFlow,
+        "bfloat16" and "float16" halve the bytes; see `tf_amp.all_reduce.encoding` for
+        the bound on their error. Sums are in float32 with each.
+      bucket_bytes: of gradients that travel together, in 16 bits; not looked at for
+        "float32".
+
+    Raises:
+      ConfigError: a device is not there or is named twice, or another argument is none
+        of those allowed.
+    """
+    if all_reduce not in _EXCHANGES:
+        raise ConfigError(
+            f"all_reduce: received {all_reduce!r}; allowed are "
+            f"{', '.join(map(repr, _EXCHANGES))}."
+        )
+    checked_bucket_bytes(bucket_bytes)
+    names = _checked_devices(devices)
+    exchange = None
+    if len(names) == 1:
+        logging.info("One device, %s: there is nothing to reduce.", names[0])
+    elif all_reduce != "float32" and private.can_mirror():
+        exchange = FusedAllReduce(all_reduce, bucket_bytes)
+    _note_earlier_variables()
+    return MirroredStrategy(names, exchange)
+
+
+def _checked_devices(devices: Sequence[str] | None) -> list[str]:
+    """Return the full names of devices, all of them there and no two the same."""
+    present = [device.name for device in tf.config.list_logical_devices()]
+    if devices is None:
+        gpus = [name for name in present if _short(name).startswith("GPU")]
+        return gpus or [name for name in present if _short(name).startswith("CPU")]
+    given = [devices] if isinstance(devices, str) else list(devices)
+    if not given:
+        raise ConfigError(
+            "devices: received an empty list; None stands for all there are."
+        )
+    by_name = {_short(name): name for name in present}
+    names = [_short(str(name)) for name in given]
+    unknown = [str(g) for g, n in zip(given, names, strict=True) if n not in by_name]
+    if unknown:
+        raise ConfigError(
+            f"devices: there is no {', '.join(unknown)}; TensorFlow sees "
+            f"{', '.join(by_name)}."
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"devices: received {', '.join(map(str, given))}, where "
+            f"{', '.join(twice)} occurs twice; a device holds one replica. "
+            "tf.config.set_logical_device_configuration splits one device into several."
+        )
+    return [by_name[name] for name in names]
+
+
+def _short(name: str) -> str:
+    """Return "GPU:0" for any of TensorFlow's ways to write it; "" for none of them."""
+    last = name.rsplit("/", 1)[-1].removeprefix("device:")
+    kind, _, number = last.partition(":")
+    return f"{kind.upper()}:{number or 0}"
+
+
+def _decorate_keras() -> None:
+    """Let Keras 3's optimizers, where there are any, say what gradients are for."""
+    if importlib.util.find_spec("keras") is None:
+        return
+    importlib.import_module("keras")
+    training.install_if_loaded(
+        private.KERAS_ALL_REDUCE, keras_gradients(_is_under_strategy)
+    )
+
+
+def _is_under_strategy() -> bool:
+    strategy = tf.distribute.get_strategy()
+    return isinstance(strategy, MirroredStrategy) and not (
+        tf.distribute.in_cross_replica_context()
+    )
+
+
+def _note_earlier_variables() -> None:
+    """Warn of models made before the strategy, which it does not mirror."""
+    earlier = list(_unmirrored_variables())
+    if not earlier:
+        return
+    names = ", ".join(f"{v.name} {tuple(v.shape)}" for v in earlier[:_NAMED])
+    more = f" and {len(earlier) - _NAMED} more" if len(earlier) > _NAMED else ""
+    logging.warning(
+        "Variables were made before the strategy: %s%s. They stay on one device; a "
+        "model and its optimizer are to be made within `with strategy.scope():`.",
+        names,
+        more,
+    )
+
+
+def _unmirrored_variables() -> Iterator[Any]:
+    for thing in gc.get_objects():
+        # Not isinstance: asking a proxy for its class may load what it stands for.
+        if not issubclass(type(thing), tf.Variable):
+            continue
+        # Those of metrics and the like are scalars.
+        is_weight = thing.trainable and thing.shape.rank != 0
+        if is_weight and not private.is_replicated(thing):
+            yield thing

@@ -1,0 +1,49 @@
+"""The private hooks of the exchange between replicas."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tf_amp._tensorflow_private import Hook, installed, warn_once
+
+_ONE_BY_ONE = "gradients are exchanged in float32, as TensorFlow does it"
+
+KERAS_ALL_REDUCE = Hook(
+    "keras.src.backend.tensorflow.optimizer",
+    "TFOptimizer",
+    "_all_reduce_sum_gradients",
+    f"of Keras 3's optimizers, {_ONE_BY_ONE}",
+)
+_DISTRIBUTE = "tensorflow.python.distribute"
+
+
+def mirrored(values: tuple[Any, ...]) -> Any:
+    """Return one value per replica, all of them equal, as TensorFlow groups them."""
+    utilities = importlib.import_module(f"{_DISTRIBUTE}.distribute_utils")
+    classes = importlib.import_module(f"{_DISTRIBUTE}.values")
+    return utilities.regroup(values, wrap_class=classes.Mirrored)
+
+
+def can_mirror() -> bool:
+    """Tell whether results can be handed back; if not, a warning has been given."""
+    try:
+        importlib.import_module(f"{_DISTRIBUTE}.distribute_utils").regroup  # noqa: B018
+        importlib.import_module(f"{_DISTRIBUTE}.values").Mirrored  # noqa: B018
+    except (ImportError, AttributeError):
+        warn_once("distribute_utils.regroup", _ONE_BY_ONE)
+        return False
+    return True
+
+
+def is_hooked() -> bool:
+    """Tell whether Keras 3's optimizers say which variables gradients are for."""
+    return KERAS_ALL_REDUCE in installed()
+
+
+def is_replicated(variable: Any) -> bool:
+    """Tell whether a variable is one of a strategy's, or a replica's part of one."""
+    if hasattr(variable, "values"):
+        return True
+    held = (variable, getattr(variable, "handle", None))
+    return any(hasattr(each, "_distributed_container") for each in held)

@@ -1,0 +1,124 @@
+"""How float32 values travel in 16 bits, and how much of them is lost.
+
+bfloat16 has float32's range: values are rounded and sent. float16 has not: each message
+is multiplied by a power of two of its own, chosen from the largest finite value in it,
+whose exponent travels as the message's last element. So nothing finite overflows,
+whatever the gradients, and replicas need not agree on anything beforehand. What is
+infinite or NaN arrives as such, and does not disturb its neighbors.
+
+bfloat16 rounds what is beyond 3.39e38, the last 0.4 % of float32's range, to infinity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+# The largest value of a message is brought between 2^13 and 2^15, which float16 holds
+# with room for a logarithm that is off by one.
+_TARGET = 14.0
+# Exponents whose power of two, and its inverse, are normal numbers of float32.
+_LOWEST, _HIGHEST = -113.0, 126.0
+_BIAS, _MANTISSA = 127.0, 2.0**23
+_FLOAT32_ROUNDING = 2.0**-24
+_FLOAT32_TINY = 2.0**-126
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """A 16-bit type, and whether messages in it are scaled.
+
+    Attributes:
+      dtype: its name.
+      rounding: the largest relative error of rounding to it.
+      floor: the largest absolute error of scaling and rounding, relative to the
+        message's largest value.
+    """
+
+    dtype: str
+    rounding: float
+    floor: float
+
+    @property
+    def is_scaled(self) -> bool:
+        """Tell whether a message carries an exponent."""
+        return self.floor > 0
+
+    @property
+    def extra_elements(self) -> int:
+        """Return what a message holds beside its values."""
+        return 1 if self.is_scaled else 0
+
+    def encode(self, values: Sequence[Any], shards: Sequence[int]) -> list[Any]:
+        """Return messages with the values, end to end.
+
+        Args:
+          values: vectors, float32.
+          shards: elements per message; they add up to those of the values.
+        """
+        exponent = _exponent(values) if self.is_scaled else None
+        if exponent is not None:
+            factor = _power_of_two(exponent)
+            values = [value * factor for value in values]
+        low = [tf.cast(value, self.dtype) for value in values]
+        joined = low[0] if len(low) == 1 else tf.concat(low, 0)
+        parts = [joined] if len(shards) == 1 else tf.split(joined, list(shards))
+        if exponent is None:
+            return list(parts)
+        # Whole numbers of this size are exact in float16.
+        tail = tf.cast(tf.reshape(exponent, [1]), self.dtype)
+        return [tf.concat([part, tail], 0) for part in parts]
+
+    def decode(self, message: Any) -> Any:
+        """Return the values of a message, float32."""
+        wide = tf.cast(message, tf.float32)
+        return wide[:-1] * _power_of_two(-wide[-1]) if self.is_scaled else wide
+
+    def error_bound(self, replicas: int, magnitude: Any, peak: Any) -> Any:
+        """Return how far an exchanged sum may be from the exact one.
+
+        Rounded twice, before and after the sum, which is float32's. Holds where the
+        exact sum is within the type's range, see above.
+
+        Args:
+          replicas: how many values are added.
+          magnitude: the sum of their absolute values.
+          peak: the largest absolute values of the bucket on each replica, added up.
+        """
+        relative = 2 * self.rounding + self.rounding**2
+        relative += 2 * replicas * _FLOAT32_ROUNDING
+        tiny = 2 * (replicas + 1) * _FLOAT32_TINY
+        return relative * magnitude + 4 * self.floor * peak + tiny
+
+
+BFLOAT16 = Encoding("bfloat16", 2.0**-8, 0.0)
+# Half a step of float16's subnormal numbers, 2^-25, against a peak of 2^13.
+FLOAT16 = Encoding("float16", 2.0**-11, 2.0**-38)
+ENCODINGS = {encoding.dtype: encoding for encoding in (BFLOAT16, FLOAT16)}
+
+
+def _exponent(values: Sequence[Any]) -> Any:
+    """Return what power of two to scale by, a whole number in float32."""
+    peaks = [tf.reduce_max(_finite_magnitude(value)) for value in values]
+    # The maximum of nothing is -inf.
+    peak = tf.reduce_max(tf.stack([0.0, *peaks]))
+    exponent = _TARGET - tf.floor(tf.math.log(peak) / math.log(2.0))
+    return tf.clip_by_value(exponent, _LOWEST, _HIGHEST)
+
+
+def _finite_magnitude(value: Any) -> Any:
+    magnitude = tf.abs(value)
+    return tf.where(tf.math.is_finite(magnitude), magnitude, 0.0)
+
+
+def _power_of_two(exponent: Any) -> Any:
+    """Return 2 to a whole number, exactly: `tf.pow` may be off by a rounding.
+
+    Without arithmetic on integers, which a GPU leaves to its host.
+    """
+    bits = tf.cast((exponent + _BIAS) * _MANTISSA, tf.int32)
+    return tf.bitcast(bits, tf.float32)
