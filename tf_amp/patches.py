@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_amp import _tensorflow_private as private
+from tf_amp import _tensorflow_private_exports as exports
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import _tensorflow_private_workers as workers
 from tf_amp import origins, overflow_origin, rewriter, scope_stack, stamps
 from tf_amp.config import AmpConfig
+from tf_amp.converting import stripping
 from tf_amp.workers import jobs
 
 
@@ -43,6 +45,9 @@ def install_marking(in_force: stamps.InForce) -> None:
     install(tracing.RECORD_CLOSURE, origins.remembering)
     replay = functools.partial(origins.replaying, adopt=adopt)
     install(tracing.REPLAY_GRADIENT, replay)
+    install(exports.BUILD_META_GRAPH, stripping.stripping_built)
+    install(exports.CREATE_META_GRAPH, stripping.stripping_created)
+    install(exports.SAVE_BUILDER, stripping.stripping_saved)
 
 
 def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None:
@@ -52,9 +57,11 @@ def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None
       current_config: returns the configuration in force where it is called.
     """
     from tf_amp import gradients
+    from tf_amp.checkpoints import installing
     from tf_amp.loss_scaling.choosing import loss_scale_for
 
     gradients.install(lambda: loss_scale_for(current_config()))
+    installing.install()
     private.install(tracing.SETTLE_SESSION, overflow_origin.settling)
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from tf_amp import log, overflow_origin, settings, stamps
+from tf_amp.converting import stripping
 from tf_amp.errors import RewriteFailed
 from tf_amp.marks import (
     Marks,
@@ -73,6 +74,8 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
 def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     if _STAMP not in data and _fallback_settings() is None:
         _mention_unstamped(data)
+        return None
+    if stripping.is_converted(data):
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 

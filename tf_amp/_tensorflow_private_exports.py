@@ -1,0 +1,35 @@
+"""TensorFlow's private hooks where graphs are made ready to be stored.
+
+As in `_tensorflow_private`: where one is gone, one warning says what is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tf_amp._tensorflow_private import Hook
+
+_MARKED = "exported graphs keep marks that other processes do not need"
+
+BUILD_META_GRAPH = Hook(
+    "tensorflow.python.saved_model.save", "", "_build_meta_graph", _MARKED
+)
+CREATE_META_GRAPH = Hook(
+    "tensorflow.python.framework.meta_graph", "", "create_meta_graph_def", _MARKED
+)
+SAVE_BUILDER = Hook(
+    "tensorflow.python.saved_model.builder_impl",
+    "_SavedModelBuilder",
+    "save",
+    _MARKED,
+)
+
+
+def built_graph(result: Any) -> Any:
+    """Return the GraphDef in what BUILD_META_GRAPH returns."""
+    return result[0].graph_def
+
+
+def builder_graphs(builder: Any) -> list[Any]:
+    """Return the GraphDefs that a builder of SavedModels is about to write."""
+    return [graph.graph_def for graph in builder._saved_model.meta_graphs]

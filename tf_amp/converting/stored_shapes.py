@@ -1,0 +1,64 @@
+"""Shapes of a stored graph: as they were written with it, else by importing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grappler_pass.shapes import shape_from_proto, shapes_from_graph_def
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+    from grappler_pass.shapes import Shape, Shapes
+
+SHAPES = "_output_shapes"
+_ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
+
+
+def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
+    """Return the shapes of every node's outputs, as far as they are known.
+
+    Args:
+      graph_def: as stored, or made of a stored function.
+      batch: what stands for an unknown first dimension; None leaves it unknown.
+    """
+    shapes = {node.name: _written(node) for node in graph_def.node if _is_told(node)}
+    missing = (node for node in graph_def.node if _needs_shape(node))
+    if any(node.name not in shapes for node in missing):
+        shapes = _imported(graph_def) or shapes
+    if batch is None:
+        return shapes
+    return {
+        name: tuple(_with_batch(shape, batch) for shape in outputs)
+        for name, outputs in shapes.items()
+    }
+
+
+def _is_told(node: NodeDef) -> bool:
+    # `in` first: reading a missing key of a protobuf map creates it.
+    return SHAPES in node.attr
+
+
+def _written(node: NodeDef) -> tuple[Shape | None, ...]:
+    return tuple(shape_from_proto(s) for s in node.attr[SHAPES].list.shape)
+
+
+def _needs_shape(node: NodeDef) -> bool:
+    """Tell whether a price hangs on it; a result is an Identity without attributes."""
+    return node.op not in _ARGUMENTS and len(node.attr) > 1
+
+
+def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
+    """Return what TensorFlow infers; nothing where it cannot import the graph."""
+    try:
+        return dict(shapes_from_graph_def(graph_def))
+    except Exception:
+        # An unknown op, or a version of one: prices are then guesses.
+        return {}
+
+
+def _with_batch(shape: Shape | None, batch: int) -> Shape | None:
+    if not shape or shape[0] is not None:
+        return shape
+    return (batch, *shape[1:])

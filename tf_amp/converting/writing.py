@@ -1,0 +1,129 @@
+"""Write a model so that there is the whole of it, or nothing.
+
+All is written to a folder beside the target and renamed at the end. Where there is a
+model already, the two change places in one step, if the file system can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import pathlib
+import shutil
+import socket
+from collections.abc import Iterator
+
+from tf_amp.errors import AmpError, ConfigError, ConversionFailed
+
+_AT_FDCWD = -100
+_EXCHANGE = 2
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def check_target(
+    source: pathlib.Path, target: pathlib.Path, *, overwrite: bool
+) -> None:
+    """Refuse a target that exists, or lies within the source or around it.
+
+    Raises:
+      ConfigError: the message names both and what to do.
+    """
+    inner, outer = target.resolve(), source.resolve()
+    if inner == outer:
+        raise ConfigError(f"IN and OUT are the same: {source}; name another OUT.")
+    if inner.is_relative_to(outer):
+        raise ConfigError(f"OUT {target} lies inside IN {source}; name another OUT.")
+    if outer.is_relative_to(inner):
+        raise ConfigError(f"IN {source} lies inside OUT {target}; name another OUT.")
+    if os.path.lexists(target) and not overwrite:
+        raise ConfigError(
+            f"OUT {target} exists; name another one, or pass --overwrite "
+            "(overwrite=True)."
+        )
+    if not inner.parent.is_dir():
+        raise ConfigError(f"OUT {target}: there is no folder {target.parent}.")
+
+
+@contextlib.contextmanager
+def replacing(target: pathlib.Path) -> Iterator[pathlib.Path]:
+    """Yield a path to write a file or folder at, which becomes `target` on leaving.
+
+    Raises:
+      ConversionFailed: it cannot be written; nothing is left beside `target`, which
+        is as it was.
+    """
+    target = pathlib.Path(os.path.abspath(target))
+    _remove_leftovers(target)
+    draft = target.with_name(f"{_leftover_prefix(target)}{os.getpid()}")
+    try:
+        yield draft
+        _sync(draft)
+        _put_in_place(draft, target)
+    except AmpError:
+        raise
+    except OSError as error:
+        raise ConversionFailed(f"{target} cannot be written: {_why(error)}") from error
+    finally:
+        _remove(draft)
+
+
+def _why(error: OSError) -> str:
+    text = error.strerror or str(error)
+    # What copies a folder tells of all its failures in one text.
+    is_full = error.errno in _DISK_FULL or any(
+        os.strerror(n) in text for n in _DISK_FULL
+    )
+    reason = "there is no room left on the disk" if is_full else text
+    return f"{reason}; nothing of it was kept."
+
+
+def _put_in_place(draft: pathlib.Path, target: pathlib.Path) -> None:
+    """Rename the draft; what was there before takes the draft's name."""
+    if not os.path.lexists(target):
+        draft.rename(target)
+    elif target.is_file() and draft.is_file():
+        draft.replace(target)
+    elif not _exchange(draft, target):
+        old = draft.with_name(f"{draft.name}.old")
+        target.rename(old)
+        draft.rename(target)
+        _remove(old)
+
+
+def _exchange(first: pathlib.Path, second: pathlib.Path) -> bool:
+    """Let two paths change places at once; False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    paths = [os.fsencode(path) for path in (first, second)]
+    failed = rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE)
+    return not failed
+
+
+def _sync(path: pathlib.Path) -> None:
+    """Have the disk hold what was written before its name says that it is whole."""
+    for file in [path] if path.is_file() else path.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+
+
+def _leftover_prefix(target: pathlib.Path) -> str:
+    return f".{target.name}.tf-amp.{socket.gethostname()}."
+
+
+def _remove_leftovers(target: pathlib.Path) -> None:
+    """Remove what processes of this machine left behind that were killed."""
+    for path in target.parent.glob(f"{_leftover_prefix(target)}*"):
+        number = path.name.removeprefix(_leftover_prefix(target)).partition(".")[0]
+        if number.isdigit() and not os.path.exists(f"/proc/{number}"):
+            _remove(path)
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
