@@ -12,13 +12,28 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keras_callbacks.auto_mixed_precision import AutoMixedPrecision
+    from keras_callbacks.gradient_health_monitor import GradientHealthMonitor
+    from keras_callbacks.loss_scale_monitor import LossScaleMonitor
     from keras_callbacks.mirrored import mirrored_strategy
+    from keras_callbacks.precision_report import PrecisionReport
+    from keras_callbacks.step_time_monitor import StepTimeMonitor
 
 __all__ = [
+    "AutoMixedPrecision",
+    "GradientHealthMonitor",
+    "LossScaleMonitor",
+    "PrecisionReport",
+    "StepTimeMonitor",
     "mirrored_strategy",
 ]
 
 _HOMES = {
+    "AutoMixedPrecision": "keras_callbacks.auto_mixed_precision",
+    "GradientHealthMonitor": "keras_callbacks.gradient_health_monitor",
+    "LossScaleMonitor": "keras_callbacks.loss_scale_monitor",
+    "PrecisionReport": "keras_callbacks.precision_report",
+    "StepTimeMonitor": "keras_callbacks.step_time_monitor",
     "mirrored_strategy": "keras_callbacks.mirrored",
 }
 

@@ -36,7 +36,14 @@ def loss_scale_for(config: AmpConfig | None) -> LossScale:
 def _computes_in_float16(config: AmpConfig) -> bool:
     if not preset_of(config.opt_level).rewrites:
         return False
-    return _low_dtype(config.dtype, config.device_profile) == "float16"
+    return low_dtype_of(config) == "float16"
+
+
+def low_dtype_of(config: AmpConfig | None) -> str:
+    """Return the 16-bit type that graphs are rewritten to; by default the device's."""
+    if config is None:
+        return _low_dtype(None, None)
+    return _low_dtype(config.dtype, config.device_profile)
 
 
 @functools.cache

@@ -1,0 +1,190 @@
+"""Mixed precision for one `fit`, and nothing after it.
+
+    model.fit(x, y, callbacks=[keras_callbacks.AutoMixedPrecision()])
+
+The functions that the model runs for each step are made anew, and traced within a
+`mixed_precision_scope`. When `fit` ends, or raises, the model has those back that it
+had before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+from absl import logging
+
+from keras_callbacks import closing_paragraph, siblings, step_functions
+from keras_callbacks.callback import Callback, Logs
+from keras_callbacks.checks import check_one_of
+from keras_callbacks.plan_watch import PlanWatch
+from keras_callbacks.scale_readings import ScaleReadings
+from keras_callbacks.standing_aside import mixed_policy_of
+from tf_amp import model_scopes, runtime, scope_stack
+from tf_amp.config import AmpConfig
+from tf_amp.errors import ConfigError
+from tf_amp.scope import mixed_precision_scope
+
+
+class AutoMixedPrecision(Callback):
+    """Trains in mixed precision for the time of one `fit`.
+
+    The model keeps its optimizer, and need not be compiled for it. Weights, optimizer
+    state and what is saved stay float32. A model with a mixed policy of Keras' own is
+    left alone.
+    """
+
+    def __init__(
+        self,
+        loss_scale: Any = None,
+        dtype: str | None = None,
+        opt_level: str | None = None,
+        exclude: Iterable[str] = (),
+        *,
+        validation: bool = True,
+        predict: bool = False,
+        verbose: int | None = None,
+    ) -> None:
+        """Take the options of `mixed_precision_scope`, and what else is converted.
+
+        Args:
+          loss_scale: "dynamic", "statistical", "none", a number, or a loss scale.
+          dtype: "bfloat16" or "float16"; None lets each device choose.
+          opt_level: "O0" to "O3".
+          exclude: regular expressions; operations so named stay float32.
+          validation: whether evaluations during `fit` are in mixed precision too.
+          predict: whether predictions that other callbacks make during `fit` are.
+          verbose: 1 prints a paragraph when `fit` ends, 0 nothing; None: as `fit` has
+            it.
+
+        Raises:
+          ConfigError: an argument is none of those allowed.
+        """
+        check = functools.partial(check_one_of, "AutoMixedPrecision")
+        check("validation", validation, (True, False))
+        check("predict", predict, (True, False))
+        check("verbose", verbose, (None, 0, 1, 2))
+        self.verbose = verbose
+        self._roles = ("train", *["test"] * validation, *["predict"] * predict)
+        self._scope = mixed_precision_scope(
+            loss_scale, dtype=dtype, opt_level=opt_level, exclude=tuple(exclude)
+        )
+        self._layer: scope_stack.Layer | None = None
+        self._watch = PlanWatch()
+        self._scales: ScaleReadings | None = None
+        self._functions: dict[str, Any] = {}
+        # Where Keras is loaded, so that the end of `fit` is seen however it comes.
+        model_scopes.install()
+
+    @property
+    def watch(self) -> PlanWatch:
+        """The plans made in the latest `fit`."""
+        return self._watch
+
+    @property
+    def config(self) -> AmpConfig | None:
+        """What the `fit` that is running is traced under."""
+        if self._layer is None:
+            return None
+        with scope_stack.within((*scope_stack.layers(), self._layer)):
+            return runtime.current_config()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a `fit` is running in mixed precision through this callback."""
+        return self._layer is not None
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Replace the functions that the model runs for each step.
+
+        Raises:
+          ConfigError: there are several such callbacks in one `fit`.
+          ShimError: the compiled shim is missing or cannot be loaded.
+        """
+        self._refuse_company()
+        self._leave()
+        policy = mixed_policy_of(self.model)
+        if policy:
+            logging.warning(
+                "AutoMixedPrecision stands aside: the model has Keras' policy %s.",
+                policy,
+            )
+            return
+        self._layer = self._scope.opened()
+        model_scopes.undo_after_call(self.model, self._leave)
+        self._watch = PlanWatch()
+        self._watch.start()
+        self._scales = ScaleReadings(self.model)
+        for role in self._roles:
+            self._convert(role, step_functions.fresh(self.model, role))
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Convert also what another callback has made anew in the meantime."""
+        for role in self._functions:
+            present = step_functions.current(self.model, role)
+            if present and not step_functions.is_within(present, self._functions[role]):
+                self._convert(role, present)
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Put everything back, and say what was gained."""
+        if not self.is_active or self._scales is None:
+            return
+        place = siblings.place_of(self)
+        timer = siblings.first_of(place.others, "StepTimeMonitor")
+        text = closing_paragraph.paragraph(
+            self._watch,
+            self._scales.read(),
+            getattr(timer, "comparison", None),
+        )
+        model_scopes.undo_changes(self.model)
+        if self._is_verbose():
+            print(text)
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Say once that evaluations outside of `fit` take a scope."""
+        self._mention_scope("evaluate")
+
+    def on_predict_begin(self, logs: Logs = None) -> None:
+        """Say once that predictions outside of `fit` take a scope."""
+        self._mention_scope("predict")
+
+    def _refuse_company(self) -> None:
+        place = siblings.place_of(self)
+        same = [each for each in place.others if isinstance(each, AutoMixedPrecision)]
+        if len(same) > 1:
+            raise ConfigError(
+                f"AutoMixedPrecision: received {len(same)} of them in the callbacks of "
+                "one fit; one is allowed."
+            )
+
+    def _convert(self, role: str, function: step_functions.StepFunction) -> None:
+        if self._layer is None:
+            return
+        note = functools.partial(setattr, self._watch, "role", role)
+        converted = step_functions.in_layer(function, self._layer, note)
+        self._functions[role] = converted
+        step_functions.put(self.model, role, converted)
+
+    def _leave(self) -> None:
+        """End the scope, if it is in force."""
+        if self._layer is None:
+            return
+        self._layer = None
+        self._functions = {}
+        self._watch.stop()
+        runtime.close_scope()
+
+    def _is_verbose(self) -> bool:
+        asked = (self.params or {}).get("verbose", 1)
+        return bool(asked if self.verbose is None else self.verbose)
+
+    def _mention_scope(self, method: str) -> None:
+        if not self.is_active and not mixed_policy_of(self.model):
+            logging.log_first_n(
+                logging.WARNING,
+                "AutoMixedPrecision works in fit; around %s, write "
+                "`with tf_amp.mixed_precision_scope():`.",
+                1,
+                method,
+            )

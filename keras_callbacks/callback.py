@@ -1,0 +1,186 @@
+"""What every callback here is made of, for Keras 3 and tf_keras alike.
+
+Both Keras call the methods of whatever is in the list of callbacks, so these classes
+are derived from neither, and import neither. What tells both that a method for each
+batch is not there, so that it costs nothing, is `_is_default`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable as Function
+from typing import Any, TypeVar
+
+from absl import logging
+
+from keras_callbacks import siblings
+
+Logs = dict[str, Any] | None
+_Method = TypeVar("_Method", bound=Function[..., Any])
+
+
+def _default(method: _Method) -> _Method:
+    """Mark a method as doing nothing."""
+    method.__dict__["_is_default"] = True
+    return method
+
+
+class Callback:
+    """A callback that does nothing yet.
+
+    Attributes:
+      model: that is trained, from `set_model` on.
+      params: what Keras tells of the run: "verbose", "epochs" and "steps".
+    """
+
+    # Keras 3: methods for batches may run beside the next batch.
+    async_safe = True
+    _chief_worker_only = None
+
+    model: Any = None
+    params: dict[str, Any] | None = None
+
+    @property
+    def _supports_tf_logs(self) -> bool:
+        """tf_keras: logs may hold tensors, so that nothing waits for the device."""
+        return True
+
+    def set_params(self, params: dict[str, Any]) -> None:
+        """Take what Keras tells of the run."""
+        self.params = params
+
+    def set_model(self, model: Any) -> None:
+        """Take the model."""
+        self.model = model
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Called when `fit` begins."""
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Called when `fit` ends well."""
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Called when an epoch begins."""
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Called when an epoch and its validation have ended."""
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Called when an evaluation begins, also within `fit`."""
+
+    def on_test_end(self, logs: Logs = None) -> None:
+        """Called when an evaluation ends."""
+
+    def on_predict_begin(self, logs: Logs = None) -> None:
+        """Called when a prediction begins."""
+
+    def on_predict_end(self, logs: Logs = None) -> None:
+        """Called when a prediction ends."""
+
+    @_default
+    def on_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Not called by `fit`."""
+
+    @_default
+    def on_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Not called by `fit`."""
+
+    @_default
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Called before each call of the training function."""
+
+    @_default
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Called after each call of the training function."""
+
+    @_default
+    def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Called before each batch of an evaluation."""
+
+    @_default
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Called after each batch of an evaluation."""
+
+    @_default
+    def on_predict_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Called before each batch of a prediction."""
+
+    @_default
+    def on_predict_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Called after each batch of a prediction."""
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return self._implements("on_train_batch_begin", "on_train_batch_end")
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return self._implements("on_test_batch_begin", "on_test_batch_end")
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return self._implements("on_predict_batch_begin", "on_predict_batch_end")
+
+    def _implements(self, *names: str) -> bool:
+        return any(not hasattr(getattr(self, name), "_is_default") for name in names)
+
+
+def never_raising(method: _Method) -> _Method:
+    """Return a method of a monitor that switches it off where it would raise."""
+
+    @functools.wraps(method)
+    def call(monitor: Monitor, *args: Any, **kwargs: Any) -> Any:
+        if monitor.is_off:
+            return None
+        try:
+            return method(monitor, *args, **kwargs)
+        # Training is worth more than what is told of it, whatever the reason.
+        except Exception as error:
+            monitor.switch_off(f"{type(error).__name__}: {error}")
+            return None
+
+    return call  # type: ignore[return-value]
+
+
+class Monitor(Callback):
+    """A callback that only looks on, and never breaks `fit`.
+
+    It goes before all others in the list, so that these see what it writes into the
+    logs. Of two monitors of a class the first one works.
+
+    Attributes:
+      is_off: whether it has given up in this `fit`.
+      others: the callbacks of this `fit`, itself among them.
+    """
+
+    is_off = False
+    others: tuple[Any, ...] = ()
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Take its place among the callbacks, and begin."""
+        place = siblings.place_of(self)
+        self.is_off, self.others = False, place.others
+        if place.comes_later:
+            self.switch_off("another one comes before it in the list of callbacks")
+            return
+        if place.is_repeated:
+            logging.warning("%s is given twice; it counts once.", type(self).__name__)
+        place.go_first()
+        self._begin()
+
+    @never_raising
+    def _begin(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Get ready for a run of `fit`; overridden by what has something to do."""
+
+    def switch_off(self, reason: str) -> None:
+        """Do nothing more in this `fit`, and say why."""
+        self.is_off = True
+        logging.warning("%s stands aside: %s.", type(self).__name__, reason.rstrip("."))
+
+    def sibling(self, kind: str) -> Any | None:
+        """Return the first callback of this `fit` whose class, or a base, is so called.
+
+        Args:
+          kind: name of a class of Keras 3, tf_keras or this package.
+        """
+        return siblings.first_of(self.others, kind)

@@ -1,0 +1,74 @@
+"""What is said at the end of a `fit` in mixed precision.
+
+Only what was measured is called so; else the gain is a prediction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keras_callbacks.plan_watch import PlanWatch, WatchedPlan
+from keras_callbacks.scale_readings import ScaleReading
+
+if TYPE_CHECKING:
+    from keras_callbacks.step_comparison import Comparison
+
+_MILLI = 1e3
+_WHAT = {"train": "Training", "test": "Validation", "predict": "Prediction"}
+
+
+def paragraph(
+    watch: PlanWatch, scale: ScaleReading, comparison: Comparison | None
+) -> str:
+    """Return one paragraph: converted share, gain, skipped steps.
+
+    Args:
+      watch: the plans of the run.
+      scale: how the loss scale is at its end.
+      comparison: of steps in both precisions, where there was one.
+    """
+    sentences = [_converted(role, watch.of_role(role)) for role in _WHAT]
+    sentences = list(filter(None, sentences))
+    if not sentences:
+        sentences = ["No graph with a matrix product or a convolution was traced."]
+    sentences.append(_measured(comparison))
+    sentences.append(_scaled(scale))
+    return "Mixed precision: " + " ".join(sentences)
+
+
+def _converted(role: str, plans: list[WatchedPlan]) -> str:
+    if not plans:
+        return ""
+    # A batch of another size, or a metric, may have a graph of its own.
+    largest = max(plans, key=lambda watched: watched.plan.seconds_before)
+    plan = largest.plan
+    if not largest.is_applied:
+        return f"{_WHAT[role]} stays float32: no conversion was predicted to pay."
+    low = sum(row.is_low for row in plan.decisions)
+    return (
+        f"{_WHAT[role]} has {low} of {len(plan.decisions)} float slots "
+        f"({low / len(plan.decisions):.0%}) in {plan.low_dtype}; predicted "
+        f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
+        f"per step ({plan.predicted_speedup:.2f}x)."
+    )
+
+
+def _measured(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return (
+            "The gain was not measured: StepTimeMonitor(compare=10) beside this "
+            "callback does."
+        )
+    return f"Measured: {comparison}."
+
+
+def _scaled(scale: ScaleReading) -> str:
+    if scale.is_own:
+        return (
+            f"The optimizer scales losses itself, by {scale.loss_scale:g} at the end."
+        )
+    if scale.loss_scale == 1.0 and not scale.skipped_here:
+        return "Losses were not scaled, no step was skipped."
+    count = scale.skipped_here
+    steps = f"{count or 'no'} step{'' if count == 1 else 's'}"
+    return f"The loss scale ends at {scale.loss_scale:g}; {steps} skipped."

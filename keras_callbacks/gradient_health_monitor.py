@@ -1,0 +1,151 @@
+"""Which layers' gradients leave the range of the 16-bit type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from keras_callbacks import step_functions
+from keras_callbacks.callback import Logs, Monitor, never_raising
+from keras_callbacks.checks import check_count, check_one_of
+from keras_callbacks.summaries import Summaries
+from tf_amp.config import LOW_DTYPES
+
+if TYPE_CHECKING:
+    from keras_callbacks.gradient_statistics import GradientHealth, GradientStatistics
+
+
+class GradientHealthMonitor(Monitor):
+    """Writes what the 16-bit type would lose of the gradients into the logs.
+
+    These are `gradient_max`, the largest |gradient|, and of the worst layer the shares
+    `gradient_underflow` and `gradient_overflow`, at the loss scale in force. `health`
+    has them for each layer, and so has TensorBoard. Every so many steps a second
+    training function runs that takes the figures; all other steps are as they are
+    without this callback.
+
+    Attributes:
+      health: the gradients of the latest epoch that had figures, by layer.
+    """
+
+    def __init__(self, every: int = 100, *, dtype: str | None = None) -> None:
+        """Say how often gradients are looked at.
+
+        Args:
+          every: calls of the training function between two looks, from 1 on; the
+            second call of a `fit` is always looked at.
+          dtype: "bfloat16" or "float16"; None: the type that `fit` computes in, or
+            would on this device.
+
+        Raises:
+          ConfigError: an argument is none of those allowed.
+        """
+        self._every = check_count("GradientHealthMonitor", "every", every)
+        check_one_of("GradientHealthMonitor", "dtype", dtype, (None, *LOW_DTYPES))
+        self._dtype = dtype
+        self.health: Mapping[str, GradientHealth] = {}
+        self._calls = 0
+        self._statistics: GradientStatistics | None = None
+        self._observed: step_functions.StepFunction | None = None
+        self._is_placed = False
+        self._summaries = Summaries()
+
+    def begin(self) -> None:
+        """Forget an earlier run."""
+        self.health, self._calls, self._is_placed = {}, 0, False
+        self._statistics, self._observed = None, None
+        self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
+
+    @never_raising
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Put a second training function beside the first one."""
+        plain = step_functions.current(self.model, "train")
+        if self._is_placed or plain is None:
+            return
+        self._is_placed = True
+        step_functions.put(self.model, "train", self._by_turns(plain))
+
+    @never_raising
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Read the figures once, and write them into the logs."""
+        read = self._statistics.read() if self._statistics else {}
+        self.health = read or self.health
+        if not self.health:
+            self._complain()
+            return
+        if logs is not None:
+            logs.update(_worst_of(self.health))
+        self._summaries.write(_by_layer(read), epoch)
+
+    @never_raising
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Close what was opened."""
+        self._summaries.close()
+        self._observed = None
+
+    def _by_turns(
+        self, plain: step_functions.StepFunction
+    ) -> step_functions.StepFunction:
+        def call_by_turns(*args: Any) -> Any:
+            call, self._calls = self._calls, self._calls + 1
+            # The first call builds the model.
+            if self.is_off or call == 0 or (call != 1 and call % self._every):
+                return plain(*args)
+            self._make_observed()
+            if self._observed is None or self._statistics is None:
+                return plain(*args)
+            self._note()
+            with self._statistics.watching():
+                return self._observed(*args)
+
+        return step_functions.wrapping(call_by_turns, plain)
+
+    @never_raising
+    def _make_observed(self) -> None:
+        if self._observed is not None:
+            return
+        from keras_callbacks.gradient_statistics import GradientStatistics
+
+        self._statistics = GradientStatistics(self.model, self._low_dtype(), self._fail)
+        self._observed = step_functions.fresh_alike(self.model, "train")
+
+    def _note(self) -> None:
+        """Keep the plan of this function apart from that of training."""
+        watch = getattr(self.sibling("AutoMixedPrecision"), "watch", None)
+        if watch is not None:
+            watch.role = "gradients"
+
+    def _low_dtype(self) -> str:
+        from tf_amp import runtime
+        from tf_amp.loss_scaling.choosing import low_dtype_of
+
+        partner = self.sibling("AutoMixedPrecision")
+        config = getattr(partner, "config", None) or runtime.current_config()
+        return self._dtype or low_dtype_of(config)
+
+    def _fail(self, error: Exception) -> None:
+        self.switch_off(f"{type(error).__name__}: {error}")
+
+    def _complain(self) -> None:
+        if self._calls > 1:
+            self.switch_off(
+                "no gradient of the model's variables was applied by an optimizer that "
+                "is an attribute of the model"
+            )
+
+
+def _worst_of(health: Mapping[str, GradientHealth]) -> dict[str, float]:
+    return {
+        "gradient_max": max(each.largest for each in health.values()),
+        "gradient_underflow": max(each.underflow_share for each in health.values()),
+        "gradient_overflow": max(each.overflow_share for each in health.values()),
+    }
+
+
+def _by_layer(health: Mapping[str, GradientHealth]) -> dict[str, float]:
+    scalars = {}
+    for layer, each in health.items():
+        scalars[f"gradient_max/{layer}"] = each.largest
+        scalars[f"gradient_underflow/{layer}"] = each.underflow_share
+        scalars[f"gradient_overflow/{layer}"] = each.overflow_share
+    return scalars

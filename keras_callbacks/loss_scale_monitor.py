@@ -1,0 +1,103 @@
+"""The loss scale of a run in History and the progress bar."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from keras_callbacks.callback import Logs, Monitor, never_raising
+from keras_callbacks.checks import check_count
+from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
+from keras_callbacks.summaries import Summaries
+
+
+class LossScaleMonitor(Monitor):
+    """Writes `loss_scale`, `skipped_steps` and `good_steps` into the logs.
+
+    They are there for every `fit`: 1, 0 and the number of steps where nothing is
+    scaled. Other callbacks of the same `fit` see them, wherever they stand.
+    """
+
+    def __init__(self, every: int = 100) -> None:
+        """Say how often the progress bar is to be brought up to date.
+
+        Args:
+          every: batches between two readings within an epoch, from 1 on; each waits
+            for the device. At the end of an epoch it is always read.
+
+        Raises:
+          ConfigError: the number is none of those allowed.
+        """
+        self._every = check_count("LossScaleMonitor", "every", every)
+        self._readings: ScaleReadings | None = None
+        self._latest = ScaleReading()
+        self._steps_before = 0
+        self._steps = 0
+        self._read_at = 0
+        self._summaries = Summaries()
+
+    # A progress bar of tf_keras reads the logs of each batch; only then are they to be
+    # numbers, which waits for the device.
+    @property
+    def _supports_tf_logs(self) -> bool:
+        return not self._shows_batches
+
+    @property
+    def _shows_batches(self) -> bool:
+        return (self.params or {}).get("verbose", 0) in (1, "auto")
+
+    @property
+    def latest(self) -> ScaleReading:
+        """The latest reading."""
+        return self._latest
+
+    def begin(self) -> None:
+        """Remember how the loss scale is before the first step."""
+        self._readings = ScaleReadings(self.model)
+        self._latest = ScaleReading()
+        self._steps_before = self._steps = self._read_at = 0
+        self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
+        progress = self.sibling("ProgbarLogger")
+        shown_as_is = getattr(progress, "stateful_metrics", None)
+        if isinstance(shown_as_is, set):
+            shown_as_is.update(self._latest.as_logs())
+
+    @never_raising
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Count on from the epochs before."""
+        self._steps_before = self._steps
+
+    @never_raising
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Write the latest reading into the logs; take one every so many batches."""
+        self._steps = self._steps_before + batch + 1
+        if not self._shows_batches:
+            return
+        if self._steps == 1 or self._steps - self._read_at >= self._every:
+            self._read()
+        if logs is not None:
+            logs.update(self._with_steps(self._latest).as_logs())
+
+    @never_raising
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Read once, and write it into the logs of the epoch."""
+        reading = self._read()
+        if logs is not None:
+            logs.update(reading.as_logs())
+        self._summaries.write(reading.as_logs(), epoch)
+
+    @never_raising
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Close what was opened."""
+        self._summaries.close()
+
+    def _read(self) -> ScaleReading:
+        if self._readings is not None:
+            self._latest = self._readings.read(self._steps)
+        self._read_at = self._steps
+        return self._latest
+
+    def _with_steps(self, reading: ScaleReading) -> ScaleReading:
+        """Return a reading with the steps of now, where nothing else counts them."""
+        if reading.good_steps != self._read_at or reading.loss_scale != 1.0:
+            return reading
+        return dataclasses.replace(reading, good_steps=self._steps)

@@ -1,0 +1,73 @@
+"""The plans made during one run of `fit`, whether graphs were changed or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grappler_pass.pipeline import Rewrite
+    from grappler_pass.plan import Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class WatchedPlan:
+    """A plan, and when it was made.
+
+    Attributes:
+      role: "train", "test" or "predict"; empty where that is not known.
+      plan: of one graph.
+      is_applied: whether the graph was changed.
+      time_s: seconds since the epoch.
+    """
+
+    role: str
+    plan: Plan
+    is_applied: bool
+    time_s: float
+
+
+class PlanWatch:
+    """Collects plans between `start` and `stop`.
+
+    Attributes:
+      role: what is running now, set by who runs it.
+      plans: so far, oldest first; of a graph that was planned twice the one applied.
+    """
+
+    def __init__(self) -> None:
+        """Watch nothing yet."""
+        self.role = ""
+        self.plans: list[WatchedPlan] = []
+
+    def start(self) -> None:
+        """Collect what is planned from now on."""
+        from tf_amp import rewriter
+
+        rewriter.add_watcher(self._take)
+
+    def stop(self) -> None:
+        """Collect no more."""
+        from tf_amp import rewriter
+
+        rewriter.remove_watcher(self._take)
+
+    def of_role(self, role: str) -> list[WatchedPlan]:
+        """Return the plans for what ran as one role."""
+        return [watched for watched in self.plans if watched.role == role]
+
+    def _take(self, rewrite: Rewrite) -> None:
+        plan = rewrite.plan
+        if plan is None:
+            return
+        watched = WatchedPlan(self.role, plan, rewrite.changed, time.time())
+        # Grappler comes twice with each graph, the second time after its own changes.
+        known = [
+            w for w in self.plans if (w.role, w.plan.graph) == (self.role, plan.graph)
+        ]
+        if any(w.is_applied for w in known) and not watched.is_applied:
+            return
+        if known and not known[-1].is_applied:
+            self.plans.remove(known[-1])
+        self.plans.append(watched)

@@ -1,0 +1,162 @@
+"""The plan, the costs and the events of a run, in files beside its checkpoints."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import time
+
+from grappler_pass.costs.atomic_file import replacing
+from keras_callbacks import run_record
+from keras_callbacks.callback import Logs, Monitor, never_raising
+from keras_callbacks.plan_watch import PlanWatch
+from keras_callbacks.run_record import Event, RunRecord
+from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
+from keras_callbacks.summaries import writes
+from tf_amp import model_scopes
+from tf_amp.errors import ConfigError
+
+NAME = "precision_report"
+# Tables of large plans are not written after each short epoch.
+_PAUSE_S = 30.0
+
+
+class PrecisionReport(Monitor):
+    """Writes `precision_report.txt` and `precision_report.json`.
+
+    They are brought up to date during `fit`, and when it ends or raises; a reader sees
+    the old files or the new ones, whole.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        """Say where to.
+
+        Args:
+          folder: made if it is not there; None: where the ModelCheckpoint of the same
+            `fit` writes, or beside the folder of its BackupAndRestore.
+
+        Raises:
+          ConfigError: this is no path.
+        """
+        if folder is not None and not isinstance(folder, (str, os.PathLike)):
+            raise ConfigError(
+                f"PrecisionReport: folder={folder!r}; allowed are paths and None."
+            )
+        self._given = folder
+        self._folder = pathlib.Path()
+        self._watch = PlanWatch()
+        self._readings: ScaleReadings | None = None
+        self._scale = ScaleReading()
+        self._events: list[Event] = []
+        self._began_s = self._written_s = 0.0
+        self._outcome = ""
+        self._epochs = 0
+
+    def begin(self) -> None:
+        """Find the folder, and write a first report, so that what fails is known."""
+        self._watch, self._events, self._epochs = PlanWatch(), [], 0
+        self._began_s, self._outcome = time.time(), "running"
+        self._readings, self._scale = ScaleReadings(self.model), ScaleReading()
+        self._folder = self._chosen_folder()
+        self._watch.start()
+        model_scopes.undo_after_call(self.model, self._leave)
+        self._note("fit began")
+        self._write()
+
+    @never_raising
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Note what happened in the epoch."""
+        self._epochs = epoch + 1
+        self._note_scale()
+        if time.time() - self._written_s > _PAUSE_S:
+            self._write()
+
+    @never_raising
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Write the whole report."""
+        self._end("ended")
+
+    @never_raising
+    def _leave(self) -> None:
+        """Write the report of a `fit` that raised."""
+        if self._outcome == "running":
+            self._note_scale()
+            self._end("interrupted")
+
+    def switch_off(self, reason: str) -> None:
+        """Collect nothing more either."""
+        self._watch.stop()
+        super().switch_off(reason)
+
+    def _end(self, outcome: str) -> None:
+        self._outcome = outcome
+        self._note(f"fit {outcome} after {self._epochs} epochs")
+        self._watch.stop()
+        self._write()
+
+    def _note(self, text: str) -> None:
+        self._events.append(Event(time.time(), text))
+
+    def _note_scale(self) -> None:
+        from tf_amp.loss_scaling.report import loss_scale_state
+
+        before = self._scale
+        if self._readings is not None:
+            self._scale = self._readings.read()
+        where = f"by the end of epoch {self._epochs}"
+        skipped = self._scale.skipped_here - before.skipped_here
+        if skipped:
+            origin = loss_scale_state().overflow_origin
+            cause = f"; the latest overflow began at {origin}" if origin else ""
+            self._note(f"{skipped} steps skipped {where}{cause}")
+        if self._scale.loss_scale != before.loss_scale:
+            scales = f"{before.loss_scale:g} -> {self._scale.loss_scale:g}"
+            self._note(f"loss scale {scales} {where}")
+
+    def _write(self) -> None:
+        if not writes(self.model):
+            return
+        record = self._record()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        texts = {
+            ".json": run_record.json_from_record(record),
+            ".txt": run_record.text_from_record(record),
+        }
+        for suffix, text in texts.items():
+            with replacing(self._folder / f"{NAME}{suffix}") as file:
+                file.write(text)
+        self._written_s = time.time()
+
+    def _record(self) -> RunRecord:
+        times = getattr(self.sibling("StepTimeMonitor"), "latest", None)
+        comparison = getattr(self.sibling("StepTimeMonitor"), "comparison", None)
+        health = getattr(self.sibling("GradientHealthMonitor"), "health", {})
+        planned = [
+            Event(watched.time_s, f"planned {watched.plan.summary()}")
+            for watched in self._watch.plans
+        ]
+        return RunRecord(
+            model=str(getattr(self.model, "name", "")),
+            outcome=self._outcome,
+            began_s=self._began_s,
+            epochs=self._epochs,
+            scale=self._scale,
+            plans=tuple(self._watch.plans),
+            events=tuple(sorted([*self._events, *planned], key=lambda e: e.time_s)),
+            step_times=times.as_logs() if times else {},
+            comparison=str(comparison) if comparison else "",
+            health=dict(health),
+        )
+
+    def _chosen_folder(self) -> pathlib.Path:
+        if self._given is not None:
+            return pathlib.Path(self._given)
+        checkpoint = self.sibling("ModelCheckpoint")
+        if checkpoint is not None:
+            return pathlib.Path(os.fspath(checkpoint.filepath)).parent
+        backup = self.sibling("BackupAndRestore")
+        if backup is not None:
+            return pathlib.Path(os.fspath(backup.backup_dir)).parent
+        raise ConfigError(
+            "no folder is given, and no ModelCheckpoint or BackupAndRestore beside it"
+        )

@@ -1,0 +1,116 @@
+"""What the loss scale of a running `fit` has come to.
+
+There may be several loss scales in a process. The one in use is the one whose state
+has changed since `fit` began; where none has, nothing is scaled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from keras_callbacks.standing_aside import scales_losses
+
+_NAMES = ("scale", "skipped_steps", "good_steps")
+_Values = tuple[float, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleReading:
+    """A loss scale after the steps so far.
+
+    Attributes:
+      loss_scale: what losses are multiplied by; 1 where nothing is scaled.
+      skipped_steps: steps whose gradients overflowed, since the scale was new.
+      good_steps: steps with finite gradients since an overflow or a change of scale;
+        where nothing is scaled, the steps of this `fit`.
+      skipped_here: of the skipped steps those of this `fit`.
+      is_own: whether it is the optimizer's own, and not this package's.
+    """
+
+    loss_scale: float = 1.0
+    skipped_steps: int = 0
+    good_steps: int = 0
+    skipped_here: int = 0
+    is_own: bool = False
+
+    def as_logs(self) -> dict[str, float | int]:
+        """Return what goes into the logs."""
+        return {
+            "loss_scale": self.loss_scale,
+            "skipped_steps": self.skipped_steps,
+            "good_steps": self.good_steps,
+        }
+
+
+class ScaleReadings:
+    """Reads the loss scale of one `fit`; each reading waits for the device."""
+
+    def __init__(self, model: Any = None) -> None:
+        """Remember how all states are before the first step.
+
+        Args:
+          model: whose optimizer may scale losses by itself.
+        """
+        self._optimizer: Any = getattr(model, "optimizer", None)
+        self._scales_itself = scales_losses(self._optimizer)
+        self._begin = {id(state): _values_of(state) for state in _states()}
+        self._applied_at_begin = self._applied()
+        self._state: Any = None
+
+    def read(self, steps: int = 0) -> ScaleReading:
+        """Return how the loss scale is now.
+
+        Args:
+          steps: of this `fit`, for where nothing counts them.
+        """
+        if self._scales_itself:
+            return self._own(steps)
+        for state in _states():
+            if self._state is None and _values_of(state) != self._begin_of(state):
+                self._state = state
+        if self._state is None:
+            return ScaleReading(good_steps=steps)
+        scale, skipped, good = _values_of(self._state)
+        before = self._begin_of(self._state)[1]
+        return ScaleReading(scale, skipped, good, max(skipped - before, 0))
+
+    def _begin_of(self, state: Any) -> _Values:
+        return self._begin.get(id(state)) or _fresh_values_of(state)
+
+    def _own(self, steps: int) -> ScaleReading:
+        """Read the scale of an optimizer of Keras' that scales losses itself."""
+        optimizer = self._optimizer
+        keras_3 = hasattr(optimizer, "dynamic_scale")
+        scale = optimizer.dynamic_scale if keras_3 else optimizer.loss_scale
+        good = optimizer.step_counter if keras_3 else optimizer.dynamic_counter
+        skipped = max(steps - (self._applied() - self._applied_at_begin), 0)
+        if scale is None:
+            scale = optimizer.initial_scale
+        return ScaleReading(float(scale), skipped, _whole(good), skipped, True)
+
+    def _applied(self) -> int:
+        """Return how many steps an optimizer that scales losses has taken."""
+        inner = getattr(self._optimizer, "inner_optimizer", None)
+        return _whole(getattr(inner, "iterations", 0))
+
+
+def _states() -> list[Any]:
+    from tf_amp.loss_scaling import variables
+
+    return variables.states_here()
+
+
+def _values_of(state: Any) -> _Values:
+    scale, skipped, good = state.evaluate(_NAMES)
+    return float(scale), int(skipped), int(good)
+
+
+def _fresh_values_of(state: Any) -> _Values:
+    """Return the values that a state made during `fit` began with."""
+    scale, skipped, good = (state.fresh[name] for name in _NAMES)
+    return float(scale), int(skipped), int(good)
+
+
+def _whole(value: Any) -> int:
+    return 0 if value is None else int(value)

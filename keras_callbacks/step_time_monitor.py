@@ -1,0 +1,193 @@
+"""How long the steps of a `fit` take."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+import time
+from typing import Any
+
+from absl import logging
+
+from keras_callbacks import step_functions
+from keras_callbacks.callback import Logs, Monitor, never_raising
+from keras_callbacks.checks import check_count
+from keras_callbacks.step_comparison import Alternation, Comparison
+from keras_callbacks.summaries import Summaries
+from tf_amp import model_scopes, runtime
+from tf_amp.scope import mixed_precision_scope
+
+_NAMES = ("step_ms_median", "step_ms_p95", "examples_per_second")
+
+
+@dataclasses.dataclass(frozen=True)
+class StepTimes:
+    """Seconds of steps.
+
+    Attributes:
+      seconds: per step, one entry for each call of the training function.
+      examples: per step; None where that is not known.
+    """
+
+    seconds: tuple[float, ...] = ()
+    examples: float | None = None
+
+    @property
+    def median(self) -> float:
+        """Median seconds of a step."""
+        return statistics.median(self.seconds)
+
+    @property
+    def p95(self) -> float:
+        """Seconds that 95 of 100 steps stay below."""
+        ranked = sorted(self.seconds)
+        return ranked[min(round(0.95 * len(ranked)), len(ranked) - 1)]
+
+    @property
+    def examples_per_second(self) -> float | None:
+        """Examples in the seconds of a median step."""
+        return None if self.examples is None else self.examples / self.median
+
+    def as_logs(self) -> dict[str, float]:
+        """Return what goes into the logs; nothing where no step was timed."""
+        if not self.seconds:
+            return {}
+        values = (self.median * 1e3, self.p95 * 1e3, self.examples_per_second)
+        named = zip(_NAMES, values, strict=True)
+        return {name: value for name, value in named if value is not None}
+
+
+class StepTimeMonitor(Monitor):
+    """Writes `step_ms_median`, `step_ms_p95` and `examples_per_second` into the logs.
+
+    A step lasts from the begin of one batch to that of the next, so reading data
+    counts. Left out are the first step of each epoch, which may trace and plan, and
+    steps that are compared.
+
+    Attributes:
+      comparison: of steps in float32 and in mixed precision; None where none was asked
+        for, or none is possible.
+      latest: the steps of the latest epoch.
+    """
+
+    # The begin of a batch is called in turn even where its end is not.
+    comparison: Comparison | None = None
+
+    def __init__(self, compare: int = 0, *, batch_size: int | None = None) -> None:
+        """Say what is to be measured.
+
+        Args:
+          compare: how many of the first steps to take in float32, by turns with as many
+            in mixed precision; 0 for none.
+          batch_size: examples of one step on all devices together; None reads it off
+            the loss that the model keeps track of, where it is weighted by examples.
+
+        Raises:
+          ConfigError: a number is none of those allowed.
+        """
+        self._compare = check_count("StepTimeMonitor", "compare", compare, 0)
+        if batch_size is not None:
+            check_count("StepTimeMonitor", "batch_size", batch_size)
+        self._batch_size = batch_size
+        self._is_to_compare = False
+        self._alternation: Alternation | None = None
+        self._begun: list[tuple[int, float]] = []
+        self.latest = StepTimes()
+        self._summaries = Summaries()
+
+    def begin(self) -> None:
+        """Forget an earlier run."""
+        self.comparison, self._alternation = None, None
+        self._is_to_compare = self._compare > 0
+        self.latest = StepTimes()
+        self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
+
+    @never_raising
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Begin to count; in the first epoch, to compare."""
+        self._begun = []
+        if self._is_to_compare:
+            self._is_to_compare = False
+            self._begin_comparison()
+
+    @never_raising
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Look at the clock."""
+        if self._alternation is not None and not self._alternation.is_done:
+            self._begun = []
+        self._begun.append((batch, time.perf_counter()))
+
+    @never_raising
+    def on_test_begin(self, logs: Logs = None) -> None:
+        """Read what the validation within an epoch resets."""
+        self._end_steps()
+
+    @never_raising
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Write the times of the epoch into its logs."""
+        self._end_steps()
+        if self._alternation is not None:
+            self.comparison = self._alternation.comparison
+        written = self.latest.as_logs()
+        if logs is not None:
+            logs.update(written)
+        self._summaries.write(written, epoch)
+
+    @never_raising
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Close what was opened."""
+        self._summaries.close()
+
+    def _end_steps(self) -> None:
+        if not self._begun:
+            return
+        begun, self._begun = self._begun, []
+        steps = [b - a for (a, _), (b, _) in itertools.pairwise(begun)]
+        times = [b - a for (_, a), (_, b) in itertools.pairwise(begun)]
+        seconds = tuple(t / max(n, 1) for t, n in zip(times, steps, strict=True))[1:]
+        self.latest = StepTimes(seconds, self._examples_per_step(begun))
+
+    def _examples_per_step(self, begun: list[tuple[int, float]]) -> float | None:
+        if self._batch_size is not None:
+            return float(self._batch_size)
+        counted, steps = _examples_counted(self.model), self._steps_of(begun)
+        # A loss that is averaged over steps counts these instead.
+        if counted is None or counted <= steps:
+            logging.log_first_n(
+                logging.WARNING,
+                "StepTimeMonitor: the model does not count examples; examples_per_"
+                "second takes StepTimeMonitor(batch_size=...).",
+                1,
+            )
+            return None
+        return counted / steps
+
+    def _steps_of(self, begun: list[tuple[int, float]]) -> int:
+        known = (self.params or {}).get("steps")
+        return int(known or begun[-1][0] + 1)
+
+    def _begin_comparison(self) -> None:
+        mixed = step_functions.current(self.model, "train")
+        partner = self.sibling("AutoMixedPrecision")
+        is_mixed = runtime.is_enabled() or getattr(partner, "is_active", False)
+        if mixed is None or not is_mixed:
+            logging.warning(
+                "StepTimeMonitor compares nothing: this fit is in float32 anyway."
+            )
+            return
+        layer = mixed_precision_scope(enabled=False).opened()
+        model_scopes.undo_after_call(self.model, runtime.close_scope)
+        fresh = step_functions.fresh(self.model, "train")
+        float32 = step_functions.in_layer(fresh, layer)
+        self._alternation = Alternation(float32, mixed, self._compare)
+        step_functions.put(self.model, "train", self._alternation.step_function())
+
+
+def _examples_counted(model: Any) -> float | None:
+    """Return the weights that the model's loss was averaged over in this epoch."""
+    for metric in getattr(model, "metrics", ()):
+        count = getattr(metric, "count", None)
+        if getattr(metric, "name", "") == "loss" and count is not None:
+            return float(count)
+    return None
