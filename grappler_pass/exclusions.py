@@ -75,6 +75,15 @@ def without_call_scopes(name: str) -> str:
     return _CALL_SCOPE.sub("", name)
 
 
+def differentiated(name: str) -> str:
+    """Return the name that the operation of a gradient has; empty of other nodes."""
+    plain = without_call_scopes(name)
+    scopes = list(_GRADIENT_SCOPE.finditer(plain))
+    if not scopes:
+        return ""
+    return _GRADIENT_SUFFIX.sub("", plain[scopes[-1].end() :]).rpartition("/")[0]
+
+
 def _names_of(name: str) -> Iterator[str]:
     """Yield the name, and for a gradient those that its op may have had."""
     yield name

@@ -74,11 +74,9 @@ def explain(
     """
     runtime.check_tensorflow()
     graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
-    scope = settings.scope_of(_marks(graph_def).settings or "")
-    config = scope.config if scope else runtime.current_config()
-    config = config or AmpConfig.from_env()
+    config = config_for(graph_def)
     graph_def = function_graphs.optimized_graph(graph_def, kept)
-    item, chosen = _item_and_settings(graph_def, kept, config)
+    item, chosen = item_and_settings(graph_def, kept, config)
     shapes = functools.partial(_shapes, graph_def)
     if measure:
         from tf_amp.predicting import prediction_of
@@ -105,7 +103,7 @@ def traced_graph(
     if isinstance(fn, GraphDef):
         names = fetches if fetches is not None else (args[0] if args else ())
         return fn, _node_names(fn, names), "graph"
-    function = _concrete_function(fn, args, kwargs)
+    function = concrete_function(fn, args, kwargs)
     graph_def = function_graphs.graph_with_variables(function)
     return graph_def, function_graphs.kept_nodes(function), function.graph.name
 
@@ -133,7 +131,7 @@ def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[st
     return {signature: signatures[signature]}
 
 
-def _item_and_settings(
+def item_and_settings(
     graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
 ) -> tuple[Item, Settings]:
     """Return what the pass is told of a graph that is not under way."""
@@ -150,6 +148,13 @@ def _item_and_settings(
     return item, chosen
 
 
+def config_for(graph_def: GraphDef) -> AmpConfig:
+    """Return the configuration that a graph was traced under, or that is in force."""
+    scope = settings.scope_of(_marks(graph_def).settings or "")
+    config = scope.config if scope else runtime.current_config()
+    return config or AmpConfig.from_env()
+
+
 def _shapes(graph_def: GraphDef) -> Shapes:
     from grappler_pass.shapes import shapes_from_graph_def
 
@@ -160,7 +165,7 @@ def _marks(graph_def: GraphDef) -> Marks:
     return marks_from_graph_def(graph_def, settings.canonical_id)
 
 
-def _concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the one graph of `fn` that these arguments select."""
     if hasattr(fn, "structured_input_signature") and hasattr(fn, "graph"):
         return fn

@@ -134,7 +134,7 @@ def _given_name(number: int) -> str:
 
 def _flags(graph: Any, step: Step, limit: float) -> dict[int, Any]:
     """Return tensors that tell of the nodes in reach whether they keep within it."""
-    hidden = _hidden(step.view, step.needed)
+    hidden = hidden_nodes(step.view, step.needed)
     flags: dict[int, Any] = {}
     for index in step.needed:
         if index in hidden:
@@ -154,7 +154,7 @@ def _is_within(tensor: Any, limit: float) -> Any:
     return tf.reduce_all(is_within)
 
 
-def _hidden(view: GraphView, needed: Sequence[int]) -> set[int]:
+def hidden_nodes(view: GraphView, needed: Sequence[int]) -> set[int]:
     """Return the nodes in loops and in branches."""
     hidden: set[int] = set()
     for index in needed:

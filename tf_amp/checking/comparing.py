@@ -107,10 +107,10 @@ def _results(function: Callable[..., Any], inputs: Inputs) -> dict[str, Array]:
         result = function(**inputs)
     else:
         result = function(*inputs)
-    return {name: np.asarray(value) for name, value in _named(result)}
+    return {name: np.asarray(value) for name, value in named_leaves(result)}
 
 
-def _named(result: Any) -> Iterator[tuple[str, Any]]:
+def named_leaves(result: Any) -> Iterator[tuple[str, Any]]:
     """Yield every tensor of a structure with its path as a name."""
     import tensorflow as tf
 

@@ -66,4 +66,4 @@ def _cause(found: Verification) -> str:
 
 
 def _with(found: Verification, verdict: Verdict) -> list[TensorCheck]:
-    return [c for c in found.checks if c.verdict(found.tolerance) is verdict]
+    return [c for c in found.checks if found.verdict_on(c) is verdict]

@@ -1,0 +1,200 @@
+"""Run a graph once, in a sandbox, on given values, and fetch tensors.
+
+Each run has a Session of its own and begins with the same values and the same seeds, so
+that two runs of one graph differ by nothing but the order of sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph import Item, split_input
+from grappler_pass.op_traits import is_random
+from grappler_pass.rewriting import MARK
+from grappler_pass.shapes import Shape, Shapes
+from tf_amp import _tensorflow_private_graphs as private_graphs
+from tf_amp.checking.cases import Case, Values, Watched
+from tf_amp.checking.differences import Array
+from tf_amp.checking.filling import FILLED, HANDLES, filling_graph, made_up, read_of
+from tf_amp.errors import NotMeasurable
+from tf_amp.tuning.sandbox import STEP, NotRunnable, Sandbox, sandbox_from_graph
+from tf_amp.tuning.sandbox_session import quiet_config
+
+_SEED = 20
+# They hand on what they get; a tensor within a branch cannot be fetched.
+_PASSING = ("Identity", "RefSwitch", "Snapshot", "Switch", "_SwitchN")
+_PREFIX = "tf_amp_case"
+
+
+def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
+    """Run a graph of a case once and return the tensors that are watched, by name.
+
+    Args:
+      case: what the graph is, or was rewritten from.
+      graph_def: the graph.
+      values: for everything that comes in.
+
+    Raises:
+      NotMeasurable: it cannot be run apart, or fails; the message says why.
+    """
+    sandbox = sandbox_of(graph_def, case.item, case.shapes, values)
+    return execute(sandbox, values, tensors_in(sandbox, graph_def, case.watched))
+
+
+def state_after(
+    case: Case, graph_def: GraphDef, values: Values, names: Iterable[str]
+) -> dict[str, Array]:
+    """Run a graph of a case once and return what it leaves in some of its variables.
+
+    Raises:
+      NotMeasurable: as for `run`.
+    """
+    sandbox = sandbox_of(graph_def, case.item, case.shapes, values)
+    return execute(sandbox, values, {}, names)
+
+
+def tensors_in(
+    sandbox: Sandbox, graph_def: GraphDef, watched: Iterable[Watched]
+) -> dict[str, tuple[str, int]]:
+    """Return where the sandbox of a graph has the tensors that are watched, by name."""
+    given = {node.name: node for node in graph_def.node}
+    made = {node.name: node for node in sandbox.graph_def.node}
+    ports = {each.name: _port_of(each, given, made) for each in watched}
+    return {name: port for name, port in ports.items() if port is not None}
+
+
+def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
+    """Return values for all that some graphs need: those known, else made-up ones.
+
+    Raises:
+      NotMeasurable: a graph cannot be run apart; the message says why.
+    """
+    found = dict(case.values)
+    for graph_def in graph_defs:
+        sandbox = sandbox_of(graph_def, case.item, case.shapes, found)
+        for content in sandbox.contents:
+            if content.name not in found:
+                found[content.name] = made_up(content)
+    return found
+
+
+def sandbox_of(
+    graph_def: GraphDef, item: Item, shapes: Shapes, values: Values
+) -> Sandbox:
+    """Return a graph that runs by itself on values of the shapes that are given.
+
+    Raises:
+      NotMeasurable: it cannot be run apart; the message says why.
+    """
+    told = dict(shapes)
+    for name, value in values.items():
+        node, _, output = name.rpartition(":")
+        if node:
+            sizes = tuple(map(int, value.shape))
+            told[node] = _with_shape(told.get(node, ()), int(output), sizes)
+    try:
+        return sandbox_from_graph(graph_def, item, told)
+    except NotRunnable as error:
+        raise NotMeasurable(f"The graph cannot be run by itself: {error}.") from error
+
+
+def execute(
+    sandbox: Sandbox,
+    values: Values,
+    wanted: Mapping[str, tuple[str, int]],
+    state: Iterable[str] = (),
+) -> dict[str, Array]:
+    """Run a sandbox's graph once on given values.
+
+    Args:
+      sandbox: what to run.
+      values: of its contents, by name.
+      wanted: the tensors to return, each as a node and the number of its output.
+      state: contents to return as the run leaves them.
+
+    Raises:
+      NotMeasurable: it fails; the message says why.
+    """
+    graph = tf.Graph()
+    imported = private_graphs.import_operations
+    names = [STEP, *dict.fromkeys(node for node, _ in wanted.values())]
+    filling, feeds = filling_graph(sandbox.contents, values)
+    reads = {name: read_of(sandbox.contents, name) for name in state}
+    try:
+        step, *found = imported(graph, _seeded(sandbox, values), _PREFIX, names)
+        ends = [FILLED, *reads.values(), *feeds]
+        filled, *more = imported(graph, filling, "tf_amp_values", ends)
+        op_of = dict(zip(names[1:], found, strict=True))
+        tensors = {n: op_of[node].outputs[i] for n, (node, i) in wanted.items()}
+        places = [op.outputs[0] for op in more]
+        left = dict(zip(reads, places, strict=False))
+        fed = dict(zip(places[len(reads) :], feeds.values(), strict=True))
+        with tf.compat.v1.Session(graph=graph, config=quiet_config()) as session:
+            session.run(filled, fed)
+            fetched, _ = session.run((tensors, step))
+            fetched |= session.run(left)
+    except (tf.errors.OpError, ValueError) as error:
+        message = str(error).partition("\n")[0]
+        raise NotMeasurable(f"The graph does not run by itself: {message}") from error
+    return {name: _as_float32(np.asarray(value)) for name, value in fetched.items()}
+
+
+def _with_shape(
+    shapes: tuple[Shape | None, ...], output: int, sizes: tuple[int, ...]
+) -> tuple[Shape | None, ...]:
+    padded = [*shapes, *[None] * (output + 1 - len(shapes))]
+    padded[output] = sizes
+    return tuple(padded)
+
+
+def _port_of(
+    watched: Watched, given: Mapping[str, NodeDef], made: Mapping[str, NodeDef]
+) -> tuple[str, int] | None:
+    """Return where the sandbox of a graph has a tensor; None where it has not."""
+    if watched.node not in given:
+        return None
+    name, output = watched.node, watched.output
+    if watched.input is not None:
+        name, output = split_input(given[name].input[watched.input])
+    while name in given and _passes_on(given[name]):
+        name, output = split_input(given[name].input[0])
+    if name not in made:
+        return None
+    source = f"{name}/tf_amp_source_{output}"
+    if made[name].op == "NoOp":
+        return (source, 0) if source in made else None
+    return name, output
+
+
+def _passes_on(node: NodeDef) -> bool:
+    return node.op in _PASSING or (node.op == "Cast" and MARK in node.attr)
+
+
+def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
+    """Return a sandbox's graph with seeds for its random ops, and given shapes."""
+    seeded = GraphDef()
+    seeded.CopyFrom(sandbox.graph_def)
+    bodies = (function.node_def for function in seeded.library.function)
+    for node in itertools.chain(seeded.node, *bodies):
+        if is_random(node.op) and "seed" in node.attr and "seed2" in node.attr:
+            if not node.attr["seed"].i and not node.attr["seed2"].i:
+                node.attr["seed"].i = _SEED
+                node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
+        name = node.attr["shared_name"].s.decode() if node.op in HANDLES else ""
+        if name in values:
+            shape = tf.TensorShape(values[name].shape).as_proto()
+            node.attr["shape"].shape.CopyFrom(shape)
+    return seeded
+
+
+def _as_float32(value: Array) -> Array:
+    """Return 16-bit values as float32, and others as they are."""
+    is_low = value.dtype.name in ("float16", "bfloat16")
+    return value.astype(np.float32) if is_low else value

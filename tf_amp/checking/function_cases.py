@@ -1,0 +1,212 @@
+"""Functions as cases: traced, optimized by Grappler, with the values they would get."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tf_amp import _tensorflow_private_tracing as tracing
+from tf_amp import explanation, function_graphs, runtime
+from tf_amp.checking.batches import Batch, specs_of
+from tf_amp.checking.cases import Case
+from tf_amp.checking.differences import Array
+from tf_amp.config import AmpConfig, checked_dtype, checked_level
+from tf_amp.errors import DataUnfit
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What the caller sets for the rewrite; None: as in force for the function."""
+
+    dtype: str | None = None
+    opt_level: str | None = None
+    device_profile: str | None = None
+    exclude: tuple[str, ...] = ()
+
+    def applied_to(self, config: AmpConfig) -> AmpConfig:
+        """Return a configuration with the choice in it.
+
+        Raises:
+          ConfigError: the type or the level is unknown.
+        """
+        given: dict[str, Any] = {"exclude": (*config.exclude, *self.exclude)}
+        if self.dtype is not None:
+            given["dtype"] = checked_dtype(self.dtype)
+        if self.opt_level is not None:
+            given["opt_level"] = checked_level(self.opt_level)
+        if self.device_profile is not None:
+            given["device_profile"] = self.device_profile
+        return dataclasses.replace(config, **given)
+
+
+def case_of(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    choice: Choice,
+    fetches: Iterable[str] | None = None,
+) -> Case:
+    """Return a function as a case, given as to `tf_amp.explain`.
+
+    Args:
+      fn: a `tf.function`, what it could wrap, a ConcreteFunction or a GraphDef.
+      args: what it is called with; of a TensorSpec, the values are made up.
+      kwargs: the same, by name.
+      choice: for the rewrite.
+      fetches: of a GraphDef.
+
+    Raises:
+      DataUnfit: the arguments are not those of the function.
+    """
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    runtime.check_tensorflow()
+    if isinstance(fn, GraphDef):
+        graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
+        given = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}
+        return case_from_graph(graph_def, kept, choice, given, name=name)
+    function = explanation.concrete_function(fn, args, kwargs)
+    values = arguments_by_placeholder(function, args, kwargs)
+    return case_from_function(function, choice, values)
+
+
+def case_from_function(
+    function: Any, choice: Choice, values: Mapping[str, Array]
+) -> Case:
+    """Return a ConcreteFunction as a case, with the values its variables have now.
+
+    Args:
+      function: what is run.
+      choice: for the rewrite.
+      values: of its arguments, by the names that a sandbox gives them.
+    """
+    variables = {v.handle._id: _name_of(v) for v in function.graph.variables}
+    held, names = dict(values), {}
+    for outer, placeholder in function.graph.captures:
+        key = placeholder.op.name
+        contents = tracing.handle_contents(outer)
+        if len(contents) == 1:
+            held[key] = np.asarray(tracing.variable_value(outer, contents[0]))
+            names[key] = variables.get(getattr(outer, "_id", None), key)
+        elif hasattr(outer, "numpy") and outer.dtype.is_numpy_compatible:
+            held[f"{key}:0"] = np.asarray(outer)
+    return case_from_graph(
+        function_graphs.graph_with_variables(function),
+        function_graphs.kept_nodes(function),
+        choice,
+        held,
+        name=function.graph.name,
+        variables=names,
+        outputs=_outputs_of(function),
+    )
+
+
+def case_from_graph(
+    graph_def: Any,
+    kept: tuple[str, ...],
+    choice: Choice,
+    values: Mapping[str, Array],
+    *,
+    name: str = "",
+    variables: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
+) -> Case:
+    """Return a traced graph as a case.
+
+    Args:
+      graph_def: as traced; not modified.
+      kept: nodes that it is run for.
+      choice: for the rewrite.
+      values: of what comes in.
+      name: for people.
+      variables: names for people by name of the handle.
+      outputs: names for people of the tensors to compare, by `node:output`; None: all
+        that the nodes which are kept make.
+    """
+    from grappler_pass.graph import GraphView
+    from grappler_pass.shapes import shapes_from_graph_def
+    from tf_amp.checking.watching import gradients_of, outputs_of
+
+    config = choice.applied_to(explanation.config_for(graph_def))
+    optimized = function_graphs.optimized_graph(graph_def, kept)
+    item, chosen = explanation.item_and_settings(optimized, kept, config)
+    shapes = shapes_from_graph_def(optimized)
+    view = GraphView.from_graph_def(optimized, item)
+    fetches = kept
+    if outputs is not None:
+        fetches = tuple(dict.fromkeys(key.rpartition(":")[0] for key in outputs))
+    gradients = gradients_of(view, chosen.lists, shapes, variables or {})
+    return Case(
+        graph_def=optimized,
+        item=item,
+        shapes=shapes,
+        settings=chosen,
+        values=values,
+        watched=(*outputs_of(view, fetches, outputs), *gradients),
+        name=name,
+        variables=variables or {},
+    )
+
+
+def arguments_by_placeholder(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Array]:
+    """Return the values of a call by the names that a sandbox gives them.
+
+    Raises:
+      DataUnfit: they are more or fewer than the function takes.
+    """
+    import tensorflow as tf
+
+    captured = {id(placeholder) for _, placeholder in function.graph.captures}
+    places = [t for t in function.inputs if id(t) not in captured]
+    bound = (
+        function.function_type.bind(*args, **kwargs).arguments if args or kwargs else {}
+    )
+    leaves = tf.nest.flatten(list(bound.values()), expand_composites=True)
+    given = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+    if not given:
+        return {}
+    if len(given) != len(places):
+        expected = "; ".join(map(str, specs_of(function)))
+        raise DataUnfit(
+            f"{function.graph.name} takes {len(places)} tensors and received "
+            f"{len(given)}. Expected are: {expected}."
+        )
+    found: dict[str, Array] = {}
+    for place, value in zip(places, given, strict=True):
+        if isinstance(value, tf.TensorSpec) or not hasattr(value, "__array__"):
+            continue
+        handle = place.dtype == tf.resource
+        key = place.op.name if handle else f"{place.op.name}:0"
+        found[key] = np.asarray(value)
+    return found
+
+
+def batch_by_placeholder(function: Any, batch: Batch) -> dict[str, Array]:
+    """Return the values of a checked batch by the names that a sandbox gives them."""
+    captured = {id(placeholder) for _, placeholder in function.graph.captures}
+    places = [t for t in function.inputs if id(t) not in captured]
+    names = [spec.name for spec in specs_of(function)]
+    return {
+        f"{place.op.name}:0": batch[name]
+        for place, name in zip(places, names, strict=True)
+    }
+
+
+def _outputs_of(function: Any) -> dict[str, str]:
+    """Return the names of a function's results by `node:output`."""
+    from tf_amp.checking.comparing import named_leaves
+
+    leaves = [name for name, _ in named_leaves(function.structured_outputs)]
+    if len(leaves) != len(function.outputs):
+        leaves = [f"output_{number}" for number in range(len(function.outputs))]
+    names = zip(leaves, function.outputs, strict=True)
+    return {tensor.name: leaf for leaf, tensor in names}
+
+
+def _name_of(variable: Any) -> str:
+    return str(variable.name).partition(":")[0]

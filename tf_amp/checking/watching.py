@@ -1,0 +1,212 @@
+"""Which tensors of a graph are compared: what it returns, and what updates variables.
+
+A gradient is what the arithmetic of an optimizer begins with: from the value that an
+update writes one goes back to what does not belong to the update alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+from grappler_pass.exclusions import ORIGIN
+from grappler_pass.graph import GraphView, Node, Port, Reader
+from grappler_pass.op_lists import OpLists
+from grappler_pass.op_traits import is_update
+from grappler_pass.reachability import UNREACHED
+from grappler_pass.shapes import Shapes
+from grappler_pass.state_updates import BARRIER, state_update_region
+from grappler_pass.type_slots import FLOAT32, op_def_of, signature_of
+from tf_amp.checking.cases import Watched
+from tf_amp.checking.verification import GRADIENT, OUTPUT
+from tf_amp.replay import hidden_nodes
+
+UPDATE = "update"
+_SCOPES = ("gradient_tape/", "gradients/", "gradients_")
+_PASSING = ("Identity", "RefSwitch", "Snapshot", "Switch", "_SwitchN")
+_VARIABLES = ("ReadVariableOp", "Const", "VariableV2", "Variable", "_Arg")
+_RESULTS = ("_Retval", "_DeviceRetval")
+
+
+def outputs_of(
+    view: GraphView, fetches: Iterable[str], names: Mapping[str, str] | None = None
+) -> tuple[Watched, ...]:
+    """Return the tensors that some nodes give to the caller.
+
+    Args:
+      view: of the graph.
+      fetches: nodes whose outputs are read.
+      names: of the tensors for people, by `node:output`.
+    """
+    found: list[Watched] = []
+    for name in dict.fromkeys(fetches):
+        node = view.nodes[view.index[name]] if name in view.index else None
+        if node is None or view.frame(node.index) is not None:
+            continue
+        if node.op in _RESULTS:
+            found.append(Watched(name.removesuffix("_RetVal"), OUTPUT, name, 0))
+            continue
+        for number, arg in enumerate(signature_of(node.proto).outputs):
+            if _is_comparable(arg.dtype):
+                label = f"{name}:{number}" if number else name
+                label = (names or {}).get(f"{name}:{number}", label)
+                found.append(Watched(label, OUTPUT, name, None, number))
+    return tuple(found)
+
+
+def gradients_of(
+    view: GraphView, lists: OpLists, shapes: Shapes, variables: Mapping[str, str]
+) -> tuple[Watched, ...]:
+    """Return what updates the variables of a training step, each tensor once.
+
+    Args:
+      view: of the graph.
+      lists: of ops, which bound the arithmetic of updates.
+      shapes: static shapes by node name.
+      variables: names for people by name of the variable's handle.
+    """
+    hidden = frozenset(hidden_nodes(view, view.order))
+    search = _Search(view, state_update_region(view, lists), shapes, hidden)
+    found: dict[Port, tuple[bool, Watched]] = {}
+    for node in view.nodes:
+        if not is_update(node.op) or view.frame(node.index) is not None:
+            continue
+        for watched, port in search.gradient_of(node, variables):
+            is_trained = search.is_read_outside(node)
+            if port not in found or is_trained > found[port][0]:
+                found[port] = (is_trained, watched)
+    return tuple(_with_names([watched for _, watched in found.values()]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Search:
+    """Finds what updates begin with."""
+
+    view: GraphView
+    region: list[int]
+    shapes: Shapes
+    hidden: frozenset[int]
+
+    def gradient_of(
+        self, update: Node, variables: Mapping[str, str]
+    ) -> Iterator[tuple[Watched, Port]]:
+        """Yield the gradient of an update, or what it writes if there is none."""
+        start = _value_input(update)
+        if start is None:
+            return
+        reader = self._nearest(start, self._shape(update.inputs[start.input]))
+        if reader is None:
+            return
+        port = self._source(self.view.nodes[reader.node].inputs[reader.input])
+        source = self.view.nodes[port.node]
+        if source.op in _VARIABLES or port.node in self.hidden:
+            return
+        if signature_of(source.proto).outputs[port.output].dtype != FLOAT32:
+            return
+        handle = self._handle(update)
+        own_name = variables.get(handle.name, handle.name)
+        name = _trained(own_name, variables)
+        is_moment = name != own_name
+        kind = GRADIENT if is_moment or _is_gradient(source) else UPDATE
+        where = self.view.nodes[reader.node].name
+        yield Watched(name, kind, where, reader.input), port
+
+    def is_read_outside(self, update: Node) -> bool:
+        """Tell whether what is computed depends on the variable, as on a weight."""
+        handle = self._handle(update)
+        for reader in self.view.readers(Port(handle.index, 0)):
+            node = self.view.nodes[reader.node]
+            if not is_update(node.op) and self.region[node.index] == UNREACHED:
+                return True
+        return False
+
+    def _nearest(self, start: Reader, shape: object) -> Reader | None:
+        """Return where the region begins, nearest to an update, with its shape.
+
+        `start` where another shape is all there is; None where nothing but variables
+        is read, as for a weight whose gradient has gone into a moment.
+        """
+        waiting, seen, others = deque([start]), {start}, False
+        while waiting:
+            reader = waiting.popleft()
+            port = self._source(self.view.nodes[reader.node].inputs[reader.input])
+            node = self.view.nodes[port.node]
+            if self._begins(node):
+                if node.op in _VARIABLES:
+                    continue
+                if self._shape(port) == shape:
+                    return reader
+                others = True
+                continue
+            before = (Reader(node.index, i) for i in range(len(node.inputs)))
+            fresh = [each for each in before if each not in seen]
+            waiting.extend(fresh)
+            seen.update(fresh)
+        return start if others else None
+
+    def _begins(self, node: Node) -> bool:
+        if node.index in self.hidden:
+            return False
+        return BARRIER in node.proto.attr or self.region[node.index] == UNREACHED
+
+    def _source(self, port: Port) -> Port:
+        node = self.view.nodes[port.node]
+        while node.op in _PASSING and node.inputs:
+            port = node.inputs[0]
+            node = self.view.nodes[port.node]
+        return port
+
+    def _handle(self, update: Node) -> Node:
+        return self.view.nodes[self._source(update.inputs[0]).node]
+
+    def _shape(self, port: Port) -> object:
+        known = self.shapes.get(self.view.nodes[port.node].name, ())
+        return known[port.output] if port.output < len(known) else None
+
+
+def _trained(name: str, variables: Mapping[str, str]) -> str:
+    """Return the variable that an optimizer's variable is named after, or its name.
+
+    Keras calls the moment of `head/kernel` `adam/head_kernel_momentum`.
+    """
+    last = name.rpartition("/")[2]
+    trained = [v for v in variables.values() if v.replace("/", "_") in last]
+    return max((v for v in trained if v != name), key=len, default=name)
+
+
+def _value_input(update: Node) -> Reader | None:
+    """Return the input that brings the gradient, or the value that is written."""
+    op_def = op_def_of(update.op)
+    if op_def is None:
+        return None
+    names = [arg.name for arg in op_def.input_arg]
+    for wanted in ("grad", "value", "updates", "delta"):
+        if wanted in names and names.index(wanted) < len(update.inputs):
+            return Reader(update.index, names.index(wanted))
+    return None
+
+
+def _is_gradient(node: Node) -> bool:
+    if ORIGIN in node.proto.attr or BARRIER in node.proto.attr:
+        return True
+    return any(scope in node.name for scope in _SCOPES)
+
+
+def _is_comparable(dtype: int) -> bool:
+    """Tell a tensor of numbers, truth values or text from a handle."""
+    import tensorflow as tf
+
+    return bool(dtype) and tf.dtypes.as_dtype(dtype).is_numpy_compatible
+
+
+def _with_names(found: list[Watched]) -> Iterator[Watched]:
+    """Yield gradients, then other updates, each under a name of its own."""
+    taken: set[str] = set()
+    for watched in sorted(found, key=lambda each: each.kind != GRADIENT):
+        name, number = watched.name, 1
+        while name in taken:
+            number += 1
+            name = f"{watched.name} ({number})"
+        taken.add(name)
+        yield dataclasses.replace(watched, name=name)
