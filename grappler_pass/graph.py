@@ -36,12 +36,17 @@ class Item:
       feed: nodes whose outputs are replaced by the caller.
       preserve: nodes that must stay what they are (includes the two above).
       excluded: nodes that must stay float32, each with what the user excluded it by.
+      barriers: nodes behind which nothing goes low, beside those marked so.
+      updates: data inputs, by node and number, that only serve to update variables:
+        of nodes that call functions.
     """
 
     fetch: tuple[str, ...] = ()
     feed: tuple[str, ...] = ()
     preserve: tuple[str, ...] = ()
     excluded: tuple[tuple[str, str], ...] = ()
+    barriers: tuple[str, ...] = ()
+    updates: tuple[tuple[str, int], ...] = ()
 
     @functools.cached_property
     def untouchable(self) -> frozenset[str]:

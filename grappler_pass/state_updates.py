@@ -24,8 +24,8 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
     neither enters nor crosses allow ops and gradient reductions: otherwise the backward
     pass of a step that returns nothing would be optimizer arithmetic.
     """
-    updates = [node.index for node in view.nodes if is_update(node.op)]
-    if not updates:
+    updating = _updating_inputs(view)
+    if not updating:
         return [UNREACHED] * len(view.nodes)
     inputs = [[port.node for port in node.inputs] for node in view.nodes]
     untouchable = view.item.untouchable
@@ -36,9 +36,41 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
         and node.name not in untouchable
         for node in view.nodes
     ]
-    region = spread(updates, inputs, open_to_walk)
+    walked = [updating.get(i, sources) for i, sources in enumerate(inputs)]
+    region = spread(updating, walked, open_to_walk)
+    for i in updating:
+        if not is_update(view.nodes[i].op):
+            region[i] = UNREACHED
+            inputs[i] = _read_otherwise(inputs[i], updating[i])
     _drop_nodes_read_outside(view, region, inputs)
     return region
+
+
+def _updating_inputs(view: GraphView) -> dict[int, list[int]]:
+    """Return for each update the nodes whose values it writes to variables.
+
+    A call of a function is one if that is all the function does with some argument.
+    """
+    updating = {
+        node.index: [port.node for port in node.inputs]
+        for node in view.nodes
+        if is_update(node.op)
+    }
+    for name, position in view.item.updates:
+        node = view.nodes[view.index[name]]
+        updating.setdefault(node.index, []).append(node.inputs[position].node)
+    return updating
+
+
+def _read_otherwise(inputs: list[int], updating: list[int]) -> list[int]:
+    """Return what a call reads for more than to update variables.
+
+    Two of its inputs may come from one node, one of them for another use.
+    """
+    remaining = list(inputs)
+    for source in updating:
+        remaining.remove(source)
+    return remaining
 
 
 def _drop_nodes_read_outside(
@@ -77,6 +109,7 @@ def behind_barriers(view: GraphView) -> list[int]:
     in true units and must not be rounded or overflow again.
     """
     marked = [n.index for n in view.nodes if _is_barrier(n.proto)]
+    marked += [view.index[name] for name in view.item.barriers]
     if not marked:
         return [UNREACHED] * len(view.nodes)
     after: list[list[int]] = [[] for _ in view.nodes]

@@ -9,6 +9,7 @@ that caused it as soon as that returns, since TensorFlow ignores an optimizer's 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import threading
 import time
@@ -32,6 +33,7 @@ from tf_amp.presets import preset_of
 from tf_amp.workers import jobs, terms
 
 if TYPE_CHECKING:
+    from grappler_pass.draft import Settings
     from grappler_pass.graph import Item
     from grappler_pass.pipeline import Rewrite
     from grappler_pass.plan import Plan
@@ -57,6 +59,25 @@ _watchers: list[Watcher] = []
 _without_stamps: deque[Callable[[], str | None]] = deque(maxlen=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A graph as it arrives, with what its caller tells of it.
+
+    Attributes:
+      graph_def: the graph.
+      item: returns what its caller relies on.
+      shapes: returns static shapes.
+      dropped: nodes that go back to float32, each with the reason.
+      adapted: from the settings of a scope to those for this graph.
+    """
+
+    graph_def: Any
+    item: Callable[[], Item]
+    shapes: Callable[[], Shapes]
+    dropped: tuple[tuple[str, str], ...] = ()
+    adapted: Callable[[Settings], Settings] = lambda settings: settings
+
+
 def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     """Return a serialized GraphDef in mixed precision; None leaves it as it is.
 
@@ -64,7 +85,7 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
       data: the serialized GraphDef.
       item: what TensorFlow tells about it.
     """
-    if getattr(_thread, "leaves_graphs_alone", False):
+    if leaves_graphs_alone():
         return None
     rewritten = _rewritten(data, item)
     overflow_origin.keep_graph(data, data if rewritten is None else rewritten)
@@ -79,62 +100,79 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.rewriting import is_rewritten
-
     graph_def = GraphDef.FromString(data)
     if jobs.is_server():
         terms.adopt(terms_in(graph_def))
-    ids = settings_in(graph_def, settings.canonical_id)
-    ids = ids or (_fallback_settings() or "",)
-    dropped = overflow_origin.float32_nodes(data)
-    changed = _rewritten_part(graph_def, item, ids[0], dropped)
-    if len(ids) > 1 and not is_rewritten(graph_def):
-        changed = _other_parts(changed or graph_def, item, ids[1:], dropped)
+    given = Given(
+        graph_def,
+        functools.partial(_item_from_grappler, item),
+        item.shapes,
+        overflow_origin.float32_nodes(data),
+    )
+    changed = rewritten_by_stamps(given)
     if changed is None:
         return None
     serialized: bytes = changed.SerializeToString()
     return serialized
 
 
-def _other_parts(
-    graph_def: Any,
-    item: GrapplerItem,
-    ids: tuple[str, ...],
-    dropped: tuple[tuple[str, str], ...],
-) -> Any | None:
+def _item_from_grappler(item: GrapplerItem) -> Item:
+    from grappler_pass.graph import Item
+
+    fetch = tuple(name.partition(":")[0] for name in item.fetch)
+    return Item(fetch=fetch, preserve=item.preserve)
+
+
+def rewritten_by_stamps(given: Given) -> Any | None:
+    """Return a graph rewritten by the settings its operations are stamped with.
+
+    None stands for the graph as it was given.
+    """
+    from grappler_pass.rewriting import is_rewritten
+
+    ids = settings_in(given.graph_def, settings.canonical_id)
+    ids = ids or (_fallback_settings() or "",)
+    changed = _rewritten_part(given, ids[0])
+    if len(ids) > 1 and not is_rewritten(given.graph_def):
+        changed = _other_parts(given, changed or given.graph_def, ids[1:])
+    return changed
+
+
+def _other_parts(given: Given, graph_def: Any, ids: tuple[str, ...]) -> Any | None:
     """Return a graph with the parts rewritten that belong to further settings."""
     from grappler_pass.rewriting import with_marks, without_marks
 
     graph_def, rewritten = without_marks(graph_def)
     for settings_id in ids:
-        changed = _rewritten_part(graph_def, item, settings_id, dropped)
+        part = dataclasses.replace(given, graph_def=graph_def)
+        changed = _rewritten_part(part, settings_id)
         if changed is not None:
             graph_def, marked = without_marks(changed)
             rewritten |= marked
     return with_marks(graph_def, rewritten) if rewritten else None
 
 
-def _rewritten_part(
-    graph_def: Any,
-    item: GrapplerItem,
-    settings_id: str,
-    dropped: tuple[tuple[str, str], ...],
-) -> Any | None:
+def _rewritten_part(given: Given, settings_id: str) -> Any | None:
     """Return a graph with what belongs to some settings rewritten, or None."""
     scope = settings.scope_of(settings_id)
     if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
-    marks = marks_from_graph_def(graph_def, settings.canonical_id, settings_id)
+    marks = marks_from_graph_def(given.graph_def, settings.canonical_id, settings_id)
     try:
-        return _rewrite(graph_def, item, marks, scope, dropped)
+        return _rewrite(given, marks, scope)
     except Exception as error:
-        _report(error, marks.graph, scope)
+        report_failure(error, marks.graph, strict=scope.config.strict)
         return None
 
 
 def applied_plans() -> tuple[Plan, ...]:
     """Return the plans of the graphs that were changed, oldest first."""
     return tuple(_plans)
+
+
+def leaves_graphs_alone() -> bool:
+    """Tell whether this thread is within `leaving_graphs_alone`."""
+    return getattr(_thread, "leaves_graphs_alone", False)
 
 
 def plan_only(observer: Observer) -> None:
@@ -184,30 +222,25 @@ def raising_failures(call: Callable[..., Any]) -> Callable[..., Any]:
     return call_and_raise
 
 
-def _rewrite(
-    graph_def: Any,
-    grappler_item: GrapplerItem,
-    marks: Marks,
-    scope: Any,
-    dropped: tuple[tuple[str, str], ...],
-) -> Any | None:
+def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
     from grappler_pass import pipeline
-    from grappler_pass.graph import Item
 
-    chosen = scope.settings_for(graph_def)
+    graph_def = given.graph_def
+    chosen = given.adapted(scope.settings_for(graph_def))
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
         return None
     begin = time.perf_counter()
-    item = Item(
-        fetch=tuple(name.partition(":")[0] for name in grappler_item.fetch),
-        preserve=(*grappler_item.preserve, *marks.strangers),
-        excluded=(*excluded_parts(graph_def, chosen.exclude), *dropped),
+    item = given.item()
+    item = dataclasses.replace(
+        item,
+        preserve=(*item.preserve, *marks.strangers),
+        excluded=(*excluded_parts(graph_def, chosen.exclude), *given.dropped),
     )
     if _observers:
-        _observers[0](graph_def, item, grappler_item.shapes, marks.graph)
+        _observers[0](graph_def, item, given.shapes, marks.graph)
         return None
     rewrite = pipeline.optimize(
-        graph_def, item, chosen, shapes=grappler_item.shapes, name=marks.graph
+        graph_def, item, chosen, shapes=given.shapes, name=marks.graph
     )
     _record(rewrite, time.perf_counter() - begin)
     if scope.config.log_dir is not None:
@@ -233,14 +266,14 @@ def _record(rewrite: Rewrite, seconds: float) -> None:
         logging.info("%s; planned in %.2f s", summary, seconds)
 
 
-def _report(error: Exception, graph: str, scope: settings.Scope) -> None:
+def report_failure(error: Exception, graph: str, *, strict: bool) -> None:
     """Warn that a graph passes unchanged, and keep the error under strict settings."""
     message = f"graph {graph!r} stays float32: {error}"
     # Grappler comes a second time with the graph that it has optimized once more.
     if message not in _told:
         _told.add(message)
-        logging.warning("%s", message, exc_info=scope.config.strict)
-    if scope.config.strict and message not in map(str, _failures):
+        logging.warning("%s", message, exc_info=strict)
+    if strict and message not in map(str, _failures):
         _failures.append(RewriteFailed(message))
 
 

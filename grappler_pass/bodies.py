@@ -1,0 +1,185 @@
+"""A graph and the functions it calls, each as an item of its own.
+
+    step --> while --> body of the while --> function called in it
+
+A function's arguments and results keep their types, so every body can be planned and
+rewritten alone. What is known where it is called comes along: shapes, how often it
+runs, and which arguments are gradients that were unscaled already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.body_facts import FactsOfFunctions
+from grappler_pass.function_calls import LOOPS, Call, call_of, callers_first
+from grappler_pass.functions import (
+    FunctionError,
+    Known,
+    Library,
+    graph_from_function,
+    library_of,
+    reachable_from,
+)
+from grappler_pass.graph import GraphView, Item, Node, Port
+from grappler_pass.op_lists import OpLists
+from grappler_pass.op_table import ALLOW
+from grappler_pass.reachability import UNREACHED
+from grappler_pass.shapes import Shapes, shape_from_proto, shapes_from_graph_def
+from grappler_pass.state_updates import behind_barriers
+from grappler_pass.trip_counts import trip_count_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """A function's body, or the outermost graph, ready for the pass.
+
+    Attributes:
+      name: of the function; empty for the outermost graph.
+      graph_def: with the functions that it calls in its library.
+      item: what its callers rely on.
+      shapes: returns static shapes.
+      weight: how often it runs per step.
+    """
+
+    name: str
+    graph_def: GraphDef
+    item: Item
+    shapes: Callable[[], Shapes]
+    weight: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Site:
+    """A call of a function, as far as it bears on the function's body."""
+
+    known: tuple[Known, ...]
+    unscaled: frozenset[int]
+    weight: float
+
+
+def bodies_of(
+    graph_def: GraphDef, item: Item, shapes: Callable[[], Shapes], lists: OpLists
+) -> tuple[Body, ...]:
+    """Return a graph and all the functions whose bodies may gain.
+
+    Left out are functions that are called in an unknown way, those whose types are not
+    fixed, and those without an allow op.
+
+    Args:
+      graph_def: the outermost graph; not modified.
+      item: of that graph.
+      shapes: of that graph; called once, if at all.
+      lists: for the low dtype.
+
+    Returns:
+      The graph itself, then the functions, callers first.
+    """
+    library = library_of(graph_def)
+    wanted = {name for name in library if _may_gain(name, library, lists)}
+    collector = _Collector(library, wanted, lists)
+    found = [collector.outermost(graph_def, item, functools.cache(shapes))]
+    for name in callers_first(graph_def.node, library):
+        body = collector.body(name) if name in wanted else None
+        if body is not None:
+            found.append(body)
+    return tuple(found)
+
+
+def _may_gain(name: str, library: Library, lists: OpLists) -> bool:
+    """Tell whether a function, or one that it calls, has an allow op."""
+    names = (name, *reachable_from(library[name].node_def, library))
+    return any(
+        lists.list_of(node.op) == ALLOW for n in names for node in library[n].node_def
+    )
+
+
+class _Collector:
+    """Bodies one after another, each with what its callers have told of it."""
+
+    def __init__(self, library: Library, wanted: set[str], lists: OpLists) -> None:
+        self._library = library
+        self._wanted = wanted
+        self._facts = FactsOfFunctions(library, lists)
+        self._sites: dict[str, list[_Site]] = {}
+
+    def outermost(
+        self, graph_def: GraphDef, item: Item, shapes: Callable[[], Shapes]
+    ) -> Body:
+        return self._note_calls(Body("", graph_def, item, shapes))
+
+    def body(self, name: str) -> Body | None:
+        sites = self._sites.get(name)
+        if not sites:
+            return None
+        function = self._library[name]
+        try:
+            graph_def, item = graph_from_function(
+                function, self._library, sites[0].known
+            )
+        except FunctionError:
+            return None
+        unscaled = frozenset[int]().union(*(site.unscaled for site in sites))
+        barriers = tuple(item.feed[number] for number in sorted(unscaled))
+        body = Body(
+            name,
+            graph_def,
+            dataclasses.replace(item, barriers=barriers),
+            functools.cache(functools.partial(shapes_from_graph_def, graph_def)),
+            sum(site.weight for site in sites),
+        )
+        return self._note_calls(body)
+
+    def _note_calls(self, body: Body) -> Body:
+        """Return a body whose item knows of its calls; remember these for later."""
+        if not any(call_of(node, self._library) for node in body.graph_def.node):
+            return body
+        view = GraphView.from_graph_def(body.graph_def, body.item)
+        item = self._facts.completed(body.item, view)
+        body = dataclasses.replace(body, item=item)
+        behind = behind_barriers(GraphView.from_graph_def(body.graph_def, item))
+        for node in view.nodes:
+            call = call_of(node.proto, self._library)
+            if call is not None and not self._wanted.isdisjoint(call.functions):
+                site = self._site(body, view, node, call, behind)
+                for name in call.functions:
+                    self._sites.setdefault(name, []).append(site)
+        return body
+
+    def _site(
+        self, body: Body, view: GraphView, node: Node, call: Call, behind: list[int]
+    ) -> _Site:
+        arguments = node.inputs[call.first :]
+        weight = body.weight * view.weight(node.index)
+        if node.op in LOOPS:
+            weight *= trip_count_of(view, node.index, self._library)
+        return _Site(
+            tuple(_known(body, view, port) for port in arguments),
+            frozenset(
+                i for i, port in enumerate(arguments) if behind[port.node] != UNREACHED
+            ),
+            weight,
+        )
+
+
+def _known(body: Body, view: GraphView, port: Port) -> Known:
+    source = view.nodes[port.node]
+    while source.op == "Identity":
+        source = view.nodes[source.inputs[0].node]
+    outputs = body.shapes().get(view.nodes[port.node].name, ())
+    shape = outputs[port.output] if port.output < len(outputs) else None
+    return Known(shape, tuple(_contents(source)))
+
+
+def _contents(node: Node) -> Iterator[tuple[int, tuple[int | None, ...] | None]]:
+    """Yield dtype and shape of what a handle refers to, where its node tells."""
+    attr = node.proto.attr
+    if "_handle_dtypes" in attr and "_handle_shapes" in attr:
+        dtypes = attr["_handle_dtypes"].list.type
+        shapes = attr["_handle_shapes"].list.shape
+        for dtype, shape in zip(dtypes, shapes, strict=False):
+            yield dtype, shape_from_proto(shape)

@@ -1,0 +1,87 @@
+"""How nodes call functions: which, and with which of their inputs.
+
+A function whose call is not known here (one of `tf.data`, one of a custom op) is left
+alone: what its arguments are is the op's secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.functions import Library, called_by
+
+# The first input that is an argument of the functions.
+_FIRST_ARGUMENT = {
+    "Case": 1,
+    "If": 1,
+    "PartitionedCall": 0,
+    "StatefulPartitionedCall": 0,
+    "StatelessCase": 1,
+    "StatelessIf": 1,
+    "StatelessWhile": 0,
+    "While": 0,
+}
+LOOPS = frozenset({"StatelessWhile", "While"})
+
+
+class Call(NamedTuple):
+    """What a node calls.
+
+    Attributes:
+      functions: names of those that it may run.
+      first: number of the data input that is their first argument.
+    """
+
+    functions: tuple[str, ...]
+    first: int
+
+
+def call_of(node: NodeDef, library: Library) -> Call | None:
+    """Return what a node calls; None where it calls nothing, or in an unknown way."""
+    if node.op in library:
+        return Call((str(node.op),), 0)
+    first = _FIRST_ARGUMENT.get(node.op)
+    functions = () if first is None else called_by(node, library)
+    return Call(functions, first or 0) if functions else None
+
+
+def loop_functions(node: NodeDef) -> tuple[str, str]:
+    """Name condition and body of a loop."""
+    return str(node.attr["cond"].func.name), str(node.attr["body"].func.name)
+
+
+def callers_first(nodes: Iterable[NodeDef], library: Library) -> tuple[str, ...]:
+    """Name all functions that nodes call in a known way, callers before callees."""
+    done: dict[str, None] = {}
+    waiting = [(name, False) for name in _called(nodes, library)]
+    while waiting:
+        name, callees_done = waiting.pop()
+        if name in done:
+            continue
+        if callees_done:
+            done[name] = None
+            continue
+        waiting.append((name, True))
+        waiting.extend((n, False) for n in _called(library[name].node_def, library))
+    return tuple(reversed(done))
+
+
+def _called(nodes: Iterable[NodeDef], library: Library) -> list[str]:
+    calls = (call_of(node, library) for node in nodes)
+    return [name for call in calls if call is not None for name in call.functions]
+
+
+def rename_functions(node: NodeDef, names: dict[str, str]) -> None:
+    """Have a node call others, in place."""
+    if node.op in names:
+        node.op = names[node.op]
+    for value in node.attr.values():
+        kind = value.WhichOneof("value")
+        if kind == "func" and value.func.name in names:
+            value.func.name = names[value.func.name]
+        elif kind == "list":
+            for function in value.list.func:
+                function.name = names.get(function.name, function.name)

@@ -1,0 +1,74 @@
+"""How often the body of a functional loop runs, where the graph tells.
+
+As for lowered loops (`loops`): from conditions `counter < bound`, the counter taken to
+start at 0 and to step by 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.function_calls import LOOPS, loop_functions
+from grappler_pass.functions import Library, graph_from_function
+from grappler_pass.graph import TRIP_COUNT_GUESS, GraphView, Node, Port
+
+_PASS = frozenset({"Identity", "LogicalAnd"})
+
+
+def trip_count_of(view: GraphView, node: int, library: Library) -> float:
+    """Return how often the body of loop number `node` of a graph runs; else a guess."""
+    bounds = tuple(_bounds(view, view.nodes[node], library))
+    return max(1.0, min(bounds)) if bounds else TRIP_COUNT_GUESS
+
+
+def _bounds(view: GraphView, loop: Node, library: Library) -> Iterator[float]:
+    """Yield what the counters in a loop's condition are compared to, where told."""
+    condition = library.get(loop_functions(loop.proto)[0])
+    if condition is None:
+        return
+    graph_def, item = graph_from_function(condition, library)
+    inside = GraphView.from_graph_def(graph_def, item)
+    waiting = [inside.nodes[inside.index[item.fetch[0]]]]
+    while waiting:
+        node = waiting.pop()
+        if node.op in _PASS:
+            waiting.extend(inside.nodes[port.node] for port in node.inputs)
+        elif node.op == "Less":
+            bound = _behind_identities(inside, node.inputs[1])
+            if bound.name in item.feed:
+                argument = item.feed.index(bound.name)
+                yield from _bound_outside(view, loop, argument, library)
+            else:
+                yield from _constant(bound.proto)
+
+
+def _bound_outside(
+    view: GraphView, loop: Node, argument: int, library: Library
+) -> Iterator[float]:
+    """Yield a bound that the loop is called with: a constant, or another's count."""
+    bound = _behind_identities(view, loop.inputs[argument])
+    if bound.op in LOOPS and bound.index != loop.index:
+        # The loop of a gradient counts to what its forward loop has counted.
+        yield from _bounds(view, bound, library)
+    else:
+        yield from _constant(bound.proto)
+
+
+def _behind_identities(view: GraphView, port: Port) -> Node:
+    node = view.nodes[port.node]
+    while node.op == "Identity":
+        node = view.nodes[node.inputs[0].node]
+    return node
+
+
+def _constant(proto: NodeDef) -> Iterator[float]:
+    if proto.op != "Const":
+        return
+    tensor: TensorProto = proto.attr["value"].tensor
+    value = tensor_util.MakeNdarray(tensor)
+    if value.size == 1:
+        yield float(value.item())

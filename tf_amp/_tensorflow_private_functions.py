@@ -1,0 +1,87 @@
+"""TensorFlow's private names around the functions of its runtime.
+
+As in `_tensorflow_private`: where a name is gone, one warning says what is lost.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tf_amp._tensorflow_private import Hook, warn_once
+
+_WITHOUT = "functions compiled by XLA stay float32"
+# Every function of the runtime is made by it: those of the program, and the pairs of
+# forward and backward functions that a tape around a function needs.
+MAKE_FUNCTION = Hook(
+    "tensorflow.python.eager.polymorphic_function.atomic_function",
+    "",
+    "from_func_graph",
+    _WITHOUT,
+)
+_COMPILED = "_XlaMustCompile"
+
+
+def is_compiled(attributes: Mapping[str, Any]) -> bool:
+    """Tell whether a function with such attributes is compiled by XLA."""
+    value = attributes.get(_COMPILED)
+    return bool(getattr(value, "b", value))
+
+
+def is_compiled_function(function: Any) -> bool:
+    """Tell whether a ConcreteFunction is compiled by XLA."""
+    definition = getattr(function, "function_def", None)
+    return definition is not None and is_compiled(dict(definition.attr))
+
+
+class FunctionAccess:
+    """One function of the runtime: its definition and those that it calls.
+
+    Attributes:
+      name: of the function.
+    """
+
+    def __init__(self, function: Any) -> None:
+        """Look a function up.
+
+        Raises:
+          AttributeError: TensorFlow's functions have changed.
+        """
+        self._function = function
+        self._context = function._bound_context
+        self._callees = {f.name.decode(): f for f in function._children}
+        self.name: str = function.name.decode()
+
+    def definition(self) -> Any:
+        """Return its FunctionDef."""
+        return self._function.definition
+
+    def library(self) -> dict[str, Any]:
+        """Return the FunctionDefs of all functions that it may call, by name."""
+        return {name: f.definition for name, f in self._callees.items()}
+
+    def replace(self, definition: Any, callees: Iterable[tuple[str, Any]]) -> None:
+        """Let it be another function from now on.
+
+        Args:
+          definition: of the same name and signature.
+          callees: FunctionDefs of functions not known yet, each with the name of the
+            one whose signature it has; they live as long as the function does.
+        """
+        maker = importlib.import_module(MAKE_FUNCTION.module)
+        for like, callee in callees:
+            made = maker.from_function_def(callee, self._callees[like].function_type)
+            self._function._children.append(made)
+        self._context.remove_function(self.name)
+        self._context.add_function_def(definition)
+        self._function._cached_definition = None
+
+
+def access_to(function: Any) -> FunctionAccess | None:
+    """Return access to a function of the runtime; None where there is none."""
+    try:
+        return FunctionAccess(function)
+    except AttributeError:
+        warn_once("AtomicFunction.definition", _WITHOUT)
+        return None

@@ -1,0 +1,1 @@
+"""Functions compiled by XLA (`jit_compile=True`), which Grappler never sees."""
