@@ -13,12 +13,14 @@ from typing import Any
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import _tensorflow_private_exports as exports
+from tf_amp import _tensorflow_private_functions as functions
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import _tensorflow_private_workers as workers
 from tf_amp import origins, overflow_origin, rewriter, scope_stack, stamps
 from tf_amp.config import AmpConfig
 from tf_amp.converting import stripping
 from tf_amp.workers import jobs
+from tf_amp.xla import functions as compiled
 
 
 def install_marking(in_force: stamps.InForce) -> None:
@@ -82,6 +84,7 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
 
     plugin.load(rewriter.rewrite_graph)
     private.install(private.CREATE_SESSION, stamping)
+    private.install(functions.MAKE_FUNCTION, compiled.rewriting)
     private.install(workers.SERVER_START, _serving)
     if config.strict:
         private.install(private.CALL_FUNCTION, rewriter.raising_failures)
