@@ -49,3 +49,7 @@ class AlreadyMixed(AmpError, ValueError):
 
 class ConversionFailed(AmpError, OSError):
     """A converted model cannot be written; nothing of it is left."""
+
+
+class CheckpointMismatch(AmpError, ValueError):
+    """A checkpoint holds the state of another loss scale than the program's."""

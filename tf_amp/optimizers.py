@@ -22,6 +22,9 @@ from tf_amp.loss_scaling.variables import states_here
 
 Apply = Callable[..., Any]
 
+# Holds something as soon as an optimizer was asked to apply gradients.
+_applied: list[bool] = []
+
 
 def skipping_keras(apply: Apply) -> Apply:
     """Return Keras' `apply(grads, trainable_variables)` with overflows skipped."""
@@ -109,6 +112,11 @@ def _skipping_pairs(
     return apply_if_finite
 
 
+def have_applied() -> bool:
+    """Tell whether an optimizer was asked to apply gradients, not by hand."""
+    return bool(_applied)
+
+
 HOOKS: dict[Hook, Callable[[Apply], Apply]] = {
     private.KERAS_APPLY: skipping_keras,
     private.TF_KERAS_APPLY: skipping_tf_keras,
@@ -131,18 +139,20 @@ def _unless_overflowed(
       What `call` does where nothing can overflow, or where execution is eager; an
       operation in a `tf.Graph`; else None.
     """
-    finite = _finite_step(grads)
+    _applied[:] = [True]
+    finite = finite_step(grads)
     if finite is None:
         return call(grads)
     if isinstance(finite, bool):
         return call(grads) if finite else None
     build()
+    grads = [votes.as_computed(gradient) for gradient in grads]
     if _merges():
         return _in_all_replicas(finite, grads, call)
     return _when(finite, lambda: call(grads))
 
 
-def _finite_step(grads: Sequence[Any]) -> Any:
+def finite_step(grads: Sequence[Any]) -> Any:
     """Return whether a step is to be taken: a bool, a tensor, or None for surely."""
     parts = tf.nest.flatten([_values(g) for g in grads if g is not None])
     parts = [part for part in parts if is_scalable(part)]

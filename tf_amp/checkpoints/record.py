@@ -1,0 +1,96 @@
+"""What a checkpoint holds of ours: a few numbers for each loss scale, and the plans.
+
+It is written as JSON: into checkpoints of TensorFlow's own format as one more string,
+beside files of other formats as a file of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tf_amp.errors import AmpError
+from tf_amp.loss_scaling.resumption import SavedScale
+
+_FORMAT = 1
+
+
+class RecordUnreadable(AmpError, ValueError):
+    """A text that should be a record is damaged, or of a later version."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRecord:
+    """What was decided for one graph.
+
+    Attributes:
+      graph: its name, for people.
+      low: whether each slot is low, a hexadecimal number with a bit per slot, in the
+        order that `plans` puts the slots in.
+      count: how many slots there are.
+    """
+
+    graph: str
+    low: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """All that is kept of a training under way.
+
+    Attributes:
+      loss_scales: in the order in which they were first used.
+      plans: by what the graph is known by again.
+      has_optimizer: whether weights were updated by an optimizer, not by hand.
+      step: what the weights were when this was written, see `weights_key`; empty where
+        the format cannot tear the two apart.
+    """
+
+    loss_scales: tuple[SavedScale, ...] = ()
+    plans: Mapping[str, PlanRecord] = dataclasses.field(default_factory=dict)
+    has_optimizer: bool = True
+    step: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether there is nothing to keep."""
+        return not self.loss_scales and not self.plans
+
+
+def text_from_record(record: Record) -> str:
+    """Return JSON that `record_from_text` reads back equal."""
+    return json.dumps({"tf_amp": _FORMAT, **dataclasses.asdict(record)}, indent=1)
+
+
+def record_from_text(text: str) -> Record:
+    """Read what `text_from_record` has written.
+
+    Raises:
+      RecordUnreadable: the text is damaged, or of a later version.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(text)
+        version = fields.pop("tf_amp")
+        if version != _FORMAT:
+            raise RecordUnreadable(
+                f"its format is {version!r}; this version of tf-amp reads {_FORMAT}"
+            )
+        scales = tuple(_scale_from_json(scale) for scale in fields.pop("loss_scales"))
+        plans = {k: PlanRecord(**plan) for k, plan in fields.pop("plans").items()}
+        return Record(loss_scales=scales, plans=plans, **fields)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, RecordUnreadable):
+            raise
+        raise RecordUnreadable(f"{type(error).__name__}: {error}") from error
+
+
+def _scale_from_json(fields: Mapping[str, Any]) -> SavedScale:
+    """Return a scale whose values are numbers; others would do harm much later."""
+    scale = SavedScale(**fields)
+    for name, value in scale.values.items():
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise RecordUnreadable(f"{name} of {scale.kind} is {value!r}, no number")
+    return scale
