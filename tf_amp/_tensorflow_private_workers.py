@@ -16,6 +16,22 @@ SERVER_START = Hook(
     "start",
     "what other processes have this one compute stays float32",
 )
+_SYNC_REPLICAS = "tensorflow.python.training.sync_replicas_optimizer"
+_PUSHED = "workers whose gradients overflow push zeros to a SyncReplicasOptimizer"
+SYNC_APPLY = Hook(_SYNC_REPLICAS, "SyncReplicasOptimizer", "apply_gradients", _PUSHED)
+SYNC_PARTS = Hook(_SYNC_REPLICAS, "", "data_flow_ops", _PUSHED)
+
+
+def stand_in_for(module: Any, **parts: Any) -> Any:
+    """Return a stand-in for a module with other parts."""
+    stand_in = type(module)(module.__name__)
+    stand_in.__dict__.update(vars(module), **parts)
+    return stand_in
+
+
+def local_step_of(optimizer: Any) -> Any | None:
+    """Return the variable with the step that a worker computes gradients for."""
+    return getattr(optimizer, "_local_step", None)
 
 
 def is_server(made: Any) -> bool:

@@ -61,8 +61,10 @@ def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None
     from tf_amp import gradients
     from tf_amp.checkpoints import installing
     from tf_amp.loss_scaling.choosing import loss_scale_for
+    from tf_amp.workers import sync_replicas
 
     gradients.install(lambda: loss_scale_for(current_config()))
+    sync_replicas.install()
     installing.install()
     private.install(tracing.SETTLE_SESSION, overflow_origin.settling)
 

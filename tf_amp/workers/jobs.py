@@ -17,11 +17,14 @@ _DIRECTING = frozenset({"chief", "coordinator", "evaluator", "localhost"})
 _KEY_BYTES = 4
 
 _served: set[str] = set()
+_own_tasks: set[tuple[str, int]] = set()
 
 
 def serve(server: Any) -> None:
     """Note that this process computes what others of the server's cluster trace."""
-    _served.add(key_of(server.server_def.cluster))
+    server_def = server.server_def
+    _served.add(key_of(server_def.cluster))
+    _own_tasks.add((server_def.job_name, server_def.task_index))
 
 
 def is_served(key: str) -> bool:
@@ -32,6 +35,11 @@ def is_served(key: str) -> bool:
 def is_server() -> bool:
     """Tell whether this process has started a server."""
     return bool(_served)
+
+
+def is_own_task(job: str, task: int) -> bool:
+    """Tell whether a task is one whose server this process has started."""
+    return (job, task) in _own_tasks
 
 
 def directed_key() -> str:
