@@ -28,6 +28,15 @@ def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     return graph_def if optimized is None else optimized
 
 
+def inlined_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+    """Return the graph with its functions inlined, and nothing else done to it."""
+    request, options = request_for(graph_def, kept)
+    rewrites = options.graph_options.rewrite_options
+    rewrites.optimizers.append("function")
+    inlined = run_grappler(request, options, private.cluster_of())
+    return graph_def if inlined is None else inlined
+
+
 def run_grappler(request: Any, options: Any, cluster: Any) -> GraphDef | None:
     """Return what Grappler makes of a request; warn and return None where it fails.
 

@@ -61,6 +61,25 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
     )
 
 
+def specs_of_graph(graph_def: Any) -> tuple[InputSpec, ...]:
+    """Return the placeholders of a GraphDef."""
+    import tensorflow as tf
+
+    from grappler_pass.shapes import shape_from_proto
+
+    return tuple(
+        InputSpec(
+            str(node.name),
+            tf.dtypes.as_dtype(node.attr["dtype"].type).name,
+            shape_from_proto(node.attr["shape"].shape)
+            if "shape" in node.attr
+            else None,
+        )
+        for node in graph_def.node
+        if node.op == "Placeholder"
+    )
+
+
 def batches_from_file(
     path: pathlib.Path, specs: Sequence[InputSpec]
 ) -> tuple[Batch, ...]:

@@ -83,25 +83,35 @@ def case_from_function(
       choice: for the rewrite.
       values: of its arguments, by the names that a sandbox gives them.
     """
-    variables = {v.handle._id: _name_of(v) for v in function.graph.variables}
-    held, names = dict(values), {}
+    captured, names = captured_values(function)
+    return case_from_graph(
+        function_graphs.graph_with_variables(function),
+        function_graphs.kept_nodes(function),
+        choice,
+        {**captured, **values},
+        name=function.graph.name,
+        variables=names,
+        outputs=_outputs_of(function),
+    )
+
+
+def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return what a function's variables hold, and their names, by name of the handle.
+
+    Other tensors that it has captured are among the values, as `node:output`.
+    """
+    variables = _names_by_handle(function)
+    held: dict[str, Array] = {}
+    names: dict[str, str] = {}
     for outer, placeholder in function.graph.captures:
         key = placeholder.op.name
         contents = tracing.handle_contents(outer)
         if len(contents) == 1:
             held[key] = np.asarray(tracing.variable_value(outer, contents[0]))
-            names[key] = variables.get(getattr(outer, "_id", None), key)
+            names[key] = variables.get(id(outer), key)
         elif hasattr(outer, "numpy") and outer.dtype.is_numpy_compatible:
             held[f"{key}:0"] = np.asarray(outer)
-    return case_from_graph(
-        function_graphs.graph_with_variables(function),
-        function_graphs.kept_nodes(function),
-        choice,
-        held,
-        name=function.graph.name,
-        variables=names,
-        outputs=_outputs_of(function),
-    )
+    return held, names
 
 
 def case_from_graph(
@@ -151,6 +161,44 @@ def case_from_graph(
     )
 
 
+def plain_case_from_function(function: Any) -> tuple[Case, dict[str, str]]:
+    """Return a ConcreteFunction as traced, inlined, with the values of its variables.
+
+    Returns:
+      The case, and the names that a sandbox gives the function's arguments.
+    """
+    values, _ = captured_values(function)
+    case = plain_case(
+        function_graphs.graph_with_variables(function),
+        function_graphs.kept_nodes(function),
+        values,
+        name=function.graph.name,
+    )
+    names = (spec.name for spec in specs_of(function))
+    places = (f"{place.op.name}:0" for place in _places(function))
+    return case, dict(zip(names, places, strict=True))
+
+
+def plain_case(
+    graph_def: Any, kept: tuple[str, ...], values: Mapping[str, Array], name: str = ""
+) -> Case:
+    """Return a graph as a case, its functions inlined and nothing fused.
+
+    Args:
+      graph_def: as traced; not modified.
+      kept: nodes that it is run for.
+      values: of what comes in, by the names that a sandbox gives it.
+      name: for people.
+    """
+    from grappler_pass.shapes import shapes_from_graph_def
+
+    config = explanation.config_for(graph_def)
+    inlined = function_graphs.inlined_graph(graph_def, kept)
+    item, chosen = explanation.item_and_settings(inlined, kept, config)
+    shapes = shapes_from_graph_def(inlined)
+    return Case(inlined, item, shapes, chosen, values, name=name)
+
+
 def arguments_by_placeholder(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Array]:
@@ -161,8 +209,7 @@ def arguments_by_placeholder(
     """
     import tensorflow as tf
 
-    captured = {id(placeholder) for _, placeholder in function.graph.captures}
-    places = [t for t in function.inputs if id(t) not in captured]
+    places = _places(function)
     bound = (
         function.function_type.bind(*args, **kwargs).arguments if args or kwargs else {}
     )
@@ -188,13 +235,18 @@ def arguments_by_placeholder(
 
 def batch_by_placeholder(function: Any, batch: Batch) -> dict[str, Array]:
     """Return the values of a checked batch by the names that a sandbox gives them."""
-    captured = {id(placeholder) for _, placeholder in function.graph.captures}
-    places = [t for t in function.inputs if id(t) not in captured]
+    places = _places(function)
     names = [spec.name for spec in specs_of(function)]
     return {
         f"{place.op.name}:0": batch[name]
         for place, name in zip(places, names, strict=True)
     }
+
+
+def _places(function: Any) -> list[Any]:
+    """Return the placeholders of a function's arguments."""
+    captured = {id(placeholder) for _, placeholder in function.graph.captures}
+    return [t for t in function.inputs if id(t) not in captured]
 
 
 def _outputs_of(function: Any) -> dict[str, str]:
@@ -208,5 +260,11 @@ def _outputs_of(function: Any) -> dict[str, str]:
     return {tensor.name: leaf for leaf, tensor in names}
 
 
-def _name_of(variable: Any) -> str:
-    return str(variable.name).partition(":")[0]
+def _names_by_handle(function: Any) -> dict[int, str]:
+    """Return the names of a function's variables, as far as these still exist."""
+    try:
+        variables = function.graph.variables
+    except AssertionError:
+        # Of a SavedModel that nobody holds; handles keep the values all the same.
+        return {}
+    return {id(v.handle): str(v.name).partition(":")[0] for v in variables}

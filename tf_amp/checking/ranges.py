@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grappler_pass.costs.atomic_file import replacing
+from grappler_pass.exclusions import without_call_scopes
 from tf_amp.errors import ConfigError
 
 # AutoCast's bound for activations; of bfloat16, whose range is float32's, the largest.
@@ -95,17 +96,18 @@ class SafeRange:
 
     def why_unsafe(self, seen: TensorRange, low_dtype: str) -> str:
         """Return what a tensor leaves the range by, or the empty text."""
+        name = without_call_scopes(seen.name)
         limit = max(self.limit, LARGEST[low_dtype]) if seen.is_gradient else self.limit
         if seen.largest > limit:
             return (
-                f"{seen.name} reaches {seen.largest:.3g} in batch {seen.largest_in}, "
+                f"{name} reaches {seen.largest:.3g} in batch {seen.largest_in}, "
                 f"beyond {limit:.4g}"
             )
         lost = seen.underflow_share(low_dtype)
         if lost > self.underflow and not seen.is_gradient:
-            return f"{lost:.0%} of {seen.name} become zero in {low_dtype}"
+            return f"{lost:.0%} of {name} become zero in {low_dtype}"
         if self.depth is not None and (seen.depth or 0) > self.depth:
-            return f"{seen.name} sums up {seen.depth}, more than {self.depth}"
+            return f"{name} sums up {seen.depth}, more than {self.depth}"
         return ""
 
 
@@ -130,8 +132,6 @@ class Ranges:
           By name of the node that makes a tensor which leaves the range, or reads it.
           Of nodes that inlining has put into the scope of a call the name without.
         """
-        from grappler_pass.exclusions import without_call_scopes
-
         safe = limit if isinstance(limit, SafeRange) else safe_range(low_dtype, limit)
         found: dict[str, str] = {}
         for seen in self.tensors:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from tf_amp.checking.ranges import Ranges
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from tf_amp.checking.batches import Batch
+    from tf_amp.checking.cases import Case, Values
 
 
 def ranges_of(
@@ -27,4 +34,53 @@ def ranges_of(
       DataUnfit: a batch does not fit; the message names it and what is expected.
       NotMeasurable: the graph cannot be run apart; the message says why.
     """
-    raise NotImplementedError
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from tf_amp.checking import batches as data
+    from tf_amp.checking.function_cases import plain_case, plain_case_from_function
+
+    if isinstance(function, GraphDef):
+        specs = data.specs_of_graph(function)
+        case = plain_case(function, tuple(fetches), {})
+        checked = data.checked_batches(batches, specs)
+        return _ranges_of_case(case, map(_by_placeholder, checked))
+    case, place_of = plain_case_from_function(function)
+    checked = data.checked_batches(batches, data.specs_of(function))
+    named = ({place_of[n]: value for n, value in b.items()} for b in checked)
+    return _ranges_of_case(case, named)
+
+
+def _by_placeholder(batch: Batch) -> Values:
+    return {f"{name}:0": value for name, value in batch.items()}
+
+
+def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
+    """Run a case once for each batch."""
+    from grappler_pass.graph import GraphView
+    from tf_amp.checking.recording import Recorder, with_records
+    from tf_amp.checking.seen_tensors import seen_tensors
+    from tf_amp.checking.statistics import Statistics
+
+    view = GraphView.from_graph_def(case.graph_def, case.item)
+    tensors = seen_tensors(view, case.shapes)
+    statistics = Statistics(list(tensors.values()))
+    recorder = Recorder(statistics.record)
+    numbered = tuple(enumerate(tensors))
+
+    def recording(graph_def: GraphDef) -> GraphDef:
+        return with_records(graph_def, numbered, recorder)
+
+    for batch in batches:
+        statistics.next_batch()
+        _run_recording(case, batch, recording)
+    return statistics.ranges()
+
+
+def _run_recording(case: Case, batch: Mapping[str, Any], recording: Any) -> None:
+    from tf_amp.checking.executing import completed, execute, sandbox_of
+
+    told = dataclasses.replace(case, values={**case.values, **batch})
+    values = completed(told, (case.graph_def,))
+    sandbox = sandbox_of(case.graph_def, case.item, case.shapes, values)
+    graph_def = recording(sandbox.graph_def)
+    execute(dataclasses.replace(sandbox, graph_def=graph_def), values, {})
