@@ -13,7 +13,12 @@ SOURCES := pyproject.toml setup.py $(wildcard tf_amp/_autostart_*.py) \
 # The release of Keras 2 that belongs to the TensorFlow in .venv, such as 2.21.0.
 TF_VERSION = $(BIN)/pip show tensorflow-cpu | sed -n 's/^Version: \([0-9]*\.[0-9]*\).*/\1.0/p'
 
-.PHONY: demo test lint bench fuzz clean
+# The newest TensorFlow, the two before it, and the oldest that works with Keras 3.
+VERSIONS ?= 2.21 2.20 2.19 2.16
+# Which tests each of them runs.
+TESTS ?= tests
+
+.PHONY: demo test test-versions lint bench fuzz clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed-demo
@@ -32,13 +37,28 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.prediction
 	$(BIN)/python -m benchmarks.first_step
 	$(BIN)/python -m benchmarks.pass_time
+	$(BIN)/python -m benchmarks.casts
 
 # Random graphs run before and after the pass: make fuzz N=20000
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz $(N)
 
+# The tests in one environment per version, all of them before the first failure counts.
+test-versions: $(VERSIONS:%=.venv-tf%/.installed)
+	failed=; for version in $(VERSIONS); do \
+		echo "TensorFlow $$version"; \
+		.venv-tf$$version/bin/python -m pytest -q -n $(JOBS) --dist loadfile $(TESTS) \
+			|| failed="$$failed $$version"; \
+	done; test -z "$$failed" || (echo "failed with:$$failed"; exit 1)
+
+.venv-tf%/.installed: $(SOURCES)
+	$(PYTHON) -m venv .venv-tf$*
+	.venv-tf$*/bin/pip install --editable '.[demo,test]' 'tensorflow-cpu==$*.*'
+	.venv-tf$*/bin/pip install --no-deps 'tf_keras==$*.*'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info grappler_pass/_shim_*.so
+	rm -rf $(VENV) .venv-tf* build dist *.egg-info grappler_pass/_shim_*.so
 
 $(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --editable '.[cpu,demo]'

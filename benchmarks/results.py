@@ -21,6 +21,7 @@ _TABLES = {
     "prediction": "Predicted against measured",
     "first_step": "The first step",
     "published": "Predicted for a V100 against published",
+    "casts": "Casts per step",
 }
 _TITLE = "# Measured results\n\nWritten by the programs of this folder; do not edit.\n"
 

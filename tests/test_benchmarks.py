@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from benchmarks.capture_graphs import CapturedGraph
+from benchmarks.casts import Casts, casts_in
 from benchmarks.catalog import variant
 from benchmarks.context import Context
 from benchmarks.driver import Schedule, worker_environment
@@ -18,6 +20,7 @@ from benchmarks.replicate import replicated
 from benchmarks.report import markdown
 from benchmarks.results import keep_pass_figures, keep_runs, write_results
 from benchmarks.summary import rows_from_runs
+from tests.text_graph import graph_from_text
 
 ROOT = Path(__file__).parent.parent
 WITH_LOW_UNITS = Machine("test", "avx512_bf16", ("avx512_bf16",), 2)
@@ -159,3 +162,17 @@ def test_results_hold_both_sections_read_back_from_the_raw_figures(tmp_path):
     assert "Stages at 10,000 nodes: view 0.25 s." in text
     assert "a difference of the medians of +0.20 s." in text
     assert text.count("kind **avx512_bf16**") == 2
+
+
+def test_casts_are_counted_with_their_readers_and_bytes():
+    graph_def = graph_from_text(
+        """
+        x = Placeholder
+        down = Cast(x) SrcT=float32 DstT=bfloat16
+        ids = Cast(x) SrcT=float32 DstT=int32
+        one = Relu(down) T=bfloat16
+        two = Relu(down) T=bfloat16
+        """
+    )
+    graph = CapturedGraph(b"", ("one", "two"), (), {"x": ((8, 4),)})
+    assert casts_in(graph_def, graph) == Casts(1, 2, 1.0, 8 * 4 * 6 / 1e6)

@@ -1,0 +1,175 @@
+"""Casts that a step runs, and the bytes that they move: ``python -m benchmarks.casts``.
+
+The steps of the models are planned by tf-amp, with the shipped profile of this kind of
+CPU and without measuring, and by the pass that TensorFlow brings. Nothing is timed, so
+that the figures are the same on every machine of the kind.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+from rich.progress import track
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from benchmarks.capture_graphs import CapturedGraph, capture
+from benchmarks.catalog import MODELS, MODES, entry
+from benchmarks.context import context_of
+from benchmarks.report import markdown_table
+from benchmarks.results import keep_table, write_results
+from benchmarks.steps import build_model, step_of
+from benchmarks.variants import switch_on_builtin_pass
+from grappler_pass.graph import GraphView, Item, Node
+from grappler_pass.pipeline import optimize
+from tf_amp import settings
+from tf_amp.config import AmpConfig
+
+_FLOATING = (tf.float32.as_datatype_enum, tf.bfloat16.as_datatype_enum)
+_BYTES = {tf.float32.as_datatype_enum: 4, tf.bfloat16.as_datatype_enum: 2}
+_TITLES = (
+    "model",
+    "mode",
+    "edges between types",
+    "casts",
+    "run per step",
+    "MB moved",
+    "TensorFlow: casts",
+    "run per step",
+    "MB moved",
+)
+_EXPLANATION = (
+    "*edges between types*: inputs that read the other type under tf-amp's plan, as "
+    "many casts as there would be without sharing, moving and dropping them. *run per "
+    "step*: casts in loops count as often as the loop runs. *MB moved*: read and "
+    "written by them. *TensorFlow*: its auto_mixed_precision_onednn_bfloat16. No cast "
+    "can be folded into a neighbor: of the kernels that TensorFlow 2.21 registers for "
+    "CPUs, the only ones that take one floating type and make another are those of "
+    "batch normalization, whose statistics are float32 anyway, of random numbers, and "
+    "SparseMatMul, which is no substitute for a dense product."
+)
+
+
+@dataclass(frozen=True)
+class Casts:
+    """Between float32 and bfloat16 in one graph.
+
+    Attributes:
+        nodes: how many there are.
+        readers: inputs that read one.
+        runs: executions per step.
+        megabytes: read and written per step.
+    """
+
+    nodes: int
+    readers: int
+    runs: float
+    megabytes: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count, print, and write the section of RESULTS.md on casts."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.casts")
+    names = [model.name for model in MODELS]
+    parser.add_argument("--models", type=lambda text: text.split(","), default=names)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(given)
+    if options.worker:
+        for row in rows_of(options.models[0]):
+            print("|".join(row))
+        return 0
+    rows = [row for name in track(options.models, "counting") for row in _apart(name)]
+    table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
+    print(table)
+    if options.models == names:
+        command = " ".join(("python -m benchmarks.casts", *given))
+        keep_table("casts", table, context_of(command, rounds=1))
+        write_results()
+    return 0
+
+
+def _apart(name: str) -> list[tuple[str, ...]]:
+    """Count one model in a process of its own, since switches outlive a model."""
+    command = [sys.executable, "-m", "benchmarks.casts", "--worker", "--models", name]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [tuple(line.split("|")) for line in done.stdout.splitlines()[-len(MODES) :]]
+
+
+def rows_of(name: str) -> Iterator[tuple[str, ...]]:
+    """Yield the row of each mode of a model; switches on TensorFlow's own pass."""
+    model = build_model(entry(name))
+    plain = {mode: capture(step_of(model, entry(name), mode)) for mode in MODES}
+    switch_on_builtin_pass()
+    for mode in MODES:
+        ours = casts_in(rewritten(plain[mode]), plain[mode])
+        theirs = capture(step_of(model, entry(name), mode))
+        builtin = casts_in(GraphDef.FromString(theirs.graph_def), theirs)
+        yield (
+            entry(name).title,
+            mode,
+            str(ours.readers),
+            *_cells(ours),
+            *_cells(builtin),
+        )
+
+
+def rewritten(graph: CapturedGraph) -> GraphDef:
+    """Return a graph as tf-amp makes it without measuring anything."""
+    graph_def = GraphDef.FromString(graph.graph_def)
+    config = AmpConfig(enabled=True, tune="off", cache_dir=None)
+    return optimize(
+        graph_def,
+        Item(fetch=graph.fetch, preserve=graph.preserve),
+        settings.Scope("benchmark", config).settings_for(graph_def),
+        shapes=lambda: graph.shapes,
+        name="step",
+    ).graph_def
+
+
+def casts_in(graph_def: GraphDef, graph: CapturedGraph) -> Casts:
+    """Count the casts between the two types, whoever put them there.
+
+    Args:
+        graph_def: to look at.
+        graph: what knows the shapes of the tensors that are cast.
+    """
+    view = GraphView.from_graph_def(graph_def, Item(fetch=graph.fetch))
+    found = [node for node in view.nodes if _is_between_types(node)]
+    indices = {node.index for node in found}
+    return Casts(
+        nodes=len(found),
+        readers=sum(p.node in indices for node in view.nodes for p in node.inputs),
+        runs=sum(view.weight(node.index) for node in found),
+        megabytes=sum(
+            view.weight(node.index) * _bytes(view, node, graph) for node in found
+        )
+        / 1e6,
+    )
+
+
+def _is_between_types(node: Node) -> bool:
+    if node.op != "Cast":
+        return False
+    ends = {node.proto.attr[name].type for name in ("SrcT", "DstT")}
+    return ends == set(_FLOATING)
+
+
+def _bytes(view: GraphView, node: Node, graph: CapturedGraph) -> int:
+    port = node.inputs[0]
+    shapes = graph.shapes.get(view.nodes[port.node].name, ())
+    shape = shapes[port.output] if port.output < len(shapes) else None
+    elements = 1
+    for size in shape or ():
+        elements *= size or 1
+    return elements * sum(_BYTES[node.proto.attr[n].type] for n in ("SrcT", "DstT"))
+
+
+def _cells(casts: Casts) -> tuple[str, str, str]:
+    return (str(casts.nodes), f"{casts.runs:.0f}", f"{casts.megabytes:.1f}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
