@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from wrapt import register_post_import_hook
 
 from tf_amp import _tensorflow_private_training as training
 from tf_amp._tensorflow_private import Hook, warn_once
@@ -38,6 +40,33 @@ REPORT_UNINITIALIZED = Hook(
     "",
     "report_uninitialized_variables",
     "a MonitoredSession waits for the loss scale to be initialized",
+)
+
+_BESIDE = "the loss scale is not kept beside the files that Keras saves"
+_KERAS = "keras.src.saving.saving_lib"
+_KERAS_H5 = "keras.src.legacy.saving.legacy_h5_format"
+_TF_KERAS = "tf_keras.src.saving.saving_lib"
+_TF_KERAS_H5 = "tf_keras.src.saving.legacy.hdf5_format"
+_TF_KERAS_FOLDER = "tf_keras.src.saving.legacy.saved_model"
+SAVE_KERAS = (
+    Hook(_KERAS, "", "save_model", _BESIDE),
+    Hook(_KERAS, "", "save_weights_only", _BESIDE),
+    Hook(_KERAS_H5, "", "save_model_to_hdf5", _BESIDE),
+    Hook(_TF_KERAS, "", "save_model", _BESIDE),
+    Hook(_TF_KERAS, "", "save_weights_only", _BESIDE),
+    Hook(_TF_KERAS_H5, "", "save_model_to_hdf5", _BESIDE),
+    Hook(f"{_TF_KERAS_FOLDER}.save", "", "save", _BESIDE),
+)
+LOAD_KERAS_WEIGHTS = (
+    Hook(_KERAS, "", "load_weights_only", _BESIDE),
+    Hook(_TF_KERAS, "", "load_weights_only", _BESIDE),
+)
+LOAD_KERAS_MODEL = (
+    Hook(_KERAS, "", "load_model", _BESIDE),
+    Hook(_KERAS_H5, "", "load_model_from_hdf5", _BESIDE),
+    Hook(_TF_KERAS, "", "load_model", _BESIDE),
+    Hook(_TF_KERAS_H5, "", "load_model_from_hdf5", _BESIDE),
+    Hook(f"{_TF_KERAS_FOLDER}.load", "", "load", _BESIDE),
 )
 
 _APPLYING = (
@@ -81,3 +110,15 @@ def add_restore_ops(status: Any, operations: Sequence[Any]) -> None:
         status._checkpoint.restore_ops.extend(operations)
     except AttributeError:
         warn_once("CheckpointLoadStatus._checkpoint", _NOT_KEPT)
+
+
+def is_imported(module: str) -> bool:
+    """Tell whether a module is there, whole."""
+    found = sys.modules.get(module)
+    spec = getattr(found, "__spec__", None)
+    return found is not None and not getattr(spec, "_initializing", False)
+
+
+def when_imported(module: str, act: Callable[[], None]) -> None:
+    """Do something once a module, which is not there yet, has been imported."""
+    register_post_import_hook(lambda _: act(), module)

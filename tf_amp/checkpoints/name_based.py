@@ -65,7 +65,7 @@ def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
             restore(saver, sess, save_path)
             return
         path = tf.compat.as_text(save_path)
-        plans.resume((side_file.read(path) or Record()).plans, path)
+        plans.resume(next(iter(side_file.read(path)), Record()).plans, path)
         fresh = _missing(sess.graph, saver, shapes, path)
         restore(saver, _Feeding(sess, fresh) if fresh else sess, save_path)
         _complete(states_of(sess.graph), sess, set(shapes))

@@ -21,8 +21,8 @@ from tf_amp.checkpoints import snapshot
 from tf_amp.checkpoints.record import (
     Record,
     RecordUnreadable,
-    record_from_text,
-    text_from_record,
+    records_from_text,
+    text_from_records,
 )
 
 KEY = "_TF_AMP_RECORD"
@@ -67,13 +67,13 @@ def gathering(gather: Callable[..., Any]) -> Callable[..., Any]:
             record = snapshot.take()
             if not record.is_empty:
                 with tf.device("/cpu:0"):
-                    text = tf.constant(text_from_record(record))
+                    text = tf.constant(text_from_records([record]))
                 tensors.setdefault(None, {})[KEY] = text
         elif not tf.compat.v1.get_default_graph().building_function:
             fed = _fed_tensor(saver)
             tensors.setdefault(None, {})[KEY] = fed
             session = _session.get() or private.session_for_saving()
-            feeds[fed] = text_from_record(snapshot.take(session))
+            feeds[fed] = text_from_records([snapshot.take(session)])
         return gathered
 
     return gather_with_record
@@ -107,7 +107,7 @@ def _record_in(path: str) -> Record | None:
     if not reader.has_tensor(KEY):
         return None
     try:
-        return record_from_text(reader.get_tensor(KEY).decode())
+        return next(iter(records_from_text(reader.get_tensor(KEY).decode())), None)
     except (RecordUnreadable, UnicodeDecodeError) as error:
         logging.warning("The state of tf-amp in %s cannot be read: %s", path, error)
         return None
@@ -127,7 +127,7 @@ def _fed_tensor(saver: Any) -> Any:
     fed = getattr(saver, _FED, None)
     if fed is None:
         with tf.device("/cpu:0"):
-            fed = tf.constant(text_from_record(Record()))
+            fed = tf.constant(text_from_records(()))
         setattr(saver, _FED, fed)
     return fed
 

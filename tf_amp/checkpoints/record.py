@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_amp.errors import AmpError
@@ -45,8 +45,8 @@ class Record:
       loss_scales: in the order in which they were first used.
       plans: by what the graph is known by again.
       has_optimizer: whether weights were updated by an optimizer, not by hand.
-      step: what the weights were when this was written, see `weights_key`; empty where
-        the format cannot tear the two apart.
+      step: tells the weights that belong to it, see `keras_files`; empty where these
+        are in the same file.
     """
 
     loss_scales: tuple[SavedScale, ...] = ()
@@ -60,31 +60,36 @@ class Record:
         return not self.loss_scales and not self.plans
 
 
-def text_from_record(record: Record) -> str:
-    """Return JSON that `record_from_text` reads back equal."""
-    return json.dumps({"tf_amp": _FORMAT, **dataclasses.asdict(record)}, indent=1)
+def text_from_records(records: Sequence[Record]) -> str:
+    """Return JSON that `records_from_text` reads back equal."""
+    found = [dataclasses.asdict(record) for record in records]
+    return json.dumps({"tf_amp": _FORMAT, "records": found}, indent=1)
 
 
-def record_from_text(text: str) -> Record:
-    """Read what `text_from_record` has written.
+def records_from_text(text: str) -> tuple[Record, ...]:
+    """Read what `text_from_records` has written.
 
     Raises:
       RecordUnreadable: the text is damaged, or of a later version.
     """
     try:
         fields: dict[str, Any] = json.loads(text)
-        version = fields.pop("tf_amp")
+        version = fields["tf_amp"]
         if version != _FORMAT:
             raise RecordUnreadable(
                 f"its format is {version!r}; this version of tf-amp reads {_FORMAT}"
             )
-        scales = tuple(_scale_from_json(scale) for scale in fields.pop("loss_scales"))
-        plans = {k: PlanRecord(**plan) for k, plan in fields.pop("plans").items()}
-        return Record(loss_scales=scales, plans=plans, **fields)
+        return tuple(map(_record_from_json, fields["records"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, RecordUnreadable):
             raise
         raise RecordUnreadable(f"{type(error).__name__}: {error}") from error
+
+
+def _record_from_json(fields: dict[str, Any]) -> Record:
+    scales = tuple(map(_scale_from_json, fields.pop("loss_scales")))
+    plans = {key: PlanRecord(**plan) for key, plan in fields.pop("plans").items()}
+    return Record(loss_scales=scales, plans=plans, **fields)
 
 
 def _scale_from_json(fields: Mapping[str, Any]) -> SavedScale:

@@ -2,8 +2,10 @@
 
     model.weights.h5    model.weights.h5.tf_amp.json
 
-It is written whole or not at all. One that cannot be read is put aside, with one
-warning, and the training starts fresh.
+It is written whole or not at all, and before the checkpoint itself, which may then not
+come about: so it holds the record before this one as well, and each says what weights
+it belongs to. A file that cannot be read is put aside, with one warning, and the
+training starts fresh.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from grappler_pass.costs.atomic_file import replacing
 from tf_amp.checkpoints.record import (
     Record,
     RecordUnreadable,
-    record_from_text,
-    text_from_record,
+    records_from_text,
+    text_from_records,
 )
 
 SUFFIX = ".tf_amp.json"
@@ -38,33 +40,34 @@ def write(path: Any, record: Record) -> None:
     """
     if _is_remote(path):
         return
-    beside = path_beside(path)
     if record.is_empty:
         remove(path)
         return
+    before = [one for one in read(path) if one.step != record.step]
+    text = text_from_records([record, *before[:1]])
     try:
-        with replacing(beside) as file:
-            file.write(text_from_record(record))
+        with replacing(path_beside(path)) as file:
+            file.write(text)
     except OSError as error:
         logging.log_first_n(
             logging.WARNING, "The loss scale is not kept beside %s: %s", 1, path, error
         )
 
 
-def read(path: Any) -> Record | None:
-    """Return the record beside a checkpoint; None where there is none to be read."""
+def read(path: Any) -> tuple[Record, ...]:
+    """Return the records beside a checkpoint, the latest first; none if unreadable."""
     if _is_remote(path):
-        return None
+        return ()
     beside = path_beside(path)
     try:
-        return record_from_text(beside.read_text(encoding="utf-8"))
+        return records_from_text(beside.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return None
+        return ()
     except OSError as error:
         logging.warning("%s cannot be read, and is not heeded: %s", beside, error)
     except (RecordUnreadable, UnicodeDecodeError) as error:
         _put_aside(beside, error)
-    return None
+    return ()
 
 
 def remove(path: Any) -> None:
