@@ -98,6 +98,8 @@ class Settings:
       opt_level: "O0" nothing, "O1" what pays, "O2" what is eligible, "O3" what has a
         kernel.
       exclude: regular expressions; nodes whose name one of them finds stay float32.
+      ranges: names of nodes that stay float32 since tensors that they make or read
+        were seen to leave the safe range, each with what was seen.
       margin: smallest predicted gain, as a share of the step, that O1 applies.
       tie: share of a node's seconds by which 16 bits may be slower at O1 if they halve
         what the node writes; 0: exact ties stay float32.
@@ -111,6 +113,7 @@ class Settings:
     models: Models
     opt_level: str = PRICED
     exclude: tuple[str, ...] = ()
+    ranges: tuple[tuple[str, str], ...] = ()
     margin: float = DEFAULT_MARGIN
     tie: float = DEFAULT_TIE
     tuner: Tuner | None = None

@@ -44,6 +44,7 @@ class Case:
       lists: for the low dtype.
       low_dtype: DataType enum.
       excluded_by: node to what the user excluded it by, or empty.
+      unsafe_by: name of a node to how its tensors leave the safe range, or empty.
       uses_lists: whether the four lists count.
       escapes: slots of lists of tensors that escape, with the node where they do.
       edges: float32 edges between slots.
@@ -54,6 +55,7 @@ class Case:
     lists: OpLists
     low_dtype: int
     excluded_by: Callable[[NodeDef], str]
+    unsafe_by: Callable[[str], str]
     uses_lists: bool
     escapes: Mapping[int, str]
     edges: SlotEdges
@@ -195,6 +197,13 @@ def _out_of_range(case: Case) -> Refusals:
     return _by_origin(case, origins, Cause.RANGE)
 
 
+def _measured_ranges(case: Case) -> Refusals:
+    """What makes or reads tensors that were seen to leave the safe range."""
+    for node, own in case.nodes_with_slots:
+        if why := case.unsafe_by(node.name):
+            yield from ((slot, Reason(Cause.MEASURED_RANGE, why)) for slot in own)
+
+
 def _deny_taint(case: Case) -> Refusals:
     """Infer ops fed through clear and infer ops by a deny op."""
     if not case.uses_lists:
@@ -231,6 +240,7 @@ RULES = (
     _missing_kernels,
     _exact_values,
     _out_of_range,
+    _measured_ranges,
     _deny_taint,
     _escaping_lists,
 )

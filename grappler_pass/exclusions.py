@@ -22,6 +22,8 @@ ORIGIN = "_tf_amp_origin"
 
 _GRADIENT_SCOPE = re.compile(r"(?:^|/)(?:gradient_tape|gradients(?:_\d+)?)/")
 _GRADIENT_SUFFIX = re.compile(r"_grad(?:_\d+)?(?=/)")
+# Of a loop or a branch: while/body/_1/, cond/then/_20/.
+_BODY_SCOPE = re.compile(r"^.*/(?:body|cond|then|else|branch\d+)/_\d+/")
 _CALL_SCOPE = re.compile(r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)+")
 
 
@@ -68,6 +70,25 @@ def finder(patterns: Sequence[str]) -> Callable[[str], str]:
         return ""
 
     return found_by
+
+
+def known_by(known: Mapping[str, str]) -> Callable[[str], str]:
+    """Return a function from a node's name to what is known of it, or the empty text.
+
+    Args:
+      known: by name, as `local_names` gives it.
+    """
+
+    def known_of(name: str) -> str:
+        return next((known[n] for n in local_names(name) if n in known), "")
+
+    return known_of if known else lambda name: ""
+
+
+def local_names(name: str) -> tuple[str, ...]:
+    """Return a name, and those that it had in functions before they were inlined."""
+    plain = without_call_scopes(name)
+    return tuple(dict.fromkeys((name, plain, _BODY_SCOPE.sub("", plain))))
 
 
 def without_call_scopes(name: str) -> str:

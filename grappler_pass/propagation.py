@@ -12,7 +12,7 @@ import functools
 from typing import Protocol
 
 from grappler_pass.eligibility import RULES, Case
-from grappler_pass.exclusions import excludes
+from grappler_pass.exclusions import excludes, known_by
 from grappler_pass.graph import GraphView
 from grappler_pass.op_lists import OpLists
 from grappler_pass.plan import Cause, Reason
@@ -35,6 +35,10 @@ class Options(Protocol):
     @property
     def exclude(self) -> tuple[str, ...]:
         """Regular expressions; nodes whose name one of them finds stay float32."""
+
+    @property
+    def ranges(self) -> tuple[tuple[str, str], ...]:
+        """Names of nodes whose tensors leave the safe range, each with the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +84,7 @@ def constrain(
         lists=lists,
         low_dtype=DTYPE_ENUMS[low_dtype],
         excluded_by=excludes(options.exclude, dict(view.item.excluded)),
+        unsafe_by=known_by(dict(options.ranges)),
         uses_lists=options.opt_level != UNLISTED_LEVEL,
         escapes=escapes,
         edges=SlotEdges.from_view(view, slots, lists, ties),

@@ -20,6 +20,7 @@ class Level:
 
     opt_level: str = "O1"
     exclude: tuple[str, ...] = ()
+    ranges: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,6 +36,7 @@ FULL = AmpConfig(
         ListEdit("remove", "deny", ("Exp",)),
     ),
     exclude=("^head/", "softmax{1,2}"),
+    ranges=pathlib.Path("/tmp/ranges.json"),
 )
 
 

@@ -40,6 +40,7 @@ EXCLUDE = "TF_AMP_EXCLUDE"
 TUNE = "TF_AMP_TUNE"
 TIE = "TF_AMP_TIE"
 LOSS_SCALE = "TF_AMP_LOSS_SCALE"
+RANGES = "TF_AMP_RANGES"
 OWN_NAMES = (
     OPT_LEVEL,
     DTYPE,
@@ -51,6 +52,7 @@ OWN_NAMES = (
     TUNE,
     TIE,
     LOSS_SCALE,
+    RANGES,
 )
 
 LOW_DTYPES = ("bfloat16", "float16")
@@ -85,6 +87,8 @@ class AmpConfig:
         if its results take half the memory.
       loss_scale: what losses are scaled by, whatever the dtype; None leaves the choice
         to the dtype.
+      ranges: file of the ranges that tensors were seen to keep to; operations whose
+        tensors leave the safe range stay float32.
     """
 
     enabled: bool | None = None
@@ -100,6 +104,7 @@ class AmpConfig:
     tune: str = DEFAULT_TUNE
     tie: float = DEFAULT_TIE
     loss_scale: LossScale | None = None
+    ranges: pathlib.Path | None = None
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> AmpConfig:
@@ -129,6 +134,7 @@ class AmpConfig:
             tune=_read(given, TUNE, checked_tune, DEFAULT_TUNE),
             tie=_read(given, TIE, checked_tie, DEFAULT_TIE),
             loss_scale=_read(given, LOSS_SCALE, loss_scale_from_words, None),
+            ranges=_read(given, RANGES, pathlib.Path, None),
         )
 
     def to_env(self) -> dict[str, str]:
@@ -147,6 +153,7 @@ class AmpConfig:
             TUNE: self.tune,
             TIE: repr(self.tie),
             LOSS_SCALE: _words_if_any(self.loss_scale),
+            RANGES: str(self.ranges or ""),
             **list_edits.env_from_edits(self.list_edits),
         }
         return {name: value for name, value in variables.items() if value}

@@ -60,6 +60,7 @@ def enable(
     exclude: Iterable[str] | None = None,
     tune: str | None = None,
     loss_scale: LossScale | float | str | None = None,
+    ranges: str | os.PathLike[str] | None = None,
 ) -> None:
     """Rewrite graphs of functions traced, and Sessions made, from now on.
 
@@ -69,18 +70,16 @@ def enable(
     Args:
       dtype: "bfloat16" or "float16"; None lets each device choose.
       opt_level: "O0" to "O3", see `presets`; default "O1".
-      lists: edits such as `{"add": {"deny": ["Tanh"]}, "remove": {"clear": ["Pad"]}}`;
-        an op added to one list leaves the one it was in.
-      device_profile: plan for this device (a shipped profile's name, or a path), not
-        for the present one.
+      lists: edits such as `{"add": {"deny": ["Tanh"]}, "remove": {"clear": ["Pad"]}}`.
+      device_profile: plan for this device: a shipped profile's name, or a path.
       log_dir: folder for each graph before and after, with its plan.
       strict: raise when a rewrite fails, rather than warn.
-      exclude: regular expressions; operations with such a name, and their gradients,
-        stay float32.
-      tune: "off", "budget" (the default), "budget:SECONDS" or "full": for how long
-        costs that a plan hangs on are measured when its graph is first seen.
-      loss_scale: a loss scale, a number or words for one, honored whatever the type;
-        by default "dynamic" for float16 and "none" for bfloat16.
+      exclude: regular expressions, or `@FILE` for a file of them; operations with such
+        a name, and their gradients, stay float32.
+      tune: "off", "budget" (default), "budget:SECONDS" or "full": how long to measure.
+      loss_scale: a loss scale, a number or words for one, whatever the type; by default
+        "dynamic" for float16 and "none" for bfloat16.
+      ranges: file from `tf-amp ranges`; what left the safe range stays float32.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
@@ -99,6 +98,7 @@ def enable(
         "exclude": None if exclude is None else checked_patterns(exclude),
         "tune": None if tune is None else checked_tune(tune),
         "loss_scale": None if loss_scale is None else loss_scale_from_words(loss_scale),
+        "ranges": None if ranges is None else pathlib.Path(ranges),
     }
     config = AmpConfig.from_env()
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -80,11 +81,23 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
         opt_level=config.opt_level,
         exclude=config.exclude,
         tie=config.tie,
+        ranges=_unsafe_nodes(config.ranges, choice.low_dtype),
     )
 
 
 # The price lists of a forked child are new.
 os.register_at_fork(after_in_child=settings_from_config.cache_clear)
+
+
+def _unsafe_nodes(
+    path: pathlib.Path | None, low_dtype: str
+) -> tuple[tuple[str, str], ...]:
+    """Return the nodes that a file of ranges keeps in float32, with the reasons."""
+    if path is None:
+        return ()
+    from tf_amp.checking.ranges import Ranges
+
+    return tuple(Ranges.load(path).unsafe(low_dtype).items())
 
 
 def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
@@ -125,6 +138,7 @@ def check_config(config: AmpConfig) -> None:
     from grappler_pass.costs import DeviceProfile, ProfileError
 
     checked_patterns(config.exclude)
+    _unsafe_nodes(config.ranges, LOW_DTYPES[0])
     try:
         for low_dtype in LOW_DTYPES:
             edited_lists(low_dtype, config.list_edits)

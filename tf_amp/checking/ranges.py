@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import math
 import pathlib
 from collections.abc import Mapping
-from typing import Any
-
-from rich.console import Console, Group
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from grappler_pass.costs.atomic_file import replacing
-from grappler_pass.exclusions import without_call_scopes
+from grappler_pass.exclusions import local_names, without_call_scopes
 from tf_amp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 # AutoCast's bound for activations; of bfloat16, whose range is float32's, the largest.
 DEFAULT_LIMITS = {"float16": 512.0, "bfloat16": 3.3895e38}
@@ -24,7 +22,6 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
 # A tensor of which more becomes zero is lost.
 DEFAULT_UNDERFLOW = 0.5
 _FORMAT = "tf-amp ranges 1"
-_WIDTH = 250
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +110,21 @@ class SafeRange:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """All tensors of one graph or of several, as the nodes make them."""
+    """All tensors of one graph or of several, as the nodes make them.
+
+    Attributes:
+      tensors: in the order of the graph.
+      batches: that were run.
+      limit: largest magnitude that is safe; None: as the type has it.
+      underflow: largest share of values that may become zero.
+      depth: largest number of values that may be summed up; None for any.
+    """
 
     tensors: tuple[TensorRange, ...]
     batches: int = 0
+    limit: float | None = None
+    underflow: float = DEFAULT_UNDERFLOW
+    depth: int | None = None
 
     def unsafe(
         self, low_dtype: str, limit: float | SafeRange | None = None
@@ -125,20 +133,28 @@ class Ranges:
 
         Args:
           low_dtype: "bfloat16" or "float16".
-          limit: largest magnitude that is safe, or a whole `SafeRange`; by default 512
-            in float16, and in bfloat16 what the type holds.
+          limit: largest magnitude that is safe, or a whole `SafeRange`; by default what
+            these ranges were measured for, else 512 in float16, and in bfloat16 what
+            the type holds.
 
         Returns:
           By name of the node that makes a tensor which leaves the range, or reads it.
           Of nodes that inlining has put into the scope of a call the name without.
         """
-        safe = limit if isinstance(limit, SafeRange) else safe_range(low_dtype, limit)
+        safe = self._safe_range(low_dtype, limit)
         found: dict[str, str] = {}
         for seen in self.tensors:
             why = safe.why_unsafe(seen, low_dtype)
             for name in (seen.node, *seen.readers) if why else ():
-                found.setdefault(without_call_scopes(name), why)
+                for known in local_names(name)[1:] or (name,):
+                    found.setdefault(known, why)
         return found
+
+    def _safe_range(self, low_dtype: str, limit: float | SafeRange | None) -> SafeRange:
+        if isinstance(limit, SafeRange):
+            return limit
+        chosen = self.limit if limit is None else limit
+        return safe_range(low_dtype, chosen, self.underflow, self.depth)
 
     def save(self, path: pathlib.Path) -> None:
         """Write JSON that `load` reads, and `TF_AMP_RANGES` names."""
@@ -167,8 +183,8 @@ class Ranges:
         rows = [dataclasses.asdict(seen) for seen in self.tensors]
         for row in rows:
             row["smallest"] = None if math.isinf(row["smallest"]) else row["smallest"]
-        fields = {"format": _FORMAT, "batches": self.batches, "tensors": rows}
-        return json.dumps(fields, indent=1)
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return json.dumps({"format": _FORMAT, **fields, "tensors": rows}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Ranges:
@@ -178,13 +194,13 @@ class Ranges:
           ValueError, KeyError, TypeError: it is something else.
         """
         fields: dict[str, Any] = json.loads(text)
-        if fields["format"] != _FORMAT:
-            raise ValueError(f"format {fields['format']!r}, not {_FORMAT!r}")
+        if (found := fields.pop("format")) != _FORMAT:
+            raise ValueError(f"format {found!r}, not {_FORMAT!r}")
         for row in fields["tensors"]:
             row["smallest"] = math.inf if row["smallest"] is None else row["smallest"]
             row["readers"] = tuple(row["readers"])
-        rows = tuple(TensorRange(**row) for row in fields["tensors"])
-        return cls(rows, fields["batches"])
+        fields["tensors"] = tuple(TensorRange(**row) for row in fields["tensors"])
+        return cls(**fields)
 
     def top(self, count: int) -> Ranges:
         """Return the tensors of the largest magnitude, the largest first."""
@@ -193,20 +209,15 @@ class Ranges:
 
     def __str__(self) -> str:
         """Print as text, nothing cut off."""
-        out = io.StringIO()
-        console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
-        console.print(self._group(Table(box=None, pad_edge=False, header_style="")))
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        from tf_amp.checking.ranges_table import text_of
+
+        return text_of(self)
 
     def __rich__(self) -> Group:
         """Show in a terminal."""
-        return self._group(Table())
+        from tf_amp.checking.ranges_table import shown
 
-    def _group(self, table: Table) -> Group:
-        count, batches = len(self.tensors), self.batches
-        return Group(
-            Text(f"{count} tensors in {batches} batches"), _filled(table, self)
-        )
+        return shown(self)
 
 
 def safe_range(
@@ -224,44 +235,3 @@ def safe_range(
     if not chosen > 0.0:
         raise ConfigError(f"limit: received {limit!r}; allowed is what is above 0.")
     return SafeRange(chosen, underflow, depth)
-
-
-_NUMBERS = (
-    "largest",
-    "in batch",
-    "smallest",
-    "not finite",
-    "f16 overflow",
-    "f16 underflow",
-    "bf16 overflow",
-    "bf16 underflow",
-    "depth",
-)
-
-
-def _filled(table: Table, ranges: Ranges) -> Table:
-    table.add_column("tensor", overflow="fold")
-    table.add_column("op")
-    for name in _NUMBERS:
-        table.add_column(name, justify="right")
-    for seen in ranges.tensors:
-        table.add_row(*_cells(seen))
-    return table
-
-
-def _cells(seen: TensorRange) -> tuple[str, ...]:
-    shares = (
-        share(dtype)
-        for dtype in ("float16", "bfloat16")
-        for share in (seen.overflow_share, seen.underflow_share)
-    )
-    return (
-        seen.name,
-        seen.op,
-        f"{seen.largest:.3g}",
-        str(seen.largest_in),
-        "-" if math.isinf(seen.smallest) else f"{seen.smallest:.2g}",
-        str(seen.not_finite),
-        *(f"{share:.2%}" if share else "0" for share in shares),
-        "-" if seen.depth is None else str(seen.depth),
-    )

@@ -26,6 +26,7 @@ class _Listed:
 
     opt_level: str = "O2"
     exclude: tuple[str, ...] = ()
+    ranges: tuple[tuple[str, str], ...] = ()
 
 
 def seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
