@@ -192,7 +192,7 @@ def _made_for(
     target = DTYPE_NAMES[conversion.target_dtype]
     stem = f"{producer.name}{suffix}/{CAST_STEM}{target}"
     if producer.op == "Const" and fold_constants:
-        constant = _cast_constant(producer.proto, conversion.target_dtype)
+        constant = cast_constant(producer.proto, conversion.target_dtype)
         constant.name = names.unused(stem)
         return (constant,)
     if conversion.hoist:
@@ -246,7 +246,7 @@ def _hoisted(
     return tuple(made)
 
 
-def _cast_constant(given: NodeDef, target: int) -> NodeDef:
+def cast_constant(given: NodeDef, target: int) -> NodeDef:
     """Return a constant of the rounded value with the same control inputs."""
     value = tensor_util.MakeNdarray(given.attr["value"].tensor)
     with np.errstate(over="ignore"):

@@ -32,9 +32,6 @@ MAIN = ""
 # What tf.data calls the functions it traces.
 _DATASET_FUNCTIONS = ("__inference_Dataset_", "__inference_tf_data_")
 
-# Nodes to be kept in float32, each with why, by name of function.
-Float32Nodes = Mapping[str, tuple[tuple[str, str], ...]]
-
 
 @dataclasses.dataclass(frozen=True)
 class Planner:
@@ -45,13 +42,14 @@ class Planner:
       device_type: of the device that they will run on; bears on plans alone.
       batch: what stands for an unknown first dimension when prices are looked up;
         None: the pass's own guess.
-      float32_nodes: what must stay float32 beside what the settings exclude.
+      float32_nodes: names of nodes, in whatever function, that must stay float32, and
+        why, beside what the settings exclude.
     """
 
     settings: Settings
     device_type: str = "CPU"
     batch: int | None = None
-    float32_nodes: Float32Nodes = dataclasses.field(default_factory=dict)
+    float32_nodes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,8 +127,7 @@ def _outcome(
     if name != MAIN:
         _check(library[name], library, planner.settings.low_dtype)
         graph_def, item = functions.graph_from_function(library[name], library)
-    excluded = planner.float32_nodes.get(name, ())
-    item = dataclasses.replace(item, excluded=(*item.excluded, *excluded))
+    item = dataclasses.replace(item, excluded=planner.float32_nodes)
     outcome = pipeline.optimize(
         function_graphs.on_device(graph_def, planner.device_type),
         item,

@@ -1,0 +1,165 @@
+"""Store variables and constants of a graph in 16 bits, with casts where they are read.
+
+    Before   handle --> ReadVariableOp(float32) --> MatMul
+    After    handle --> ReadVariableOp(bfloat16) --> cast up --> MatMul
+
+That the product may take the 16 bits as they are is left to the pass, which removes the
+cast again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.casts import NUMPY_DTYPES
+from grappler_pass.graph import split_input
+from grappler_pass.rewriting import CAST_STEM, MARK, cast_constant
+from grappler_pass.type_slots import FLOAT32
+from tf_amp.converting.handles import Readers, Use, readers_in
+from tf_amp.converting.low_storage import ASSIGN, READS
+from tf_amp.converting.stored_shapes import SHAPES
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+_SAVE = "SaveV2"
+# What a save takes before the tensors: file, names, slices.
+_BEFORE_TENSORS = 3
+_LEAST_ELEMENTS = 256
+_LEAST_RANK = 2
+
+
+def retype_variables(
+    body: GraphDef, handles: Collection[str], uses: Iterable[Use], low_dtype: int
+) -> None:
+    """Let a graph read, save and restore some of its variables in 16 bits, in place.
+
+    Args:
+      body: the graph itself, or a function as a graph.
+      handles: tensors that are handles of such variables.
+      uses: of them, in this graph.
+      low_dtype: DataType they are stored as.
+    """
+    nodes = {node.name: node for node in body.node}
+    for name in handles:
+        if name in nodes and nodes[name].op == "VarHandleOp":
+            nodes[name].attr["dtype"].type = low_dtype
+    for use in uses:
+        node = nodes[use.node.name]
+        if node.op == ASSIGN:
+            _retype_assignment(body, node, nodes, low_dtype)
+        elif node.op in READS:
+            node.attr["dtype"].type = low_dtype
+            if not _retype_save(node, readers_in(body), low_dtype):
+                _cast_up(body, node, low_dtype)
+
+
+def retype_constants(
+    body: GraphDef, low_dtype: int, is_kept: Callable[[str], object]
+) -> tuple[str, ...]:
+    """Store large constants of a graph in 16 bits, in place; return their names.
+
+    Args:
+      body: the graph itself, or a function as a graph.
+      low_dtype: DataType they are stored as.
+      is_kept: whether a constant of some name is to stay.
+    """
+    stored = []
+    for node in [node for node in body.node if _is_large_constant(node)]:
+        if is_kept(node.name):
+            continue
+        rounded = cast_constant(node, low_dtype)
+        del rounded.attr[MARK]
+        if not _fits(node, NUMPY_DTYPES[low_dtype]):
+            continue
+        node.CopyFrom(rounded)
+        _cast_up(body, node, low_dtype)
+        stored.append(str(node.name))
+    return tuple(stored)
+
+
+def _is_large_constant(node: NodeDef) -> bool:
+    if node.op != "Const" or node.attr["dtype"].type != FLOAT32:
+        return False
+    sizes = [axis.size for axis in node.attr["value"].tensor.tensor_shape.dim]
+    return len(sizes) >= _LEAST_RANK and math.prod(sizes) >= _LEAST_ELEMENTS
+
+
+def _fits(node: NodeDef, dtype: np.dtype[Any]) -> bool:
+    value = tensor_util.MakeNdarray(node.attr["value"].tensor)
+    with np.errstate(over="ignore"):
+        rounded = value.astype(dtype)
+    return bool((np.isfinite(rounded) == np.isfinite(value)).all())
+
+
+def _retype_assignment(
+    body: GraphDef, node: NodeDef, nodes: dict[str, NodeDef], low_dtype: int
+) -> None:
+    """Restore 16 bits as they are in the file; round any other new value."""
+    node.attr["dtype"].type = low_dtype
+    passed = []
+    name, output = split_input(node.input[1])
+    while nodes[name].op == "Identity":
+        passed.append(nodes[name])
+        name, output = split_input(nodes[name].input[0])
+    if nodes[name].op != "RestoreV2":
+        node.input[1] = _new_cast(body, node.input[1], FLOAT32, low_dtype).name
+        return
+    nodes[name].attr["dtypes"].list.type[output] = low_dtype
+    for identity in passed:
+        identity.attr["T"].type = low_dtype
+
+
+def _retype_save(node: NodeDef, readers: Readers, low_dtype: int) -> bool:
+    """Save what `node` reads in 16 bits; False where anything else takes it."""
+    passed, saves = [], []
+    waiting = [node]
+    for source in waiting:
+        for reader, position in readers(source.name):
+            if reader.op == _SAVE:
+                saves.append((reader, position - _BEFORE_TENSORS))
+            elif reader.op == "Identity":
+                passed.append(reader)
+                waiting.append(reader)
+            else:
+                return False
+    if not saves:
+        return False
+    for identity in passed:
+        identity.attr["T"].type = low_dtype
+    for save, position in saves:
+        save.attr["dtypes"].list.type[position] = low_dtype
+    return True
+
+
+def _cast_up(body: GraphDef, node: NodeDef, low_dtype: int) -> None:
+    """Give all readers of a node's value float32 again."""
+    readers = readers_in(body)(node.name)
+    if not readers:
+        return
+    cast = _new_cast(body, node.name, low_dtype, FLOAT32)
+    if SHAPES in node.attr:
+        cast.attr[SHAPES].CopyFrom(node.attr[SHAPES])
+    for reader, position in readers:
+        reader.input[position] = cast.name
+
+
+def _new_cast(body: GraphDef, tensor: str, source: int, target: int) -> NodeDef:
+    wanted = "float32" if target == FLOAT32 else "stored"
+    stem = f"{tensor.replace(':', '_')}/{CAST_STEM}{wanted}"
+    names = {node.name for node in body.node}
+    name, number = stem, 0
+    while name in names:
+        number += 1
+        name = f"{stem}_{number}"
+    cast = body.node.add(name=name, op="Cast", input=[tensor])
+    cast.attr["SrcT"].type = source
+    cast.attr["DstT"].type = target
+    cast.attr["Truncate"].b = False
+    return cast

@@ -1,0 +1,126 @@
+"""Convert the folder of a SavedModel."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import TYPE_CHECKING
+
+from tf_amp.converting import (
+    back,
+    calibrating,
+    comparison,
+    mixing,
+    originals,
+    saved_model,
+    storing,
+)
+from tf_amp.converting.interfaces import item_of
+from tf_amp.converting.options import FLOAT32
+from tf_amp.converting.variables_file import VariablesFile
+from tf_amp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    from tf_amp.converting.job import Job
+    from tf_amp.converting.mixing import Mixed
+    from tf_amp.converting.planner import Planner
+    from tf_amp.converting.report import ConversionReport
+
+
+def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
+    """Write the converted model to a folder that does not exist yet.
+
+    Raises:
+      AlreadyMixed: the model computes in 16 bits already.
+      ConfigError: weights cannot be stored low.
+      ModelUnreadable: the model is damaged, or was not converted by this package.
+      OSError: the folder cannot be written.
+    """
+    if job.options.to == FLOAT32:
+        return _convert_back(job, draft)
+    model = saved_model.read(job.given)
+    file = VariablesFile.of(job.given)
+    if file is not None:
+        file.check()
+    float32_nodes = calibrating.float32_nodes(job)
+    planner, device = mixing.planner_for(
+        job.options, model.meta_graphs[0].graph_def, float32_nodes
+    )
+    mixed = _mix(job, model, planner, file)
+    _write(job, draft, model, mixed, file)
+    low_dtype = planner.settings.low_dtype
+    report = job.mixed_report(
+        mixed,
+        device,
+        low_dtype,
+        written=draft,
+        warnings=_remarks(model),
+        verifications=comparison.verifications(job, draft, low_dtype),
+    )
+    extras = draft / saved_model.EXTRAS
+    report.save(extras)
+    original = saved_model.read(job.given)
+    graphs = [meta_graph.graph_def for meta_graph in original.meta_graphs]
+    originals.keep(original, graphs, extras / originals.FILE)
+    return report
+
+
+def _mix(
+    job: Job, model: SavedModel, planner: Planner, file: VariablesFile | None
+) -> Mixed:
+    """Rewrite every graph of a model in place; return what came of the first."""
+    low = job.options.weights != FLOAT32
+    if low and len(model.meta_graphs) > 1:
+        tags = [list(m.meta_info_def.tags) for m in model.meta_graphs]
+        raise ConfigError(
+            f"weights='low': {job.source} holds {len(tags)} graphs (tags {tags}) that "
+            "share their variables; only models with one graph can store them low."
+        )
+    found = [
+        mixing.mix(meta_graph, item_of(meta_graph), planner, job.options, file)
+        for meta_graph in model.meta_graphs
+    ]
+    return mixing.merged(found)
+
+
+def _write(
+    job: Job,
+    draft: pathlib.Path,
+    model: SavedModel,
+    mixed: Mixed,
+    file: VariablesFile | None,
+) -> None:
+    stored = bool(mixed.storage.variables) and file is not None
+    saved_model.copy_rest(job.given, draft, variables=not stored)
+    if stored and file is not None:
+        target = draft / saved_model.VARIABLES
+        storing.write_variables(file, target, mixed.storage, mixed.low_dtype)
+    saved_model.write(model, draft)
+
+
+def _convert_back(job: Job, draft: pathlib.Path) -> ConversionReport:
+    converted = saved_model.read(job.given)
+    extras = job.given / saved_model.EXTRAS
+    original = back.original_of(extras, type(converted)())
+    pairs = zip(original.meta_graphs, converted.meta_graphs, strict=True)
+    for own, other in pairs:
+        originals.fill_constants(own.graph_def, other.graph_def)
+    file = VariablesFile.of(job.given)
+    saved_model.copy_rest(job.given, draft, variables=file is None)
+    if file is not None:
+        back.write_variables(file, draft / saved_model.VARIABLES, extras)
+    saved_model.write(original, draft)
+    return job.float32_report(draft)
+
+
+def _remarks(model: SavedModel) -> tuple[str, ...]:
+    signatures = [
+        name
+        for meta_graph in model.meta_graphs
+        for name in meta_graph.signature_def
+        if not name.startswith("__")
+    ]
+    if signatures:
+        return ()
+    return ("the model has no signatures; the functions of its objects were converted",)
