@@ -21,7 +21,9 @@ def plan_from_draft(draft: Draft) -> Plan:
     priced = draft.prices is not None
     conversions = [c for c in draft.casts.conversions if not c.is_identity]
     models = draft.settings.models
-    before, after = _peaks(draft) if priced else (0, 0)
+    # What is fused is not in memory.
+    tells_memory = priced and not draft.settings.fuses
+    before, after = _peaks(draft) if tells_memory else (0, 0)
     return Plan(
         decisions=rows,
         low_dtype=draft.settings.low_dtype,
@@ -106,6 +108,8 @@ def _reason(draft: Draft, slot: int) -> Reason:
         return given
     if not draft.low[slot]:
         return Reason(draft.fallback[slot] or Cause.COST, given.detail)
+    if draft.recalled is not None:
+        return Reason(Cause.RESUMED_LOW, given.detail)
     priced = draft.settings.opt_level == "O1"
     return Reason(Cause.GAIN if priced else Cause.FORCED, given.detail)
 

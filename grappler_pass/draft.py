@@ -87,6 +87,22 @@ class Tuner(Protocol):
         ...
 
 
+class PlanMemory(Protocol):
+    """Knows how graphs came out before."""
+
+    def recall(self, draft: Draft) -> tuple[bool, ...] | None:
+        """Return for every slot whether it was low; None: the graph is not known.
+
+        Args:
+          draft: with the stages up to "price" done.
+        """
+        ...
+
+    def keep(self, draft: Draft) -> None:
+        """Remember how a graph came out, all stages done."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """What the caller decides about a rewrite.
@@ -103,7 +119,10 @@ class Settings:
       margin: smallest predicted gain, as a share of the step, that O1 applies.
       tie: share of a node's seconds by which 16 bits may be slower at O1 if they halve
         what the node writes; 0: exact ties stay float32.
+      fuses: whether a compiler fuses elementwise ops and casts with their neighbors, as
+        XLA does.
       tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
+      memory: knows plans that are not to be made anew; None: all are.
       fold_constants: whether a constant is rounded now where 16 bits are read; if not,
         it stays as it is with a cast behind it.
     """
@@ -116,7 +135,9 @@ class Settings:
     ranges: tuple[tuple[str, str], ...] = ()
     margin: float = DEFAULT_MARGIN
     tie: float = DEFAULT_TIE
+    fuses: bool = False
     tuner: Tuner | None = None
+    memory: PlanMemory | None = None
     fold_constants: bool = True
 
 
@@ -135,6 +156,7 @@ class Draft:
     reads: VariableReads = _LATER
     shapes: Shapes = _LATER
     prices: Prices = _LATER
+    recalled: tuple[bool, ...] | None = None
     low: tuple[bool, ...] = _LATER
     fallback: tuple[Cause | None, ...] = _LATER
     gain_error: float = 0.0

@@ -20,10 +20,12 @@ from grappler_pass.casts import CastPlan, plan_casts
 from grappler_pass.coloring import color_slots
 from grappler_pass.decisions import plan_from_draft
 from grappler_pass.draft import PRICED, Draft, Settings
+from grappler_pass.fused_pricing import FusingPricer
 from grappler_pass.graph import GraphView, Item
 from grappler_pass.plan import Plan
-from grappler_pass.pricing import price_graph
+from grappler_pass.pricing import Pricer, price_graph
 from grappler_pass.propagation import constrain
+from grappler_pass.recalling import keep, recall
 from grappler_pass.rewriting import is_rewritten, rewrite_graph
 from grappler_pass.shape_guesses import fill_shapes
 from grappler_pass.shapes import Shapes
@@ -111,6 +113,7 @@ def _with_prices(draft: Draft) -> Draft:
         settings.models,
         settings.low_dtype,
         draft.reads,
+        FusingPricer if settings.fuses else Pricer,
     )
     return dataclasses.replace(draft, prices=prices)
 
@@ -119,6 +122,8 @@ def _tune(draft: Draft) -> Draft:
     """Have measured what could flip the plan; new prices may put more at stake."""
     settings = draft.settings
     if settings.tuner is None or settings.opt_level != PRICED:
+        return draft
+    if draft.recalled is not None:
         return draft
     for _ in range(_TUNING_ROUNDS):
         found = stakes(draft) if draft.has_candidates else ()
@@ -164,6 +169,7 @@ PLANNING = (
     ("view", _view),
     ("constrain", _constrain),
     ("price", _price),
+    ("recall", recall),
     ("tune", _tune),
     ("assign", color_slots),
     ("plan", _plan),
@@ -205,6 +211,7 @@ def optimize(
         return Rewrite(graph_def, None, changed=False)
     draft = Draft(graph_def, item, settings, shapes, name)
     draft = _run(STAGES, draft, observer)
+    keep(draft)
     return Rewrite(draft.rewritten, draft.plan, draft.rewritten is not graph_def)
 
 

@@ -75,6 +75,7 @@ def price_graph(
     models: Models,
     low_dtype: str,
     reads: VariableReads,
+    pricer_of: type[Pricer] | None = None,
 ) -> Prices:
     """Price every node at float32, and what may go low at `low_dtype` with its casts.
 
@@ -86,8 +87,9 @@ def price_graph(
       models: a cost model per device type, "CPU" at least.
       low_dtype: "bfloat16" or "float16".
       reads: which variable reads leave their loop.
+      pricer_of: how single nodes and casts are priced; as separate kernels by default.
     """
-    pricer = _Pricer(view, slots, shapes, models, low_dtype, reads)
+    pricer = (pricer_of or Pricer)(view, slots, shapes, models, low_dtype, reads)
     priced = [
         pricer.node(
             node, [s for s in slots.slots_of[node.index] if constraints.eligible[s]]
@@ -111,7 +113,7 @@ def price_graph(
     )
 
 
-class _NodePrice(NamedTuple):
+class NodePrice(NamedTuple):
     """Prices of one node per step; no low one where none of its slots may go low."""
 
     float32: Price
@@ -120,17 +122,19 @@ class _NodePrice(NamedTuple):
 
     @property
     def errors(self) -> tuple[float, float]:
+        """Return the errors in float32 and in 16 bits."""
         return self.float32.error, self.low.error if self.low else 0.0
 
     @property
     def source(self) -> str:
+        """Return where the less sure of both comes from."""
         if self.low is None or self.float32.error >= self.low.error:
             return self.float32.source
         return self.low.source
 
 
-class _Pricer:
-    """The look-ups that pricing one graph shares."""
+class Pricer:
+    """The look-ups that pricing one graph shares; every node is a kernel of its own."""
 
     def __init__(
         self,
@@ -141,6 +145,7 @@ class _Pricer:
         low_dtype: str,
         reads: VariableReads,
     ) -> None:
+        """Take what `price_graph` is given."""
         self._view = view
         self._slots = slots
         self._shapes = shapes
@@ -153,34 +158,44 @@ class _Pricer:
         self.cast_elements: dict[Port, int] = {}
         self.cast_sources: dict[Port, str] = {}
 
-    def node(self, node: Node, eligible: Sequence[int]) -> _NodePrice:
+    def node(self, node: Node, eligible: Sequence[int]) -> NodePrice:
         """Price a node, and the casts around it if it may go low."""
-        call, model = self.call(node), self.model(node)
         weight = self._view.weight(node.index)
         if not eligible:
-            price = model.price(call, "float32")
-            return _NodePrice(_times(price, weight), None, None)
-        probe = probe_of(self._view, self._slots, self._shapes, node.index, eligible)
-        float32 = model.price(call, "float32", probe)
-        low = model.price(call, self._low_dtype, probe)
+            price = self.price(node, "float32", None)
+            return NodePrice(_times(price, weight), None, None)
+        probe = self.probe(node, eligible)
+        float32 = self.price(node, "float32", probe)
+        low = self.price(node, self._low_dtype, probe)
         for port in self._view.output_ports(node.index):
             if self._slots.output_slot(*port) in eligible:
                 self._price_up(port)
         for position, port in enumerate(node.inputs):
             if self._slots.input_slot(node.index, position) in eligible:
                 self._price_down(port)
-        return _NodePrice(_times(float32, weight), _times(low, weight), probe)
+        return NodePrice(_times(float32, weight), _times(low, weight), probe)
+
+    def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
+        """Return the price of one execution of a node."""
+        return self.model(node).price(self.call(node), dtype, probe)
+
+    def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
+        """Return how to measure a node; None where it cannot be."""
+        return probe_of(self._view, self._slots, self._shapes, node.index, eligible)
 
     def model(self, node: Node) -> CostModel:
+        """Return the model of the device that a node runs on."""
         return self._models.get(device_type_of(node.device)) or self._models["CPU"]
 
     def spec(self, port: Port) -> TensorSpec:
+        """Return shape and present dtype of a tensor."""
         outputs = self._shapes.get(self._view.nodes[port.node].name, ())
         shape = outputs[port.output] if port.output < len(outputs) else None
         dtype = self._slots.output_dtype(port.node, port.output)
         return TensorSpec(shape, _dtype_name(dtype))
 
     def call(self, node: Node) -> OpCall:
+        """Return a node as the models see it."""
         outputs = range(self._slots.output_count(node.index))
         return OpCall(
             node.op,
@@ -190,26 +205,37 @@ class _Pricer:
         )
 
     def _price_up(self, port: Port) -> None:
-        price = self._cast_price(port, self._low_dtype, "float32")
+        price = self._noted(port, self.cast_up_price(port))
         self.up[port] = price.seconds * self._view.weight(port.node)
 
     def _price_down(self, port: Port) -> None:
         if port in self.down:
             return
-        price = self._cast_price(port, "float32", self._low_dtype)
+        price = self._noted(port, self.cast_down_price(port))
         if is_free_down(self._view, port, DTYPE_ENUMS[self._low_dtype]):
             price = replace(price, seconds=0.0)
         hoist = self._reads.hoists.get(port)
         outside = self._view.nodes[hoist[-1]].inputs[0].node if hoist else port.node
         self.down[port] = price.seconds * self._view.weight(outside)
 
+    def cast_up_price(self, port: Port) -> Price:
+        """Return the price of one cast of a low tensor to float32."""
+        return self._cast_price(port, self._low_dtype, "float32")
+
+    def cast_down_price(self, port: Port) -> Price:
+        """Return the price of one cast of a float32 tensor to 16 bits."""
+        return self._cast_price(port, "float32", self._low_dtype)
+
     def _cast_price(self, port: Port, source: str, target: str) -> Price:
-        elements = self.spec(port).elements
         model = self.model(self._view.nodes[port.node])
-        price = model.cast_price(elements, source, target)
+        price = model.cast_price(self.spec(port).elements, source, target)
         if model.profile.kind == "cpu":
             price = replace(price, seconds=price.seconds + ADDED_NODE_SECONDS)
-        self.cast_elements[port] = elements
+        return price
+
+    def _noted(self, port: Port, price: Price) -> Price:
+        """Remember what is less sure of the two casts of a tensor."""
+        self.cast_elements[port] = self.spec(port).elements
         if price.error >= self.cast_errors.get(port, 0.0):
             self.cast_errors[port] = price.error
             self.cast_sources[port] = price.source
@@ -231,7 +257,7 @@ def _charge_transfers(
     view: GraphView,
     slots: SlotTable,
     constraints: Constraints,
-    pricer: _Pricer,
+    pricer: Pricer,
     float32: list[float],
     low: list[float | None],
 ) -> None:
