@@ -35,6 +35,16 @@ def is_compiled_function(function: Any) -> bool:
     return definition is not None and is_compiled(dict(definition.attr))
 
 
+def compiled_callees(graph: Any) -> tuple[Any, ...]:
+    """Return the graphs, as traced, of the compiled functions that a graph calls."""
+    try:
+        functions = graph._functions.values()
+        return tuple(f.graph for f in functions if is_compiled(dict(f.attributes)))
+    except AttributeError:
+        warn_once("FuncGraph._functions", "compiled functions are not explained")
+        return ()
+
+
 class FunctionAccess:
     """One function of the runtime: its definition and those that it calls.
 

@@ -7,15 +7,18 @@ are those the function was traced under, else those in force, else the environme
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from tf_amp import function_graphs, runtime, settings
+from tf_amp._tensorflow_private_functions import is_compiled_function
 from tf_amp.config import AmpConfig
-from tf_amp.errors import ConfigError, ScriptMissing
+from tf_amp.errors import ConfigError, NotMeasurable, ScriptMissing
 from tf_amp.marks import Marks, excluded_parts, marks_from_graph_def
+from tf_amp.xla import explaining
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -73,6 +76,10 @@ def explain(
       StageError: the plan cannot be made; the message names the stage.
     """
     runtime.check_tensorflow()
+    if not _is_graph_def(fn):
+        fn = concrete_function(fn, args, kwargs)
+        if is_compiled_function(fn):
+            return _compiled_plan(fn, measure)
     graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
     config = config_for(graph_def)
     graph_def = function_graphs.optimized_graph(graph_def, kept)
@@ -84,7 +91,32 @@ def explain(
         return prediction_of(graph_def, item, chosen, shapes(), name)
     from grappler_pass import pipeline
 
-    return pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
+    plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
+    if _is_graph_def(fn):
+        return plan
+    return explaining.plan_with_compiled(plan, fn.graph, _told_of_body)
+
+
+def _compiled_plan(function: Any, measure: bool) -> Plan:
+    if measure:
+        raise NotMeasurable(
+            f"{function.graph.name} is compiled by XLA, of which single operations "
+            "cannot be timed: explain it without measure=True, or without jit_compile."
+        )
+    return explaining.plan_of_compiled(function.graph, _told_of_body)
+
+
+def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
+    """Return what the pass is told of a body, beside what is known of its calls."""
+    own, chosen = item_and_settings(graph_def, item.fetch, config_for(graph_def))
+    preserve = (*item.preserve, *own.preserve)
+    return dataclasses.replace(item, preserve=preserve, excluded=own.excluded), chosen
+
+
+def _is_graph_def(fn: Any) -> bool:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    return isinstance(fn, GraphDef)
 
 
 def traced_graph(

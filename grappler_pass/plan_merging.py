@@ -1,0 +1,59 @@
+"""One plan of a graph and the functions it calls, from a plan of each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+
+from grappler_pass.plan import Decision, Plan
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """The plan of one body.
+
+    Attributes:
+      name: of the function, put before the names of its nodes; empty: none.
+      weight: how often it runs per step.
+      plan: of one run.
+    """
+
+    name: str
+    weight: float
+    plan: Plan
+
+
+def merged(parts: Sequence[Part]) -> Plan:
+    """Return the plan of one step, with the rows of all parts in their order.
+
+    What else a plan tells is the first part's.
+    """
+    totals = {
+        name: sum(part.weight * getattr(part.plan, name) for part in parts)
+        for name in ("seconds_before", "seconds_after")
+    }
+    errors = (part.weight * part.plan.gain_error for part in parts)
+    return dataclasses.replace(
+        parts[0].plan,
+        decisions=tuple(row for part in parts for row in _rows(part)),
+        casts=sum(part.plan.casts for part in parts),
+        casts_removed=sum(part.plan.casts_removed for part in parts),
+        gain_error=math.hypot(*errors),
+        peak_bytes_before=max(part.plan.peak_bytes_before for part in parts),
+        peak_bytes_after=max(part.plan.peak_bytes_after for part in parts),
+        **totals,
+    )
+
+
+def _rows(part: Part) -> Iterable[Decision]:
+    for row in part.plan.decisions:
+        name = f"{part.name}/{row.slot.node}" if part.name else row.slot.node
+        low = row.seconds_low
+        yield dataclasses.replace(
+            row,
+            slot=dataclasses.replace(row.slot, node=name),
+            seconds_float32=part.weight * row.seconds_float32,
+            seconds_low=None if low is None else part.weight * low,
+            cast_seconds=part.weight * row.cast_seconds,
+        )
