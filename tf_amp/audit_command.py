@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from tf_amp.errors import ConfigError, ScriptMissing
 
 if TYPE_CHECKING:
+    from grappler_pass.draft import Settings
     from grappler_pass.graph import Item
     from grappler_pass.shapes import Shapes
     from tf_amp.auditing import Audit
+    from tf_amp.rewriter import Observer
     from tf_amp.targets import Target
 
 
@@ -105,11 +107,15 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
 
 def _auditor(
     target: Target, found: dict[tuple[str, tuple[str, ...]], Audit]
-) -> Callable[[Any, Item, Callable[[], Shapes], str], None]:
+) -> Observer:
     from tf_amp import auditing
 
     def audit_graph(
-        graph_def: Any, item: Item, shapes: Callable[[], Shapes], name: str
+        graph_def: Any,
+        item: Item,
+        shapes: Callable[[], Shapes],
+        name: str,
+        settings: Settings,
     ) -> None:
         placed = target.placed(graph_def)
         audit = auditing.audit_graph(placed, item, target, shapes=shapes, name=name)

@@ -24,7 +24,7 @@ def of_function(graph: Any) -> Variable:
 
     handles = {}
     for tensor, _ in graph.captures:
-        handle = _outermost(tensor)
+        handle = outermost(tensor)
         contents = tracing.handle_contents(handle) if handle is not None else ()
         if len(contents) == 1:
             handles[id(handle)] = (handle, tracing.variable_value(handle, contents[0]))
@@ -37,7 +37,7 @@ def of_function(graph: Any) -> Variable:
         op = home and traced_graphs.inlined_op(home, node.name)
         if op is None or not op.inputs:
             return None
-        value = handles.get(id(_outermost(op.inputs[0])))
+        value = handles.get(id(outermost(op.inputs[0])))
         return None if value is None else value[1].numpy()
 
     return value_of
@@ -60,7 +60,7 @@ def of_session(session: Any) -> Variable:
     return value_of
 
 
-def _outermost(tensor: Any) -> Any | None:
+def outermost(tensor: Any) -> Any | None:
     """Return the eager tensor behind one of a function; None of an argument."""
     while not hasattr(tensor, "numpy"):
         captures = getattr(tensor.graph, "captures", ())

@@ -50,8 +50,10 @@ _thread = threading.local()
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
 _failures: deque[RewriteFailed] = deque()
 _told: set[str] = set()
-# What is told of graphs instead of their being rewritten.
-Observer = Callable[[Any, "Item", Callable[[], "Shapes"], str], None]
+# What is told of graphs instead of their being rewritten; a graph that it returns runs.
+Observer = Callable[
+    [Any, "Item", Callable[[], "Shapes"], str, "Settings"], "Any | None"
+]
 _observers: deque[Observer] = deque(maxlen=1)
 # Told of every graph that has been planned, whether it changed or not.
 Watcher = Callable[["Rewrite"], None]
@@ -176,7 +178,7 @@ def leaves_graphs_alone() -> bool:
 
 
 def plan_only(observer: Observer) -> None:
-    """Show every graph that would be rewritten to `observer`, and change none."""
+    """Show every graph that would be rewritten to `observer` instead."""
     _observers.append(observer)
 
 
@@ -237,8 +239,7 @@ def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
         excluded=(*excluded_parts(graph_def, chosen.exclude), *given.dropped),
     )
     if _observers:
-        _observers[0](graph_def, item, given.shapes, marks.graph)
-        return None
+        return _observers[0](graph_def, item, given.shapes, marks.graph, chosen)
     rewrite = pipeline.optimize(
         graph_def, item, chosen, shapes=given.shapes, name=marks.graph
     )

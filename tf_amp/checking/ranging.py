@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.checking.ranges import Ranges
 
 if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
+    from grappler_pass.graph import GraphView
+    from grappler_pass.shapes import Shapes
     from tf_amp.checking.batches import Batch
     from tf_amp.checking.cases import Case, Values
+    from tf_amp.checking.recording import Tap
+    from tf_amp.checking.statistics import Statistics
 
 
 def ranges_of(
@@ -57,30 +59,31 @@ def _by_placeholder(batch: Batch) -> Values:
 def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
     """Run a case once for each batch."""
     from grappler_pass.graph import GraphView
+    from tf_amp.checking.executing import completed, execute, sandbox_of
     from tf_amp.checking.recording import Recorder, with_records
-    from tf_amp.checking.seen_tensors import seen_tensors
     from tf_amp.checking.statistics import Statistics
 
-    view = GraphView.from_graph_def(case.graph_def, case.item)
-    tensors = seen_tensors(view, case.shapes)
-    statistics = Statistics(list(tensors.values()))
+    statistics = Statistics()
     recorder = Recorder(statistics.record)
-    numbered = tuple(enumerate(tensors))
-
-    def recording(graph_def: GraphDef) -> GraphDef:
-        return with_records(graph_def, numbered, recorder)
-
+    view = GraphView.from_graph_def(case.graph_def, case.item)
+    taps = taps_of(view, case.shapes, statistics)
     for batch in batches:
-        statistics.next_batch()
-        _run_recording(case, batch, recording)
+        told = dataclasses.replace(case, values={**case.values, **batch})
+        values = completed(told, (case.graph_def,))
+        sandbox = sandbox_of(case.graph_def, case.item, case.shapes, values)
+        recording = with_records(sandbox.graph_def, taps, recorder)
+        execute(dataclasses.replace(sandbox, graph_def=recording), values, {})
     return statistics.ranges()
 
 
-def _run_recording(case: Case, batch: Mapping[str, Any], recording: Any) -> None:
-    from tf_amp.checking.executing import completed, execute, sandbox_of
+def taps_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> list[Tap]:
+    """Return what to record of a graph so that its ranges are known."""
+    from tf_amp.checking.recording import Tap
+    from tf_amp.checking.seen_tensors import seen_tensors
+    from tf_amp.replay import hidden_nodes
 
-    told = dataclasses.replace(case, values={**case.values, **batch})
-    values = completed(told, (case.graph_def,))
-    sandbox = sandbox_of(case.graph_def, case.item, case.shapes, values)
-    graph_def = recording(sandbox.graph_def)
-    execute(dataclasses.replace(sandbox, graph_def=graph_def), values, {})
+    tensors = seen_tensors(view, shapes)
+    hidden = hidden_nodes(view, view.order)
+    steady = [view.index[seen.node] not in hidden for seen in tensors.values()]
+    first = statistics.add_graph(tuple(tensors.values()), steady)
+    return [Tap(number, text) for number, text in enumerate(tensors, first)]

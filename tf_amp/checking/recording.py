@@ -9,6 +9,7 @@ is not seen. Results stay what they are, bit by bit.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -26,7 +27,7 @@ Record = Callable[[Array, Array], None]
 
 
 class Recorder:
-    """A function that graphs call; it must live as long as they run."""
+    """A Python function that graphs call; it must live as long as they run."""
 
     def __init__(self, record: Record) -> None:
         """Have `record` called with the number of a tensor, and its value."""
@@ -38,7 +39,9 @@ class Recorder:
             call = tf.numpy_function(record, [number, value], [], name=RECORDER)
         self._call: NodeDef = call.node_def
 
-    def node(self, name: str, device: str, number: str, value: str) -> NodeDef:
+    def node(
+        self, name: str, device: str, number: str, value: str, *, dtype: int = FLOAT32
+    ) -> NodeDef:
         """Return a node that calls the function.
 
         Args:
@@ -46,37 +49,60 @@ class Recorder:
           device: of the tensor.
           number: input string of the tensor's number.
           value: input string of the tensor.
+          dtype: of the tensor, DataType enum.
         """
         made = NodeDef(name=name, op=self._call.op, device=_host(device))
         for key in ("token", "Tin", "Tout", "is_async"):
             if key in self._call.attr:
                 made.attr[key].CopyFrom(self._call.attr[key])
+        made.attr["Tin"].list.type[1] = dtype
         made.input.extend([number, value])
         return made
 
 
+@dataclasses.dataclass(frozen=True)
+class Tap:
+    """A tensor to record.
+
+    Attributes:
+      number: that it is recorded under.
+      text: its name in the graph: `node`, or `node:output`.
+      dtype: of its values, DataType enum.
+      holder: op that reads the values, of a handle or a reference; empty of a tensor.
+    """
+
+    number: int
+    text: str
+    dtype: int = FLOAT32
+    holder: str = ""
+
+
+READ, DEREFERENCE = "ReadVariableOp", "Identity"
+
+
 def with_records(
-    graph_def: GraphDef, tensors: Iterable[tuple[int, str]], recorder: Recorder
+    graph_def: GraphDef, taps: Iterable[Tap], recorder: Recorder
 ) -> GraphDef:
     """Return a copy of a graph that tells of some of its tensors.
 
+    Whoever else reads a variable's handle, to change it as well, waits for the record.
+
     Args:
       graph_def: not modified.
-      tensors: number and name of each: `node`, or `node:output`; what the graph does
-        not hold is left out.
+      taps: what to tell of; what the graph does not hold, or read, is left out.
       recorder: what is called.
     """
     recording = GraphDef()
     recording.CopyFrom(graph_def)
-    devices = {node.name: node.device for node in graph_def.node}
+    nodes = {node.name: node for node in graph_def.node}
     read = {_canonical(text) for node in graph_def.node for text in node.input}
     instead: dict[str, str] = {}
     added: list[NodeDef] = []
-    for number, text in tensors:
-        name = split_input(text)[0]
-        if name in devices and _canonical(text) in read:
-            made = _recording_nodes(number, text, devices[name], recorder)
-            instead[_canonical(text)] = made[-1].name
+    for tap in taps:
+        producer = nodes.get(split_input(tap.text)[0])
+        if producer is not None and _canonical(tap.text) in read:
+            made = _recording_nodes(tap, producer, recorder)
+            instead[_canonical(tap.text)] = made[-1].name
             added.extend(made)
     for node in recording.node:
         node.input[:] = [instead.get(_canonical(text), text) for text in node.input]
@@ -84,21 +110,41 @@ def with_records(
     return recording
 
 
-def _recording_nodes(
-    number: int, text: str, device: str, recorder: Recorder
-) -> tuple[NodeDef, NodeDef, NodeDef]:
-    name, output = split_input(text)
+def _recording_nodes(tap: Tap, producer: NodeDef, recorder: Recorder) -> list[NodeDef]:
+    """Return the nodes that tell of a tensor; the last one hands it on."""
+    name, output = split_input(tap.text)
+    device, made = producer.device, []
     stem = f"{name}/{RECORDER}_{output}"
     # Waiting for the tensor puts the constant into the right loop or branch.
-    wait = NodeDef(name=f"{stem}/number", op="Const", device=_host(device))
-    wait.attr["dtype"].type = tf.int64.as_datatype_enum
-    wait.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.int64(number)))
-    wait.input.append(f"^{name}")
-    record = recorder.node(f"{stem}/record", device, wait.name, text)
-    passed = NodeDef(name=stem, op="Identity", device=device)
-    passed.attr["T"].type = FLOAT32
-    passed.input.extend([text, f"^{record.name}"])
-    return wait, record, passed
+    number = NodeDef(name=f"{stem}/number", op="Const", device=_host(device))
+    number.attr["dtype"].type = tf.int64.as_datatype_enum
+    number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.int64(tap.number)))
+    number.input.append(f"^{name}")
+    made.append(number)
+    value = tap.text
+    if tap.holder:
+        value = f"{stem}/value"
+        read = NodeDef(name=value, op=tap.holder, device=device, input=[tap.text])
+        read.attr["dtype" if tap.holder == READ else "T"].type = tap.dtype
+        made.append(read)
+    record = f"{stem}/record"
+    made.append(recorder.node(record, device, number.name, value, dtype=tap.dtype))
+    made.append(_passing(tap, producer, stem, record))
+    return made
+
+
+def _passing(tap: Tap, producer: NodeDef, name: str, record: str) -> NodeDef:
+    """Return the node that hands a tensor on once it is recorded."""
+    is_reference = tap.holder == DEREFERENCE
+    op = "RefIdentity" if is_reference else "Identity"
+    passed = NodeDef(name=name, op=op, device=producer.device)
+    is_handle = tap.holder == READ
+    passed.attr["T"].type = _RESOURCE if is_handle else tap.dtype
+    passed.input.extend([tap.text, f"^{record}"])
+    return passed
+
+
+_RESOURCE = tf.resource.as_datatype_enum
 
 
 def _canonical(text: str) -> str:

@@ -18,43 +18,70 @@ _OVERFLOW = {"float16": 65520.0, "bfloat16": 3.3961775e38}
 _UNDERFLOW = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
 
 
-class Statistics:
-    """Ranges of many tensors, by number; records may come from several threads."""
+@dataclasses.dataclass
+class _Tensor:
+    """A tensor of which records come.
 
-    def __init__(self, tensors: Sequence[TensorRange]) -> None:
-        """Begin with tensors of which nothing was seen."""
-        self._seen = list(tensors)
-        self._last_batch = [0] * len(self._seen)
-        self._batch = 0
+    Attributes:
+      seen: so far.
+      graph: that it belongs to.
+      is_steady: whether it is recorded exactly once per run, as none is in a loop or a
+        branch.
+      last_run: of the graph, that it was recorded in.
+    """
+
+    seen: TensorRange
+    graph: int
+    is_steady: bool
+    last_run: int = 0
+
+
+class Statistics:
+    """Ranges of the tensors of several graphs; records come from several threads."""
+
+    def __init__(self) -> None:
+        """Begin without tensors."""
+        self._tensors: list[_Tensor] = []
+        self._runs: list[int] = []
         self._lock = threading.Lock()
 
-    def add_tensors(self, tensors: Sequence[TensorRange]) -> int:
-        """Take in further tensors; return the number of the first."""
-        with self._lock:
-            first = len(self._seen)
-            self._seen.extend(tensors)
-            self._last_batch.extend([0] * len(tensors))
-        return first
+    def add_graph(self, tensors: Sequence[TensorRange], steady: Sequence[bool]) -> int:
+        """Take in the tensors of another graph; return the number of the first.
 
-    def next_batch(self) -> None:
-        """Count what is recorded from now on to another batch."""
-        self._batch += 1
+        Args:
+          tensors: of which nothing was seen.
+          steady: which of them are recorded exactly once per run.
+        """
+        with self._lock:
+            first, graph = len(self._tensors), len(self._runs)
+            self._runs.append(0)
+            for tensor, is_steady in zip(tensors, steady, strict=True):
+                self._tensors.append(_Tensor(tensor, graph, is_steady))
+        return first
 
     def record(self, number: Array, value: Array) -> None:
         """Take in a tensor's values."""
         part = range_of_values(value)
         with self._lock:
-            place = int(number)
-            is_new = self._last_batch[place] != self._batch
-            self._last_batch[place] = self._batch
-            merged = merged_ranges(self._seen[place], part, self._batch)
-            batches = merged.batches + is_new
-            self._seen[place] = dataclasses.replace(merged, batches=batches)
+            tensor = self._tensors[int(number)]
+            run = self._run_of(tensor)
+            batches = tensor.seen.batches + (run != tensor.last_run)
+            tensor.last_run = run
+            merged = merged_ranges(tensor.seen, part, run)
+            tensor.seen = dataclasses.replace(merged, batches=batches)
 
     def ranges(self) -> Ranges:
         """Return what was seen; tensors that never came are left out."""
-        seen = tuple(each for each in self._seen if each.values)
-        return Ranges(seen, self._batch)
+        seen = tuple(each.seen for each in self._tensors if each.seen.values)
+        return Ranges(seen, max(self._runs, default=0))
+
+    def _run_of(self, tensor: _Tensor) -> int:
+        """Return which run of its graph a record of a tensor belongs to."""
+        runs = self._runs
+        if tensor.is_steady:
+            runs[tensor.graph] = max(runs[tensor.graph], tensor.last_run + 1)
+            return tensor.last_run + 1
+        return max(runs[tensor.graph], 1)
 
 
 @dataclasses.dataclass(frozen=True)
