@@ -159,6 +159,32 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
 
+def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that stays one operation where it is called.
+
+    No tape follows what it computes.
+    """
+    import tensorflow as tf
+
+    alone = tf.function(
+        function, autograph=False, experimental_attributes={"_noinline": True}
+    )
+
+    def call_alone(*args: Any) -> Any:
+        with _not_recording():
+            return alone(*args)
+
+    return call_alone
+
+
+def _not_recording() -> contextlib.AbstractContextManager[None]:
+    record: Any = importlib.import_module("tensorflow.python.eager.record")
+    if not hasattr(record, "stop_recording"):
+        warn_once("stop_recording", "nested gradients take longer to trace")
+        return contextlib.nullcontext()
+    return record.stop_recording()  # type: ignore[no-any-return]
+
+
 @contextlib.contextmanager
 def branching_on_references() -> Iterator[None]:
     """Let branches of a `tf.Graph` update variables that are not resources.

@@ -25,13 +25,18 @@ def are_finite(gradients: Sequence[Any]) -> Any:
     """Tell whether all gradients are finite, bool scalar."""
     if private.in_xla_context():
         return each_is_finite(gradients)
-    axes: dict[int | None, Any] = {}
-    total = tf.add_n([_real_sum(gradient, axes) for gradient in gradients])
     return tf.cond(
-        tf.math.is_finite(total),
+        sum_is_finite(gradients),
         lambda: tf.constant(True),
         lambda: each_is_finite(gradients),
     )
+
+
+def sum_is_finite(gradients: Sequence[Any]) -> Any:
+    """Tell whether the sum of all is finite: then each is; bool scalar."""
+    axes: dict[int | None, Any] = {}
+    sums = [_real_sum(gradient, axes) for gradient in gradients]
+    return tf.math.is_finite(tf.add_n(sums))
 
 
 def each_is_finite(gradients: Sequence[Any]) -> Any:

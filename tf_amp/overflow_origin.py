@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -58,9 +58,15 @@ class Watch:
         self._running = running
 
     def record(self, *inputs: Any) -> None:
-        """Take the inputs of a step that overflowed; called by the runtime."""
+        """Take the inputs of a step, and whether it was finite; called by the runtime.
+
+        Of a step that was, nothing is kept.
+        """
+        *values, finite = inputs
+        if finite:
+            return
         try:
-            self._record(inputs)
+            self._record(values)
         except Exception as error:
             _say_unknown(error)
 
@@ -167,18 +173,42 @@ def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
 
     if tf.executing_eagerly() or in_xla_context():
         return []
-    graph = finite.graph
+    hand_over = handing_over(finite.graph, state, loss_scale)
+
+    def handed_over() -> Any:
+        with tf.control_dependencies(hand_over(tf.constant(False))):
+            return tf.constant(False)
+
+    return [tf.cond(finite, lambda: tf.constant(True), handed_over)]
+
+
+def handing_over(
+    graph: Any, state: Mapping[str, Any], loss_scale: Any
+) -> Callable[[Any], list[Any]]:
+    """Return what adds the operation that hands a step's inputs over.
+
+    It is called within a branch that a step takes that overflows, and few others do,
+    with a bool scalar that tells whether gradients are finite.
+
+    Args:
+      graph: that the step is traced in.
+      state: of the loss scale as the step has used it.
+      loss_scale: its specification.
+    """
+    import tensorflow as tf
+
     watched = Watch(graph, loss_scale)
     inputs = [state.get("scale", tf.constant(1.0)), *_inputs_of(graph)]
 
-    def hand_over() -> Any:
+    def hand_over(finite: Any) -> list[Any]:
         with tf.device("/device:CPU:0"):
-            done = tf.numpy_function(watched.record, inputs, [], name="overflow_inputs")
+            done = tf.numpy_function(
+                watched.record, [*inputs, finite], [], name="overflow_inputs"
+            )
         done._set_attr(WATCH, _text(watched.number))
-        with tf.control_dependencies([done]):
-            return tf.constant(False)
+        return [done]
 
-    return [tf.cond(finite, lambda: tf.constant(True), hand_over)]
+    return hand_over
 
 
 def keep_graph(given: bytes, running: bytes) -> None:

@@ -67,7 +67,8 @@ class Search:
         """
         view = GraphView.from_graph_def(GraphDef.FromString(graph_def))
         watch = _watch(view, number)
-        given = {_source(view, port): i for i, port in enumerate(watch.inputs)}
+        ports = watch.inputs[: len(inputs)]
+        given = {_source(view, port): i for i, port in enumerate(ports)}
         self._view = view
         self._predicate = _predicate(view, watch)
         scale = _source(view, watch.inputs[_SCALE])

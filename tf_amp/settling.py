@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from tf_amp import _tensorflow_private_training as private
 from tf_amp.finiteness import largest_of, must_select
 from tf_amp.loss_scaling.protocol import Seen, State
 from tf_amp.loss_scaling.variables import ScaleState, Vectors
+
+# Adds operations, told by a bool scalar whether gradients are finite.
+Watching = Callable[[Any], list[Any]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,12 +43,61 @@ class Settlement:
         if must_select():
             before = self.state.unpacked(self.vectors)
             return self.state.write(self._selected(finite, before), before)
+        return [self._if_it_counts(lambda: self._branch(finite))]
+
+    def settle_in_function(
+        self, sum_is_finite: Any, look: Callable[[], Any], hand_over: Watching
+    ) -> Any:
+        """Adjust the state within a function; return whether gradients are finite.
+
+        One short branch serves the ordinary step, which only counts. All else is in a
+        function of its own: nodes of a branch that is not taken cost time too.
+
+        Args:
+          sum_is_finite: where True, so is each gradient; bool scalar.
+          look: tells whether each is; made in that function.
+          hand_over: adds what an overflow leads to, told whether gradients are finite.
+        """
+        rests = self._rests()
+
+        def take_note() -> Any:
+            if rests is None:
+                return self._if_it_counts(lambda: self._write(True))
+            with tf.control_dependencies([self.state.count_step()]):
+                return tf.constant(True)
+
+        def look_and_settle() -> Any:
+            finite = look()
+            done = self._if_it_counts(lambda: self._branch(finite))
+            with tf.control_dependencies([done]):
+                return tf.identity(finite)
+
+        def take_care() -> Any:
+            finite = private.apart(look_and_settle)()
+            with tf.control_dependencies(hand_over(finite)):
+                return tf.identity(finite)
+
+        ordinary = sum_is_finite if rests is None else sum_is_finite & rests
+        return tf.cond(ordinary, take_note, take_care)
+
+    def _rests(self) -> Any:
+        """Return whether a finite step does nothing but count; None: not known."""
+        # A loss scale of the user's own may know nothing of this.
+        tell = getattr(self.state.loss_scale, "rests", lambda state: None)
+        values = self.state.unpacked(self.vectors)
+        rests = tell(values)
+        if rests is None or self.counts is not None:
+            return None
+        return tf.equal(values["finite"], 1) & rests
+
+    def with_earlier(self, finite: Any) -> Any:
+        """Return whether gradients, and those they were made from, are finite."""
+        return finite if self.counts is None else finite & self.counts
+
+    def _if_it_counts(self, settle: Callable[[], Any]) -> Any:
         if self.counts is None:
-            return [self._branch(finite)]
-        branched = tf.cond(
-            self.counts, lambda: self._branch(finite), lambda: tf.constant(False)
-        )
-        return [branched]
+            return settle()
+        return tf.cond(self.counts, settle, lambda: tf.constant(True))
 
     def _branch(self, finite: Any) -> Any:
         return tf.cond(finite, lambda: self._write(True), lambda: self._write(False))

@@ -17,7 +17,14 @@ import tensorflow as tf
 
 from grappler_pass.state_updates import BARRIER
 from tf_amp import overflow_origin
-from tf_amp.finiteness import agreed, are_finite, is_scalable, must_select
+from tf_amp.finiteness import (
+    agreed,
+    are_finite,
+    each_is_finite,
+    is_scalable,
+    must_select,
+    sum_is_finite,
+)
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.variables import state_of
 from tf_amp.settling import Settlement, symbolic
@@ -59,6 +66,8 @@ class ScaledCall:
 
         def finish(scaled: Sequence[Any]) -> list[Any]:
             unscaled = self.unscaled(scaled)
+            if _in_function() and not must_select():
+                return self._checked_in_one(unscaled)
             return self._checked(unscaled, are_finite(unscaled))
 
         return map_scalable(finish, gradients)
@@ -71,23 +80,37 @@ class ScaledCall:
         """Adjust the loss scale; return the gradients, zeros unless all are finite."""
         watched = overflow_origin.watch(finite, self._reading, self._loss_scale)
         finite = agreed(finite)
-        earlier = [vote.finite for vote in votes_behind(unscaled)]
-        counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
-        settlement = Settlement(self._state, self._vectors, unscaled, counts)
+        settlement = self._settlement(unscaled)
         adjusting = symbolic(settlement.settle(finite))
         with tf.control_dependencies([*adjusting, *watched]):
-            whole = tf.identity(finite if counts is None else finite & counts)
+            whole = tf.identity(settlement.with_earlier(finite))
         in_graph = not tf.executing_eagerly() and not _in_function()
+        waits = in_graph and settlement.counts is None
         vote = Vote(
             finite=whole,
             own=finite,
             settlement=settlement,
-            settled=whole.op if in_graph and counts is None else None,
+            settled=whole.op if waits else None,
             adjusting=tuple(adjusting),
         )
-        results = _zeros_unless(whole, unscaled)
-        cast_vote(results, vote)
-        return results
+        return _voted(vote, unscaled)
+
+    def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
+        """Do the same within a function, where one branch serves the ordinary step."""
+        settlement = self._settlement(unscaled)
+        hand_over = overflow_origin.handing_over(
+            tf.compat.v1.get_default_graph(), self._reading, self._loss_scale
+        )
+        finite = settlement.settle_in_function(
+            sum_is_finite(unscaled), lambda: each_is_finite(unscaled), hand_over
+        )
+        vote = Vote(settlement.with_earlier(finite), finite, settlement)
+        return _voted(vote, unscaled)
+
+    def _settlement(self, unscaled: Sequence[Any]) -> Settlement:
+        earlier = [vote.finite for vote in votes_behind(unscaled)]
+        counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
+        return Settlement(self._state, self._vectors, unscaled, counts)
 
 
 def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> Any:
@@ -100,6 +123,13 @@ def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> A
     for i, result in zip(places, results, strict=True):
         flat[i] = tf.cast(result, flat[i].dtype)
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+
+def _voted(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
+    """Return gradients, zeros unless the vote is for finite, which they carry."""
+    results = _zeros_unless(vote.finite, gradients)
+    cast_vote(results, vote, gradients)
+    return results
 
 
 def _zeros_unless(finite: Any, gradients: Sequence[Any]) -> list[Any]:

@@ -55,13 +55,30 @@ class Ancestry:
     open_ended: bool = False
 
 
-def cast_vote(results: Iterable[Any], vote: Vote) -> None:
-    """Remember what the results of a call depend on; for tensors of a graph only."""
-    for tensor in results:
+def cast_vote(results: Sequence[Any], vote: Vote, computed: Sequence[Any]) -> None:
+    """Remember what the results of a call depend on; for tensors of a graph only.
+
+    Args:
+      results: of the call, zeros unless all are finite.
+      vote: says whether they are.
+      computed: the same tensors whether finite or not.
+    """
+    for tensor, raw in zip(results, computed, strict=True):
         if isinstance(tensor, tf.Tensor) and _is_symbolic(tensor):
             if not hasattr(tensor.graph, _VOTES):
                 setattr(tensor.graph, _VOTES, {})
-            getattr(tensor.graph, _VOTES)[tensor.ref()] = vote
+            getattr(tensor.graph, _VOTES)[tensor.ref()] = (vote, raw)
+
+
+def as_computed(gradient: Any) -> Any:
+    """Return a call's result before zeros took its place; others as they are.
+
+    Only for use where the vote is known to be for finite.
+    """
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    known = _known(gradient) if _is_symbolic(gradient) else None
+    return gradient if known is None else known[1]
 
 
 def ancestry_of(tensors: Iterable[Any]) -> Ancestry:
@@ -108,7 +125,13 @@ def _walk(tensors: Iterable[Any], stop: Callable[[Any], Any]) -> Iterator[Any]:
 
 
 def _vote_on(tensor: Any) -> Vote | None:
-    votes: dict[Any, Vote] = getattr(tensor.graph, _VOTES, {})
+    known = _known(tensor)
+    return None if known is None else known[0]
+
+
+def _known(tensor: Any) -> tuple[Vote, Any] | None:
+    """Return the vote on a tensor, and the tensor as computed."""
+    votes: dict[Any, tuple[Vote, Any]] = getattr(tensor.graph, _VOTES, {})
     return votes.get(tensor.ref())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tf_amp.loss_scaling.protocol import LossScale, check_positive
+from tf_amp.loss_scaling.protocol import LossScale, State, check_positive
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,3 +38,7 @@ class StaticLossScale(LossScale):
     def initial_state(self) -> Mapping[str, float | int]:
         """Return the one scale."""
         return {"scale": self.value}
+
+    def rests(self, state: State) -> bool:
+        """Return True."""
+        return True

@@ -83,6 +83,10 @@ class DynamicLossScale(LossScale):
         """Return the first scale, with no overflow counted yet."""
         return {"scale": self.initial, "overflows": 0, "stuck_steps": 0}
 
+    def rests(self, state: State) -> Any:
+        """Tell whether the next finite step is not the one after which to grow."""
+        return state["good_steps"] < self.growth_interval - 1
+
     def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
         """Count the step, and change the scale when its time has come."""
         return self._grow(state) if seen.finite else self._back_off(state, seen)

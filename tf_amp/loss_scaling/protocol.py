@@ -90,6 +90,16 @@ class LossScale:
         inverse = tf.math.reciprocal(state["scale"])
         return [g * tf.cast(inverse, g.dtype) for g in gradients]
 
+    def rests(self, state: State) -> Any:
+        """Return whether finite gradients would change nothing, bool scalar.
+
+        Only to save time: `adjust` is then left out. None: not known.
+
+        Args:
+          state: scalar tensors by name.
+        """
+        return None
+
     def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
         """Return what changes in the state after one call for gradients.
 

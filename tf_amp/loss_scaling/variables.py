@@ -104,6 +104,12 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             assigned.append(variable.assign(packed, read_value=False))
         return assigned
 
+    def count_step(self) -> Any:
+        """Add one to the finite steps; return the operation that does, if any."""
+        variable = self.variables_by_kind["counters"]
+        one = [int(name == "good_steps") for name in self.names["counters"]]
+        return variable.assign_add(tf.constant(one, variable.dtype), read_value=False)
+
     def evaluate(self, names: Sequence[str], session: Any = None) -> list[Any]:
         """Return values as they are now, for Python.
 
