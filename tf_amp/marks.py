@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from grappler_pass.exclusions import finder
+from grappler_pass.exclusions import FLOAT32, finder
 from tf_amp import origins, traced_graphs
 from tf_amp.stamps import ATTRIBUTE, OFF, Stamp
 
@@ -109,6 +109,7 @@ def excluded_parts(
     find = finder(patterns)
     numbers = {name: stamp.number for name, stamp in _stamps(graph_def).items()}
     number_of = _by_scope(numbers, _most_common(numbers.values()))
+    float32 = {node.name for node in graph_def.node if FLOAT32 in node.attr}
     found: list[tuple[str, str]] = []
     for node in graph_def.node:
         if node.name in numbers:
@@ -117,6 +118,9 @@ def excluded_parts(
         last = graph and traced_graphs.inlined_op(graph, node.name)
         parts = traced_graphs.parts_of(last, node.op) if last is not None else ()
         why = next((w for w in (_why(part, find) for part in parts) if w), "")
+        if graph is None and not float32.isdisjoint(map(_source, node.input)):
+            # Traced by another process, so that its parts cannot be looked up.
+            why = "float32_scope around what it reads"
         if why:
             found.append((node.name, why))
     return tuple(found)
@@ -134,6 +138,11 @@ def _stamps(graph_def: Any) -> dict[str, Stamp]:
         for node in graph_def.node
         if ATTRIBUTE in node.attr
     }
+
+
+def _source(name: str) -> str:
+    """Return the node that an input comes from."""
+    return name.lstrip("^").partition(":")[0]
 
 
 def _why(op: Any, find: Callable[[str], str]) -> str:

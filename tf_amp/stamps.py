@@ -125,8 +125,9 @@ def adopt(op: Any, graph: Any, in_force: InForce) -> None:
             _put_stamp(op, stamp)
     elif stamp.settings is None and graph.building_function:
         known: Stamp | None = getattr(op.graph, _MEMORY, None)
-        if known is not None and not graph.name.startswith(_DATASET_FUNCTIONS):
-            setattr(graph, _MEMORY, _stamp_for(known.settings, graph.name, graph))
+        settings = None if known is None else known.settings
+        if settings is not None and not graph.name.startswith(_DATASET_FUNCTIONS):
+            setattr(graph, _MEMORY, _stamp_for(settings, graph.name, graph))
 
 
 def stamp_of_graph(graph: Any, force: Force) -> Stamp:

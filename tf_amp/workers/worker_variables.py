@@ -54,6 +54,10 @@ class WorkerVariable:
         """Write it on the worker that runs this; return the operation, if any."""
         return tf.raw_ops.AssignVariableOp(resource=self._handle(), value=value)
 
+    def assign_add(self, value: Any, read_value: bool = False) -> Any:
+        """Add to it on the worker that runs this; return the operation, if any."""
+        return self.assign(self.read_value() + value)
+
     def _handle(self) -> Any:
         with tf.name_scope("tf_amp_loss_scale"):
             return tf.raw_ops.VarHandleOp(
