@@ -18,6 +18,7 @@ from grappler_pass.cut_problem import (
 )
 from grappler_pass.draft import FORCED, PRICED, Draft
 from grappler_pass.plan import Cause
+from grappler_pass.recalling import color_as_recalled
 
 
 def color_slots(draft: Draft) -> Draft:
@@ -29,6 +30,8 @@ def color_slots(draft: Draft) -> Draft:
     settings = draft.settings
     if not draft.has_candidates:
         return nothing
+    if draft.recalled is not None:
+        return color_as_recalled(draft, draft.recalled)
     if settings.opt_level not in (PRICED, *FORCED):
         return dataclasses.replace(nothing, fallback=(Cause.LEVEL,) * count)
     variables = Variables.from_constraints(draft.constraints)

@@ -179,6 +179,7 @@ STAGES = (
     ("rewrite", _rewrite),
     ("verify", _verify),
     ("try", tried),
+    ("keep", keep),
 )
 
 
@@ -211,7 +212,6 @@ def optimize(
         return Rewrite(graph_def, None, changed=False)
     draft = Draft(graph_def, item, settings, shapes, name)
     draft = _run(STAGES, draft, observer)
-    keep(draft)
     return Rewrite(draft.rewritten, draft.plan, draft.rewritten is not graph_def)
 
 

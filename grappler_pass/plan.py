@@ -25,10 +25,12 @@ class Cause(enum.Enum):
 
     GAIN = "16 bits are faster here, casts included"
     FORCED = "eligible, and the optimization level does not ask what it costs"
+    RESUMED_LOW = "16 bits, as in the run that is resumed"
     COST = "eligible, but float32 is at least as fast, casts included"
     ISLAND = "eligible, but no matrix product or convolution beside it went low"
     MARGIN = "the whole plan gains too little to be applied"
     TRIAL = "the whole graph was run both ways, and 16 bits were not faster"
+    RESUMED = "float32, as in the run that is resumed"
     LEVEL = "the optimization level keeps everything in float32"
     NOT_REACHED = "no allow op reaches it through clear and infer ops"
     NOT_LISTED = "the op is in none of the four lists"
@@ -48,6 +50,9 @@ class Cause(enum.Enum):
     MEASURED_RANGE = "its tensors were seen to leave the safe range of the 16-bit type"
     NOT_FLOAT32 = "not float32 in the graph as given"
     FIXED = "its type cannot change"
+
+
+_LOW = (Cause.GAIN, Cause.FORCED, Cause.RESUMED_LOW)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class Decision:
     @property
     def is_low(self) -> bool:
         """Tell whether this plan moves the slot to 16 bits."""
-        return self.reason.cause in (Cause.GAIN, Cause.FORCED)
+        return self.reason.cause in _LOW
 
     @property
     def gain_seconds(self) -> float:

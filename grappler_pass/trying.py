@@ -23,7 +23,7 @@ def tried(draft: Draft) -> Draft:
     tuner = draft.settings.tuner
     if tuner is None or draft.settings.opt_level != PRICED:
         return draft
-    if draft.rewritten is draft.graph_def:
+    if draft.rewritten is draft.graph_def or draft.recalled is not None:
         return draft
     faster = tuner.is_faster(trial_from_draft(draft))
     return _withdrawn(draft) if faster is False else draft

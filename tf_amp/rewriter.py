@@ -226,9 +226,11 @@ def raising_failures(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
     from grappler_pass import pipeline
+    from tf_amp.checkpoints import plans
 
     graph_def = given.graph_def
     chosen = given.adapted(scope.settings_for(graph_def))
+    chosen = dataclasses.replace(chosen, memory=plans.MEMORY)
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
         return None
     begin = time.perf_counter()

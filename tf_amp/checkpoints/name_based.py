@@ -65,7 +65,7 @@ def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
             restore(saver, sess, save_path)
             return
         path = tf.compat.as_text(save_path)
-        plans.resume(next(iter(side_file.read(path)), Record()).plans, path)
+        plans.MEMORY.resume(next(iter(side_file.read(path)), Record()).plans)
         fresh = _missing(sess.graph, saver, shapes, path)
         restore(saver, _Feeding(sess, fresh) if fresh else sess, save_path)
         _complete(states_of(sess.graph), sess, set(shapes))
@@ -83,7 +83,7 @@ def saving(save: Callable[..., Any]) -> Callable[..., Any]:
                 state.initialize_missing(sess)
         path = save(saver, sess, *args, **kwargs)
         if path:
-            side_file.write(path, Record(plans=plans.known_plans()))
+            side_file.write(path, Record(plans=plans.MEMORY.known()))
         return path
 
     return save_with_plans

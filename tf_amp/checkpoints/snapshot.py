@@ -26,7 +26,7 @@ def take(session: Any = None) -> Record:
     )
     return Record(
         loss_scales=(*scales, *resumption.still_waiting()),
-        plans=plans.known_plans(),
+        plans=plans.MEMORY.known(),
         has_optimizer=optimizers.have_applied(),
     )
 
@@ -45,7 +45,7 @@ def put_back(record: Record, path: str, session: Any = None) -> list[Any]:
     Raises:
       CheckpointMismatch: the record is that of another loss scale.
     """
-    plans.resume(record.plans, path)
+    plans.MEMORY.resume(record.plans)
     resumption.wait(record.loss_scales, path)
     operations: list[Any] = []
     for state in states_here():

@@ -62,6 +62,13 @@ def fingerprint_of_graph(graph_def: GraphDef) -> str:
 
 def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
     view = GraphView.from_graph_def(graph_def, item)
+    return _digest(sorted(digests_of_nodes(graph_def, view, shapes).values()))
+
+
+def digests_of_nodes(
+    graph_def: GraphDef, view: GraphView, shapes: Shapes
+) -> dict[int, bytes]:
+    """Return by its number what each node computes from what, as a digest."""
     role_of = roles_for(graph_def)
     digests: dict[int, bytes] = {}
     for i in view.order:
@@ -76,7 +83,7 @@ def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
         parts += sorted(digests.get(source, b"loop") for source in node.controls)
         parts.append(b"%d" % (node.name in view.item.untouchable))
         digests[i] = _digest(parts)
-    return _digest(sorted(digests.values()))
+    return digests
 
 
 def _attrs(node: Node) -> Iterable[bytes]:
