@@ -136,6 +136,7 @@ class AutoMixedPrecision(Callback):
             self._watch,
             self._scales.read(),
             getattr(timer, "comparison", None),
+            step_functions.steps_per_call(self.model),
         )
         model_scopes.undo_changes(self.model)
         if self._is_verbose():

@@ -18,7 +18,10 @@ _WHAT = {"train": "Training", "test": "Validation", "predict": "Prediction"}
 
 
 def paragraph(
-    watch: PlanWatch, scale: ScaleReading, comparison: Comparison | None
+    watch: PlanWatch,
+    scale: ScaleReading,
+    comparison: Comparison | None,
+    steps_per_call: int = 1,
 ) -> str:
     """Return one paragraph: converted share, gain, skipped steps.
 
@@ -26,8 +29,10 @@ def paragraph(
       watch: the plans of the run.
       scale: how the loss scale is at its end.
       comparison: of steps in both precisions, where there was one.
+      steps_per_call: how many steps one run of a graph takes.
     """
-    sentences = [_converted(role, watch.of_role(role)) for role in _WHAT]
+    per = "step" if steps_per_call == 1 else "call"
+    sentences = [_converted(role, watch.of_role(role), per) for role in _WHAT]
     sentences = list(filter(None, sentences))
     if not sentences:
         sentences = ["No graph with a matrix product or a convolution was traced."]
@@ -36,7 +41,7 @@ def paragraph(
     return "Mixed precision: " + " ".join(sentences)
 
 
-def _converted(role: str, plans: list[WatchedPlan]) -> str:
+def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
     if not plans:
         return ""
     # A batch of another size, or a metric, may have a graph of its own.
@@ -49,7 +54,7 @@ def _converted(role: str, plans: list[WatchedPlan]) -> str:
         f"{_WHAT[role]} has {low} of {len(plan.decisions)} float slots "
         f"({low / len(plan.decisions):.0%}) in {plan.low_dtype}; predicted "
         f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
-        f"per step ({plan.predicted_speedup:.2f}x)."
+        f"per {per} ({plan.predicted_speedup:.2f}x)."
     )
 
 

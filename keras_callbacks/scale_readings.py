@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any
 
 from keras_callbacks.standing_aside import scales_losses
+from keras_callbacks.values import number
 
 _NAMES = ("scale", "skipped_steps", "good_steps")
 _Values = tuple[float, int, int]
@@ -87,7 +88,7 @@ class ScaleReadings:
         skipped = max(steps - (self._applied() - self._applied_at_begin), 0)
         if scale is None:
             scale = optimizer.initial_scale
-        return ScaleReading(float(scale), skipped, _whole(good), skipped, True)
+        return ScaleReading(number(scale), skipped, _whole(good), skipped, True)
 
     def _applied(self) -> int:
         """Return how many steps an optimizer that scales losses has taken."""
@@ -113,4 +114,4 @@ def _fresh_values_of(state: Any) -> _Values:
 
 
 def _whole(value: Any) -> int:
-    return 0 if value is None else int(value)
+    return 0 if value is None else int(number(value))

@@ -62,16 +62,20 @@ class Comparison:
 class Alternation:
     """Calls two step functions by turns until enough pairs are timed."""
 
-    def __init__(self, float32: StepFunction, mixed: StepFunction, pairs: int) -> None:
+    def __init__(
+        self, float32: StepFunction, mixed: StepFunction, pairs: int, steps: int = 1
+    ) -> None:
         """Take both functions.
 
         Args:
           float32: trains in float32.
           mixed: trains in mixed precision; the one called when all is measured.
           pairs: how many to time.
+          steps: that one call of a function takes.
         """
         self._functions = {"float32": float32, "mixed": mixed}
         self._wanted = pairs
+        self._steps = steps
         self._warm_ups = [name for name in self._functions for _ in range(_WARM_UPS)]
         self._turns: list[str] = []
         self._took: dict[str, float] = {}
@@ -108,7 +112,7 @@ class Alternation:
         begin = time.perf_counter()
         result = self._functions[name](*args)
         _wait_for(result)
-        self._took[name] = time.perf_counter() - begin
+        self._took[name] = (time.perf_counter() - begin) / self._steps
         if not self._turns:
             self._pairs.append((self._took["float32"], self._took["mixed"]))
         return result

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from keras_callbacks.values import number
 from tf_amp import model_scopes, scope_stack
 
 ROLES = ("train", "test", "predict")
@@ -83,6 +84,12 @@ def wrapping(outer: StepFunction, inner: StepFunction) -> StepFunction:
 def current(model: Any, role: str) -> StepFunction | None:
     """Return the step function that a model has at the moment."""
     return getattr(model, f"{role}_function", None)
+
+
+def steps_per_call(model: Any) -> int:
+    """Return how many steps of training one call of the function takes."""
+    steps = getattr(model, "steps_per_execution", None)
+    return 1 if steps is None else int(number(steps))
 
 
 def is_within(function: StepFunction | None, part: StepFunction | None) -> bool:

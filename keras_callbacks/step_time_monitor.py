@@ -15,9 +15,12 @@ from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.checks import check_count
 from keras_callbacks.step_comparison import Alternation, Comparison
 from keras_callbacks.summaries import Summaries
+from keras_callbacks.values import number
 from tf_amp import model_scopes, runtime
 from tf_amp.scope import mixed_precision_scope
 
+# Of an epoch: these may trace, plan and fill caches.
+_LEFT_OUT = 2
 _NAMES = ("step_ms_median", "step_ms_p95", "examples_per_second")
 
 
@@ -62,8 +65,8 @@ class StepTimeMonitor(Monitor):
     """Writes `step_ms_median`, `step_ms_p95` and `examples_per_second` into the logs.
 
     A step lasts from the begin of one batch to that of the next, so reading data
-    counts. Left out are the first step of each epoch, which may trace and plan, and
-    steps that are compared.
+    counts. Left out are the first two steps of each epoch, which may trace and plan,
+    and steps that are compared.
 
     Attributes:
       comparison: of steps in float32 and in mixed precision; None where none was asked
@@ -145,8 +148,9 @@ class StepTimeMonitor(Monitor):
         begun, self._begun = self._begun, []
         steps = [b - a for (a, _), (b, _) in itertools.pairwise(begun)]
         times = [b - a for (_, a), (_, b) in itertools.pairwise(begun)]
-        seconds = tuple(t / max(n, 1) for t, n in zip(times, steps, strict=True))[1:]
-        self.latest = StepTimes(seconds, self._examples_per_step(begun))
+        seconds = [t / max(n, 1) for t, n in zip(times, steps, strict=True)]
+        kept = seconds[min(_LEFT_OUT, len(seconds) - 1) :]
+        self.latest = StepTimes(tuple(kept), self._examples_per_step(begun))
 
     def _examples_per_step(self, begun: list[tuple[int, float]]) -> float | None:
         if self._batch_size is not None:
@@ -180,7 +184,9 @@ class StepTimeMonitor(Monitor):
         model_scopes.undo_after_call(self.model, runtime.close_scope)
         fresh = step_functions.fresh(self.model, "train")
         float32 = step_functions.in_layer(fresh, layer)
-        self._alternation = Alternation(float32, mixed, self._compare)
+        self._alternation = Alternation(
+            float32, mixed, self._compare, step_functions.steps_per_call(self.model)
+        )
         step_functions.put(self.model, "train", self._alternation.step_function())
 
 
@@ -189,5 +195,5 @@ def _examples_counted(model: Any) -> float | None:
     for metric in getattr(model, "metrics", ()):
         count = getattr(metric, "count", None)
         if getattr(metric, "name", "") == "loss" and count is not None:
-            return float(count)
+            return number(count)
     return None

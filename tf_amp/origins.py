@@ -188,7 +188,7 @@ def _made_op(outputs: Any) -> Any | None:
 
 
 def _recorded_op(attrs: Any) -> Any | None:
-    if len(attrs) > 1 and attrs[-2] == _TAPE_KEY:
+    if attrs and len(attrs) > 1 and attrs[-2] == _TAPE_KEY:
         return attrs[-1].op
     return None
 
