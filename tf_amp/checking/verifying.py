@@ -132,7 +132,7 @@ def rewritten(
     return pipeline.optimize(
         case.graph_def,
         item,
-        dataclasses.replace(settings, tuner=None),
+        dataclasses.replace(settings, tuner=None, memory=None),
         shapes=lambda: case.shapes,
         name=case.name,
     )

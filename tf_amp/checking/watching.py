@@ -45,7 +45,9 @@ def outputs_of(
         if node is None or view.frame(node.index) is not None:
             continue
         if node.op in _RESULTS:
-            found.append(Watched(name.removesuffix("_RetVal"), OUTPUT, name, 0))
+            if _is_comparable(signature_of(node.proto).inputs[0].dtype):
+                label = name.removesuffix("_RetVal")
+                found.append(Watched(label, OUTPUT, name, 0))
             continue
         for number, arg in enumerate(signature_of(node.proto).outputs):
             if _is_comparable(arg.dtype):

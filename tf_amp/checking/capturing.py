@@ -1,0 +1,176 @@
+"""Take down what a program's graphs get when they first run, and run them again later.
+
+Grappler's callback has the graph that will run: what comes in from outside (arguments,
+data, variables before they change) is recorded there. The program goes on in float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from grappler_pass.graph import GraphView, Port
+from tf_amp import traced_graphs
+from tf_amp.captured_values import outermost
+from tf_amp.checking.cases import Case
+from tf_amp.checking.differences import Array
+from tf_amp.checking.recording import (
+    DEREFERENCE,
+    READ,
+    RECORDER,
+    Recorder,
+    Tap,
+    with_records,
+)
+from tf_amp.checking.watching import gradients_of, outputs_of
+from tf_amp.errors import NotMeasurable
+from tf_amp.stamps import ATTRIBUTE, Stamp
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.draft import Settings
+    from grappler_pass.graph import Item
+    from grappler_pass.shapes import Shapes
+    from tf_amp.tuning.contents import Content
+
+
+@dataclasses.dataclass(eq=False)
+class _Captured:
+    """A graph that is going to run, and what it has got so far."""
+
+    case: Case
+    names: tuple[str, ...]
+    values: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+
+class Captures:
+    """The graphs of a program with their first inputs, in the order they came."""
+
+    def __init__(self, chosen: Callable[[Settings], Settings]) -> None:
+        """Begin without graphs.
+
+        Args:
+          chosen: from the settings in force to those that rewrites are made with.
+        """
+        self._chosen = chosen
+        self._found: list[_Captured] = []
+        self._place: list[tuple[_Captured, str]] = []
+        self._lock = threading.Lock()
+        self._recorder = Recorder(self._record)
+        self.skipped: dict[str, str] = {}
+
+    def observe(
+        self,
+        graph_def: GraphDef,
+        item: Item,
+        shapes: Callable[[], Shapes],
+        name: str,
+        settings: Settings,
+    ) -> GraphDef | None:
+        """Return a graph that hands over what it gets; None for one that cannot."""
+        if is_recording(graph_def):
+            return None
+        if settings.fuses:
+            self.skipped[name] = "it is compiled by XLA"
+            return None
+        from tf_amp.checking.executing import sandbox_of
+
+        case = case_of_item(graph_def, item, shapes(), self._chosen(settings), name)
+        try:
+            contents = sandbox_of(graph_def, item, case.shapes, {}).contents
+        except NotMeasurable as error:
+            self.skipped[name] = str(error)
+            return None
+        return with_records(graph_def, self._taps(case, contents), self._recorder)
+
+    def cases(self) -> tuple[Case, ...]:
+        """Return the graphs that have run, with what they got."""
+        return tuple(
+            dataclasses.replace(found.case, values=dict(found.values))
+            for found in self._found
+            if found.values
+        )
+
+    def _taps(self, case: Case, contents: tuple[Content, ...]) -> list[Tap]:
+        captured = _Captured(case, tuple(content.name for content in contents))
+        with self._lock:
+            first = len(self._place)
+            self._found.append(captured)
+            self._place.extend((captured, name) for name in captured.names)
+        return [
+            Tap(number, content.name, content.dtype, _holder(content))
+            for number, content in enumerate(contents, first)
+        ]
+
+    def _record(self, number: Array, value: Array) -> None:
+        """Keep a value, unless the graph has run before."""
+        captured, name = self._place[int(number)]
+        if name not in captured.values:
+            captured.values[name] = np.array(value)
+
+
+def is_recording(graph_def: GraphDef) -> bool:
+    """Tell whether a graph tells of its tensors already."""
+    return any(f"/{RECORDER}_" in node.name for node in graph_def.node)
+
+
+def case_of_item(
+    graph_def: GraphDef, item: Item, shapes: Shapes, settings: Settings, name: str
+) -> Case:
+    """Return a graph that Grappler hands over as a case, without values."""
+    view = GraphView.from_graph_def(graph_def, item)
+    variables = variable_names(view)
+    gradients = gradients_of(view, settings.lists, shapes, variables)
+    return Case(
+        graph_def=graph_def,
+        item=item,
+        shapes=shapes,
+        settings=settings,
+        values={},
+        watched=(*outputs_of(view, item.fetch), *gradients),
+        name=name,
+        variables=variables,
+    )
+
+
+def variable_names(view: GraphView) -> Mapping[str, str]:
+    """Return what the program calls its variables, by name of the handle's node."""
+    found: dict[str, str] = {}
+    for node in view.nodes:
+        if node.op != "_Arg":
+            continue
+        readers = (view.nodes[r.node] for r in view.readers(Port(node.index, 0)))
+        names = (_variable_of(reader.proto) for reader in readers)
+        name = next(filter(None, names), "")
+        if name:
+            found[node.name] = name
+    return found
+
+
+def _variable_of(reader: Any) -> str:
+    """Return the name of the variable whose handle a traced operation takes first."""
+    if ATTRIBUTE not in reader.attr:
+        return ""
+    graph = traced_graphs.graph_of(Stamp.from_bytes(reader.attr[ATTRIBUTE].s).number)
+    op = traced_graphs.inlined_op(graph, reader.name) if graph is not None else None
+    handle = outermost(op.inputs[0]) if op is not None and op.inputs else None
+    if handle is None:
+        return ""
+    while graph is not None:
+        for variable in getattr(graph, "variables", ()):
+            if variable.handle is handle:
+                return str(variable.name).partition(":")[0]
+        graph = getattr(graph, "outer_graph", None)
+    return ""
+
+
+def _holder(content: Content) -> str:
+    """Return the op that reads a content."""
+    if content.is_reference:
+        return DEREFERENCE
+    return READ if content.is_state else ""

@@ -1,0 +1,109 @@
+"""Run a script and look at its graphs: verify them, or see what ranges they keep to."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tf_amp import rewriter, running
+from tf_amp.audit_command import TimeIsUp, limited
+from tf_amp.checking.capturing import Captures, is_recording
+from tf_amp.checking.ranges import Ranges
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.draft import Settings
+    from grappler_pass.graph import Item
+    from grappler_pass.shapes import Shapes
+    from tf_amp.checking.cases import Case
+    from tf_amp.checking.recording import Recorder
+    from tf_amp.checking.statistics import Statistics
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """A script with its arguments; `seconds` ends it, None lets it end by itself."""
+
+    path: str
+    arguments: Sequence[str] = ()
+    seconds: float | None = None
+
+
+def captured_cases(
+    script: Script, environment: dict[str, str]
+) -> tuple[tuple[Case, ...], dict[str, str]]:
+    """Run a script in float32 and return its graphs with what they first got.
+
+    Args:
+      script: what to run.
+      environment: settings for rewrites.
+
+    Returns:
+      The graphs, and by name those that cannot be run again, with the reason.
+
+    Raises:
+      ScriptMissing: there is no such script.
+      ConfigError: a setting makes no sense.
+    """
+    captures = Captures(lambda settings: settings)
+    rewriter.plan_only(captures.observe)
+    running.switch_on(environment)
+    with _going_on_after(script):
+        running.run_script(script.path, script.arguments, as_module=False)
+    return captures.cases(), captures.skipped
+
+
+def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
+    """Run a script in float32 and return the ranges of its graphs, over all its steps.
+
+    Raises:
+      ScriptMissing: there is no such script.
+      ConfigError: a setting makes no sense.
+    """
+    from tf_amp.checking.recording import Recorder
+    from tf_amp.checking.statistics import Statistics
+
+    statistics = Statistics()
+    recorder = Recorder(statistics.record)
+    rewriter.plan_only(_observer(statistics, recorder))
+    running.switch_on(environment)
+    with _going_on_after(script):
+        running.run_script(script.path, script.arguments, as_module=False)
+    return statistics.ranges()
+
+
+def _observer(statistics: Statistics, recorder: Recorder) -> rewriter.Observer:
+    from grappler_pass.graph import GraphView
+    from tf_amp.checking.ranging import taps_of
+    from tf_amp.checking.recording import with_records
+
+    def observe(
+        graph_def: GraphDef,
+        item: Item,
+        shapes: Callable[[], Shapes],
+        name: str,
+        settings: Settings,
+    ) -> GraphDef | None:
+        if is_recording(graph_def) or settings.fuses:
+            return None
+        view = GraphView.from_graph_def(graph_def, item)
+        return with_records(graph_def, taps_of(view, shapes(), statistics), recorder)
+
+    return observe
+
+
+@contextlib.contextmanager
+def _going_on_after(script: Script) -> Iterator[None]:
+    """Go on when the script ends itself, or its time is up."""
+    try:
+        with limited(script.seconds):
+            yield
+    except TimeIsUp:
+        print(f"tf-amp: stopped after {script.seconds:g} s.", file=sys.stderr)
+    except SystemExit as exit_:
+        if exit_.code:
+            print(f"tf-amp: the script ended with {exit_.code!r}.", file=sys.stderr)
