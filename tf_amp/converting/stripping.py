@@ -13,6 +13,7 @@ from typing import Any
 
 from tf_amp import _tensorflow_private_exports as exports
 from tf_amp.stamps import ATTRIBUTE
+from tf_amp.xla import originals
 
 _PREFIX = "_tf_amp"
 # Of a node that hands the inputs of a step that overflowed over to this process.
@@ -23,6 +24,7 @@ _UPDATES = "train_op"
 
 def strip(graph_def: Any) -> None:
     """Remove marks and callbacks from a graph and its functions, in place."""
+    originals.restore(graph_def)
     _silence_watches(graph_def)
     for attr in _attributes(graph_def):
         for name in [name for name in attr if name.startswith(_PREFIX)]:
@@ -35,6 +37,7 @@ def strip_stamps(graph_def: Any) -> None:
     Training goes on with such a graph: what he keeps in float32 stays, and so does what
     stands behind the unscaling of gradients.
     """
+    originals.restore(graph_def)
     _silence_watches(graph_def)
     for attr in _attributes(graph_def):
         if ATTRIBUTE in attr:

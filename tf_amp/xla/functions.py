@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tf_amp import _tensorflow_private_functions as private
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import rewriter, stamps
+from tf_amp.xla import originals
 from tf_amp.xla.pricing import settings_under_xla
 
 if TYPE_CHECKING:
@@ -73,17 +74,14 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     changed = rewritten_bodies(graph_def, item, shapes)
     if not changed:
         return
-    copies: dict[str, str] = {}
-
-    def new_name(name: str) -> str:
-        copies[f"{name}__in_{access.name}"] = name
-        return f"{name}__in_{access.name}"
-
-    rewritten = with_bodies(graph_def, changed, new_name)
+    suffix = f"__in_{access.name}"
+    rewritten = with_bodies(graph_def, changed, lambda name: name + suffix)
     made = library_of(rewritten)
+    copies = tuple(name for name in made if name.endswith(suffix))
+    originals.keep(graph, definition, copies)
     access.replace(
         function_from_graph(rewritten, definition),
-        ((like, made[name]) for name, like in copies.items() if name in made),
+        ((name.removesuffix(suffix), made[name]) for name in copies),
     )
 
 

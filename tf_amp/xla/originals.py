@@ -1,0 +1,60 @@
+"""Rewritten functions as they were traced, for whoever stores a graph that calls them.
+
+What a program exports is its own model, in the types that it was written in, with no
+function that only this process knows.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+import zlib
+from typing import Any
+
+_lock = threading.Lock()
+_originals: dict[str, bytes] = {}
+_copies: set[str] = set()
+
+
+def keep(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
+    """Remember a function as long as the graph lives that it was made of.
+
+    Args:
+      graph: of the function, as traced.
+      definition: the FunctionDef before it is rewritten.
+      copies: names of the functions that are made for it alone.
+    """
+    name = str(definition.signature.name)
+    with _lock:
+        _originals[name] = zlib.compress(definition.SerializeToString(), 1)
+        _copies.update(copies)
+    weakref.finalize(graph, _forget, name, copies).atexit = False
+
+
+def restore(graph_def: Any) -> None:
+    """Put every rewritten function in a graph's library back, in place."""
+    functions = graph_def.library.function
+    for function in functions:
+        kept = _originals.get(function.signature.name)
+        if kept is not None:
+            function.ParseFromString(zlib.decompress(kept))
+    remaining = [f for f in functions if f.signature.name not in _copies]
+    if len(remaining) < len(functions):
+        del functions[:]
+        functions.extend(remaining)
+
+
+def _forget(name: str, copies: tuple[str, ...]) -> None:
+    with _lock:
+        _originals.pop(name, None)
+        _copies.difference_update(copies)
+
+
+def _renew_lock() -> None:
+    """Forget a lock that a thread of the parent may have held when it forked."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
