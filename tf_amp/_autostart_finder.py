@@ -29,6 +29,10 @@ class TfAmpAutostart:
             "tensorflow.python.framework.func_graph",
             "tensorflow.python.client.session",
             "tensorflow.python.training.server_lib",
+            "tensorflow.python.checkpoint.checkpoint",
+            "tensorflow.python.ops.gradients_util",
+            "keras.src.saving.saving_lib",
+            "tf_keras.src.saving.saving_lib",
         ):
             hooks: dict[str, Any] = {}
             exec(HOOKS, hooks)
