@@ -160,6 +160,8 @@ def _note_earlier_variables() -> None:
 
 
 def _unmirrored_variables() -> Iterator[Any]:
+    # A model that nobody holds any more is not one to warn of.
+    gc.collect()
     for thing in gc.get_objects():
         # Not isinstance: asking a proxy for its class may load what it stands for.
         if not issubclass(type(thing), tf.Variable):

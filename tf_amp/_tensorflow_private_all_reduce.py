@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, installed, warn_once
+from tf_amp._tensorflow_private import Hook, warn_once
 
 _ONE_BY_ONE = "gradients are exchanged in float32, as TensorFlow does it"
 
@@ -34,11 +34,6 @@ def can_mirror() -> bool:
         warn_once("distribute_utils.regroup", _ONE_BY_ONE)
         return False
     return True
-
-
-def is_hooked() -> bool:
-    """Tell whether Keras 3's optimizers say which variables gradients are for."""
-    return KERAS_ALL_REDUCE in installed()
 
 
 def is_replicated(variable: Any) -> bool:

@@ -66,8 +66,6 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
             reduced = self._fused(reduce_op, [pairs[i] for i in fused], len(others))
             for i, value in zip(fused, reduced, strict=True):
                 results[i] = value
-        elif len(pairs) > 1:
-            _note_unhooked()
         for i in others:
             value, destination = pairs[i]
             results[i] = self.reduce_implementation(
@@ -188,15 +186,3 @@ def _is_dense_gradient(value: Any, destination: Any) -> bool:
 
 def _devices(variable: Any) -> tuple[str, ...]:
     return tuple(part.device for part in getattr(variable, "values", ()))
-
-
-def _note_unhooked() -> None:
-    """Say once that gradients may be passing by unrecognized."""
-    if not private.is_hooked():
-        logging.log_first_n(
-            logging.WARNING,
-            "Several values are reduced, but not onto variables: they travel in "
-            "float32. If they are gradients of a Keras 3 optimizer, enter "
-            "`strategy.scope()` again after `tf_amp.disable()`.",
-            1,
-        )
