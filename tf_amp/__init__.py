@@ -22,7 +22,12 @@ from tf_amp.errors import (
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
     from tf_amp.auditing import audit
+    from tf_amp.checking.functions import ranges, verify
+    from tf_amp.checking.ranges import Ranges
+    from tf_amp.checking.verification import Verification
     from tf_amp.config import AmpConfig
+    from tf_amp.converting.conversion import convert
+    from tf_amp.converting.report import ConversionReport
     from tf_amp.explanation import explain
     from tf_amp.loss_scaling import (
         DynamicLossScale,
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
         StatisticalLossScale,
         loss_scale_state,
     )
+    from tf_amp.optimizing import optimize
     from tf_amp.prediction import Prediction
     from tf_amp.runtime import disable, enable, init, is_enabled, plans
     from tf_amp.scope import float32_scope, mixed_precision_scope
@@ -43,18 +49,22 @@ __all__ = [
     "AmpConfig",
     "AmpError",
     "ConfigError",
+    "ConversionReport",
     "DynamicLossScale",
     "LossScale",
     "LossScaleState",
     "NoOpLossScale",
     "Plan",
     "Prediction",
+    "Ranges",
     "RewriteFailed",
     "ScopeError",
     "StaticLossScale",
     "StatisticalLossScale",
     "TensorFlowMissing",
+    "Verification",
     "audit",
+    "convert",
     "disable",
     "enable",
     "explain",
@@ -63,20 +73,27 @@ __all__ = [
     "is_enabled",
     "loss_scale_state",
     "mixed_precision_scope",
+    "optimize",
     "plans",
+    "ranges",
+    "verify",
 ]
 
 _HOMES = {
     "AmpConfig": "tf_amp.config",
+    "ConversionReport": "tf_amp.converting.report",
     "DynamicLossScale": "tf_amp.loss_scaling",
     "LossScale": "tf_amp.loss_scaling",
     "LossScaleState": "tf_amp.loss_scaling",
     "NoOpLossScale": "tf_amp.loss_scaling",
     "Plan": "grappler_pass.plan",
     "Prediction": "tf_amp.prediction",
+    "Ranges": "tf_amp.checking.ranges",
     "StaticLossScale": "tf_amp.loss_scaling",
     "StatisticalLossScale": "tf_amp.loss_scaling",
+    "Verification": "tf_amp.checking.verification",
     "audit": "tf_amp.auditing",
+    "convert": "tf_amp.converting.conversion",
     "disable": "tf_amp.runtime",
     "enable": "tf_amp.runtime",
     "explain": "tf_amp.explanation",
@@ -85,7 +102,10 @@ _HOMES = {
     "is_enabled": "tf_amp.runtime",
     "loss_scale_state": "tf_amp.loss_scaling",
     "mixed_precision_scope": "tf_amp.scope",
+    "optimize": "tf_amp.optimizing",
     "plans": "tf_amp.runtime",
+    "ranges": "tf_amp.checking.functions",
+    "verify": "tf_amp.checking.functions",
 }
 
 

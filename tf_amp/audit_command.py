@@ -23,13 +23,17 @@ if TYPE_CHECKING:
     from tf_amp.targets import Target
 
 
+# Commands that take a model or a script, whose arguments follow `--`.
+_WITH_SCRIPTS = {"audit", "ranges", "verify"}
+
+
 class TimeIsUp(BaseException):
     """Ends the script; not an Exception, so that the script does not catch it."""
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a command line, and what follows `--` in it if it is an audit."""
-    if arguments[:1] != ["audit"] or "--" not in arguments:
+    """Return a command line, and what follows `--` in it where a script may stand."""
+    if not set(arguments[:1]) & _WITH_SCRIPTS or "--" not in arguments:
         return list(arguments), []
     end = list(arguments).index("--")
     return list(arguments[:end]), list(arguments[end + 1 :])

@@ -3,6 +3,7 @@
     tf-amp run train.py ARGS...
     tf-amp doctor | explain SAVED_MODEL | calibrate
     tf-amp audit SAVED_MODEL | SCRIPT --device v100 -- ARGS...
+    tf-amp verify | ranges SAVED_MODEL | SCRIPT -- ARGS...
     tf-amp tune train.py ARGS...
     tf-amp costs show | export | import | merge | clear
 
@@ -17,13 +18,31 @@ import sys
 from collections.abc import Sequence
 
 import tf_amp
-from tf_amp import audit_command, config, costs_command, running, tune_command
+from tf_amp import (
+    audit_command,
+    config,
+    costs_command,
+    ranges_command,
+    running,
+    tune_command,
+    verify_command,
+)
 from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import AmpError
 from tf_amp.presets import PRESETS
 
 _USAGE_ERROR = 2
-_COMMANDS = ("run", "doctor", "explain", "audit", "calibrate", "tune", "costs")
+_COMMANDS = (
+    "run",
+    "doctor",
+    "explain",
+    "audit",
+    "verify",
+    "ranges",
+    "calibrate",
+    "tune",
+    "costs",
+)
 _CALIBRATION_SECONDS = 60.0
 
 
@@ -54,6 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         config.DEVICE_PROFILE: options.device_profile,
         config.LOG: options.log,
         config.STRICT: "1" if options.strict else None,
+        config.RANGES: options.ranges,
     }
     given = {name: value for name, value in environment.items() if value is not None}
     running.switch_on(given)
@@ -112,6 +132,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_explain(commands.add_parser("explain", help="print the plan of a SavedModel"))
     audit = commands.add_parser("audit", help="would it pay on another device")
     audit_command.add_options(audit)
+    verify = commands.add_parser("verify", help="do the numbers hold")
+    verify_command.add_options(verify)
+    ranges = commands.add_parser("ranges", help="what ranges do tensors keep to")
+    ranges_command.add_options(ranges)
     _add_calibrate(commands.add_parser("calibrate", help="measure this device"))
     tune = commands.add_parser("tune", help="run a script and measure its graphs' ops")
     tune_command.add_options(tune)
@@ -125,6 +149,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--opt-level", type=str.upper, help=levels)
     parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
     parser.add_argument("--log", metavar="DIR", help="write graphs and plans there")
+    parser.add_argument("--ranges", metavar="FILE", help="what `tf-amp ranges` wrote")
     parser.add_argument("--strict", action="store_true", help="raise on failure")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print one line per graph"

@@ -138,8 +138,13 @@ def checked_batches(
             {s.name: _checked(np.asarray(arrays[s.name]), s, source) for s in specs}
         )
     if not found:
-        raise DataUnfit(f"There is no batch in the data. {_expected(specs)}")
+        raise no_batch()
     return tuple(found)
+
+
+def no_batch() -> DataUnfit:
+    """Return the error for data that is none."""
+    return DataUnfit("The data holds no batch; at least one is needed.")
 
 
 def _by_name(batch: Any, specs: Sequence[InputSpec], source: str) -> Mapping[str, Any]:
