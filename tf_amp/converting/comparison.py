@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import pathlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tf_amp.checking.batches import specs_of, specs_of_graph
+from tf_amp.checking.comparing import compare
+from tf_amp.checking.differences import rounded
+from tf_amp.converting import frozen
+from tf_amp.converting.running import (
+    batches_for,
+    function_of,
+    signatures_of,
+    with_rounded_weights,
+)
+from tf_amp.errors import DataUnfit, NotMeasurable
 
 if TYPE_CHECKING:
     from grappler_pass.graph import Item
@@ -14,12 +27,75 @@ if TYPE_CHECKING:
 def verifications(
     job: Job, draft: pathlib.Path, low_dtype: str
 ) -> dict[str, Verification]:
-    """Compare each signature of both models, if the job asks for it."""
-    return {}
+    """Compare each signature of both models, if the job asks for it.
+
+    Raises:
+      NotMeasurable: the model cannot be run on made-up inputs.
+    """
+    if not job.options.verify:
+        return {}
+    models = [signatures_of(path) for path in (job.given, draft, job.given)]
+    found = {}
+    for name, function in models[0][1].items():
+        mixed, other = models[1][1][name], models[2][1][name]
+        try:
+            inputs, words = _first_batch(job, function)
+        except DataUnfit:
+            continue
+        with_rounded = with_rounded_weights(
+            other, functools.partial(rounded, low_dtype=low_dtype)
+        )
+        found[name] = _compared(
+            function, mixed, inputs, low_dtype, f"{name}, on {words}", with_rounded
+        )
+    return found
 
 
 def frozen_verifications(
     job: Job, draft: pathlib.Path, item: Item, low_dtype: str
 ) -> dict[str, Verification]:
-    """Compare both graphs, if the job asks for it."""
-    return {}
+    """Compare both graphs, if the job asks for it.
+
+    Raises:
+      NotMeasurable: the graph cannot be run on made-up inputs.
+    """
+    if not job.options.verify:
+        return {}
+    graphs = [frozen.read(path) for path in (job.given, draft)]
+    specs = specs_of_graph(graphs[0])
+    batches, words = batches_for(specs, job.options)
+    inputs = [batches[0][spec.name] for spec in specs]
+    float32, mixed = (function_of(graph_def, item) for graph_def in graphs)
+    name = f"graph, on {words}"
+    return {"graph": _compared(float32, mixed, inputs, low_dtype, name, None)}
+
+
+def _first_batch(job: Job, function: Any) -> tuple[Any, str]:
+    batches, words = batches_for(specs_of(function), job.options)
+    return batches[0], words
+
+
+def _compared(
+    float32: Any,
+    mixed: Any,
+    inputs: Any,
+    low_dtype: str,
+    name: str,
+    with_rounded: Any,
+) -> Verification:
+    import tensorflow as tf
+
+    try:
+        return compare(
+            float32,
+            mixed,
+            inputs,
+            low_dtype=low_dtype,
+            with_rounded_weights=with_rounded,
+            name=name,
+        )
+    except tf.errors.OpError as error:
+        raise NotMeasurable(
+            f"verify: the model fails on {name.partition(', on ')[2]}: "
+            f"{error.message}. Give inputs that suit it with --calibration."
+        ) from error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from grappler_pass.graph import Item
     from grappler_pass.plan import Plan
+    from tf_amp.checking.ranges import Ranges
     from tf_amp.converting.variables_file import VariablesFile
 
 
@@ -38,11 +39,14 @@ class Mixed:
 
 
 def planner_for(
-    options: Options,
-    graph_def: GraphDef,
-    float32_nodes: tuple[tuple[str, str], ...] = (),
+    options: Options, graph_def: GraphDef, seen: Ranges | None
 ) -> tuple[Planner, str]:
     """Return what graphs are rewritten with, and the name of the device's profile.
+
+    Args:
+      options: of the conversion.
+      graph_def: of the model.
+      seen: ranges on calibration data, if there is any.
 
     Raises:
       ConfigError: there is no such profile; the message names those there are.
@@ -53,8 +57,11 @@ def planner_for(
     else:
         device_type = settings.target_device_type(graph_def)
         chosen = settings.settings_from_config(options.config, device_type)
+    if seen is not None:
+        unsafe = tuple(seen.unsafe(chosen.low_dtype).items())
+        chosen = dataclasses.replace(chosen, ranges=(*chosen.ranges, *unsafe))
     chosen = dataclasses.replace(chosen, fold_constants=False)
-    planner = Planner(chosen, device_type, options.batch, float32_nodes)
+    planner = Planner(chosen, device_type, options.batch)
     return planner, chosen.models[device_type].profile.name
 
 

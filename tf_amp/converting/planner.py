@@ -42,14 +42,11 @@ class Planner:
       device_type: of the device that they will run on; bears on plans alone.
       batch: what stands for an unknown first dimension when prices are looked up;
         None: the pass's own guess.
-      float32_nodes: names of nodes, in whatever function, that must stay float32, and
-        why, beside what the settings exclude.
     """
 
     settings: Settings
     device_type: str = "CPU"
     batch: int | None = None
-    float32_nodes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +124,6 @@ def _outcome(
     if name != MAIN:
         _check(library[name], library, planner.settings.low_dtype)
         graph_def, item = functions.graph_from_function(library[name], library)
-    item = dataclasses.replace(item, excluded=planner.float32_nodes)
     outcome = pipeline.optimize(
         function_graphs.on_device(graph_def, planner.device_type),
         item,

@@ -43,9 +43,10 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     file = VariablesFile.of(job.given)
     if file is not None:
         file.check()
-    float32_nodes = calibrating.float32_nodes(job)
     planner, device = mixing.planner_for(
-        job.options, model.meta_graphs[0].graph_def, float32_nodes
+        job.options,
+        model.meta_graphs[0].graph_def,
+        calibrating.ranges_in_model(job),
     )
     mixed = _mix(job, model, planner, file)
     _write(job, draft, model, mixed, file)
