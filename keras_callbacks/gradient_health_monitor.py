@@ -9,7 +9,9 @@ from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.checks import check_count, check_one_of
 from keras_callbacks.summaries import Summaries
+from tf_amp import model_scopes, runtime, scope_stack
 from tf_amp.config import LOW_DTYPES
+from tf_amp.scope import float32_scope
 
 if TYPE_CHECKING:
     from keras_callbacks.gradient_statistics import GradientHealth, GradientStatistics
@@ -21,8 +23,8 @@ class GradientHealthMonitor(Monitor):
     These are `gradient_max`, the largest |gradient|, and of the worst layer the shares
     `gradient_underflow` and `gradient_overflow`, at the loss scale in force. `health`
     has them for each layer, and so has TensorBoard. Every so many steps a second
-    training function runs that takes the figures; all other steps are as they are
-    without this callback.
+    training function runs, in float32, that takes the figures; all other steps are as
+    they are without this callback.
 
     Attributes:
       health: the gradients of the latest epoch that had figures, by layer.
@@ -107,7 +109,18 @@ class GradientHealthMonitor(Monitor):
         from keras_callbacks.gradient_statistics import GradientStatistics
 
         self._statistics = GradientStatistics(self.model, self._low_dtype(), self._fail)
-        self._observed = step_functions.fresh_alike(self.model, "train")
+        self._observed = step_functions.fresh_alike(
+            self.model, "train", self._float32_layer()
+        )
+
+    def _float32_layer(self) -> scope_stack.Layer | None:
+        """Return what keeps the figures' step in float32, with losses scaled alike."""
+        partner = self.sibling("AutoMixedPrecision")
+        if not (getattr(partner, "is_active", False) or runtime.is_enabled()):
+            return None
+        layer = float32_scope().opened()
+        model_scopes.undo_after_call(self.model, runtime.close_scope)
+        return layer
 
     def _note(self) -> None:
         """Keep the plan of this function apart from that of training."""
@@ -116,7 +129,6 @@ class GradientHealthMonitor(Monitor):
             watch.role = "gradients"
 
     def _low_dtype(self) -> str:
-        from tf_amp import runtime
         from tf_amp.loss_scaling.choosing import low_dtype_of
 
         partner = self.sibling("AutoMixedPrecision")

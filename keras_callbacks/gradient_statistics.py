@@ -1,7 +1,8 @@
 """Figures of gradients, taken where an optimizer is about to apply them.
 
-They are computed within the traced step, in float32, and left in one small variable of
-which every replica has its own.
+They are computed within the traced step and left in one small variable, of which every
+replica has its own. A step that computes in 16 bits would show zeros in the place of
+what it has lost, so the step is to be traced in float32.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from tf_amp import runtime
 from tf_amp._tensorflow_private_training import unconverted
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.loss_scaling.variables import find_state
-from tf_amp.scope import float32_scope
 
 # What is rounded to 0, as float32, and the largest number. bfloat16 has subnormal
 # numbers that most devices take for 0.
@@ -115,7 +115,7 @@ class GradientStatistics:
     def _note(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
         # Training is worth more than its figures, whatever the reason.
         try:
-            with _in_float32(), tf.name_scope("tf_amp_gradient_health"):
+            with tf.name_scope("tf_amp_gradient_health"):
                 self._accumulate(optimizer, pairs)
         except Exception as error:
             self._failed(error)
@@ -144,11 +144,6 @@ class GradientStatistics:
         )
         counted = [tf.math.count_nonzero(count, dtype=tf.float32) for count in counts]
         return tf.stack([tf.reduce_max(size), *counted])
-
-
-def _in_float32() -> contextlib.AbstractContextManager[Any]:
-    """Return a scope that keeps figures in float32, where there is anything else."""
-    return float32_scope() if runtime.is_enabled() else contextlib.nullcontext()
 
 
 def _scales_of(optimizer: Any) -> tuple[Any, Any]:

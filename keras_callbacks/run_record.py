@@ -60,7 +60,9 @@ def json_from_record(record: RunRecord) -> str:
     fields: dict[str, Any] = {
         field.name: getattr(record, field.name) for field in dataclasses.fields(record)
     }
-    fields["scale"] = dataclasses.asdict(record.scale)
+    fields["scale"] = {
+        k: _finite(v) for k, v in dataclasses.asdict(record.scale).items()
+    }
     fields["events"] = [dataclasses.asdict(event) for event in record.events]
     fields["health"] = {
         layer: {k: _finite(v) for k, v in dataclasses.asdict(health).items()}

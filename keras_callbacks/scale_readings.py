@@ -7,6 +7,7 @@ has changed since `fit` began; where none has, nothing is scaled.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from keras_callbacks.standing_aside import scales_losses
@@ -22,7 +23,8 @@ class ScaleReading:
 
     Attributes:
       loss_scale: what losses are multiplied by; 1 where nothing is scaled.
-      skipped_steps: steps whose gradients overflowed, since the scale was new.
+      skipped_steps: steps whose gradients overflowed, since the scale was new; NaN
+        where an optimizer of tf_keras scales losses, which does not tell.
       good_steps: steps with finite gradients since an overflow or a change of scale;
         where nothing is scaled, the steps of this `fit`.
       skipped_here: of the skipped steps those of this `fit`.
@@ -30,9 +32,9 @@ class ScaleReading:
     """
 
     loss_scale: float = 1.0
-    skipped_steps: int = 0
+    skipped_steps: float = 0
     good_steps: int = 0
-    skipped_here: int = 0
+    skipped_here: float = 0
     is_own: bool = False
 
     def as_logs(self) -> dict[str, float | int]:
@@ -85,7 +87,9 @@ class ScaleReadings:
         keras_3 = hasattr(optimizer, "dynamic_scale")
         scale = optimizer.dynamic_scale if keras_3 else optimizer.loss_scale
         good = optimizer.step_counter if keras_3 else optimizer.dynamic_counter
-        skipped = max(steps - (self._applied() - self._applied_at_begin), 0)
+        applied = self._applied() - self._applied_at_begin
+        # That of tf_keras counts skipped steps as if they had been taken.
+        skipped = max(steps - applied, 0) if keras_3 else math.nan
         if scale is None:
             scale = optimizer.initial_scale
         return ScaleReading(number(scale), skipped, _whole(good), skipped, True)

@@ -66,12 +66,20 @@ def in_layer(
     return wrapping(call_in_layer, function)
 
 
-def fresh_alike(model: Any, role: str) -> StepFunction:
-    """Return a fresh step function in the same layers as the one the model has."""
+def fresh_alike(
+    model: Any, role: str, innermost: scope_stack.Layer | None = None
+) -> StepFunction:
+    """Return a fresh step function in the same layers as the one the model has.
+
+    Args:
+      model: that is compiled.
+      role: "train", "test" or "predict".
+      innermost: one more layer, within all others.
+    """
     layers = [getattr(each, _LAYER, None) for each in _chain(current(model, role))]
     function = fresh(model, role)
-    for layer in reversed([layer for layer in layers if layer is not None]):
-        function = in_layer(function, layer)
+    for layer in (innermost, *reversed(layers)):
+        function = function if layer is None else in_layer(function, layer)
     return function
 
 

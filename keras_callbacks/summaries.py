@@ -38,7 +38,10 @@ class Summaries:
             self._writer = tf.summary.create_file_writer(self._folder)
         with self._writer.as_default(), tf.summary.record_if(True):
             for name, value in scalars.items():
-                tf.summary.scalar(name, value, step=step)
+                # As `tf.summary.scalar` does, which needs TensorBoard's own package.
+                tf.summary.write(
+                    name, tf.constant(value, tf.float32), step, _metadata()
+                )
         self._writer.flush()
 
     def close(self) -> None:
@@ -46,6 +49,13 @@ class Summaries:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _metadata() -> Any:
+    from tensorflow.core.framework.summary_pb2 import SummaryMetadata
+
+    plugin = SummaryMetadata.PluginData(plugin_name="scalars")
+    return SummaryMetadata(plugin_data=plugin)
 
 
 def writes(model: Any) -> bool:

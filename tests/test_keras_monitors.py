@@ -1,0 +1,232 @@
+"""The monitors: what they write, wherever they stand, and that they never break fit."""
+
+import csv
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from grappler_pass.plan import Plan
+from keras_callbacks import (
+    AutoMixedPrecision,
+    GradientHealthMonitor,
+    LossScaleMonitor,
+    PrecisionReport,
+    StepTimeMonitor,
+)
+from tests.keras_programs import X, Y, both_keras, fit, telling_model
+from tf_amp.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _undone():
+    yield
+    tf_amp.disable()
+
+
+def mixed(**options):
+    given = {"dtype": "float16", "opt_level": "O2", "verbose": 0, **options}
+    return AutoMixedPrecision(**given)
+
+
+@both_keras
+def test_where_nothing_is_scaled_the_scale_is_one_and_steps_are_counted(kit, capsys):
+    history = fit(telling_model(kit), LossScaleMonitor(), epochs=2, verbose=1)
+    assert history["loss_scale"] == [1.0, 1.0]
+    assert history["skipped_steps"] == [0, 0]
+    assert history["good_steps"] == [4, 8]
+    shown = capsys.readouterr().out
+    assert "loss_scale: 1.0" in shown and "good_steps: 8.0" in shown
+
+
+@both_keras
+def test_an_overflow_is_seen_by_every_callback_in_any_order(kit, tmp_path):
+    inputs = X.copy()
+    inputs[8:16] = np.inf
+    seen, own_history = [], kit.callbacks.History()
+
+    def look(epoch, logs):
+        seen.append((logs["loss_scale"], logs["skipped_steps"], logs["good_steps"]))
+
+    before = (
+        own_history,
+        kit.callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        kit.callbacks.LambdaCallback(on_epoch_end=look),
+    )
+    scale = tf_amp.DynamicLossScale(initial=2.0**10)
+    model = telling_model(kit)
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    callbacks = [*before, mixed(loss_scale=scale), LossScaleMonitor()]
+    model.fit(inputs, Y, callbacks=callbacks, **options)
+
+    assert seen == [(512.0, 1, 2)]
+    assert own_history.history["skipped_steps"] == [1]
+    rows = list(csv.DictReader((tmp_path / "log.csv").open()))
+    assert float(rows[0]["loss_scale"]) == 512.0
+
+
+@both_keras
+def test_the_scale_of_a_loss_scale_optimizer_is_told(kit):
+    place = kit.optimizers if kit is keras else kit.mixed_precision
+    optimizer = place.LossScaleOptimizer(kit.optimizers.SGD(0.0), initial_scale=4.0)
+    inputs = X.copy()
+    inputs[8:16] = np.inf
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    model = telling_model(kit, optimizer)
+    history = model.fit(inputs, Y, callbacks=[LossScaleMonitor()], **options).history
+    told = [history[name] for name in ("loss_scale", "skipped_steps", "good_steps")]
+    skipped = 1 if kit is keras else pytest.approx(math.nan, nan_ok=True)
+    assert told == [[2.0], [skipped], [2]]
+
+
+@both_keras
+def test_steps_are_timed_and_examples_counted(kit):
+    history = fit(telling_model(kit), StepTimeMonitor(), validation_data=(X, Y))
+    median, rate = history["step_ms_median"][0], history["examples_per_second"][0]
+    assert 0 < median <= history["step_ms_p95"][0]
+    assert math.isclose(rate, 8 / (median / 1e3))
+
+
+def test_float32_is_compared_by_turns_only_beside_mixed_precision(caplog):
+    timer = StepTimeMonitor(compare=3)
+    fit(telling_model(keras), timer, mixed(), epochs=3)
+    assert len(timer.comparison.pairs) == 3
+    assert timer.comparison.speedup > 0
+    fit(telling_model(keras), timer)
+    assert timer.comparison is None
+    assert "this fit is in float32 anyway" in caplog.text
+
+
+@both_keras
+def test_gradients_that_leave_the_range_are_counted_by_layer(kit):
+    def loss(targets, outputs):
+        return tf.reduce_sum(targets * outputs, axis=-1)
+
+    inputs = kit.layers.Input([2])
+    dense = kit.layers.Dense(2, use_bias=False, name="lossy")
+    model = kit.Model(inputs, dense(inputs))
+    model.compile(kit.optimizers.SGD(0.0), loss, jit_compile=False)
+    # The gradient of the kernel is [[2^20, 2^-30], [1, 0]].
+    data = np.array([[1, 0], [0, 1]] * 4, "float32")
+    targets = np.array([[2.0**21, 2.0**-29], [2, 0]] * 4, "float32")
+    monitor = GradientHealthMonitor(every=1, dtype="float16")
+    options = {"batch_size": 2, "shuffle": False, "verbose": 0}
+    history = model.fit(data, targets, callbacks=[monitor], **options).history
+
+    assert history["gradient_max"] == [2.0**20]
+    assert history["gradient_underflow"] == pytest.approx([1 / 3])
+    assert history["gradient_overflow"] == [1 / 4]
+    assert [name.rpartition("/")[2] for name in monitor.health] == ["lossy"]
+
+
+def test_the_loss_scale_lifts_gradients_out_of_the_underflow():
+    # The gradient is 2^-25 and less; 2^10 times that is within float16.
+    small = {"initial": 2.0**10}
+    scaled = mixed(loss_scale=tf_amp.DynamicLossScale(**small))
+    for callback, share in ((mixed(loss_scale="none"), 1.0), (scaled, 0.0)):
+        model = telling_model(keras, loss_weights=[2.0**-24])
+        history = fit(model, GradientHealthMonitor(every=2), callback)
+        assert history["gradient_underflow"] == [share]
+
+
+def test_a_step_whose_gradients_pass_no_optimizer_is_reported_once(caplog):
+    class Aloof(keras.Model):
+        def train_step(self, data):
+            return {"loss": tf.reduce_sum(self(data[0]))}
+
+    inputs = keras.Input([8])
+    model = Aloof(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", jit_compile=False)
+    history = fit(model, GradientHealthMonitor(every=1), epochs=2)
+    assert len(history["loss"]) == 2 and "gradient_max" not in history
+    assert caplog.text.count("GradientHealthMonitor stands aside") == 1
+
+
+def test_the_report_stands_beside_the_checkpoints_and_is_read_back(tmp_path):
+    path = tmp_path / "checkpoints" / "best.keras"
+    saving = keras.callbacks.ModelCheckpoint(str(path))
+    scale = tf_amp.DynamicLossScale(initial=2.0**10, growth_interval=3)
+    callbacks = (PrecisionReport(), saving, mixed(loss_scale=scale), StepTimeMonitor())
+    fit(telling_model(keras), *callbacks)
+
+    told = json.loads((path.parent / "precision_report.json").read_text())
+    assert told["outcome"] == "ended" and told["epochs"] == 1
+    assert told["scale"]["loss_scale"] == 2048.0
+    plan = Plan.from_json(json.dumps(told["plans"][0]["plan"]))
+    assert not plan.is_empty and told["plans"][0]["is_applied"]
+    assert sum(told["plans"][0]["prices"].values()) > 0
+    events = [event["text"] for event in told["events"]]
+    assert events[0] == "fit began" and events[1].startswith("planned one_step_on")
+    assert "loss scale 1 -> 2048 by the end of epoch 1" in events
+    text = (path.parent / "precision_report.txt").read_text()
+    assert str(plan) in text and "fit ended after 1 epochs" in text
+    names = {each.name for each in path.parent.iterdir()}
+    assert {"best.keras", "precision_report.json", "precision_report.txt"} <= names
+    assert not [name for name in names if name.startswith(".")]
+
+
+def test_a_report_of_a_fit_that_raised_says_so(tmp_path):
+    def fail(*arguments, **logs):
+        raise KeyboardInterrupt
+
+    failing = keras.callbacks.LambdaCallback(on_epoch_end=fail)
+    with pytest.raises(KeyboardInterrupt):
+        fit(telling_model(keras), PrecisionReport(tmp_path), mixed(), failing)
+    told = json.loads((tmp_path / "precision_report.json").read_text())
+    assert told["outcome"] == "interrupted" and len(told["plans"]) == 1
+
+
+def test_a_report_that_cannot_be_written_leaves_fit_alone(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    for report in (PrecisionReport(tmp_path / "file" / "in"), PrecisionReport()):
+        assert len(fit(telling_model(keras), report, mixed(), epochs=2)["loss"]) == 2
+    assert caplog.text.count("PrecisionReport stands aside: NotADirectoryError") == 1
+    assert caplog.text.count("PrecisionReport stands aside") == 2
+    assert "no folder is given, and no ModelCheckpoint" in caplog.text
+
+
+@both_keras
+def test_numbers_go_to_a_folder_beside_those_of_tensorboard(kit, tmp_path):
+    board = kit.callbacks.TensorBoard(str(tmp_path), write_graph=False)
+    monitors = (LossScaleMonitor(), StepTimeMonitor(), GradientHealthMonitor(every=1))
+    fit(telling_model(kit), *monitors, board)
+    tags = {
+        value.tag
+        for path in (tmp_path / "precision").iterdir()
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+    }
+    assert {"loss_scale", "skipped_steps", "good_steps", "step_ms_median"} < tags
+    assert any(tag.startswith("gradient_underflow/") for tag in tags)
+
+
+def test_a_monitor_given_twice_counts_once(caplog):
+    first, second = LossScaleMonitor(), LossScaleMonitor()
+    history = fit(telling_model(keras), first, second, StepTimeMonitor())
+    assert history["good_steps"] == [4]
+    assert "another one comes before it" in caplog.text
+    timer = StepTimeMonitor()
+    assert len(fit(telling_model(keras), timer, timer)["step_ms_median"]) == 1
+    assert "StepTimeMonitor is given twice; it counts once." in caplog.text
+    assert len(timer.latest.seconds) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: LossScaleMonitor(0), "every=0; allowed are whole numbers from 1 on"),
+        (lambda: LossScaleMonitor(True), "every=True"),
+        (lambda: StepTimeMonitor(-1), "compare=-1; allowed are whole numbers from 0"),
+        (lambda: StepTimeMonitor(batch_size=0.5), "batch_size=0.5"),
+        (lambda: GradientHealthMonitor("often"), "every='often'"),
+        (lambda: GradientHealthMonitor(dtype="int8"), "None, 'bfloat16', 'float16'"),
+        (lambda: PrecisionReport(3), "folder=3; allowed are paths and None"),
+    ],
+)
+def test_wrong_arguments_are_refused(make, words):
+    with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
+        make()
