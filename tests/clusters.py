@@ -28,7 +28,11 @@ class Job:
     """The processes of a job; each knows its place from TF_CONFIG."""
 
     def __init__(
-        self, program: str, counts: Mapping[str, int], env: Mapping[str, str]
+        self,
+        program: str,
+        counts: Mapping[str, int],
+        env: Mapping[str, str],
+        env_of: Mapping[Task, Mapping[str, str]],
     ) -> None:
         """Start them all.
 
@@ -36,6 +40,7 @@ class Job:
           program: what every process runs.
           counts: of tasks, by name of the job.
           env: further variables, for all.
+          env_of: variables of one task.
         """
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-job-"))
         script = self._folder / "program.py"
@@ -47,7 +52,8 @@ class Job:
             for name, count in counts.items()
         }
         self._processes = {
-            task: self._start(script, task, cluster, env) for task in tasks
+            task: self._start(script, task, cluster, {**env, **env_of.get(task, {})})
+            for task in tasks
         }
 
     def _start(
@@ -130,10 +136,13 @@ class Job:
 
 @contextlib.contextmanager
 def job(
-    program: str, counts: Mapping[str, int], env: Mapping[str, str]
+    program: str,
+    counts: Mapping[str, int],
+    env: Mapping[str, str],
+    env_of: Mapping[Task, Mapping[str, str]] | None = None,
 ) -> Iterator[Job]:
-    """Start a job, and leave nothing of it running."""
-    started = Job(program, counts, env)
+    """Start a job, see `Job`, and leave nothing of it running."""
+    started = Job(program, counts, env, env_of or {})
     try:
         yield started
     finally:

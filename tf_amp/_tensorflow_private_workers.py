@@ -5,6 +5,7 @@ As in `_tensorflow_private`: where a name is gone, one warning says what is lost
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import Any
 
@@ -50,3 +51,46 @@ def connected_cluster() -> Any | None:
         warn_once("get_server_def", "what is computed by other processes stays float32")
         return None
     return None if server_def is None else server_def.cluster
+
+
+def collective_server() -> Any | None:
+    """Return the ServerDef of this process where it trains in step with others."""
+    try:
+        context = importlib.import_module("tensorflow.python.eager.context").context()
+        server_def = context._collective_ops_server_def
+        coordinated = context.coordination_service is not None
+    except (ImportError, AttributeError):
+        warn_once("_collective_ops_server_def", "workers do not compare their plans")
+        return None
+    return server_def if coordinated else None
+
+
+def tell_workers(key: str, value: str) -> None:
+    """Tell all workers that train in step something, once.
+
+    Raises:
+      tf.errors.OpError: they cannot be reached.
+      AttributeError: this TensorFlow has no such means.
+    """
+    import tensorflow as tf
+
+    context = importlib.import_module("tensorflow.python.eager.context").context()
+    with contextlib.suppress(tf.errors.AlreadyExistsError):
+        context.set_config_key_value(key, value)
+
+
+def ask_workers(key: str, seconds: float) -> str | None:
+    """Return what a worker has told, after waiting for it; None where none has.
+
+    Raises:
+      tf.errors.OpError: they cannot be reached.
+      AttributeError: this TensorFlow has no such means.
+    """
+    import tensorflow as tf
+
+    context = importlib.import_module("tensorflow.python.eager.context").context()
+    try:
+        milliseconds = max(1, int(seconds * 1000))
+        return str(context.get_config_key_value(key, timeout_in_ms=milliseconds))
+    except tf.errors.DeadlineExceededError:
+        return None

@@ -30,7 +30,7 @@ from tf_amp.marks import (
     terms_in,
 )
 from tf_amp.presets import preset_of
-from tf_amp.workers import jobs, terms
+from tf_amp.workers import agreement, jobs, terms
 
 if TYPE_CHECKING:
     from grappler_pass.draft import Settings
@@ -227,10 +227,12 @@ def raising_failures(call: Callable[..., Any]) -> Callable[..., Any]:
 def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
     from grappler_pass import pipeline
     from tf_amp.checkpoints import plans
+    from tf_amp.workers.shared_plans import memory_for
 
+    agreement.check_once(scope.config)
     graph_def = given.graph_def
     chosen = given.adapted(scope.settings_for(graph_def))
-    chosen = dataclasses.replace(chosen, memory=plans.MEMORY)
+    chosen = dataclasses.replace(chosen, memory=memory_for(plans.MEMORY))
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
         return None
     begin = time.perf_counter()

@@ -12,12 +12,14 @@ import hashlib
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from absl import logging
 
-from grappler_pass.draft import Draft
 from tf_amp.checkpoints.record import PlanRecord
-from tf_amp.tuning.fingerprint import digests_of_nodes
+
+if TYPE_CHECKING:
+    from grappler_pass.draft import Draft
 
 # More graphs than a training has; some programs trace without end.
 _MOST = 256
@@ -49,17 +51,17 @@ class Memory:
             resumed = dict(self._plans.resumed)
         if not resumed:
             return None
-        key, order = _key_and_order(draft)
+        key, order = key_and_order(draft)
         plan = resumed.get(key)
         if plan is None:
             logging.info("Graph %r is not among the plans resumed.", draft.name)
             return None
-        return _low_from(plan, order)
+        return low_from(plan, order)
 
     def keep(self, draft: Draft) -> None:
         """Remember how a graph came out."""
-        key, order = _key_and_order(draft)
-        plan = PlanRecord(draft.name, _bits(draft.low, order), len(order))
+        key, order = key_and_order(draft)
+        plan = record_of(draft, order)
         with self._lock:
             made = self._plans.made
             made[key] = plan
@@ -80,8 +82,11 @@ class Memory:
 MEMORY = Memory()
 
 
-def _key_and_order(draft: Draft) -> tuple[str, list[int]]:
+def key_and_order(draft: Draft) -> tuple[str, list[int]]:
     """Return what a graph is known by, and its slots in an order of their own."""
+    # Imported here: what loads the pass waits for the first graph.
+    from tf_amp.tuning.fingerprint import digests_of_nodes
+
     digests = digests_of_nodes(draft.graph_def, draft.view, draft.shapes)
     names = [node.name for node in draft.view.nodes]
     nodes = sorted(digests, key=lambda i: (digests[i], _natural(names[i])))
@@ -92,12 +97,17 @@ def _key_and_order(draft: Draft) -> tuple[str, list[int]]:
     return made.hexdigest(), order
 
 
+def record_of(draft: Draft, order: Sequence[int]) -> PlanRecord:
+    """Return how a graph came out; `order` is that of `key_and_order`."""
+    return PlanRecord(draft.name, _bits(draft.low, order), len(order))
+
+
 def _bits(low: Sequence[bool], order: Sequence[int]) -> str:
     bits = "".join(str(int(low[slot])) for slot in order)
     return f"{int(bits or '0', 2):x}"
 
 
-def _low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
+def low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
     """Return whether each slot is low; nothing that fits, if the plan does not."""
     bits = f"{int(plan.low, 16):0{plan.count}b}"
     if len(bits) != len(order):

@@ -23,6 +23,8 @@ from tf_amp.config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.workers import jobs
 
+# A server is busy with what it is sent: it decides by the prices that it has.
+_TUNE = "off"
 # What a server takes from its own environment.
 _LOCAL = ("cache_dir", "log_dir", "strict", "loss_scale", "loss_scaling")
 
@@ -77,4 +79,4 @@ def _config_of(text: str) -> AmpConfig:
     own = settings.latest_config()
     local = {name: getattr(own, name) for name in _LOCAL}
     config = AmpConfig.from_env({str(k): str(v) for k, v in told.items()})
-    return dataclasses.replace(config, enabled=True, **local)
+    return dataclasses.replace(config, enabled=True, tune=_TUNE, **local)

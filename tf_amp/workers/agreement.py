@@ -1,0 +1,77 @@
+"""Whether the workers that train in step run under the same settings.
+
+A worker without loss scaling takes no part in the others' votes, so that all of them
+wait for ever. No step can tell; so each says by what settings it runs, and each looks,
+while the first step is under way, whether the chief runs by the same and the chief
+whether everyone runs by any.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+
+from absl import logging
+
+from tf_amp.config import AmpConfig
+from tf_amp.workers.peers import Peers, peers
+
+_SETTINGS = "settings"
+PATIENCE_SECONDS = 30.0
+_checked = threading.Event()
+# What may differ from machine to machine.
+_LOCAL = frozenset({"TF_AMP_CACHE", "TF_AMP_LOG", "TF_AMP_STRICT", "TF_AMP_TUNE"})
+
+
+def check_once(config: AmpConfig) -> None:
+    """Compare settings with the other workers, in a thread, once in a process."""
+    others = None if _checked.is_set() else peers()
+    if others is None:
+        return
+    _checked.set()
+    arguments = (told_settings(config), others)
+    threading.Thread(target=compare, args=arguments, daemon=True).start()
+
+
+def told_settings(config: AmpConfig) -> dict[str, str]:
+    """Return what of the settings has to be the same everywhere."""
+    variables = config.to_env()
+    return {name: variables[name] for name in sorted(variables.keys() - _LOCAL)}
+
+
+def compare(
+    own: dict[str, str], others: Peers, seconds: float = PATIENCE_SECONDS
+) -> None:
+    """Tell the other workers of the settings here, and warn where theirs differ.
+
+    Args:
+      own: the settings.
+      others: the workers.
+      seconds: how long to wait for each.
+    """
+    others.tell(_SETTINGS, json.dumps(own))
+    for worker in others.others if others.is_chief else (others.chief,):
+        told = others.ask(worker, _SETTINGS, seconds)
+        if told is None:
+            logging.warning(
+                "%s has not said within %.0f s that it runs in mixed precision. If it "
+                "does not, all workers may wait for ever: set the same variables for "
+                "each of them.",
+                worker,
+                seconds,
+            )
+        else:
+            _warn_of_differences(own, json.loads(told), worker, others.own)
+
+
+def _warn_of_differences(
+    own: dict[str, str], told: dict[str, str], worker: str, here: str
+) -> None:
+    names = sorted(n for n in own.keys() | told.keys() if own.get(n) != told.get(n))
+    if names:
+        differences = ", ".join(
+            f"{n} is {told.get(n, 'not set')} on {worker} and "
+            f"{own.get(n, 'not set')} on {here}"
+            for n in names
+        )
+        logging.warning("Settings of the workers disagree: %s.", differences)

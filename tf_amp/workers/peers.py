@@ -1,0 +1,78 @@
+"""The workers that train in step with this one, and what they tell each other.
+
+They do so through TensorFlow's own coordination service, outside of any step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp import _tensorflow_private_workers as private
+
+_PREFIX = "tf_amp"
+_TRAINING = ("chief", "worker")
+
+
+@dataclasses.dataclass(frozen=True)
+class Peers:
+    """A worker's place among those that train together.
+
+    Attributes:
+      own: name of this worker, such as "worker 1".
+      others: names of the others.
+      chief: name of the one that decides.
+    """
+
+    own: str
+    others: tuple[str, ...]
+    chief: str
+
+    @property
+    def is_chief(self) -> bool:
+        """Tell whether this worker is the one that decides."""
+        return self.own == self.chief
+
+    def tell(self, what: str, value: str) -> None:
+        """Tell the others something; not being able to is logged."""
+        try:
+            private.tell_workers(f"{_PREFIX}/{self.own}/{what}", value)
+        except (tf.errors.OpError, AttributeError) as error:
+            _say_unreachable(error)
+
+    def ask(self, worker: str, what: str, seconds: float) -> str | None:
+        """Return what a worker tells, waiting for it; None where it does not."""
+        try:
+            return private.ask_workers(f"{_PREFIX}/{worker}/{what}", seconds)
+        except (tf.errors.OpError, AttributeError) as error:
+            _say_unreachable(error)
+            return None
+
+
+def peers() -> Peers | None:
+    """Return the workers that this one trains in step with; None where there are none.
+
+    As in a MultiWorkerMirroredStrategy: each has made a graph of its own.
+    """
+    server_def = private.collective_server()
+    if server_def is None:
+        return None
+    names = [
+        f"{job.name} {task}"
+        for job in sorted(server_def.cluster.job, key=lambda job: str(job.name))
+        if job.name in _TRAINING
+        for task in sorted(job.tasks)
+    ]
+    own = f"{server_def.job_name} {server_def.task_index}"
+    if own not in names or len(names) < 2:
+        return None
+    return Peers(own, tuple(name for name in names if name != own), names[0])
+
+
+def _say_unreachable(error: Exception) -> None:
+    text = str(error).partition("\n")[0]
+    logging.log_first_n(
+        logging.WARNING, "Workers do not hear of each other's plans: %s", 1, text
+    )

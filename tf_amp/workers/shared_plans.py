@@ -1,0 +1,96 @@
+"""One plan for all workers that train in step: the chief's.
+
+Each worker has its own prices, measured on its own machine, so each might decide
+otherwise; a mirrored step would then be as slow as the slowest of them, and its
+replicas would round differently. The chief decides, and measures; the others wait for
+what it has decided for the same graph. Where that does not come or does not fit, a
+worker decides by itself, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from tf_amp.checkpoints import plans
+from tf_amp.checkpoints.record import PlanRecord
+from tf_amp.workers.peers import Peers, peers
+
+if TYPE_CHECKING:
+    from grappler_pass.draft import Draft, PlanMemory
+
+# The chief may be measuring meanwhile.
+PATIENCE_SECONDS = 120.0
+
+
+class SharedPlans:
+    """Plans that the workers of a job have in common; a `PlanMemory`."""
+
+    def __init__(
+        self, own: PlanMemory, others: Peers, seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        """Join the workers.
+
+        Args:
+          own: what this process knows by itself.
+          others: whom to tell and to ask.
+          seconds: how long to wait for the chief.
+        """
+        self._own = own
+        self._peers = others
+        self._seconds = seconds
+
+    def recall(self, draft: Draft) -> tuple[bool, ...] | None:
+        """Return what the chief has decided for a graph that all workers run."""
+        if self._peers.is_chief or not is_joint(draft):
+            return self._own.recall(draft)
+        key, order = plans.key_and_order(draft)
+        told = self._peers.ask(self._peers.chief, key, self._seconds)
+        if told is None:
+            logging.warning(
+                "%s has told no plan for graph %r within %.0f s: %s decides by itself. "
+                "Do they run the same program with the same settings?",
+                self._peers.chief,
+                draft.name,
+                self._seconds,
+                self._peers.own,
+            )
+            return self._own.recall(draft)
+        return plans.low_from(PlanRecord(**json.loads(told)), order)
+
+    def keep(self, draft: Draft) -> None:
+        """Remember how a graph came out, and tell the others if this is the chief."""
+        self._own.keep(draft)
+        if not is_joint(draft):
+            return
+        key, order = plans.key_and_order(draft)
+        record = plans.record_of(draft, order)
+        if self._peers.is_chief:
+            told = {"graph": record.graph, "low": record.low, "count": record.count}
+            self._peers.tell(key, json.dumps(told))
+        elif draft.recalled is None:
+            self._compare(key, record)
+
+    def _compare(self, key: str, record: PlanRecord) -> None:
+        """Say whether a plan made here differs from the chief's."""
+        told = self._peers.ask(self._peers.chief, key, 0.0)
+        if told is not None and json.loads(told)["low"] != record.low:
+            logging.warning(
+                "Plans disagree: graph %r is not rewritten on %s as on %s.",
+                record.graph,
+                self._peers.own,
+                self._peers.chief,
+            )
+
+
+def memory_for(own: PlanMemory) -> PlanMemory:
+    """Return what the pass is to ask about plans made before, here and elsewhere."""
+    others = peers()
+    return own if others is None else SharedPlans(own, others)
+
+
+def is_joint(draft: Draft) -> bool:
+    """Tell whether the workers run a graph together, and so all have it."""
+    return any(node.op.startswith("Collective") for node in draft.graph_def.node)
