@@ -5,9 +5,10 @@ As in `_tensorflow_private`: where one is gone, one warning says what is lost.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook
+from tf_amp._tensorflow_private import Hook, warn_once
 
 _MARKED = "exported graphs keep marks that other processes do not need"
 
@@ -33,3 +34,16 @@ def built_graph(result: Any) -> Any:
 def builder_graphs(builder: Any) -> list[Any]:
     """Return the GraphDefs that a builder of SavedModels is about to write."""
     return [graph.graph_def for graph in builder._saved_model.meta_graphs]
+
+
+def is_exporting() -> bool:
+    """Tell whether functions are being traced for a SavedModel, on this thread.
+
+    TensorFlow traces them anew for it.
+    """
+    try:
+        module = importlib.import_module("tensorflow.python.saved_model.save_context")
+        return bool(module.in_save_context())
+    except (ImportError, AttributeError):
+        warn_once("in_save_context", "functions that scale losses cannot be exported")
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+from tf_amp import _tensorflow_private_exports as exports
 from tf_amp import devices
 from tf_amp.config import AmpConfig
 from tf_amp.loss_scaling.constant import NoOpLossScale
@@ -19,12 +20,12 @@ def loss_scale_for(config: AmpConfig | None) -> LossScale:
 
     The switch goes before all else; then what the user names, whatever the type.
     Without either, float16 needs scaling, and what stays float32 or becomes bfloat16
-    does not.
+    does not. A SavedModel, which others run, holds no scaling.
 
     Args:
       config: None where mixed precision is off.
     """
-    if config is None or config.loss_scaling is False:
+    if config is None or config.loss_scaling is False or exports.is_exporting():
         return NO_SCALING
     if config.loss_scale is not None:
         return config.loss_scale

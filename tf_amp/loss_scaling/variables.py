@@ -1,14 +1,15 @@
 """The state of loss scales: variables made when they are first needed.
 
 There is one state per loss scale, strategy and graph; functions share the one outside
-of all functions. In a `tf.Graph` the variables are in no collection that a `Saver` or
-an initializer looks at: checkpoints written before can be restored, and what has not
-been initialized reads as the state to begin with.
+of all functions. In a `tf.Graph` the variables are global ones, which a `Saver` saves
+and an initializer initializes; what has not been initialized reads as the state to
+begin with. `resumption` says what that is where a checkpoint was restored.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,9 +17,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_amp import _tensorflow_private_exports as exports
+from tf_amp.loss_scaling import resumption
+from tf_amp.loss_scaling.gradient_marks import mark_reading
 from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State
+from tf_amp.workers.placing import collection_here, is_parameter_server, place_here
+from tf_amp.workers.worker_variables import WorkerVariable, on_each_worker
 
-COLLECTION = "tf_amp_loss_scale"
+# In a `tf.Graph`, the first part of the variables' names, and their collection.
+PREFIX = "tf_amp_loss_scale"
 
 _STATES = "_tf_amp_loss_scale_states"
 _lock = threading.RLock()
@@ -41,7 +48,9 @@ class ScaleState(tf.Module):  # type: ignore[misc]
     Attributes:
       loss_scale: the specification.
       in_graph: whether the variables belong to a `tf.Graph`, not to eager execution.
+      is_per_worker: whether each worker has them for itself.
       strategy: that the variables were made under.
+      fresh: the values that a new training begins with.
       names: of the values in each variable, in its order.
       variables_by_kind: "floats", a float32 vector, and "counters", an int64 one.
     """
@@ -51,19 +60,19 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         super().__init__(name="tf_amp_loss_scale")
         self.loss_scale = loss_scale
         self.in_graph = not tf.executing_eagerly()
+        self.is_per_worker = not self.in_graph and is_parameter_server(strategy)
         self.strategy = strategy
         self._reading: Vectors | None = None
-        initial = {**COUNTERS, **loss_scale.initial_state()}
+        fresh = {**COUNTERS, **loss_scale.initial_state()}
+        initial = resumption.resumed(loss_scale, fresh)
+        self.fresh = fresh
         self.names = {
-            kind: tuple(n for n, value in initial.items() if _kind_of(value) == kind)
+            kind: tuple(n for n, value in fresh.items() if _kind_of(value) == kind)
             for kind in _DTYPES
         }
-        self._initial = {
-            kind: np.array([initial[n] for n in names], _DTYPES[kind])
-            for kind, names in self.names.items()
-            if names
-        }
+        self._initial = self._packed(initial)
         self.variables_by_kind = {kind: self._make(kind) for kind in self._initial}
+        self._are_initialized = self._initialized_flags() if self.in_graph else {}
 
     def read(self) -> Vectors:
         """Return the vectors of values as they are now, on this replica.
@@ -72,7 +81,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         scaled alike.
         """
         if not self.in_graph:
-            return {kind: v.read_value() for kind, v in self.variables_by_kind.items()}
+            return {k: _read(v) for k, v in self.variables_by_kind.items()}
         if _is_inside_function():
             return self._read_or_begin()
         if self._reading is None:
@@ -120,11 +129,31 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         Raises:
           ValueError: there is no Session.
         """
-        vectors = self._evaluate_vectors(session)
-        values: dict[str, Any] = {}
-        for kind, vector in vectors.items():
-            values.update(zip(self.names[kind], vector, strict=True))
+        values = self.evaluate_all(session)
         return [values[name] for name in names]
+
+    def evaluate_all(self, session: Any = None) -> dict[str, float | int]:
+        """Return all values as they are now, as `evaluate` does."""
+        vectors = self._evaluate_vectors(session)
+        values: dict[str, float | int] = {}
+        for kind, vector in vectors.items():
+            values.update(zip(self.names[kind], vector.tolist(), strict=True))
+        return values
+
+    def replace(self, values: resumption.Values, session: Any = None) -> None:
+        """Set all values; `session` is for a state in a `tf.Graph`."""
+        for kind, vector in self._packed(values).items():
+            variable = self.variables_by_kind[kind]
+            if self.is_per_worker:
+                on_each_worker(functools.partial(variable.assign, vector))
+                continue
+            if not self.in_graph:
+                variable.assign(vector)
+                continue
+            # Feeding initializers adds nothing to a graph that may be finalized.
+            for local in self.strategy.experimental_local_results(variable):
+                initializer = local.initializer
+                session.run(initializer, {initializer.inputs[1]: vector})
 
     def is_finite(self) -> Any:
         """Return whether the latest gradients were, bool scalar."""
@@ -132,6 +161,12 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         return tf.not_equal(self.read()["counters"][place], 0)
 
     def _evaluate_vectors(self, session: Any) -> Mapping[str, Any]:
+        if self.is_per_worker:
+            found = on_each_worker(self.read) or [self.read()]
+            # What suits all of them is the lowest scale.
+            place = self.names["floats"].index("scale")
+            lowest = min(found, key=lambda vectors: float(vectors["floats"][place]))
+            return {kind: vector.numpy() for kind, vector in lowest.items()}
         if not self.in_graph:
             return {k: self._local(k).numpy() for k in self.variables_by_kind}
         session = session or tf.compat.v1.get_default_session()
@@ -145,15 +180,44 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         vectors: Mapping[str, Any] = session.run(dict(reading))
         return vectors
 
+    def initialize_missing(self, session: Any) -> None:
+        """Initialize what the program's own initializers have left out."""
+        for kind, is_initialized in session.run(self._are_initialized).items():
+            if not is_initialized:
+                session.run(self._local(kind).initializer)
+
+    def fresh_by_name(self) -> dict[str, Any]:
+        """Return by the name of each variable what a new training begins with."""
+        packed = self._packed(self.fresh)
+        return {self._local(kind).op.name: vector for kind, vector in packed.items()}
+
+    def _initialized_flags(self) -> dict[str, Any]:
+        return {
+            kind: tf.compat.v1.is_variable_initialized(self._local(kind))
+            for kind in self.variables_by_kind
+        }
+
+    def _packed(self, values: resumption.Values) -> dict[str, Any]:
+        return {
+            kind: np.array([values[n] for n in names], _DTYPES[kind])
+            for kind, names in self.names.items()
+            if names
+        }
+
     def _make(self, kind: str) -> Any:
-        return tf.compat.v1.Variable(
-            self._initial[kind],
-            trainable=False,
-            name=f"tf_amp_loss_scale/{kind}",
-            collections=[COLLECTION],
-            use_resource=True,
-            aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-        )
+        name = f"{PREFIX}/{resumption.kind_of(self.loss_scale)}/{kind}"
+        if self.is_per_worker:
+            return WorkerVariable(self._initial[kind], name)
+        # Whatever scope gradients are taken in: a Saver goes by the name.
+        with tf.compat.v1.name_scope(None):
+            return tf.compat.v1.Variable(
+                self._initial[kind],
+                trainable=False,
+                name=name,
+                collections=[PREFIX, collection_here()],
+                use_resource=True,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
 
     def _local(self, kind: str) -> Any:
         """Return a variable, of several replicas that of the first here."""
@@ -167,7 +231,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         variable, initial = self._local(kind), self._initial[kind]
         return tf.cond(
             tf.compat.v1.is_variable_initialized(variable),
-            variable.read_value,
+            lambda: _read(variable),
             lambda: tf.constant(initial),
         )
 
@@ -191,8 +255,16 @@ def find_state(loss_scale: LossScale) -> ScaleState | None:
 
 def states_here() -> list[ScaleState]:
     """Return all states that gradients computed here may have changed."""
+    if exports.is_exporting():
+        return []
     with _lock:
         return list(_home().values())
+
+
+def states_of(graph: Any) -> list[ScaleState]:
+    """Return all states in a `tf.Graph`."""
+    states: _States = getattr(graph, _STATES, {})
+    return list(states.values())
 
 
 def latest_state() -> ScaleState | None:
@@ -208,7 +280,9 @@ def _make(loss_scale: LossScale, strategy: Any) -> None:
         if tf.distribute.has_strategy():
             scopes.enter_context(strategy.scope())
         else:
+            place = place_here()
             scopes.enter_context(tf.device(None))
+            scopes.enter_context(tf.device(place))
         _home()[key] = ScaleState(loss_scale, strategy)
 
 
@@ -231,6 +305,10 @@ def _in_cross_replica_context(make: Callable[[], None]) -> None:
         return
     context = tf.distribute.get_replica_context()
     context.merge_call(lambda strategy: make())
+
+
+def _read(variable: Any) -> Any:
+    return mark_reading(variable.read_value())
 
 
 def _kind_of(value: float | int) -> str:
