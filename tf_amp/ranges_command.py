@@ -8,7 +8,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from tf_amp import verify_command
+from tf_amp import config, verify_command
 from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import ConfigError
 
@@ -106,7 +106,8 @@ def _measured(options: argparse.Namespace) -> Ranges:
     from tf_amp.checking.scripts import Script, ranges_of_script
 
     script = Script(str(options.model), options.script_arguments, options.seconds)
-    return ranges_of_script(script, {})
+    # Gradients are judged as they are, not as a loss scale moves them.
+    return ranges_of_script(script, {config.LOSS_SCALE: "none"})
 
 
 def _print(seen: Ranges, options: argparse.Namespace) -> None:

@@ -17,9 +17,9 @@ from tf_amp.checking.culprits import Culprit, culprit_of
 from tf_amp.checking.verification import Verification
 from tf_amp.checking.verifying import Controls, low_nodes, rewritten
 
-# Whatever is not excluded goes low, so that every try is a part of the same plan.
-_FORCED = "O2"
-_UNLISTED = "O3"
+# Whatever is not excluded goes low, wherever it stands: so a try is the plan without
+# what is cleared, and nothing else is missing.
+_LEVEL = "O3"
 _REASON = "tried in float32"
 
 
@@ -66,11 +66,10 @@ class _Search:
         if not cleared:
             return False
         self.tries += 1
-        level = self._controls.case.settings.opt_level
         rewrite = rewritten(
             self._controls.case,
             excluded=(*self._never_low, *((name, _REASON) for name in cleared)),
-            opt_level=level if level == _UNLISTED else _FORCED,
+            opt_level=_LEVEL,
         )
         return self._controls.verification_of(rewrite).ok
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -210,11 +211,7 @@ def arguments_by_placeholder(
     import tensorflow as tf
 
     places = _places(function)
-    bound = (
-        function.function_type.bind(*args, **kwargs).arguments if args or kwargs else {}
-    )
-    leaves = tf.nest.flatten(list(bound.values()), expand_composites=True)
-    given = [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+    given = _tensors_of_call(function, args, kwargs)
     if not given:
         return {}
     if len(given) != len(places):
@@ -241,6 +238,20 @@ def batch_by_placeholder(function: Any, batch: Batch) -> dict[str, Array]:
         f"{place.op.name}:0": batch[name]
         for place, name in zip(places, names, strict=True)
     }
+
+
+def _tensors_of_call(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """Return the tensors of a call in the order of the function's arguments."""
+    import tensorflow as tf
+
+    ordered: Any = (args, kwargs)
+    with contextlib.suppress(TypeError):
+        bound = function.function_type.bind(*args, **kwargs)
+        ordered = list(bound.arguments.values())
+    leaves = tf.nest.flatten(ordered, expand_composites=True)
+    return [leaf for leaf in leaves if hasattr(leaf, "dtype")]
 
 
 def _places(function: Any) -> list[Any]:

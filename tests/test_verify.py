@@ -1,0 +1,164 @@
+"""Verification tells what the plan does to the numbers from what it does not."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from tests import planted
+from tf_amp.checking import Verification, compare
+from tf_amp.checking.culprits import write_exclude_list
+from tf_amp.checking.verification import GRADIENT, Verdict
+
+
+def _verify(model: object, *args: object, **options: object) -> Verification:
+    return tf_amp.verify(model, *args, **{"opt_level": "O2", **options})
+
+
+def _layers(found: Verification) -> list[str]:
+    """Return the layers of the culprits, without what tracing puts to their names."""
+    parts = (c.layer.rpartition("/")[2] for c in found.culprits or ())
+    return [part.removesuffix("_1") for part in parts]
+
+
+def _most_tries(found: Verification, culprits: int) -> float:
+    assert found.low_operations is not None
+    return 2 * culprits * math.log2(found.low_operations)
+
+
+def test_a_sound_model_holds_in_both_types():
+    for dtype in ("bfloat16", "float16"):
+        found = _verify(planted.heads([], 3), planted.rows(), dtype=dtype)
+        assert found.ok and found.exit_code == 0
+        assert found.low_operations == 6
+        assert "The numbers hold: 3 of 3" in found.verdict
+        assert all(0.0 < c.mixed.relative < found.tolerance for c in found.checks)
+
+
+@pytest.mark.parametrize("culprits", [[4], [1, 4, 6]])
+def test_bisection_finds_exactly_the_heads_that_overflow(culprits):
+    model = planted.heads(culprits, 8)
+    found = _verify(model, planted.rows(), dtype="float16", bisect=True)
+    assert [c.name for c in found.failing] == [str(i) for i in culprits]
+    assert {found.verdict_on(c) for c in found.failing} == {Verdict.NOT_FINITE}
+    assert _layers(found) == [f"head_{i}" for i in culprits]
+    assert found.tries <= _most_tries(found, len(culprits))
+    assert found.exit_code == 1
+
+
+@pytest.mark.parametrize("culprits", [[3], [0, 3, 5]])
+def test_bisection_finds_exactly_the_parts_that_cancel(culprits):
+    model = planted.shifted(culprits, 6)
+    found = _verify(model, planted.rows(), dtype="bfloat16", bisect=True)
+    assert {c.name for c in found.failing} == {str(i) for i in culprits}
+    assert _layers(found) == [f"shifted_{i}" for i in culprits]
+    assert {c.op for c in found.culprits or ()} == {"AddV2"}
+    assert found.tries <= _most_tries(found, len(culprits))
+
+
+def test_the_exclude_list_of_a_bisection_mends_the_model(tmp_path):
+    # Traced once: each trace calls the layers by other names.
+    function = tf.function(planted.heads([1, 2], 4))
+    found = _verify(function, planted.rows(), dtype="float16", bisect=True)
+    file = tmp_path / "exclude.txt"
+    write_exclude_list(file, found.culprits or (), "two heads")
+    assert file.read_text().startswith("# two heads\n# functional")
+    mended = _verify(function, planted.rows(), dtype="float16", exclude=[f"@{file}"])
+    assert mended.ok
+    assert found.low_operations is not None
+    assert mended.low_operations == found.low_operations - 2
+
+
+def test_an_ill_conditioned_model_is_not_blamed_on_the_plan():
+    results = tf.random.stateless_normal((8, 10), (1, 2))
+    step = planted.training_step(planted.residual(2))
+    found = _verify(step, planted.images(), results, dtype="bfloat16")
+    beyond = [c for c in found.checks if c.mixed.relative > found.tolerance]
+    assert beyond, "the model is not as hard as it is meant to be"
+    assert {found.verdict_on(c) for c in beyond} == {Verdict.NOISY}
+    assert found.ok
+    assert found.verdict.startswith("Not the plan's doing")
+    assert "merely rounded to bfloat16" in found.verdict
+
+
+@pytest.mark.parametrize("optimizer", [None, keras.optimizers.Adam()])
+def test_every_gradient_is_compared_under_the_name_of_its_variable(optimizer):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential(
+        [
+            keras.Input((planted.WIDTH,)),
+            keras.layers.Dense(16, activation="relu", name="first"),
+            keras.layers.Dropout(0.5),
+            keras.layers.Dense(4, name="last"),
+        ]
+    )
+    before = [np.array(w) for w in model.get_weights()]
+    step = planted.training_step(model, optimizer)
+    found = _verify(step, planted.rows(), tf.zeros((16, 4)), dtype="bfloat16")
+    gradients = {c.name: c for c in found.checks if c.kind == GRADIENT}
+    assert {name.partition("/")[2] for name in gradients} == {
+        "first/kernel",
+        "first/bias",
+        "last/kernel",
+        "last/bias",
+    }
+    assert all(0.0 < c.mixed.relative < 0.05 for c in gradients.values())
+    assert all(c.mixed.cosine > 0.99 for c in gradients.values())
+    # The same elements are dropped in every run.
+    assert all(c.noise.relative < 1e-6 for c in gradients.values())
+    for weight, unchanged in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, unchanged)
+
+
+def test_a_strict_tolerance_is_kept_to_where_nothing_is_ill_conditioned():
+    found = _verify(planted.heads([], 2), planted.rows(), tolerance=1e-5)
+    assert not found.ok
+    assert "beyond the tolerance of 1e-05" in found.verdict
+
+
+def test_an_empty_plan_leaves_nothing_to_verify():
+    found = _verify(planted.heads([], 2), planted.rows(), opt_level="O1")
+    assert found.low_operations == 0
+    assert found.ok
+    assert "nothing to verify" in found.verdict
+
+
+def test_a_verification_makes_a_round_trip_through_json():
+    model = planted.heads([1], 2)
+    found = _verify(model, planted.rows(), dtype="float16", bisect=True)
+    assert Verification.from_json(found.to_json()) == found
+    assert "head_1" in str(found) and "not finite" in str(found)
+
+
+def test_two_callables_are_compared_by_the_names_of_their_results():
+    def double(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"twice": 2.0 * x, "count": tf.size(x)}
+
+    def rounded_double(x: tf.Tensor) -> dict[str, tf.Tensor]:
+        return double(tf.cast(tf.cast(x, tf.bfloat16), tf.float32))
+
+    x = planted.rows()
+    near = compare(double, rounded_double, {"x": x}, low_dtype="bfloat16")
+    assert {c.name for c in near.checks} == {"twice", "count"}
+    assert near.ok
+    far = compare(double, lambda x: double(-x), [x], low_dtype="bfloat16")
+    assert [c.name for c in far.failing] == ["twice"]
+    assert far.failing[0].mixed.cosine == pytest.approx(-1.0)
+
+
+def test_a_tolerance_that_is_none_is_refused():
+    with pytest.raises(tf_amp.ConfigError, match="greater than 0"):
+        _verify(planted.heads([], 1), planted.rows(), tolerance=-1.0)
+
+
+def test_arguments_that_are_not_the_functions_are_refused():
+    function = tf.function(lambda x, y: x @ y).get_concrete_function(
+        tf.TensorSpec((2, 2)), tf.TensorSpec((2, 2))
+    )
+    with pytest.raises(tf_amp.AmpError, match="takes 2 tensors and received 1"):
+        _verify(function, tf.ones((2, 2)))
