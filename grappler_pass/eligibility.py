@@ -23,8 +23,13 @@ from grappler_pass.op_traits import is_random, is_update, why_fixed
 from grappler_pass.plan import Cause, Reason
 from grappler_pass.reachability import UNREACHED, spread
 from grappler_pass.slot_edges import SlotEdges
-from grappler_pass.state_updates import behind_barriers, state_update_region
+from grappler_pass.state_updates import (
+    behind_barriers,
+    behind_loss_scales,
+    state_update_region,
+)
 from grappler_pass.type_slots import (
+    DTYPE_ENUMS,
     DTYPE_NAMES,
     FLOAT32,
     SlotTable,
@@ -104,6 +109,14 @@ def _held_by_caller(case: Case) -> Refusals:
 def _behind_barriers(case: Case) -> Refusals:
     """What carries the mark of the gradients' unscaling, and all that follows."""
     return _by_region(case, behind_barriers(case.view), Cause.BARRIER)
+
+
+def _behind_loss_scales(case: Case) -> Refusals:
+    """In float16, what is computed with a loss scale before the first product."""
+    if case.low_dtype != DTYPE_ENUMS["float16"]:
+        return iter(())
+    region = behind_loss_scales(case.view, case.lists)
+    return _by_region(case, region, Cause.LOSS_SCALE)
 
 
 def _state_updates(case: Case) -> Refusals:
@@ -235,6 +248,7 @@ RULES = (
     _other_types,
     _held_by_caller,
     _behind_barriers,
+    _behind_loss_scales,
     _state_updates,
     _fixed_and_listed,
     _missing_kernels,

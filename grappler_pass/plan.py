@@ -38,6 +38,7 @@ class Cause(enum.Enum):
     DENY_TAINT = "an infer op fed by a denied op"
     PRESERVED = "fetched, fed or preserved: its dtype belongs to the caller"
     BARRIER = "behind the unscaling of gradients"
+    LOSS_SCALE = "computed with the loss scale, before the first product"
     STATE_UPDATE = "part of a variable's update"
     LIST_ESCAPES = "its tensor list is read where the dtype cannot change"
     TIED = "tied to a slot that must stay float32"

@@ -1,4 +1,4 @@
-"""Regions that stay float32: the arithmetic of updates, what follows a barrier.
+"""Regions that stay float32: arithmetic of updates, what surrounds scaled gradients.
 
 An optimizer's arithmetic is found by what it feeds, not by names: the walk back from
 the values written to variables, up to the products of the backward pass.
@@ -15,6 +15,8 @@ from grappler_pass.op_traits import has_effects, is_update
 from grappler_pass.reachability import UNREACHED, spread
 
 BARRIER = "_tf_amp_barrier"
+# On what reads the state of a loss scale.
+LOSS_SCALE = "_tf_amp_loss_scale"
 
 
 def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
@@ -108,17 +110,34 @@ def behind_barriers(view: GraphView) -> list[int]:
     The unscaling multiplication of gradients carries the mark; what comes after it is
     in true units and must not be rounded or overflow again.
     """
-    marked = [n.index for n in view.nodes if _is_barrier(n.proto)]
+    marked = [n.index for n in view.nodes if _is_marked(n.proto, BARRIER)]
     marked += [view.index[name] for name in view.item.barriers]
+    return _spread_forward(view, marked, [True] * len(view.nodes))
+
+
+def behind_loss_scales(view: GraphView, lists: OpLists) -> list[int]:
+    """Return for every node the read of a loss scale that leads to it, or UNREACHED.
+
+    Gradients begin with the scale, which float16 may not hold, and become smaller as
+    means are differentiated. The walk ends at products, before which they have.
+    """
+    marked = [n.index for n in view.nodes if _is_marked(n.proto, LOSS_SCALE)]
+    enters = [lists.list_of(node.op) != ALLOW for node in view.nodes] if marked else []
+    return _spread_forward(view, marked, enters)
+
+
+def _spread_forward(
+    view: GraphView, marked: list[int], enters: list[bool]
+) -> list[int]:
     if not marked:
         return [UNREACHED] * len(view.nodes)
     after: list[list[int]] = [[] for _ in view.nodes]
     for node in view.nodes:
         for port in node.inputs:
             after[port.node].append(node.index)
-    return spread(marked, after, [True] * len(after))
+    return spread(marked, after, enters)
 
 
-def _is_barrier(proto: NodeDef) -> bool:
+def _is_marked(proto: NodeDef, mark: str) -> bool:
     # `in` first: reading a missing key of a protobuf map creates it.
-    return BARRIER in proto.attr and bool(proto.attr[BARRIER].b)
+    return mark in proto.attr and bool(proto.attr[mark].b)

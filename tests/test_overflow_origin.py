@@ -8,7 +8,7 @@ from absl import logging
 
 import tf_amp
 from tf_amp import overflow_origin
-from tf_amp.loss_scaling import DynamicLossScale
+from tf_amp.loss_scaling import DynamicLossScale, LossScale
 
 v1 = tf.compat.v1
 ONES = np.ones([4, 8], dtype="float32")
@@ -135,14 +135,27 @@ def test_at_the_minimum_a_session_goes_on_in_float32(told):
 
 def test_a_gradient_that_the_scale_makes_too_large_is_told_apart(told):
     weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
-    for initial, name in ((2.0**15, "layer3/MatMul"), (2.0**20, "the loss scale")):
+    for initial in (2.0**15, 2.0**20):
         loss_scale, scope = scaling(initial=initial)
         with scope:
             training_step(weights, planted=None)(tf.constant(ONES))
         origin = overflow_origin.latest_origin(loss_scale)
         assert origin.is_gradient
-        assert name in origin.op
+        assert "layer3/MatMul" in origin.op
         assert origin.dtype == "float16"
+
+
+def test_a_loss_scale_that_is_itself_infinite_is_to_blame(told):
+    class Runaway(LossScale):
+        def initial_state(self):
+            return {"scale": float("inf")}
+
+    loss_scale = Runaway()
+    weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+    with tf_amp.mixed_precision_scope(loss_scale, "float16", "O2"):
+        training_step(weights, planted=None)(tf.constant(ONES))
+    origin = overflow_origin.latest_origin(loss_scale)
+    assert (origin.op, origin.is_gradient) == ("the loss scale", True)
 
 
 def test_a_mask_of_minus_infinity_is_not_to_blame(told):

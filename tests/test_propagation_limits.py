@@ -49,6 +49,28 @@ def test_a_barrier_mark_that_is_false_stops_nothing() -> None:
     assert color(graph, fetch="fetch").colors("scaled") == "L"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "colors"), [("float16", "F F L"), ("bfloat16", "L L L")]
+)
+def test_what_a_loss_scale_meets_before_a_product_stays_float32(
+    dtype: str, colors: str
+) -> None:
+    graph = (
+        CHAIN
+        + """
+        scale = Placeholder _tf_amp_loss_scale=true
+        scaled = Mul(allow1, scale)
+        clear1 = Relu(scaled)
+        allow2 = MatMul(clear1, w)
+        clear2 = Relu(allow2)
+        fetch = Identity(clear2)
+    """
+    )
+    colored = color(graph, fetch="fetch", low_dtype=dtype)
+    assert colored.colors("scaled clear1 clear2") == colors
+    assert colored.colors("allow1 allow2") == "L L"
+
+
 # The user's opt-outs.
 
 EXCLUSION_NAMES = """model/body/MatMul gradient_tape/model/body/MatMul/MatMul_1

@@ -7,6 +7,7 @@ are not, as a second run of the step shows them (`replay`).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ class Found:
 
     node: NodeDef
     dtype: str
-    is_scale: bool
+    is_scale: bool = False
 
 
 class Search:
@@ -71,8 +72,7 @@ class Search:
         given = {_source(view, port): i for i, port in enumerate(ports)}
         self._view = view
         self._predicate = _predicate(view, watch)
-        scale = _source(view, watch.inputs[_SCALE])
-        self._behind_scale = frozenset(_ancestors(view, scale.node, {}))
+        self._scale = view.nodes[_source(view, watch.inputs[_SCALE]).node]
         needed = _ancestors(view, self._predicate, given)
         self._step = Step(view, needed, given, inputs, variable)
 
@@ -82,6 +82,8 @@ class Search:
         Raises:
           NotReplayable: something that the step needs is not at hand.
         """
+        if not math.isfinite(float(self._step.inputs[_SCALE])):
+            return Found(self._scale.proto, "float32", is_scale=True)
         finite = nodes_within(self._step, float("inf"))
         origin = _origin(self._view, self._predicate, finite, self._step.needed)
         if origin is None:
@@ -92,7 +94,7 @@ class Search:
         if node.op == "Cast" and MARK in node.proto.attr:
             # The cast cannot hold what the node before it has computed.
             node = self._view.nodes[node.inputs[0].node]
-        return Found(node.proto, dtype, node.index in self._behind_scale)
+        return Found(node.proto, dtype)
 
     def too_large(self) -> list[str]:
         """Name what makes or reads values that float16 cannot hold.

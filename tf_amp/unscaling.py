@@ -15,7 +15,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.state_updates import BARRIER
 from tf_amp import overflow_origin
 from tf_amp.finiteness import (
     agreed,
@@ -25,6 +24,7 @@ from tf_amp.finiteness import (
     must_select,
     sum_is_finite,
 )
+from tf_amp.loss_scaling.gradient_marks import mark_unscaled
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.variables import state_of
 from tf_amp.settling import Settlement, symbolic
@@ -55,7 +55,7 @@ class ScaledCall:
             unscaled = self._loss_scale.unscale(wide, self._reading)
         for before, after in zip(wide, unscaled, strict=True):
             if after is not before:
-                _mark(after)
+                mark_unscaled(after)
         return list(unscaled)
 
     def results(self, gradients: Any) -> Any:
@@ -156,14 +156,6 @@ def _float32() -> contextlib.AbstractContextManager[Any]:
     from tf_amp.scope import float32_scope
 
     return float32_scope()
-
-
-def _mark(tensor: Any) -> None:
-    """Let nothing that follows from a tensor go to low precision."""
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
-    if not hasattr(tensor, "numpy"):
-        tensor.op._set_attr(BARRIER, AttrValue(b=True))
 
 
 def _in_function() -> bool:
