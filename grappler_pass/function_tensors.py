@@ -7,6 +7,7 @@ number among all outputs of the node (`split:1`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -17,6 +18,11 @@ from grappler_pass.graph import split_input
 from grappler_pass.type_slots import op_def_of
 
 Library = Mapping[str, FunctionDef]
+
+
+# On a node whose op TensorFlow does not know: the names of its outputs, as they are
+# numbered in the graph.
+OUTPUTS = "_tf_amp_outputs"
 
 
 class FunctionError(ValueError):
@@ -67,6 +73,8 @@ class NamesInGraph:
         self._arguments = {str(arg.name) for arg in function.signature.input_arg}
         self._nodes = {str(node.name): node for node in function.node_def}
         self._begins: dict[str, dict[str, int]] = {}
+        inputs = (str(text) for node in function.node_def for text in node.input)
+        self._texts = (*inputs, *map(str, function.ret.values()))
 
     def of(self, text: str) -> str:
         """Return how a graph names what the body calls `text`."""
@@ -76,11 +84,34 @@ class NamesInGraph:
         if name in self._arguments:
             return name
         output, _, number = rest.partition(":")
-        begin = self._begins_of(name, text).get(output)
-        if begin is None:
-            raise self._error(text)
-        position = begin + int(number or 0)
+        unknown = self.unknown_outputs(name)
+        if unknown:
+            position = unknown.index(rest)
+        else:
+            begin = self._begins_of(name, text).get(output)
+            if begin is None:
+                raise self._error(text)
+            position = begin + int(number or 0)
         return f"{name}:{position}" if position else name
+
+    def unknown_outputs(self, name: str) -> tuple[str, ...]:
+        """Return what is read of a node whose op TensorFlow does not know, in order.
+
+        Nothing tells how many outputs there are: they count as they are met.
+        """
+        node = self._nodes.get(name)
+        if node is None or _op_def(node, self._library) is not None:
+            return ()
+        return self._read_outputs.get(name, ())
+
+    @functools.cached_property
+    def _read_outputs(self) -> dict[str, tuple[str, ...]]:
+        found: dict[str, dict[str, None]] = {}
+        for text in self._texts:
+            name, _, rest = text.partition(":")
+            if rest:
+                found.setdefault(name, {})[rest] = None
+        return {name: tuple(rests) for name, rests in found.items()}
 
     def _begins_of(self, name: str, text: str) -> dict[str, int]:
         begins = self._begins.get(name)
@@ -117,6 +148,9 @@ class NamesInBody:
         name, position = split_input(text)
         if position < 0 or name in self._arguments:
             return text
+        node = self._nodes.get(name)
+        if node is not None and OUTPUTS in node.attr:
+            return f"{name}:{node.attr[OUTPUTS].list.s[position].decode()}"
         for span in self._spans_of(name):
             if span.begin <= position < span.begin + span.count:
                 return f"{name}:{span.name}:{position - span.begin}"

@@ -19,6 +19,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
 from grappler_pass.function_tensors import (
+    OUTPUTS,
     FunctionError,
     Library,
     NamesInBody,
@@ -116,6 +117,9 @@ def graph_from_function(
         copy = graph_def.node.add()
         copy.CopyFrom(node)
         copy.input[:] = [names.of(text) for text in node.input]
+        unknown = names.unknown_outputs(str(node.name))
+        if unknown:
+            copy.attr[OUTPUTS].list.s.extend(text.encode() for text in unknown)
     results = _result_names(function)
     for arg, name in zip(signature.output_arg, results, strict=True):
         _check_type(signature, arg)
@@ -161,6 +165,8 @@ def function_from_graph(graph_def: GraphDef, original: FunctionDef) -> FunctionD
         copy = function.node_def.add()
         copy.CopyFrom(node)
         copy.input[:] = [names.of(text) for text in node.input]
+        if OUTPUTS in copy.attr:
+            del copy.attr[OUTPUTS]
     return function
 
 

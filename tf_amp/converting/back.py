@@ -10,7 +10,7 @@ import numpy as np
 
 from tf_amp.converting import originals
 from tf_amp.converting.report import JSON_FILE
-from tf_amp.errors import ModelUnreadable
+from tf_amp.errors import AlreadyMixed, ModelUnreadable
 
 if TYPE_CHECKING:
     from tf_amp.converting.variables_file import VariablesFile
@@ -48,6 +48,27 @@ def report_of(extras: pathlib.Path) -> dict[str, Any]:
         return found
     except (OSError, ValueError) as error:
         raise ModelUnreadable(f"{path} cannot be read: {error}.") from error
+
+
+def refuse_converted(extras: pathlib.Path) -> None:
+    """Refuse a model beside which lies the report of a conversion that changed it.
+
+    Raises:
+      AlreadyMixed: the message tells what was done to it.
+      ModelUnreadable: the report is damaged.
+    """
+    if not (extras / JSON_FILE).is_file():
+        return
+    report = report_of(extras)
+    stored = report.get("storage", {})
+    counts = {name: len(stored.get(name, ())) for name in ("variables", "constants")}
+    if any(counts.values()):
+        told = " and ".join(f"{count} {name}" for name, count in counts.items())
+        raise AlreadyMixed(
+            f"tf-amp has converted the model already: {told} are stored in "
+            f"{report['low_dtype']}; it was left as it is. It goes back to float32 "
+            "with --to float32."
+        )
 
 
 def write_variables(

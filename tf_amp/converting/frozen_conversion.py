@@ -38,6 +38,7 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
     if job.options.to == FLOAT32:
         return _convert_back(job, draft)
     graph_def = frozen.read(job.given)
+    back.refuse_converted(frozen.report_folder(job.given))
     item = frozen_item(graph_def)
     seen = calibrating.ranges_in_graph(job, graph_def, item)
     planner, device = mixing.planner_for(job.options, graph_def, seen)

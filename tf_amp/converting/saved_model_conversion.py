@@ -40,6 +40,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     if job.options.to == FLOAT32:
         return _convert_back(job, draft)
     model = saved_model.read(job.given)
+    back.refuse_converted(job.given / saved_model.EXTRAS)
     file = VariablesFile.of(job.given)
     if file is not None:
         file.check()

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
+# What TensorFlow raises besides, depending on where a file ends.
+_UNREADABLE = (IndexError, RuntimeError, ValueError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +54,7 @@ class VariablesFile:
             return None
         try:
             reader = tf.train.load_checkpoint(str(path))
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        except (tf.errors.OpError, *_UNREADABLE) as error:
             raise ModelUnreadable(f"{path}: {error}") from error
         shapes = reader.get_variable_to_shape_map()
         dtypes = reader.get_variable_to_dtype_map()
@@ -73,7 +75,7 @@ class VariablesFile:
 
         try:
             return self._reader.get_tensor(key)
-        except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        except (tf.errors.OpError, *_UNREADABLE) as error:
             raise ModelUnreadable(f"{self.path}: {key}: {error}") from error
 
     def check(self) -> None:
