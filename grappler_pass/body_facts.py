@@ -7,15 +7,16 @@ gradients(x):      return unscale(...)       its results are behind a barrier
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from grappler_pass.function_calls import call_of
 from grappler_pass.functions import FunctionError, Library, graph_from_function
-from grappler_pass.graph import GraphView, Item, Node, Port
+from grappler_pass.graph import GraphView, Item, Port, Reader
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_traits import is_update
 from grappler_pass.reachability import UNREACHED
 from grappler_pass.state_updates import behind_barriers, live_nodes, state_update_region
+from grappler_pass.type_slots import FLOATING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,11 +24,13 @@ class Facts:
     """What a function does with its arguments.
 
     Attributes:
-      updating: numbers of those that only serve to update variables.
+      updating: numbers of the floating ones that only serve to update variables.
+      unread: numbers of those that it does not read.
       unscales: whether a result is behind a barrier, wherever its arguments come from.
     """
 
     updating: frozenset[int] = frozenset()
+    unread: frozenset[int] = frozenset()
     unscales: bool = False
 
 
@@ -60,8 +63,8 @@ class FactsOfFunctions:
             if call is None:
                 continue
             facts = [self.of(name) for name in call.functions]
-            common = frozenset.intersection(*(each.updating for each in facts))
-            updates.extend((node.name, call.first + i) for i in sorted(common))
+            updating = sorted(_updating_in_all(facts))
+            updates.extend((node.name, call.first + i) for i in updating)
             if any(each.unscales for each in facts):
                 barriers.append(node.name)
         return dataclasses.replace(
@@ -78,25 +81,35 @@ class FactsOfFunctions:
         view = GraphView.from_graph_def(graph_def, item)
         behind = behind_barriers(view)
         unscales = any(behind[view.index[name]] != UNREACHED for name in item.fetch)
-        return Facts(frozenset(self._updating(view)), unscales)
+        readers = [view.readers(Port(view.index[name], 0)) for name in item.feed]
+        unread = (number for number, found in enumerate(readers) if not found)
+        floats = {
+            number
+            for number, arg in enumerate(self._library[name].signature.input_arg)
+            if arg.type in FLOATING
+        }
+        updating = floats.intersection(self._updating(view, readers))
+        return Facts(frozenset(updating), frozenset(unread), unscales)
 
-    def _updating(self, view: GraphView) -> Iterator[int]:
+    def _updating(
+        self, view: GraphView, readers: Sequence[Sequence[Reader]]
+    ) -> Iterator[int]:
         """Yield the arguments of which every live reader is an update, or feeds one."""
         region = state_update_region(view, self._lists)
         live = live_nodes(view)
         by_calls = set(view.item.updates)
-        for number, name in enumerate(view.item.feed):
-            readers = view.readers(Port(view.index[name], 0))
-            if readers and all(
-                not live[reader.node]
-                or region[reader.node] != UNREACHED
-                or is_update(view.nodes[reader.node].op)
-                or (_name(view, reader.node), reader.input) in by_calls
-                for reader in readers
-            ):
+
+        def serves_update(reader: Reader) -> bool:
+            node = view.nodes[reader.node]
+            in_region = region[reader.node] != UNREACHED or is_update(node.op)
+            return in_region or (node.name, reader.input) in by_calls
+
+        for number, found in enumerate(readers):
+            if found and all(not live[r.node] or serves_update(r) for r in found):
                 yield number
 
 
-def _name(view: GraphView, node: int) -> str:
-    found: Node = view.nodes[node]
-    return found.name
+def _updating_in_all(facts: Sequence[Facts]) -> frozenset[int]:
+    """Return what updates in one function, and in no other serves another purpose."""
+    harmless = frozenset.intersection(*(f.updating | f.unread for f in facts))
+    return harmless & frozenset.union(*(f.updating for f in facts))
