@@ -4,6 +4,7 @@
     tf-amp doctor | explain SAVED_MODEL | calibrate
     tf-amp audit SAVED_MODEL | SCRIPT --device v100 -- ARGS...
     tf-amp verify | ranges SAVED_MODEL | SCRIPT -- ARGS...
+    tf-amp convert IN OUT
     tf-amp tune train.py ARGS...
     tf-amp costs show | export | import | merge | clear
 
@@ -21,6 +22,7 @@ import tf_amp
 from tf_amp import (
     audit_command,
     config,
+    convert_command,
     costs_command,
     ranges_command,
     running,
@@ -40,6 +42,7 @@ _COMMANDS = (
     "verify",
     "ranges",
     "calibrate",
+    "convert",
     "tune",
     "costs",
 )
@@ -137,6 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     ranges = commands.add_parser("ranges", help="what ranges do tensors keep to")
     ranges_command.add_options(ranges)
     _add_calibrate(commands.add_parser("calibrate", help="measure this device"))
+    convert = commands.add_parser("convert", help="a stored model to mixed precision")
+    convert_command.add_options(convert)
     tune = commands.add_parser("tune", help="run a script and measure its graphs' ops")
     tune_command.add_options(tune)
     costs_command.add_to(commands.add_parser("costs", help="what was measured here"))
