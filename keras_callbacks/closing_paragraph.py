@@ -11,6 +11,7 @@ from keras_callbacks.plan_watch import PlanWatch, WatchedPlan
 from keras_callbacks.scale_readings import ScaleReading
 
 if TYPE_CHECKING:
+    from grappler_pass.plan import Plan
     from keras_callbacks.step_comparison import Comparison
 
 _MILLI = 1e3
@@ -52,10 +53,17 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
     low = sum(row.is_low for row in plan.decisions)
     return (
         f"{_WHAT[role]} has {low} of {len(plan.decisions)} float slots "
-        f"({low / len(plan.decisions):.0%}) in {plan.low_dtype}; predicted "
+        f"({_share_of_time(plan):.0%} of the time) in {plan.low_dtype}; predicted "
         f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
         f"per {per} ({plan.predicted_speedup:.2f}x)."
     )
+
+
+def _share_of_time(plan: Plan) -> float:
+    """Return which part of the predicted float32 step is converted."""
+    seconds = sum(row.seconds_float32 for row in plan.decisions)
+    low = sum(row.seconds_float32 for row in plan.decisions if row.is_low)
+    return low / seconds if seconds else 0.0
 
 
 def _measured(comparison: Comparison | None) -> str:

@@ -95,6 +95,7 @@ class StepTimeMonitor(Monitor):
         self._batch_size = batch_size
         self._is_to_compare = False
         self._alternation: Alternation | None = None
+        self._compared = 0
         self._begun: list[tuple[int, float]] = []
         self.latest = StepTimes()
         self._summaries = Summaries()
@@ -109,7 +110,7 @@ class StepTimeMonitor(Monitor):
     @never_raising
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Begin to count; in the first epoch, to compare."""
-        self._begun = []
+        self._begun, self._compared = [], 0
         if self._is_to_compare:
             self._is_to_compare = False
             self._begin_comparison()
@@ -118,7 +119,7 @@ class StepTimeMonitor(Monitor):
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Look at the clock."""
         if self._alternation is not None and not self._alternation.is_done:
-            self._begun = []
+            self._compared = len(self._begun) + 1
         self._begun.append((batch, time.perf_counter()))
 
     @never_raising
@@ -149,7 +150,9 @@ class StepTimeMonitor(Monitor):
         steps = [b - a for (a, _), (b, _) in itertools.pairwise(begun)]
         times = [b - a for (_, a), (_, b) in itertools.pairwise(begun)]
         seconds = [t / max(n, 1) for t, n in zip(times, steps, strict=True)]
-        kept = seconds[min(_LEFT_OUT, len(seconds) - 1) :]
+        left_out = max(_LEFT_OUT, self._compared)
+        # An epoch that is all of these still has steps.
+        kept = seconds[left_out:] or seconds[_LEFT_OUT:] or seconds
         self.latest = StepTimes(tuple(kept), self._examples_per_step(begun))
 
     def _examples_per_step(self, begun: list[tuple[int, float]]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 from collections.abc import Mapping
@@ -85,3 +86,19 @@ def test_the_demo_prints_plans_times_and_accuracies(tmp_path: pathlib.Path) -> N
     rows = [line.split() for line in lines if line.strip().endswith("%")]
     cells = [cell for row in rows for cell in row]
     assert (cells.count("float32"), cells.count("mixed")) == (2, 2)
+
+
+@pytest.mark.slow
+def test_the_callbacks_example_trains_and_reports_beside_its_weights(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = output_of("keras_callbacks_fit", {OPT_LEVEL: "O2", STRICT: "1"}, tmp_path)
+
+    assert accuracy(lines) > 0.93
+    told = next(line for line in lines if line.startswith("Mixed precision: "))
+    assert "in bfloat16; predicted " in told and "10 pairs of steps" in told
+    run = tmp_path / "keras_callbacks_run"
+    report = json.loads((run / "precision_report.json").read_text())
+    assert report["outcome"] == "ended" and report["epochs"] == 8
+    assert any(planned["is_applied"] for planned in report["plans"])
+    assert (run / "best.weights.h5").exists()
