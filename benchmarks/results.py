@@ -21,7 +21,11 @@ _TABLES = {
     "prediction": "Predicted against measured",
     "first_step": "The first step",
     "published": "Predicted for a V100 against published",
+    "all_reduce": "Gradients between replicas",
+    "replicas": "Two replicas",
+    "scaling": "Many devices, by a model",
     "casts": "Casts per step",
+    "callbacks": "What the callbacks add to a step",
 }
 _TITLE = "# Measured results\n\nWritten by the programs of this folder; do not edit.\n"
 

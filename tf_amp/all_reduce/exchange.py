@@ -63,8 +63,7 @@ def _unpacked(
     encoding: Encoding,
 ) -> list[Any]:
     with tf.device(device):
-        joined = tf.concat([encoding.decode(message) for message in sums], 0)
-        parts = tf.split(joined, list(bucket.sizes))
+        parts = encoding.decode_split(sums, bucket.sizes)
         return [
             tf.reshape(part, gradient.shape)
             for part, gradient in zip(parts, like, strict=True)

@@ -1,0 +1,63 @@
+"""What an exchange moves: as calculated, and as counted in graphs that have run."""
+
+from tests.processes import run_python
+
+COUNTED = """
+from benchmarks import all_reduce as b
+from tf_amp.all_reduce import traffic
+from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from tf_amp.all_reduce.encoding import ENCODINGS
+b.set_up_devices()
+shapes = [(30, 20), (20,), (20, 5), (5,)]
+rows = {row.way: row for row in b.rows_of(shapes)}
+sizes = [600, 20, 100, 5]
+one = rows["one device"].sent
+print(one.bytes_moved - traffic.to_one_device(sizes, 2).bytes_moved)
+for way, encoding in ENCODINGS.items():
+    buckets = buckets_of(sizes, DEFAULT_BUCKET_BYTES)
+    sent = rows[way].sent
+    print(sent.bytes_moved - traffic.fused(buckets, encoding, 2).bytes_moved)
+    print(one.messages - sent.messages)
+"""
+
+
+def test_counted_bytes_and_messages_are_those_calculated():
+    # A step beside the exchange sends its learning rate, and where it is kept.
+    one, *fused = map(int, run_python(COUNTED).lines())
+    assert 0 <= one <= 16
+    assert all(0 <= over <= 16 for over in fused[::2])
+    # Four gradients go there and back; one bucket has two shards, there and back.
+    assert fused[1::2] == [4 * 2 - 2 * 2] * 2
+
+
+RESNET50 = """
+import math
+from benchmarks.all_reduce import resnet50_shapes
+from tf_amp.all_reduce import traffic
+from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from tf_amp.all_reduce.encoding import ENCODINGS
+sizes = [math.prod(shape) for shape in resnet50_shapes()]
+print(len(sizes), sum(sizes))
+for replicas in (2, 8):
+    one = traffic.to_one_device(sizes, replicas)
+    nccl = traffic.packed(sizes, replicas)
+    for encoding in ENCODINGS.values():
+        buckets = buckets_of(sizes, DEFAULT_BUCKET_BYTES)
+        fused = traffic.fused(buckets, encoding, replicas)
+        assert 10 * fused.collectives <= one.collectives
+        assert fused.collectives <= nccl.collectives
+        # Half, and an exponent of two bytes per message.
+        assert 2 * fused.bytes_moved <= nccl.bytes_moved * (1 + 1e-6)
+        print(fused)
+"""
+
+
+def test_half_the_bytes_of_resnet50_travel_in_one_collective():
+    lines = run_python(RESNET50).lines()
+    assert lines == [
+        "161 25557032",
+        "fused bfloat16: 1 collectives, 102.228 MB",
+        "fused float16: 1 collectives, 102.228 MB",
+        "fused bfloat16: 1 collectives, 715.597 MB",
+        "fused float16: 1 collectives, 715.597 MB",
+    ]
