@@ -1,0 +1,11 @@
+"""Trainings that are killed go on as if nothing had happened."""
+
+import pytest
+
+from tests.fresh_process import run_interpreter
+
+
+@pytest.mark.parametrize("way", ["keras", "tf_keras", "own_loop", "session"])
+def test_a_training_killed_and_resumed_equals_an_unbroken_one(way):
+    told = run_interpreter(["-m", "tests.killed_training", way]).lines()[-1]
+    assert told == f"{way}: resumed equal, resumed without tf-amp's part different"
