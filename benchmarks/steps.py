@@ -36,7 +36,9 @@ def build_model(entry: Entry) -> keras.Model:
     return model
 
 
-def step_of(model: keras.Model, entry: Entry, mode: str) -> Step:
+def step_of(
+    model: keras.Model, entry: Entry, mode: str, *, jit_compile: bool = False
+) -> Step:
     """Return the step of ``mode``, ``train`` or ``infer``, over one fixed batch."""
     module = importlib.import_module(f"benchmarks.models.{entry.name}")
     sample = module.sample(np.random.default_rng(_SEED), entry.batch(mode))
@@ -49,8 +51,8 @@ def step_of(model: keras.Model, entry: Entry, mode: str) -> Step:
         return model(inputs, training=False)
 
     if mode == "train":
-        return Step(tf.function(train, jit_compile=False), (inputs, targets))
-    return Step(tf.function(infer, jit_compile=False), (inputs,))
+        return Step(tf.function(train, jit_compile=jit_compile), (inputs, targets))
+    return Step(tf.function(infer, jit_compile=jit_compile), (inputs,))
 
 
 def _optimizer(name: str) -> keras.optimizers.Optimizer:
