@@ -20,7 +20,8 @@ from keras_callbacks.callback import Callback, Logs
 from keras_callbacks.checks import check_one_of
 from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.scale_readings import ScaleReadings
-from keras_callbacks.standing_aside import mixed_policy_of
+from keras_callbacks.standing_aside import obstacle_of
+from keras_callbacks.summaries import writes
 from tf_amp import model_scopes, runtime, scope_stack
 from tf_amp.config import AmpConfig
 from tf_amp.errors import ConfigError
@@ -104,12 +105,9 @@ class AutoMixedPrecision(Callback):
         """
         self._refuse_company()
         self._leave()
-        policy = mixed_policy_of(self.model)
-        if policy:
-            logging.warning(
-                "AutoMixedPrecision stands aside: the model has Keras' policy %s.",
-                policy,
-            )
+        obstacle = obstacle_of(self.model)
+        if obstacle:
+            logging.warning("AutoMixedPrecision stands aside: %s.", obstacle)
             return
         self._layer = self._scope.opened()
         model_scopes.undo_after_call(self.model, self._leave)
@@ -178,10 +176,11 @@ class AutoMixedPrecision(Callback):
 
     def _is_verbose(self) -> bool:
         asked = (self.params or {}).get("verbose", 1)
-        return bool(asked if self.verbose is None else self.verbose)
+        wanted = bool(asked if self.verbose is None else self.verbose)
+        return wanted and writes(self.model)
 
     def _mention_scope(self, method: str) -> None:
-        if not self.is_active and not mixed_policy_of(self.model):
+        if not self.is_active and not obstacle_of(self.model):
             logging.log_first_n(
                 logging.WARNING,
                 "AutoMixedPrecision works in fit; around %s, write "

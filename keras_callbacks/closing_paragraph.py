@@ -49,7 +49,7 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
     largest = max(plans, key=lambda watched: watched.plan.seconds_before)
     plan = largest.plan
     if not largest.is_applied:
-        return f"{_WHAT[role]} stays float32: no conversion was predicted to pay."
+        return f"{_WHAT[role]} stays float32: {_why_not(plan)}."
     low = sum(row.is_low for row in plan.decisions)
     return (
         f"{_WHAT[role]} has {low} of {len(plan.decisions)} float slots "
@@ -57,6 +57,16 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
         f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
         f"per {per} ({plan.predicted_speedup:.2f}x)."
     )
+
+
+def _why_not(plan: Plan) -> str:
+    """Return why a whole plan was not applied."""
+    from grappler_pass.plan import Cause
+
+    causes = {row.reason.cause for row in plan.decisions}
+    whole = (Cause.TRIAL, Cause.LEVEL, Cause.MARGIN)
+    found = [cause.value for cause in whole if cause in causes]
+    return found[0] if found else "no conversion was predicted to pay"
 
 
 def _share_of_time(plan: Plan) -> float:

@@ -8,6 +8,21 @@ from typing import Any
 _LOW_DTYPES = ("float16", "bfloat16")
 
 
+def obstacle_of(model: Any) -> str:
+    """Say why a model cannot be converted for one `fit`; nothing where it can."""
+    import tensorflow as tf
+
+    if not hasattr(model, "distribute_strategy"):
+        return "the model is not trained by TensorFlow"
+    if not tf.executing_eagerly():
+        return (
+            "this is graph mode, where `with tf_amp.mixed_precision_scope():` goes "
+            "around building the model"
+        )
+    policy = mixed_policy_of(model)
+    return f"the model has Keras' policy {policy}" if policy else ""
+
+
 def mixed_policy_of(model: Any) -> str:
     """Name the policy under which a layer of a model computes in 16 bits, if any.
 

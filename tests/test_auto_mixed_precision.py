@@ -1,5 +1,8 @@
 """Mixed precision for one `fit`: what it holds for, and that nothing stays behind."""
 
+import copy
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -96,8 +99,9 @@ def test_what_fit_leaves_where_its_end_is_not_seen_is_undone_at_the_next():
 
 def test_one_callback_serves_one_fit_after_another():
     callback, model = mixed(), telling_model(keras)
-    losses = [fit(model, callback)["loss"][0] for _ in range(2)]
-    assert losses[0] == losses[1] and not is_float32(losses[0])
+    callbacks = (callback, callback, copy.deepcopy(callback))
+    losses = [fit(model, each)["loss"][0] for each in callbacks]
+    assert len(set(losses)) == 1 and not is_float32(losses[0])
 
 
 def test_a_training_function_made_anew_during_fit_is_converted_too():
@@ -168,8 +172,8 @@ def test_the_end_of_fit_is_told_in_one_paragraph(capsys):
     loud = {"opt_level": "O2", "dtype": "float16"}
     fit(telling_model(keras), AutoMixedPrecision(**loud), verbose=2)
     told = capsys.readouterr().out.splitlines()[-1]
-    assert told.startswith("Mixed precision: Training has 13 of ")
-    assert "predicted " in told and "The gain was not measured" in told
+    assert re.match(r"Mixed precision: Training has \d+ of \d+ float slots", told)
+    assert "in float16; predicted " in told and "The gain was not measured" in told
     assert told.endswith("The loss scale ends at 32768; no steps skipped.")
 
     fit(
@@ -208,6 +212,14 @@ def test_its_loss_scaling_stands_aside_of_a_loss_scale_optimizer(kit, caplog):
     history = fit(model, mixed(dtype="float16", loss_scale=scale))
     assert not is_float32(history["loss"][0])
     assert tf_amp.loss_scale_state(scale).good_steps == 0
+
+
+def test_it_stands_aside_in_graph_mode(caplog):
+    with tf.Graph().as_default():
+        model = tf_keras.Sequential([tf_keras.layers.Dense(8, use_bias=False)])
+        model.compile("sgd", "mse")
+        fit(model, mixed())
+    assert "AutoMixedPrecision stands aside: this is graph mode" in caplog.text
 
 
 def test_two_of_them_in_one_fit_are_refused():
