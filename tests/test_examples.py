@@ -102,3 +102,15 @@ def test_the_callbacks_example_trains_and_reports_beside_its_weights(
     assert report["outcome"] == "ended" and report["epochs"] == 8
     assert any(planned["is_applied"] for planned in report["plans"])
     assert (run / "best.weights.h5").exists()
+
+
+@pytest.mark.slow
+def test_a_loss_scale_of_ones_own_trains_in_float16(tmp_path: pathlib.Path) -> None:
+    lines = output_of("own_loss_scale", {STRICT: "1"}, tmp_path)
+
+    found = re.fullmatch(r"scale (\d+), (\d+) steps skipped", lines[-2])
+    assert found, lines
+    scale, skipped = map(int, found.groups())
+    # It began at 2 ** 24, which is too much for float16.
+    assert 1 < scale < 2**24 and skipped > 0
+    assert accuracy(lines) > 0.93

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         loss_scale_state,
     )
     from tf_amp.optimizing import optimize
+    from tf_amp.porting import init_trainer, initialize, scale_loss
     from tf_amp.prediction import Prediction
     from tf_amp.runtime import disable, enable, init, is_enabled, plans
     from tf_amp.scope import float32_scope, mixed_precision_scope
@@ -70,12 +71,15 @@ __all__ = [
     "explain",
     "float32_scope",
     "init",
+    "init_trainer",
+    "initialize",
     "is_enabled",
     "loss_scale_state",
     "mixed_precision_scope",
     "optimize",
     "plans",
     "ranges",
+    "scale_loss",
     "verify",
 ]
 
@@ -99,12 +103,15 @@ _HOMES = {
     "explain": "tf_amp.explanation",
     "float32_scope": "tf_amp.scope",
     "init": "tf_amp.runtime",
+    "init_trainer": "tf_amp.porting",
+    "initialize": "tf_amp.porting",
     "is_enabled": "tf_amp.runtime",
     "loss_scale_state": "tf_amp.loss_scaling",
     "mixed_precision_scope": "tf_amp.scope",
     "optimize": "tf_amp.optimizing",
     "plans": "tf_amp.runtime",
     "ranges": "tf_amp.checking.functions",
+    "scale_loss": "tf_amp.porting",
     "verify": "tf_amp.checking.functions",
 }
 

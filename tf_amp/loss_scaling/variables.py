@@ -8,6 +8,7 @@ begin with. `resumption` says what that is where a checkpoint was restored.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import threading
@@ -274,16 +275,32 @@ def latest_state() -> ScaleState | None:
 
 def _make(loss_scale: LossScale, strategy: Any) -> None:
     key = (id(loss_scale), id(strategy))
-    with _lock, tf.init_scope(), contextlib.ExitStack() as scopes:
-        if key in _home():
-            return
-        if tf.distribute.has_strategy():
-            scopes.enter_context(strategy.scope())
-        else:
-            place = place_here()
-            scopes.enter_context(tf.device(None))
-            scopes.enter_context(tf.device(place))
-        _home()[key] = ScaleState(loss_scale, strategy)
+    has_strategy, place = tf.distribute.has_strategy(), place_here()
+    is_tracing = not tf.executing_eagerly()
+
+    def make() -> ScaleState:
+        with contextlib.ExitStack() as scopes:
+            if has_strategy:
+                scopes.enter_context(strategy.scope())
+            else:
+                scopes.enter_context(tf.device(None))
+                scopes.enter_context(tf.device(place))
+            return ScaleState(loss_scale, strategy)
+
+    with _lock, tf.init_scope():
+        if key not in _home():
+            apart = is_tracing and tf.executing_eagerly()
+            _home()[key] = _in_a_thread(make) if apart else make()
+
+
+def _in_a_thread(make: Callable[[], ScaleState]) -> ScaleState:
+    """Make a state while a function is traced, which this thread cannot.
+
+    A function that is traced a second time may make no variables, nor may what it calls
+    in its thread, even outside of all functions.
+    """
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(make).result()
 
 
 def _home() -> _States:
