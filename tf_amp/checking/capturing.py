@@ -23,6 +23,7 @@ from tf_amp.checking.recording import (
     READ,
     RECORDER,
     Recorder,
+    Records,
     Tap,
     with_records,
 )
@@ -86,7 +87,8 @@ class Captures:
         except NotMeasurable as error:
             self.skipped[name] = str(error)
             return None
-        return with_records(graph_def, self._taps(case, contents), self._recorder)
+        records = Records(self._taps(case, contents))
+        return with_records(graph_def, records, self._recorder)
 
     def cases(self) -> tuple[Case, ...]:
         """Return the graphs that have run, with what they got."""
@@ -96,16 +98,16 @@ class Captures:
             if found.values
         )
 
-    def _taps(self, case: Case, contents: tuple[Content, ...]) -> list[Tap]:
+    def _taps(self, case: Case, contents: tuple[Content, ...]) -> tuple[Tap, ...]:
         captured = _Captured(case, tuple(content.name for content in contents))
         with self._lock:
             first = len(self._place)
             self._found.append(captured)
             self._place.extend((captured, name) for name in captured.names)
-        return [
+        return tuple(
             Tap(number, content.name, content.dtype, _holder(content))
             for number, content in enumerate(contents, first)
-        ]
+        )
 
     def _record(self, number: Array, value: Array) -> None:
         """Keep a value, unless the graph has run before."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from grappler_pass.shapes import Shapes
     from tf_amp.checking.batches import Batch
     from tf_amp.checking.cases import Case, Values
-    from tf_amp.checking.recording import Tap
+    from tf_amp.checking.recording import Records
     from tf_amp.checking.statistics import Statistics
 
 
@@ -66,24 +66,29 @@ def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
     statistics = Statistics()
     recorder = Recorder(statistics.record)
     view = GraphView.from_graph_def(case.graph_def, case.item)
-    taps = taps_of(view, case.shapes, statistics)
+    records = records_of(view, case.shapes, statistics)
     for batch in batches:
         told = dataclasses.replace(case, values={**case.values, **batch})
         values = completed(told, (case.graph_def,))
         sandbox = sandbox_of(case.graph_def, case.item, case.shapes, values)
-        recording = with_records(sandbox.graph_def, taps, recorder)
+        recording = with_records(sandbox.graph_def, records, recorder)
         execute(dataclasses.replace(sandbox, graph_def=recording), values, {})
     return statistics.ranges()
 
 
-def taps_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> list[Tap]:
+def records_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> Records:
     """Return what to record of a graph so that its ranges are known."""
-    from tf_amp.checking.recording import Tap
+    from grappler_pass.graph import ENTER_OPS
+    from tf_amp.checking.recording import Records, Tap
     from tf_amp.checking.seen_tensors import seen_tensors
-    from tf_amp.replay import hidden_nodes
 
     tensors = seen_tensors(view, shapes)
-    hidden = hidden_nodes(view, view.order)
-    steady = [view.index[seen.node] not in hidden for seen in tensors.values()]
-    first = statistics.add_graph(tuple(tensors.values()), steady)
-    return [Tap(number, text) for number, text in enumerate(tensors, first)]
+    first, begin = statistics.add_graph(tuple(tensors.values()))
+    framed = frozenset(n.name for n in view.nodes if view.frame(n.index) is not None)
+    loops = (n for n in view.nodes if n.op in ENTER_OPS)
+    outermost = (n.name for n in loops if view.frame(n.inputs[0].node) is None)
+    taps = (
+        Tap(number, text, in_loop=seen.node in framed)
+        for number, (text, seen) in enumerate(tensors.items(), first)
+    )
+    return Records(tuple(taps), begin, frozenset(outermost))

@@ -10,7 +10,7 @@ is not seen. Results stay what they are, bit by bit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -69,27 +69,43 @@ class Tap:
       text: its name in the graph: `node`, or `node:output`.
       dtype: of its values, DataType enum.
       holder: op that reads the values, of a handle or a reference; empty of a tensor.
+      in_loop: whether it is made in the frame of a loop.
     """
 
     number: int
     text: str
     dtype: int = FLOAT32
     holder: str = ""
+    in_loop: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """What to record of a graph.
+
+    Attributes:
+      taps: the tensors.
+      begin: number under which it is told that a run begins, before all else; None: it
+        is not told.
+      loops: names of the nodes through which values enter loops from outside of any.
+    """
+
+    taps: tuple[Tap, ...]
+    begin: int | None = None
+    loops: frozenset[str] = frozenset()
 
 
 READ, DEREFERENCE = "ReadVariableOp", "Identity"
 
 
-def with_records(
-    graph_def: GraphDef, taps: Iterable[Tap], recorder: Recorder
-) -> GraphDef:
+def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> GraphDef:
     """Return a copy of a graph that tells of some of its tensors.
 
     Whoever else reads a variable's handle, to change it as well, waits for the record.
 
     Args:
       graph_def: not modified.
-      taps: what to tell of; what the graph does not hold, or read, is left out.
+      records: what to tell of; what the graph does not hold, or read, is left out.
       recorder: what is called.
     """
     recording = GraphDef()
@@ -97,29 +113,63 @@ def with_records(
     nodes = {node.name: node for node in graph_def.node}
     read = {_canonical(text) for node in graph_def.node for text in node.input}
     instead: dict[str, str] = {}
-    added: list[NodeDef] = []
-    for tap in taps:
+    # In a function that is placed already every node must name its whole device.
+    device = next((node.device for node in graph_def.node if node.device), "")
+    added = _beginning(records, recorder, device)
+    begin = added[-1].name if added else ""
+    for tap in records.taps:
         producer = nodes.get(split_input(tap.text)[0])
         if producer is not None and _canonical(tap.text) in read:
-            made = _recording_nodes(tap, producer, recorder)
+            made = _recording_nodes(tap, producer, recorder, begin)
             instead[_canonical(tap.text)] = made[-1].name
             added.extend(made)
     for node in recording.node:
         node.input[:] = [instead.get(_canonical(text), text) for text in node.input]
+        if begin and node.name in records.loops:
+            added.append(_gate(node, begin))
+            node.input[0] = added[-1].name
     recording.node.extend(added)
     return recording
 
 
-def _recording_nodes(tap: Tap, producer: NodeDef, recorder: Recorder) -> list[NodeDef]:
+def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDef]:
+    """Return the nodes that tell that a run begins; the last one does so."""
+    if records.begin is None:
+        return []
+    number = _constant(f"{RECORDER}_begin/number", np.int64(records.begin), device)
+    value = _constant(f"{RECORDER}_begin/value", np.float32(0.0), device)
+    name = f"x/{RECORDER}_begin"
+    return [number, value, recorder.node(name, device, number.name, value.name)]
+
+
+def _gate(enter: NodeDef, begin: str) -> NodeDef:
+    """Return a node that lets a value into a loop once it is told that a run begins."""
+    gate = NodeDef(name=f"{enter.name}/{RECORDER}_gate", op="Identity")
+    gate.device = enter.device
+    gate.attr["T"].CopyFrom(enter.attr["T"])
+    gate.input.extend([enter.input[0], f"^{begin}"])
+    return gate
+
+
+def _constant(name: str, value: np.generic, device: str) -> NodeDef:
+    constant = NodeDef(name=name, op="Const", device=_host(device))
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    constant.attr["dtype"].type = constant.attr["value"].tensor.dtype
+    return constant
+
+
+def _recording_nodes(
+    tap: Tap, producer: NodeDef, recorder: Recorder, begin: str
+) -> list[NodeDef]:
     """Return the nodes that tell of a tensor; the last one hands it on."""
     name, output = split_input(tap.text)
     device, made = producer.device, []
     stem = f"{name}/{RECORDER}_{output}"
     # Waiting for the tensor puts the constant into the right loop or branch.
-    number = NodeDef(name=f"{stem}/number", op="Const", device=_host(device))
-    number.attr["dtype"].type = tf.int64.as_datatype_enum
-    number.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(np.int64(tap.number)))
+    number = _constant(f"{stem}/number", np.int64(tap.number), device)
     number.input.append(f"^{name}")
+    if begin and not tap.in_loop:
+        number.input.append(f"^{begin}")
     made.append(number)
     value = tap.text
     if tap.holder:

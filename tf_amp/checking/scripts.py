@@ -78,7 +78,7 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
 
 def _observer(statistics: Statistics, recorder: Recorder) -> rewriter.Observer:
     from grappler_pass.graph import GraphView
-    from tf_amp.checking.ranging import taps_of
+    from tf_amp.checking.ranging import records_of
     from tf_amp.checking.recording import with_records
 
     def observe(
@@ -91,7 +91,8 @@ def _observer(statistics: Statistics, recorder: Recorder) -> rewriter.Observer:
         if is_recording(graph_def) or settings.fuses:
             return None
         view = GraphView.from_graph_def(graph_def, item)
-        return with_records(graph_def, taps_of(view, shapes(), statistics), recorder)
+        records = records_of(view, shapes(), statistics)
+        return with_records(graph_def, records, recorder)
 
     return observe
 

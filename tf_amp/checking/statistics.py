@@ -20,24 +20,19 @@ _UNDERFLOW = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
 
 @dataclasses.dataclass
 class _Tensor:
-    """A tensor of which records come.
-
-    Attributes:
-      seen: so far.
-      graph: that it belongs to.
-      is_steady: whether it is recorded exactly once per run, as none is in a loop or a
-        branch.
-      last_run: of the graph, that it was recorded in.
-    """
+    """A tensor of which records come; `last_run` of its graph had one."""
 
     seen: TensorRange
     graph: int
-    is_steady: bool
     last_run: int = 0
 
 
 class Statistics:
-    """Ranges of the tensors of several graphs; records come from several threads."""
+    """Ranges of the tensors of several graphs; records come from several threads.
+
+    A record under a negative number says that a graph begins another run: -1 the first
+    graph, -2 the second.
+    """
 
     def __init__(self) -> None:
         """Begin without tensors."""
@@ -45,26 +40,29 @@ class Statistics:
         self._runs: list[int] = []
         self._lock = threading.Lock()
 
-    def add_graph(self, tensors: Sequence[TensorRange], steady: Sequence[bool]) -> int:
-        """Take in the tensors of another graph; return the number of the first.
+    def add_graph(self, tensors: Sequence[TensorRange]) -> tuple[int, int]:
+        """Take in the tensors of another graph, of which nothing was seen.
 
-        Args:
-          tensors: of which nothing was seen.
-          steady: which of them are recorded exactly once per run.
+        Returns:
+          The number of the first, and that under which the graph's runs begin.
         """
         with self._lock:
             first, graph = len(self._tensors), len(self._runs)
             self._runs.append(0)
-            for tensor, is_steady in zip(tensors, steady, strict=True):
-                self._tensors.append(_Tensor(tensor, graph, is_steady))
-        return first
+            self._tensors.extend(_Tensor(tensor, graph) for tensor in tensors)
+        return first, -graph - 1
 
     def record(self, number: Array, value: Array) -> None:
-        """Take in a tensor's values."""
+        """Take in a tensor's values, or that a run begins."""
+        place = int(number)
+        if place < 0:
+            with self._lock:
+                self._runs[-place - 1] += 1
+            return
         part = range_of_values(value)
         with self._lock:
-            tensor = self._tensors[int(number)]
-            run = self._run_of(tensor)
+            tensor = self._tensors[place]
+            run = self._runs[tensor.graph]
             batches = tensor.seen.batches + (run != tensor.last_run)
             tensor.last_run = run
             merged = merged_ranges(tensor.seen, part, run)
@@ -74,14 +72,6 @@ class Statistics:
         """Return what was seen; tensors that never came are left out."""
         seen = tuple(each.seen for each in self._tensors if each.seen.values)
         return Ranges(seen, max(self._runs, default=0))
-
-    def _run_of(self, tensor: _Tensor) -> int:
-        """Return which run of its graph a record of a tensor belongs to."""
-        runs = self._runs
-        if tensor.is_steady:
-            runs[tensor.graph] = max(runs[tensor.graph], tensor.last_run + 1)
-            return tensor.last_run + 1
-        return max(runs[tensor.graph], 1)
 
 
 @dataclasses.dataclass(frozen=True)

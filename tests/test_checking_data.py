@@ -1,0 +1,111 @@
+"""Data that does not fit is refused, and told what is expected."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from tf_amp.checking import batches_from_file, checked_batches, specs_of
+from tf_amp.checking.batches import InputSpec
+from tf_amp.errors import DataUnfit
+
+_SPECS = (
+    InputSpec("image", "float32", (None, 4)),
+    InputSpec("label", "int64", (None,)),
+)
+_EXPECTED = r"image: float32 \[\?, 4\]; label: int64 \[\?\]"
+
+
+def _file(tmp_path: pathlib.Path, **arrays: Any) -> pathlib.Path:
+    path = tmp_path / "data.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def test_the_axis_in_front_holds_batches(tmp_path):
+    images = np.arange(24.0).reshape(3, 2, 4)
+    path = _file(tmp_path, image=images, label=np.arange(6).reshape(3, 2))
+    found = batches_from_file(path, _SPECS)
+    assert len(found) == 3
+    np.testing.assert_array_equal(found[2]["image"], images[2])
+    assert found[0]["image"].dtype == np.float32
+    assert found[0]["label"].dtype == np.int64
+
+
+def test_arrays_of_the_inputs_rank_are_one_batch(tmp_path):
+    path = _file(tmp_path, image=np.ones((7, 4)), label=np.ones(7, int))
+    assert len(batches_from_file(path, _SPECS)) == 1
+
+
+def test_wrong_names_are_told_with_those_expected(tmp_path):
+    path = _file(tmp_path, image=np.ones((7, 4)), lable=np.ones(7, int))
+    with pytest.raises(DataUnfit, match=r"lacks label and holds lable.*" + _EXPECTED):
+        batches_from_file(path, _SPECS)
+
+
+def test_wrong_shapes_are_told_with_those_expected(tmp_path):
+    path = _file(tmp_path, image=np.ones((7, 5)), label=np.ones(7, int))
+    wanted = r"image is float64 \[7, 5\]; expected is image: float32 \[\?, 4\]"
+    with pytest.raises(DataUnfit, match=wanted):
+        batches_from_file(path, _SPECS)
+
+
+def test_wrong_types_are_told_with_those_expected(tmp_path):
+    path = _file(tmp_path, image=np.ones((7, 4)), label=np.ones(7))
+    wanted = r"label is float64 \[7\]; expected is label: int64"
+    with pytest.raises(DataUnfit, match=wanted):
+        batches_from_file(path, _SPECS)
+    path = _file(tmp_path, image=np.ones((7, 4), int), label=np.ones(7, int))
+    with pytest.raises(DataUnfit, match=r"image is int64 \[7, 4\]; expected is image"):
+        batches_from_file(path, _SPECS)
+
+
+def test_nan_is_refused(tmp_path):
+    image = np.ones((7, 4))
+    image[2, 1] = np.nan
+    path = _file(tmp_path, image=image, label=np.ones(7, int))
+    with pytest.raises(DataUnfit, match=r"image holds NaN \(1 of 28 values\)"):
+        batches_from_file(path, _SPECS)
+
+
+def test_numbers_of_batches_must_agree(tmp_path):
+    path = _file(tmp_path, image=np.ones((2, 7, 4)), label=np.ones((3, 7), int))
+    with pytest.raises(DataUnfit, match="numbers of batches differ: image 2, label 3"):
+        batches_from_file(path, _SPECS)
+
+
+def test_a_file_that_is_no_archive_is_refused(tmp_path):
+    path = tmp_path / "data.npz"
+    with pytest.raises(DataUnfit, match=r"cannot be read.*" + _EXPECTED):
+        batches_from_file(path, _SPECS)
+    path.write_text("nothing")
+    with pytest.raises(DataUnfit, match=r"cannot be read.*" + _EXPECTED):
+        batches_from_file(path, _SPECS)
+
+
+def test_batches_of_python_are_named_by_number_where_they_do_not_fit():
+    good = (np.ones((1, 4), np.float32), np.ones(1, np.int64))
+    named = {"image": good[0], "label": good[1]}
+    assert len(checked_batches([good, named], _SPECS)) == 2
+    with pytest.raises(DataUnfit, match=r"batch 2: image is float32 \[1, 3\]"):
+        checked_batches([good, (np.ones((1, 3), np.float32), good[1])], _SPECS)
+    with pytest.raises(DataUnfit, match="batch 1 holds 1 arrays for 2 inputs"):
+        checked_batches([good[0]], _SPECS)
+    with pytest.raises(DataUnfit, match="holds no batch"):
+        checked_batches([], _SPECS)
+    with pytest.raises(DataUnfit, match="holds no batch"):
+        tf_amp.ranges(tf.identity, [])
+
+
+def test_the_inputs_of_a_signature_are_known_by_its_names():
+    function = tf.function(lambda *, b, a: a + tf.cast(b, tf.float32))
+    concrete = function.get_concrete_function(
+        b=tf.TensorSpec([None], tf.int32), a=tf.TensorSpec([None])
+    )
+    told = [str(spec) for spec in specs_of(concrete)]
+    assert told == ["a: float32 [?]", "b: int32 [?]"]

@@ -1,0 +1,134 @@
+"""Scripts are verified and measured while they run, as they are."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import textwrap
+
+import pytest
+
+from tests.fresh_process import run_interpreter
+from tests.processes import Outcome
+
+# The third batch is out of float16's range, within the first layer.
+_TRAINING = """
+import sys
+import keras, numpy as np
+
+keras.utils.set_random_seed(1)
+model = keras.Sequential([
+    keras.Input((32,)),
+    keras.layers.Dense(64, activation="relu", name="first"),
+    keras.layers.Dropout(0.5),
+    keras.layers.Dense(4, name="last"),
+])
+model.compile("adam", "mse", jit_compile=False)
+x = np.random.default_rng(0).standard_normal((64, 32)).astype("float32")
+x[32:48] *= 1e5
+history = model.fit(
+    x, np.ones((64, 4), "float32"), batch_size=16, epochs=1, verbose=0, shuffle=False
+)
+print("loss", history.history["loss"][0], sys.argv[1:])
+"""
+_SESSION = """
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as tf1
+
+tf1.disable_eager_execution()
+x = tf1.placeholder(tf.float32, (None, 16), name="x")
+weight = tf1.get_variable("weight", (16, 4), initializer=tf1.ones_initializer())
+loss = tf.reduce_mean(tf.matmul(x, weight) ** 2, name="loss")
+step = tf1.train.GradientDescentOptimizer(0.01).minimize(loss)
+with tf1.Session() as session:
+    session.run(tf1.global_variables_initializer())
+    batch = np.random.default_rng(0).standard_normal((8, 16))
+    print("loss", [float(session.run([loss, step], {x: batch})[0]) for _ in range(2)])
+"""
+_REASONS = """
+import runpy, tf_amp
+runpy.run_path(SCRIPT, run_name="__main__")
+kept = [p.filter(reason="measured_range").decisions for p in tf_amp.plans()]
+print(sorted({d.slot.node for rows in kept for d in rows if d.op == "_FusedMatMul"}))
+"""
+_FORCED = {"TF_AMP_OPT_LEVEL": "O2", "TF_AMP_DTYPE": "float16"}
+
+
+def _script(tmp_path: pathlib.Path, text: str) -> pathlib.Path:
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def _tf_amp(*arguments: object, cwd: pathlib.Path, **env: str) -> Outcome:
+    command = ["-m", "tf_amp", *map(str, arguments)]
+    return run_interpreter(command, cwd=cwd, env=env)
+
+
+def _loss(outcome: Outcome) -> str:
+    return next(line for line in outcome.out.splitlines() if line.startswith("loss"))
+
+
+def test_a_training_script_is_verified_at_its_first_step(tmp_path):
+    script = _script(tmp_path, _TRAINING)
+    plain = run_interpreter([str(script), "--fast"], cwd=tmp_path)
+    options = ("--dtype", "bfloat16", "--opt-level", "O2", "--json")
+    done = _tf_amp("verify", script, *options, "--", "--fast", cwd=tmp_path)
+    assert done.code == 0, done.err
+    # The program runs in float32, on the same data, to the same result.
+    assert _loss(done) == _loss(plain)
+    found = json.loads(done.out.partition("\n")[2])
+    assert len(found) == 1
+    assert found[0]["ok"] and found[0]["low_operations"] > 2
+    gradients = [c["name"] for c in found[0]["checks"] if c["kind"] == "gradient"]
+    assert sorted(name.partition("/")[2] for name in gradients) == [
+        "first/bias",
+        "first/kernel",
+        "last/bias",
+        "last/kernel",
+    ]
+
+
+def test_what_a_script_was_seen_to_overflow_stays_float32_in_later_runs(tmp_path):
+    script, file = _script(tmp_path, _TRAINING), tmp_path / "ranges.json"
+    done = _tf_amp("ranges", script, "--limit", 512, "--out", file, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "in batch 3, beyond 512" in done.out
+    later = tmp_path / "later.py"
+    later.write_text(_REASONS.replace("SCRIPT", repr(str(script))))
+    run = ("run", "--opt-level", "O2", "--dtype", "bfloat16", "--ranges", file, later)
+    kept = _tf_amp(*run, cwd=tmp_path).lines()[-1]
+    assert "/first_1/Relu" in kept and "/last_1" in kept
+
+
+def test_a_session_is_verified_and_its_culprits_are_written_to_a_file(tmp_path):
+    script, file = _script(tmp_path, _SESSION), tmp_path / "exclude.txt"
+    options = ("--tolerance", 1e-5, "--bisect", "--write", file)
+    done = _tf_amp("verify", script, *options, cwd=tmp_path, **_FORCED)
+    assert done.code == 1, done.err
+    assert "MatMul (MatMul)" in done.out and "gradient" in done.out
+    assert "^MatMul$" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("verify", "nothing.py"), "no such SavedModel or script"),
+        (("verify", ".", "--seconds", "3"), "belong to scripts"),
+        (("verify", "train.py", "--data", "x.npz"), "belong to SavedModels"),
+        (("verify", "train.py", "--tolerance", "-1"), "greater than 0"),
+        (("ranges", "."), "--data FILE.npz"),
+        (("ranges", "train.py", "--underflow", "7"), "must be 0 to 1"),
+        (("ranges", "train.py", "--limit", "0"), "greater than 0"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_refused(
+    tmp_path, monkeypatch, capsys, arguments, told
+):
+    from tf_amp import cli
+
+    _script(tmp_path, "print()")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    assert told in capsys.readouterr().err
