@@ -20,6 +20,7 @@ from keras_callbacks import (
 )
 from tests.keras_programs import X, Y, both_keras, fit, telling_model
 from tf_amp.errors import ConfigError
+from tf_amp.loss_scaling.variables import ScaleState
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,24 @@ def test_an_overflow_is_seen_by_every_callback_in_any_order(kit, tmp_path):
     assert own_history.history["skipped_steps"] == [1]
     rows = list(csv.DictReader((tmp_path / "log.csv").open()))
     assert float(rows[0]["loss_scale"]) == 512.0
+
+
+def test_steps_are_not_waited_for_where_nothing_shows_them(monkeypatch):
+    evaluate, reads = ScaleState.evaluate, []
+
+    def counting(state, *arguments):
+        reads.append(state)
+        return evaluate(state, *arguments)
+
+    monkeypatch.setattr(ScaleState, "evaluate", counting)
+    counts = []
+    for batch_size in (16, 4):
+        reads.clear()
+        scale = tf_amp.DynamicLossScale()
+        callbacks = (LossScaleMonitor(every=1), mixed(loss_scale=scale))
+        fit(telling_model(keras), *callbacks, batch_size=batch_size)
+        counts.append(sum(state.loss_scale is scale for state in reads))
+    assert counts[0] == counts[1] > 0
 
 
 @both_keras
