@@ -186,3 +186,15 @@ def test_levels_and_types_are_checked_for_python_callers():
         checked_level("O7")
     with pytest.raises(ConfigError, match="dtype: received 32"):
         checked_dtype(32)
+
+
+def test_patterns_are_read_from_a_file_with_comments(tmp_path):
+    file = tmp_path / "exclude.txt"
+    file.write_text("# found by bisection\n^head/MatMul$\n\n  softmax \n")
+    config = AmpConfig.from_env({"TF_AMP_EXCLUDE": f"^first @{file}"})
+    assert config.exclude == ("^first", "^head/MatMul$", "softmax")
+
+
+def test_a_file_of_patterns_that_is_missing_is_told(tmp_path):
+    with pytest.raises(ConfigError, match=r"TF_AMP_EXCLUDE.*none\.txt cannot be read"):
+        AmpConfig.from_env({"TF_AMP_EXCLUDE": f"@{tmp_path}/none.txt"})
