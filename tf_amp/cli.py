@@ -89,6 +89,10 @@ def _run(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from tf_amp import doctor
 
+    if options.devices:
+        from tf_amp.topology import report
+
+        return report.main()
     return doctor.main()
 
 
@@ -131,6 +135,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_run(commands.add_parser("run", help="run a script in mixed precision"))
     doctor = commands.add_parser("doctor", help="what works here, what mends it")
+    doctor.add_argument(
+        "--devices", action="store_true", help="devices, links, and how to use them"
+    )
     doctor.set_defaults(command=_doctor)
     _add_explain(commands.add_parser("explain", help="print the plan of a SavedModel"))
     audit = commands.add_parser("audit", help="would it pay on another device")

@@ -50,14 +50,19 @@ def main() -> int:
     """Print the report; return 0 if mixed precision works here, else 1."""
     healthy = True
     for finding in examine():
-        mark = "FAIL" if finding.fatal else "note" if finding.remedy else "ok"
-        # Not a table: a command that is wrapped cannot be copied.
-        print(f"{mark:<5}{finding.what:<16}{finding.state}", flush=True)
-        if finding.remedy:
-            print(f"{'':<21}-> {finding.remedy}", flush=True)
+        show(finding)
         healthy = healthy and not finding.fatal
     print("healthy" if healthy else "not healthy: see the lines marked FAIL")
     return 0 if healthy else 1
+
+
+def show(finding: Finding) -> None:
+    """Print a line, and another one for the remedy."""
+    mark = "FAIL" if finding.fatal else "note" if finding.remedy else "ok"
+    # Not a table: a command that is wrapped cannot be copied.
+    print(f"{mark:<5}{finding.what:<16}{finding.state}", flush=True)
+    if finding.remedy:
+        print(f"{'':<21}-> {finding.remedy}", flush=True)
 
 
 def examine() -> Findings:

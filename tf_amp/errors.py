@@ -53,3 +53,7 @@ class ConversionFailed(AmpError, OSError):
 
 class CheckpointMismatch(AmpError, ValueError):
     """A checkpoint holds the state of another loss scale than the program's."""
+
+
+class MachineUnclear(AmpError, ValueError):
+    """What a machine tells of itself is not in the form it is known to have."""

@@ -1,0 +1,143 @@
+"""GPUs and the links between them, as `nvidia-smi` tells."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from tf_amp.errors import MachineUnclear
+
+_TIMEOUT_SECONDS = 20
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_LINK = re.compile(r"NV\d+|PIX|PXB|PHB|NODE|SYS|X")
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+# From the closest to the farthest, in the words of `nvidia-smi topo`.
+MEANINGS = {
+    "NV": "NVLink",
+    "PIX": "PCIe, one switch",
+    "PXB": "PCIe, several switches",
+    "PHB": "PCIe, through the host bridge of a CPU",
+    "NODE": "PCIe, between host bridges of one NUMA node",
+    "SYS": "PCIe and the link between NUMA nodes",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """A GPU as the driver numbers it."""
+
+    number: int
+    address: str
+    model: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Links:
+    """Links between GPUs: (0, 1) -> "NV12", the lower number first."""
+
+    between: Mapping[tuple[int, int], str]
+
+    @property
+    def weakest(self) -> str:
+        """Return the kind of the farthest link, such as "NV" or "PHB"."""
+        kinds = {_kind(link) for link in self.between.values()}
+        return max(kinds, key=list(MEANINGS).index)
+
+
+def gpus_from_query(text: str) -> tuple[Gpu, ...]:
+    """Parse `nvidia-smi --query-gpu=index,pci.bus_id,name --format=csv,noheader`.
+
+    Raises:
+      MachineUnclear: it is something else.
+    """
+    gpus = []
+    for line in filter(None, map(str.strip, text.splitlines())):
+        fields = [field.strip() for field in line.split(",", 2)]
+        if len(fields) != 3 or not fields[0].isdigit():
+            raise MachineUnclear(f"nvidia-smi lists no GPU in this line: {line!r}")
+        address = fields[1].lower()
+        if not _ADDRESS.fullmatch(address):
+            raise MachineUnclear(f"nvidia-smi tells no PCI address: {line!r}")
+        # The driver writes domains with eight digits, the kernel with four.
+        domain, _, rest = address.partition(":")
+        gpus.append(Gpu(int(fields[0]), f"{domain[-4:]}:{rest}", fields[2]))
+    return tuple(gpus)
+
+
+def links_from_topology(text: str) -> Links:
+    """Parse `nvidia-smi topo -m`.
+
+    Raises:
+      MachineUnclear: it is something else.
+    """
+    rows = [_cells(line) for line in _ESCAPES.sub("", text).splitlines()]
+    heads = [row for row in rows if row and row[0] == "GPU0" and "X" not in row]
+    if not heads:
+        raise MachineUnclear("nvidia-smi topo -m prints no table of GPUs")
+    columns = heads[0]
+    between: dict[tuple[int, int], str] = {}
+    for row in rows[rows.index(columns) + 1 :]:
+        first = _number(row[0]) if row else None
+        if first is None:
+            continue
+        for column, link in zip(columns, row[1:], strict=False):
+            second = _number(column)
+            if second is not None and first < second:
+                between[first, second] = _checked(link, row)
+    return Links(between)
+
+
+def present_gpus() -> tuple[Gpu, ...]:
+    """Ask the driver for the GPUs; none where there is no `nvidia-smi`.
+
+    Raises:
+      MachineUnclear: it fails, or tells something else.
+    """
+    query = ("--query-gpu=index,pci.bus_id,name", "--format=csv,noheader")
+    return gpus_from_query(_asked(query)) if shutil.which("nvidia-smi") else ()
+
+
+def present_links() -> Links:
+    """Ask the driver for the links between GPUs.
+
+    Raises:
+      MachineUnclear: it fails, or tells something else.
+    """
+    return links_from_topology(_asked(("topo", "-m")))
+
+
+def _asked(arguments: Sequence[str]) -> str:
+    command = ("nvidia-smi", *arguments)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise MachineUnclear(f"{' '.join(command)}: {error}") from None
+    return done.stdout
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("\t") if cell.strip()]
+
+
+def _number(name: str) -> int | None:
+    found = re.fullmatch(r"GPU(\d+)", name)
+    return int(found[1]) if found else None
+
+
+def _checked(link: str, row: Sequence[str]) -> str:
+    if not _LINK.fullmatch(link):
+        raise MachineUnclear(f"nvidia-smi topo -m: {link!r} in {row} is no link")
+    return link
+
+
+def _kind(link: str) -> str:
+    return "NV" if link.startswith("NV") else link
