@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable, Iterator
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.framework import tensor_util
 
 from grappler_pass.body_facts import FactsOfFunctions
 from grappler_pass.function_calls import LOOPS, Call, call_of, callers_first
@@ -29,9 +30,17 @@ from grappler_pass.graph import GraphView, Item, Node, Port
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW
 from grappler_pass.reachability import UNREACHED
-from grappler_pass.shapes import Shapes, shape_from_proto, shapes_from_graph_def
+from grappler_pass.shapes import (
+    Shape,
+    Shapes,
+    shape_from_proto,
+    shapes_from_graph_def,
+)
 from grappler_pass.state_updates import behind_barriers
 from grappler_pass.trip_counts import trip_count_of
+
+# Ops that make a list of tensors for elements of a shape, their first input.
+_LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,15 +176,22 @@ class _Collector:
 
 
 def _known(body: Body, view: GraphView, port: Port) -> Known:
-    source = view.nodes[port.node]
-    while source.op == "Identity":
-        source = view.nodes[source.inputs[0].node]
     outputs = body.shapes().get(view.nodes[port.node].name, ())
     shape = outputs[port.output] if port.output < len(outputs) else None
-    return Known(shape, tuple(_contents(source)))
+    return Known(shape, tuple(_contents(view, _source(view, port))))
 
 
-def _contents(node: Node) -> Iterator[tuple[int, tuple[int | None, ...] | None]]:
+def _source(view: GraphView, port: Port) -> Node:
+    """Return the node that makes a handle, through names and loops."""
+    node = view.nodes[port.node]
+    while node.op == "Identity" or node.op in LOOPS:
+        # What goes around a loop comes out with the number that it went in by.
+        port = node.inputs[port.output]
+        node = view.nodes[port.node]
+    return node
+
+
+def _contents(view: GraphView, node: Node) -> Iterator[tuple[int, Shape | None]]:
     """Yield dtype and shape of what a handle refers to, where its node tells."""
     attr = node.proto.attr
     if "_handle_dtypes" in attr and "_handle_shapes" in attr:
@@ -183,3 +199,16 @@ def _contents(node: Node) -> Iterator[tuple[int, tuple[int | None, ...] | None]]
         shapes = attr["_handle_shapes"].list.shape
         for dtype, shape in zip(dtypes, shapes, strict=False):
             yield dtype, shape_from_proto(shape)
+    elif node.op in _LISTS:
+        yield attr["element_dtype"].type, _element_shape(view, node)
+
+
+def _element_shape(view: GraphView, node: Node) -> Shape | None:
+    """Return the shape that a list of tensors was made for."""
+    source = view.nodes[node.inputs[0].node]
+    if source.op != "Const":
+        return None
+    sizes = tensor_util.MakeNdarray(source.proto.attr["value"].tensor)
+    if sizes.ndim == 0:
+        return None
+    return tuple(int(size) if size >= 0 else None for size in sizes)

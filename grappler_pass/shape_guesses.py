@@ -15,7 +15,7 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs.op_classes import ELEMENTWISE, MATMULS
 from grappler_pass.graph import GraphView, Node, Port
-from grappler_pass.shapes import Shape, Shapes
+from grappler_pass.shapes import Shape, Shapes, shape_from_proto
 
 _PASS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration StopGradient Cast ZerosLike".split()
@@ -87,20 +87,22 @@ class _Filling:
 
     def _pushed(self, node: Node) -> Shape | None:
         """Return the shape of what was pushed on the list that `node` reads."""
-        for writer in self._writers(node.inputs[0].node):
-            shape = self._shape(writer.inputs[_PUSHED_INPUT[writer.op]])
+        for source in self._behind_handle(node.inputs[0].node):
+            if source.op in _PUSHED_INPUT:
+                shape = self._shape(source.inputs[_PUSHED_INPUT[source.op]])
+            else:
+                shape = _told_of_argument(source)
             if _is_known(shape):
                 return shape
         return None
 
-    def _writers(self, handle: int) -> Iterator[Node]:
-        """Yield the nodes that put elements on a list, back through loops."""
+    def _behind_handle(self, handle: int) -> Iterator[Node]:
+        """Yield the nodes that a list has come through, back through loops."""
         seen = {handle}
         waiting = [handle]
         while waiting:
             node = self._view.nodes[waiting.pop()]
-            if node.op in _PUSHED_INPUT:
-                yield node
+            yield node
             ports = node.inputs if node.op == "Merge" else node.inputs[:1]
             found = [port.node for port in ports if port.node not in seen]
             seen.update(found)
@@ -115,6 +117,15 @@ class _Filling:
         axis = int(value.item()) % len(known[0])
         total = sum(shape[axis] or 0 for shape in known)
         return (*known[0][:axis], total, *known[0][axis + 1 :])
+
+
+def _told_of_argument(node: Node) -> Shape | None:
+    """Return the shape of the elements of a list that is an argument, if told."""
+    attr = node.proto.attr
+    if node.op != "_Arg" or "_handle_shapes" not in attr:
+        return None
+    shapes = attr["_handle_shapes"].list.shape
+    return shape_from_proto(shapes[0]) if shapes else None
 
 
 def _is_known(shape: Shape | None) -> bool:

@@ -214,3 +214,21 @@ def test_plans_of_bodies_add_up() -> None:
     assert len({d.slot for d in plan.decisions}) == len(plan.decisions)
     products = [d for d in plan.decisions if d.op == "MatMul"]
     assert {d.slot.node.partition("/")[0] for d in products} >= {body.name}
+
+
+def test_the_loop_of_a_gradient_knows_what_its_forward_loop_has_kept() -> None:
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(6):
+                y = tf.tanh(y @ W)
+        return tape.gradient(y, x)
+
+    found = bodies(step, X)
+    (body,) = [b for name, b in found.items() if "_grad_" in name]
+    settings = settings_of("bfloat16", "O2")
+    plan = plan_graph(body.graph_def, body.item, settings, shapes=body.shapes)
+    assert {d.shape for d in plan.decisions if d.op in ("MatMul", "TanhGrad")} == {
+        (4, 8)
+    }
