@@ -29,6 +29,12 @@ SAVE_NAMES = Hook(_SAVER, "Saver", "save", "plans are not kept beside checkpoint
 RESTORE_NAMES = Hook(
     _SAVER, "Saver", "restore", "checkpoints without a loss scale cannot be restored"
 )
+RESTORE_OBJECTS_BY_NAMES = Hook(
+    _SAVER,
+    "",
+    "saver_from_object_based_checkpoint",
+    "a Saver cannot restore what a tf.train.Checkpoint has written",
+)
 REMOVE_CHECKPOINT = Hook(
     "tensorflow.python.checkpoint.checkpoint_management",
     "",

@@ -73,6 +73,20 @@ def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
     return restore_what_is_there
 
 
+def leaving_out(make_saver: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes a Saver for object-based files, which lack our variables."""
+
+    @functools.wraps(make_saver)
+    def make_saver_of_theirs(
+        checkpoint_path: Any, var_list: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(var_list, (list, tuple)):
+            var_list = [v for v in var_list if not _is_ours(v.name)]
+        return make_saver(checkpoint_path, var_list, *args, **kwargs)
+
+    return make_saver_of_theirs
+
+
 def saving(save: Callable[..., Any]) -> Callable[..., Any]:
     """Return `Saver.save`, which needs no initialized state, and keeps the plans."""
 
@@ -216,6 +230,7 @@ HOOKS = {
     private.BULK_RESTORE: restoring_in_bulk,
     private.SAVE_NAMES: saving,
     private.RESTORE_NAMES: restoring,
+    private.RESTORE_OBJECTS_BY_NAMES: leaving_out,
     private.REMOVE_CHECKPOINT: removing,
     private.REPORT_UNINITIALIZED: reporting,
 }

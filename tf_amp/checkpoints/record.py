@@ -88,8 +88,15 @@ def records_from_text(text: str) -> tuple[Record, ...]:
 
 def _record_from_json(fields: dict[str, Any]) -> Record:
     scales = tuple(map(_scale_from_json, fields.pop("loss_scales")))
-    plans = {key: PlanRecord(**plan) for key, plan in fields.pop("plans").items()}
+    plans = {key: _plan_from_json(plan) for key, plan in fields.pop("plans").items()}
     return Record(loss_scales=scales, plans=plans, **fields)
+
+
+def _plan_from_json(fields: Mapping[str, Any]) -> PlanRecord:
+    plan = PlanRecord(**fields)
+    if int(plan.low, 16) >= 2**plan.count:
+        raise RecordUnreadable(f"the plan of {plan.graph} has too many slots")
+    return plan
 
 
 def _scale_from_json(fields: Mapping[str, Any]) -> SavedScale:

@@ -1,0 +1,55 @@
+"""Trainings in this process, each as if it were the first, and their checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.scaling import scaled_by
+from tf_amp import LossScale, optimizers
+from tf_amp.checkpoints import installing, plans
+from tf_amp.loss_scaling import resumption, variables
+
+X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+BAD = X * np.float32(np.inf)
+
+
+@contextlib.contextmanager
+def training(loss_scale: LossScale) -> Iterator[LossScale]:
+    """Begin anew: no state, nothing restored; scale and keep what is done inside."""
+    with pytest.MonkeyPatch.context() as patch, scaled_by(loss_scale):
+        patch.setattr(variables, "_eager_states", {})
+        patch.setattr(variables, "_latest", [])
+        patch.setattr(resumption, "_waiting", resumption._Waiting())
+        patch.setattr(optimizers, "_applied", [])
+        patch.setattr(plans.MEMORY, "_plans", plans._Plans())
+        installing.install()
+        yield loss_scale
+
+
+class Model(tf.Module):
+    """A product, its optimizer and a step."""
+
+    def __init__(self, optimizer=None) -> None:
+        """Make the weights."""
+        super().__init__()
+        self.weight = tf.Variable(tf.ones((4, 1)))
+        self.optimizer = optimizer
+        if optimizer is not None:
+            optimizer.build([self.weight])
+
+    @tf.function
+    def step(self, x):
+        """Take one step."""
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ self.weight) ** 2)
+        gradient = tape.gradient(loss, self.weight)
+        if self.optimizer is None:
+            self.weight.assign_sub(0.1 * gradient)
+        else:
+            self.optimizer.apply_gradients([(gradient, self.weight)])
+        return loss
