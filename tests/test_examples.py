@@ -114,3 +114,16 @@ def test_a_loss_scale_of_ones_own_trains_in_float16(tmp_path: pathlib.Path) -> N
     # It began at 2 ** 24, which is too much for float16.
     assert 1 < scale < 2**24 and skipped > 0
     assert accuracy(lines) > 0.93
+
+
+@pytest.mark.slow
+def test_two_replicas_learn_in_mixed_precision(tmp_path: pathlib.Path) -> None:
+    log = tmp_path / "log"
+    lines = output_of("mirrored_fit", {**MIXED, LOG: str(log)}, tmp_path)
+
+    assert accuracy(lines) > 0.93
+    assert "8 gradients on 2 replicas, per step" in lines
+    assert "  after   fused bfloat16: 1 collectives, " in "\n".join(lines)
+    plans = [Plan.from_json(path.read_text()) for path in log.glob("*.plan.json")]
+    assert any(row.is_low for plan in plans for row in plan.decisions)
+    assert (tmp_path / "digits.keras").exists()
