@@ -20,11 +20,12 @@ from keras_callbacks.callback import Callback, Logs
 from keras_callbacks.checks import check_one_of
 from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.scale_readings import ScaleReadings
-from keras_callbacks.standing_aside import obstacle_of
+from keras_callbacks.standing_aside import obstacle_of, scales_losses
 from keras_callbacks.summaries import writes
 from tf_amp import model_scopes, runtime, scope_stack
 from tf_amp.config import AmpConfig
 from tf_amp.errors import ConfigError
+from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.scope import mixed_precision_scope
 
 
@@ -114,6 +115,7 @@ class AutoMixedPrecision(Callback):
         self._watch = PlanWatch()
         self._watch.start()
         self._scales = ScaleReadings(self.model)
+        self._mention_own_scaling()
         for role in self._roles:
             self._convert(role, step_functions.fresh(self.model, role))
 
@@ -155,6 +157,14 @@ class AutoMixedPrecision(Callback):
             raise ConfigError(
                 f"AutoMixedPrecision: received {len(same)} of them in the callbacks of "
                 "one fit; one is allowed."
+            )
+
+    def _mention_own_scaling(self) -> None:
+        optimizer = self.model.optimizer
+        if scales_losses(optimizer) and loss_scale_for(self.config).scales:
+            logging.warning(
+                "AutoMixedPrecision leaves the scaling of losses to the model's %s.",
+                type(optimizer).__name__,
             )
 
     def _convert(self, role: str, function: step_functions.StepFunction) -> None:

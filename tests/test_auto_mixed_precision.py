@@ -212,6 +212,7 @@ def test_its_loss_scaling_stands_aside_of_a_loss_scale_optimizer(kit, caplog):
     history = fit(model, mixed(dtype="float16", loss_scale=scale))
     assert not is_float32(history["loss"][0])
     assert tf_amp.loss_scale_state(scale).good_steps == 0
+    assert "leaves the scaling of losses to the model's LossScaleOpt" in caplog.text
 
 
 def test_it_stands_aside_in_graph_mode(caplog):
