@@ -18,6 +18,7 @@ from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import _tensorflow_private_workers as workers
 from tf_amp import origins, overflow_origin, rewriter, scope_stack, stamps
 from tf_amp.config import AmpConfig
+from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.converting import stripping
 from tf_amp.workers import jobs
 from tf_amp.xla import functions as compiled
@@ -61,9 +62,16 @@ def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None
     from tf_amp import gradients
     from tf_amp.checkpoints import installing
     from tf_amp.loss_scaling.choosing import loss_scale_for
-    from tf_amp.workers import sync_replicas
+    from tf_amp.workers import agreement, sync_replicas
 
-    gradients.install(lambda: loss_scale_for(current_config()))
+    def current_loss_scale() -> LossScale:
+        config = current_config()
+        loss_scale = loss_scale_for(config)
+        if config is not None and loss_scale.scales:
+            agreement.check_once(config, wait=True)
+        return loss_scale
+
+    gradients.install(current_loss_scale)
     sync_replicas.install()
     installing.install()
     private.install(tracing.SETTLE_SESSION, overflow_origin.settling)

@@ -1,15 +1,16 @@
 """Whether the workers that train in step run under the same settings.
 
-A worker without loss scaling takes no part in the others' votes, so that all of them
-wait for ever. No step can tell; so each says by what settings it runs, and each looks,
-while the first step is under way, whether the chief runs by the same and the chief
-whether everyone runs by any.
+A worker without loss scaling takes no part in the others' votes; then all wait for
+ever, or fail with an error of TensorFlow's that does not tell why. So each says by what
+settings it runs, before it first votes, and looks whether the chief runs by the same;
+the chief looks whether everyone does.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import time
 
 from absl import logging
 
@@ -23,14 +24,22 @@ _checked = threading.Event()
 _LOCAL = frozenset({"TF_AMP_CACHE", "TF_AMP_LOG", "TF_AMP_STRICT", "TF_AMP_TUNE"})
 
 
-def check_once(config: AmpConfig) -> None:
-    """Compare settings with the other workers, in a thread, once in a process."""
+def check_once(config: AmpConfig, *, wait: bool = False) -> None:
+    """Compare settings with the other workers, once in a process.
+
+    Args:
+      config: the settings.
+      wait: until that is done; by default it is left to a thread.
+    """
     others = None if _checked.is_set() else peers()
     if others is None:
         return
     _checked.set()
     arguments = (told_settings(config), others)
-    threading.Thread(target=compare, args=arguments, daemon=True).start()
+    thread = threading.Thread(target=compare, args=arguments, daemon=True)
+    thread.start()
+    if wait:
+        thread.join()
 
 
 def told_settings(config: AmpConfig) -> dict[str, str]:
@@ -47,11 +56,12 @@ def compare(
     Args:
       own: the settings.
       others: the workers.
-      seconds: how long to wait for each.
+      seconds: how long to wait for all of them.
     """
     others.tell(_SETTINGS, json.dumps(own))
+    end = time.monotonic() + seconds
     for worker in others.others if others.is_chief else (others.chief,):
-        told = others.ask(worker, _SETTINGS, seconds)
+        told = others.ask(worker, _SETTINGS, max(0.0, end - time.monotonic()))
         if told is None:
             logging.warning(
                 "%s has not said within %.0f s that it runs in mixed precision. If it "

@@ -76,6 +76,8 @@ def _text_of(config: AmpConfig) -> str:
 
 def _config_of(text: str) -> AmpConfig:
     told = json.loads(base64.urlsafe_b64decode(text))
+    if not isinstance(told, dict):
+        raise ConfigError(f"received {told!r} where settings should be.")
     own = settings.latest_config()
     local = {name: getattr(own, name) for name in _LOCAL}
     config = AmpConfig.from_env({str(k): str(v) for k, v in told.items()})
