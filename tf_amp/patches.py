@@ -18,8 +18,8 @@ from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import _tensorflow_private_workers as workers
 from tf_amp import origins, overflow_origin, rewriter, scope_stack, stamps
 from tf_amp.config import AmpConfig
-from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.converting import stripping
+from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.workers import jobs
 from tf_amp.xla import functions as compiled
 
