@@ -114,13 +114,15 @@ class AutoMixedPrecision(Callback):
         model_scopes.undo_after_call(self.model, self._leave)
         self._watch = PlanWatch()
         self._watch.start()
-        self._scales = ScaleReadings(self.model)
+        self._scales = None
         self._mention_own_scaling()
         for role in self._roles:
             self._convert(role, step_functions.fresh(self.model, role))
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Convert also what another callback has made anew in the meantime."""
+        """Convert also what other callbacks have made anew or restored meanwhile."""
+        if self.is_active and self._scales is None:
+            self._scales = ScaleReadings(self.model)
         for role in self._functions:
             present = step_functions.current(self.model, role)
             if present and not step_functions.is_within(present, self._functions[role]):

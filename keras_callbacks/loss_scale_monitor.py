@@ -51,8 +51,8 @@ class LossScaleMonitor(Monitor):
         return self._latest
 
     def begin(self) -> None:
-        """Remember how the loss scale is before the first step."""
-        self._readings = ScaleReadings(self.model)
+        """Forget an earlier run."""
+        self._readings = None
         self._latest = ScaleReading()
         self._steps_before = self._steps = self._read_at = 0
         self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
@@ -63,7 +63,9 @@ class LossScaleMonitor(Monitor):
 
     @never_raising
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Count on from the epochs before."""
+        """Count on from the epochs before; remember the scale before the first one."""
+        if self._readings is None:
+            self._readings = ScaleReadings(self.model)
         self._steps_before = self._steps
 
     @never_raising

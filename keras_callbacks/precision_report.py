@@ -56,12 +56,18 @@ class PrecisionReport(Monitor):
         """Find the folder, and write a first report, so that what fails is known."""
         self._watch, self._events, self._epochs = PlanWatch(), [], 0
         self._began_s, self._outcome = time.time(), "running"
-        self._readings, self._scale = ScaleReadings(self.model), ScaleReading()
+        self._readings, self._scale = None, ScaleReading()
         self._folder = self._chosen_folder()
         self._watch.start()
         model_scopes.undo_after_call(self.model, self._leave)
         self._note("fit began")
         self._write()
+
+    @never_raising
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Remember the loss scale before the first epoch."""
+        if self._readings is None:
+            self._readings = ScaleReadings(self.model)
 
     @never_raising
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:

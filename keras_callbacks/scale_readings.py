@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from keras_callbacks.standing_aside import scales_losses
@@ -52,12 +53,15 @@ class ScaleReadings:
     def __init__(self, model: Any = None) -> None:
         """Remember how all states are before the first step.
 
+        To be made once a checkpoint that is resumed from has been restored.
+
         Args:
           model: whose optimizer may scale losses by itself.
         """
         self._optimizer: Any = getattr(model, "optimizer", None)
         self._scales_itself = scales_losses(self._optimizer)
         self._begin = {id(state): _values_of(state) for state in _states()}
+        self._restored = _restored_values()
         self._applied_at_begin = self._applied()
         self._state: Any = None
 
@@ -79,7 +83,8 @@ class ScaleReadings:
         return ScaleReading(scale, skipped, good, max(skipped - before, 0))
 
     def _begin_of(self, state: Any) -> _Values:
-        return self._begin.get(id(state)) or _fresh_values_of(state)
+        known = self._begin.get(id(state))
+        return known or self._restored.get(_kind_of(state)) or _chosen(state.fresh)
 
     def _own(self, steps: int) -> ScaleReading:
         """Read the scale of an optimizer of Keras' that scales losses itself."""
@@ -107,13 +112,24 @@ def _states() -> list[Any]:
 
 
 def _values_of(state: Any) -> _Values:
-    scale, skipped, good = state.evaluate(_NAMES)
-    return float(scale), int(skipped), int(good)
+    return _chosen(dict(zip(_NAMES, state.evaluate(_NAMES), strict=True)))
 
 
-def _fresh_values_of(state: Any) -> _Values:
-    """Return the values that a state made during `fit` began with."""
-    scale, skipped, good = (state.fresh[name] for name in _NAMES)
+def _restored_values() -> dict[str, _Values]:
+    """Return what states that are still to be made begin with, by kind."""
+    from tf_amp.loss_scaling import resumption
+
+    return {s.kind: _chosen(s.values) for s in resumption.still_waiting()}
+
+
+def _kind_of(state: Any) -> str:
+    from tf_amp.loss_scaling import resumption
+
+    return resumption.kind_of(state.loss_scale)
+
+
+def _chosen(values: Mapping[str, float | int]) -> _Values:
+    scale, skipped, good = (values[name] for name in _NAMES)
     return float(scale), int(skipped), int(good)
 
 
