@@ -1,0 +1,78 @@
+"""The model of many devices: its ring, its limits, and what was published."""
+
+import dataclasses
+
+import pytest
+
+from benchmarks.scaling import DEVICES, DGX1, MODELS, Cluster, Link, check_table
+
+RESNET50, WIDE_DEEP, TRANSFORMER_XL = MODELS
+FREE = Cluster(8, Link(0.0, float("inf")), Link(0.0, float("inf")))
+
+
+def test_a_ring_takes_its_hops_and_its_bytes():
+    cluster = Cluster(4, Link(1.0, 10.0), Link(2.0, 5.0))
+    assert cluster.ring_seconds(1, 100) == 0
+    # Three hops there and back; three quarters of 100 bytes there and back.
+    assert cluster.ring_seconds(4, 100) == 6 * 1.0 + 2 * 75 / 10
+    assert cluster.ring_seconds(5, 100) == 8 * 2.0 + 2 * 80 / 5
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_one_device_has_what_was_measured_and_free_links_cost_nothing(model):
+    for mixed in (False, True):
+        alone = model.rate(1, DGX1, mixed=mixed, low=False, host=1.0)
+        assert alone == pytest.approx(model.one[mixed])
+        many = model.rate(1024, FREE, mixed=mixed, low=False, host=0.0)
+        assert many == pytest.approx(1024 * model.one[mixed])
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_gradients_in_16_bits_never_cost_more_and_each_device_never_gains(model):
+    host = model.host_seconds(DGX1)
+    rates = [
+        [model.rate(n, DGX1, mixed=True, low=low, host=host) / n for n in DEVICES]
+        for low in (False, True)
+    ]
+    assert all(low >= wide for wide, low in zip(*rates, strict=True))
+    for each in rates:
+        assert each == sorted(each, reverse=True)
+
+
+def test_the_fitted_term_gives_the_float32_rate_it_was_fitted_to():
+    for model in (RESNET50, WIDE_DEEP):
+        host = model.host_seconds(DGX1)
+        fitted = model.rate(8, DGX1, mixed=False, low=False, host=host)
+        assert fitted == pytest.approx(model.eight[0])
+    # More than eight times as fast on eight: there is no such cost below zero.
+    assert TRANSFORMER_XL.host_seconds(DGX1) == 0.0
+
+
+def test_published_ratios_are_as_near_as_the_table_says():
+    off = {}
+    for model in MODELS:
+        host = model.host_seconds(DGX1)
+        ratio = model.speed_up(8, DGX1, low=False, host=host)
+        off[model.name] = ratio / (model.eight[1] / model.eight[0]) - 1
+    assert abs(off["ResNet-50"]) < 0.02
+    assert off["wide & deep"] == pytest.approx(0.11, abs=0.01)
+    assert off["Transformer-XL base"] == pytest.approx(0.09, abs=0.01)
+    assert "(+11%)" in check_table() and "(+9%)" in check_table()
+
+
+def test_a_slower_network_leaves_less_of_the_gain():
+    slow = dataclasses.replace(DGX1, between=Link(20e-6, 1e9))
+    for model in MODELS:
+        host = model.host_seconds(DGX1)
+        fast_ratio = model.speed_up(64, DGX1, low=False, host=host)
+        slow_ratio = model.speed_up(64, slow, low=False, host=host)
+        assert slow_ratio < fast_ratio
+        assert model.speed_up(64, slow, low=True, host=host) > slow_ratio
+
+
+def test_the_chart_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    from benchmarks.scaling_chart import draw
+
+    draw(tmp_path / "charts" / "scaling.png")
+    assert (tmp_path / "charts" / "scaling.png").read_bytes().startswith(b"\x89PNG")
