@@ -65,14 +65,16 @@ def convert(
       ModelUnreadable: the source is damaged or no model.
       ScriptMissing: there is no such source.
     """
+    begin = time.perf_counter()
+    source, target = pathlib.Path(source), pathlib.Path(target)
+    kind = sources.kind_of(source)
+    writing.check_target(source, target, overwrite=overwrite)
     runtime.check_tensorflow()
     from tf_amp.converting.frozen_conversion import convert_frozen
     from tf_amp.converting.job import Job
     from tf_amp.converting.options import options_from
     from tf_amp.converting.saved_model_conversion import convert_saved_model
 
-    begin = time.perf_counter()
-    source, target = pathlib.Path(source), pathlib.Path(target)
     options = options_from(
         dtype=dtype,
         device=device,
@@ -86,8 +88,6 @@ def convert(
         batch=batch,
         to=to,
     )
-    kind = sources.kind_of(source)
-    writing.check_target(source, target, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
         given = source
         if kind is sources.Kind.KERAS:
