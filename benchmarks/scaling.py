@@ -184,10 +184,10 @@ def legend() -> str:
             "Speed-up of mixed precision over float32 in items per second. First "
             "table: published for one and for eight V100, and the model's for eight; "
             "*ring alone* has no fitted term, *host ms* is what the float32 step on "
-            "eight GPUs takes beyond compute and ring, and *ring and host* charges it to "
-            "the mixed step too. Second table: the model, with the host's share, for as "
-            "many devices, each with its batch of eight; gradients of mixed precision "
-            "in float32 or in 16 bits, those of float32 in float32.",
+            "eight GPUs takes beyond compute and ring, and *ring and host* charges it "
+            "to the mixed step too. Second table: the model, with the host's share, "
+            "for as many devices, each with its batch of eight; gradients of mixed "
+            "precision in float32 or in 16 bits, those of float32 in float32.",
             f"The ring: {_link('within a machine of 8 GPUs', DGX1.inside)}; "
             f"{_link('between machines', DGX1.between)}. From data sheets at four "
             "fifths, latencies round figures; not measured here. Nothing overlaps with "

@@ -1,0 +1,131 @@
+"""Two replicas against one device: ``python -m benchmarks.replicas``.
+
+Trains models in float32 and in mixed precision, on one device and on two logical
+devices of the CPU with the same global batch, and compares the speed-ups. All variants
+of a model take turns, so that what disturbs the machine disturbs all of them.
+"""
+
+import argparse
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+import tensorflow as tf
+
+import keras_callbacks
+import tf_amp
+from benchmarks.all_reduce import DEVICES, set_up_devices
+from benchmarks.catalog import MODELS, Entry, entry
+from benchmarks.context import context_of
+from benchmarks.report import markdown_table
+from benchmarks.results import keep_table, write_results
+from benchmarks.steps import build_model
+
+_SEED = 7
+_TITLES = ("model", "devices", "gradients", "float32 ms", "mixed ms", "speed-up")
+_LEGEND = (
+    "Median milliseconds per training step of the same global batch, and float32 over "
+    "mixed, its lowest and highest of a round in brackets. Two logical devices of one "
+    "CPU share its cores: two replicas of half the batch compute what one device does, "
+    "but update all weights twice, in float32 in either precision, so that less of the "
+    "step is there to gain from than on two accelerators."
+)
+Step = Callable[[], object]
+_WAYS = ((1, "float32"), (2, "float32"), (2, "bfloat16"))
+
+
+def step_of(model: Entry, devices: int, exchange: str, *, mixed: bool) -> Step:
+    """Return a traced training step of a model."""
+    strategy = keras_callbacks.mirrored_strategy(DEVICES[:devices], all_reduce=exchange)
+    module = importlib.import_module(f"benchmarks.models.{model.name}")
+    share = module.sample(np.random.default_rng(_SEED), model.batch("train") // devices)
+    with strategy.scope():
+        built = build_model(model)
+    inputs, targets = tf.nest.map_structure(tf.constant, share)
+
+    @tf.function(jit_compile=False)
+    def step() -> tf.Tensor:
+        def on_replica() -> tf.Tensor:
+            return built.train_step((inputs, targets))["loss"]
+
+        return strategy.run(on_replica)
+
+    scope = contextlib.nullcontext()
+    if mixed:
+        scope = tf_amp.mixed_precision_scope(dtype="bfloat16")
+    with scope:
+        step()
+    return step
+
+
+def timed(steps: Sequence[Step], rounds: int) -> list[list[float]]:
+    """Return the seconds of each step, in turn."""
+    seconds: list[list[float]] = [[] for _ in steps]
+    for round_number in range(rounds + 1):
+        for step, kept in zip(steps, seconds, strict=True):
+            start = perf_counter()
+            tf.nest.map_structure(lambda loss: loss.numpy(), _values(step()))
+            if round_number:
+                kept.append(perf_counter() - start)
+    return seconds
+
+
+def _values(result: object) -> list[tf.Tensor]:
+    return list(getattr(result, "values", (result,)))
+
+
+def rows_of(model: Entry, rounds: int) -> list[tuple[str, ...]]:
+    """Measure a model; return a row for each number of devices and exchange."""
+    steps = [
+        step_of(model, devices, exchange, mixed=mixed)
+        for devices, exchange in _WAYS
+        for mixed in (False, True)
+    ]
+    seconds = timed(steps, rounds)
+    rows = []
+    for place, (devices, exchange) in enumerate(_WAYS):
+        float32, mixed = seconds[2 * place : 2 * place + 2]
+        ratios = [a / b for a, b in zip(float32, mixed, strict=True)]
+        ratio = median(float32) / median(mixed)
+        rows.append(
+            (
+                model.title,
+                f"{devices}",
+                exchange if devices > 1 else "-",
+                f"{1e3 * median(float32):.0f}",
+                f"{1e3 * median(mixed):.0f}",
+                f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+            )
+        )
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write the section of RESULTS.md."""
+    names = tuple(model.name for model in MODELS)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.replicas")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument(
+        "--models", nargs="+", choices=names, default=["mlp", "bert", "resnet50"]
+    )
+    parser.add_argument("--dry", action="store_true", help="print only")
+    options = parser.parse_args(arguments)
+    set_up_devices()
+    rows: list[tuple[str, ...]] = []
+    for name in options.models:
+        rows += rows_of(entry(name), options.rounds)
+        tf.keras.backend.clear_session()
+    markdown = f"{markdown_table(_TITLES, rows)}\n\n{_LEGEND}"
+    print(markdown)
+    if not options.dry:
+        command = " ".join(("python -m benchmarks.replicas", *sys.argv[1:]))
+        keep_table("replicas", markdown, context_of(command, rounds=options.rounds))
+        write_results()
+
+
+if __name__ == "__main__":
+    main()
