@@ -95,22 +95,22 @@ def test_workers_get_their_share_of_the_node_their_gpu_hangs_on(tmp_path):
     assert advice[:4] == [
         (
             "GPU0",
-            "GPU0 hangs on NUMA node 0, 2 of its 4 cores",
+            "for a worker of its own: it hangs on node 0, 2 of its 4 cores",
             "numactl --physcpubind=0-1,8-9 --membind=0 python train.py",
         ),
         (
             "GPU1",
-            "GPU1 hangs on NUMA node 0, 2 of its 4 cores",
+            "for a worker of its own: it hangs on node 0, 2 of its 4 cores",
             "numactl --physcpubind=2-3,10-11 --membind=0 python train.py",
         ),
         (
             "GPU2",
-            "GPU2 hangs on NUMA node 1, 2 of its 4 cores",
+            "for a worker of its own: it hangs on node 1, 2 of its 4 cores",
             "numactl --physcpubind=4-5,12-13 --membind=1 python train.py",
         ),
         (
             "GPU3",
-            "GPU3 hangs on NUMA node 1, 2 of its 4 cores",
+            "for a worker of its own: it hangs on node 1, 2 of its 4 cores",
             "numactl --physcpubind=6-7,14-15 --membind=1 python train.py",
         ),
     ]
@@ -137,7 +137,7 @@ def test_without_gpus_there_is_a_worker_for_each_node(tmp_path):
     root = write_tree(tmp_path, devices=(), threads=1)
     first, second, threads, reduction = advice_of(root, query="", topology=None)
     assert first[1:] == (
-        "one worker for NUMA node 0",
+        "for a worker of its own on NUMA node 0",
         "numactl --physcpubind=0-3,8-11 --membind=0 python train.py",
     )
     assert second[2].startswith("numactl --physcpubind=4-7,12-15 --membind=1")

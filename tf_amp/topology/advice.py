@@ -88,9 +88,9 @@ def _binding(
     for worker in workers:
         others = sum(other.node == worker.node for other in workers)
         share = f", {len(worker.cores)} of its {len(worker.node.cores)} cores"
-        because = f"{worker.name} hangs on NUMA node {worker.node.number}"
+        because = f"for a worker of its own: it hangs on node {worker.node.number}"
         if not gpus:
-            because = f"one worker for NUMA node {worker.node.number}"
+            because = f"for a worker of its own on NUMA node {worker.node.number}"
         command = (
             f"numactl --physcpubind={cpu_list(worker.cpus)} "
             f"--membind={worker.node.number} python train.py"
