@@ -38,6 +38,11 @@ def heads(culprits: Sequence[int], count: int = 12) -> keras.Model:
     return model
 
 
+def first_of(model: keras.Model) -> keras.Model:
+    """Return the part of a model that leads to its first output."""
+    return keras.Model(model.inputs, model.outputs[0])
+
+
 class Shifted(keras.layers.Layer):
     """Subtracts what it has added, after a mean that is computed in float32."""
 

@@ -115,6 +115,18 @@ def test_every_gradient_is_compared_under_the_name_of_its_variable(optimizer):
         np.testing.assert_array_equal(weight, unchanged)
 
 
+def test_a_loss_scale_comes_down_before_gradients_are_compared():
+    scale = tf_amp.DynamicLossScale(initial=2.0**30, maximum=2.0**30)
+    model = planted.heads([], 2)
+    with tf_amp.mixed_precision_scope(scale, "float16", opt_level="O2"):
+        step = planted.training_step(planted.first_of(model))
+        found = tf_amp.verify(step, planted.rows(), tf.zeros((16, 8)))
+    gradients = [c for c in found.checks if c.kind == GRADIENT]
+    assert len(gradients) == 4
+    assert found.low_operations and found.ok
+    assert all(0.0 < c.mixed.relative < 0.02 for c in gradients)
+
+
 def test_a_strict_tolerance_is_kept_to_where_nothing_is_ill_conditioned():
     found = _verify(planted.heads([], 2), planted.rows(), tolerance=1e-5)
     assert not found.ok

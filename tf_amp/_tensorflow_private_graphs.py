@@ -64,6 +64,16 @@ def grappler_options() -> Any:
     return config
 
 
+def function_named(name: str) -> Any | None:
+    """Return the FunctionDef that the runtime has under a name; None where unknown."""
+    try:
+        context = importlib.import_module("tensorflow.python.eager.context").context()
+        return context.get_function_def(name) if context.has_function(name) else None
+    except (ImportError, AttributeError):
+        warn_once("get_function_def", "graphs with calls of functions are not verified")
+        return None
+
+
 def import_operations(
     graph: Any, graph_def: Any, prefix: str, names: Sequence[str]
 ) -> list[Any]:

@@ -37,6 +37,25 @@ def inlined_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     return graph_def if inlined is None else inlined
 
 
+def with_bodies(graph_def: GraphDef) -> GraphDef:
+    """Return a graph with the functions that it calls, as the runtime has them.
+
+    Grappler hands over graphs whose functions are without bodies, where these were not
+    inlined.
+    """
+    if all(function.ret for function in graph_def.library.function):
+        return graph_def
+    whole = type(graph_def)()
+    whole.CopyFrom(graph_def)
+    for function in whole.library.function:
+        known = None
+        if function.signature.output_arg and not function.ret:
+            known = private.function_named(function.signature.name)
+        if known is not None:
+            function.CopyFrom(known)
+    return whole
+
+
 def run_grappler(request: Any, options: Any, cluster: Any) -> GraphDef | None:
     """Return what Grappler makes of a request; warn and return None where it fails.
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from grappler_pass.graph import GraphView, Port
-from tf_amp import traced_graphs
-from tf_amp.captured_values import outermost
+from grappler_pass.graph import GraphView
 from tf_amp.checking.cases import Case
 from tf_amp.checking.differences import Array
 from tf_amp.checking.recording import (
@@ -27,9 +25,10 @@ from tf_amp.checking.recording import (
     Tap,
     with_records,
 )
+from tf_amp.checking.traces import variable_names, with_traced_shapes
 from tf_amp.checking.watching import gradients_of, outputs_of
 from tf_amp.errors import NotMeasurable
-from tf_amp.stamps import ATTRIBUTE, Stamp
+from tf_amp.function_graphs import with_bodies
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -81,9 +80,11 @@ class Captures:
             return None
         from tf_amp.checking.executing import sandbox_of
 
-        case = case_of_item(graph_def, item, shapes(), self._chosen(settings), name)
+        whole = with_bodies(graph_def)
+        told = with_traced_shapes(whole, shapes())
+        case = case_of_item(whole, item, told, self._chosen(settings), name)
         try:
-            contents = sandbox_of(graph_def, item, case.shapes, {}).contents
+            contents = sandbox_of(whole, item, case.shapes, {}).contents
         except NotMeasurable as error:
             self.skipped[name] = str(error)
             return None
@@ -138,37 +139,6 @@ def case_of_item(
         name=name,
         variables=variables,
     )
-
-
-def variable_names(view: GraphView) -> Mapping[str, str]:
-    """Return what the program calls its variables, by name of the handle's node."""
-    found: dict[str, str] = {}
-    for node in view.nodes:
-        if node.op != "_Arg":
-            continue
-        readers = (view.nodes[r.node] for r in view.readers(Port(node.index, 0)))
-        names = (_variable_of(reader.proto) for reader in readers)
-        name = next(filter(None, names), "")
-        if name:
-            found[node.name] = name
-    return found
-
-
-def _variable_of(reader: Any) -> str:
-    """Return the name of the variable whose handle a traced operation takes first."""
-    if ATTRIBUTE not in reader.attr:
-        return ""
-    graph = traced_graphs.graph_of(Stamp.from_bytes(reader.attr[ATTRIBUTE].s).number)
-    op = traced_graphs.inlined_op(graph, reader.name) if graph is not None else None
-    handle = outermost(op.inputs[0]) if op is not None and op.inputs else None
-    if handle is None:
-        return ""
-    while graph is not None:
-        for variable in getattr(graph, "variables", ()):
-            if variable.handle is handle:
-                return str(variable.name).partition(":")[0]
-        graph = getattr(graph, "outer_graph", None)
-    return ""
 
 
 def _holder(content: Content) -> str:

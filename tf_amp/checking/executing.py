@@ -22,7 +22,7 @@ from grappler_pass.shapes import Shape, Shapes
 from tf_amp import _tensorflow_private_graphs as private_graphs
 from tf_amp.checking.cases import Case, Values, Watched
 from tf_amp.checking.differences import Array
-from tf_amp.checking.filling import FILLED, HANDLES, filling_graph, made_up, read_of
+from tf_amp.checking.filling import FILLED, HANDLES, filling_graph, made_up
 from tf_amp.errors import NotMeasurable
 from tf_amp.tuning.sandbox import STEP, NotRunnable, Sandbox, sandbox_from_graph
 from tf_amp.tuning.sandbox_session import quiet_config
@@ -46,18 +46,6 @@ def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
     """
     sandbox = sandbox_of(graph_def, case.item, case.shapes, values)
     return execute(sandbox, values, tensors_in(sandbox, graph_def, case.watched))
-
-
-def state_after(
-    case: Case, graph_def: GraphDef, values: Values, names: Iterable[str]
-) -> dict[str, Array]:
-    """Run a graph of a case once and return what it leaves in some of its variables.
-
-    Raises:
-      NotMeasurable: as for `run`.
-    """
-    sandbox = sandbox_of(graph_def, case.item, case.shapes, values)
-    return execute(sandbox, values, {}, names)
 
 
 def tensors_in(
@@ -106,10 +94,7 @@ def sandbox_of(
 
 
 def execute(
-    sandbox: Sandbox,
-    values: Values,
-    wanted: Mapping[str, tuple[str, int]],
-    state: Iterable[str] = (),
+    sandbox: Sandbox, values: Values, wanted: Mapping[str, tuple[str, int]]
 ) -> dict[str, Array]:
     """Run a sandbox's graph once on given values.
 
@@ -117,7 +102,6 @@ def execute(
       sandbox: what to run.
       values: of its contents, by name.
       wanted: the tensors to return, each as a node and the number of its output.
-      state: contents to return as the run leaves them.
 
     Raises:
       NotMeasurable: it fails; the message says why.
@@ -126,20 +110,17 @@ def execute(
     imported = private_graphs.import_operations
     names = [STEP, *dict.fromkeys(node for node, _ in wanted.values())]
     filling, feeds = filling_graph(sandbox.contents, values)
-    reads = {name: read_of(sandbox.contents, name) for name in state}
     try:
         step, *found = imported(graph, _seeded(sandbox, values), _PREFIX, names)
-        ends = [FILLED, *reads.values(), *feeds]
+        ends = [FILLED, *feeds]
         filled, *more = imported(graph, filling, "tf_amp_values", ends)
         op_of = dict(zip(names[1:], found, strict=True))
         tensors = {n: op_of[node].outputs[i] for n, (node, i) in wanted.items()}
         places = [op.outputs[0] for op in more]
-        left = dict(zip(reads, places, strict=False))
-        fed = dict(zip(places[len(reads) :], feeds.values(), strict=True))
+        fed = dict(zip(places, feeds.values(), strict=True))
         with tf.compat.v1.Session(graph=graph, config=quiet_config()) as session:
             session.run(filled, fed)
             fetched, _ = session.run((tensors, step))
-            fetched |= session.run(left)
     except (tf.errors.OpError, ValueError) as error:
         message = str(error).partition("\n")[0]
         raise NotMeasurable(f"The graph does not run by itself: {message}") from error

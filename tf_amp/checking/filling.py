@@ -39,17 +39,8 @@ def filling_graph(
         assign.device = content.device
         assign.input.extend([variable.name, given.name])
         filled.input.append(f"^{assign.name}")
-        if not content.is_reference:
-            read = graph_def.node.add(name=f"read_{number}", op="ReadVariableOp")
-            read.attr["dtype"].type = content.dtype
-            read.input.append(variable.name)
         feeds[given.name] = value
     return graph_def, feeds
-
-
-def read_of(contents: Sequence[Content], name: str) -> str:
-    """Return the node of `filling_graph` that reads a variable."""
-    return f"read_{[content.name for content in contents].index(name)}"
 
 
 def _in_type(value: Array, dtype: int) -> Array:
@@ -60,12 +51,18 @@ def _in_type(value: Array, dtype: int) -> Array:
 
 
 def made_up(content: Content) -> Array:
-    """Return values for what is not known: floats of both signs, valid integers."""
+    """Return values for what is not known: floats of both signs, valid integers.
+
+    Truth values are true, as of a question whether all is well.
+    """
     dtype = tf.dtypes.as_dtype(content.dtype)
     if dtype == tf.string:
         return np.full(content.shape, b"", object)
+    if dtype.is_bool:
+        return np.ones(content.shape, np.bool_)
     random = np.random.default_rng(zlib.crc32(content.name.encode()))
     if dtype.is_floating or dtype.is_complex:
         return random.standard_normal(content.shape).astype(dtype.as_numpy_dtype)
-    most = 2 if dtype.is_bool else max(content.bound, 1)
-    return random.integers(0, most, content.shape).astype(dtype.as_numpy_dtype)
+    return random.integers(0, max(content.bound, 1), content.shape).astype(
+        dtype.as_numpy_dtype
+    )

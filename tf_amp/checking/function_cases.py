@@ -14,6 +14,7 @@ from tf_amp import explanation, function_graphs, runtime
 from tf_amp.checking.batches import Batch, specs_of
 from tf_amp.checking.cases import Case
 from tf_amp.checking.differences import Array
+from tf_amp.checking.traces import with_traced_shapes
 from tf_amp.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.errors import DataUnfit
 
@@ -144,7 +145,7 @@ def case_from_graph(
     config = choice.applied_to(explanation.config_for(graph_def))
     optimized = function_graphs.optimized_graph(graph_def, kept)
     item, chosen = explanation.item_and_settings(optimized, kept, config)
-    shapes = shapes_from_graph_def(optimized)
+    shapes = with_traced_shapes(optimized, shapes_from_graph_def(optimized))
     view = GraphView.from_graph_def(optimized, item)
     fetches = kept
     if outputs is not None:
@@ -196,7 +197,7 @@ def plain_case(
     config = explanation.config_for(graph_def)
     inlined = function_graphs.inlined_graph(graph_def, kept)
     item, chosen = explanation.item_and_settings(inlined, kept, config)
-    shapes = shapes_from_graph_def(inlined)
+    shapes = with_traced_shapes(inlined, shapes_from_graph_def(inlined))
     return Case(inlined, item, shapes, chosen, values, name=name)
 
 

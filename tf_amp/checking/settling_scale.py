@@ -12,22 +12,22 @@ import numpy as np
 
 from tf_amp.checking.cases import Case, Values
 from tf_amp.checking.differences import Array
-from tf_amp.checking.executing import state_after
-from tf_amp.loss_scaling.protocol import COUNTERS
+from tf_amp.checking.executing import run
+from tf_amp.checking.verification import GRADIENT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-# In the names of a loss scale's variables.
-_SCALE = "tf_amp_loss_scale"
-# From the highest float32 down to a scale of 1.
-_MOST_STEPS = 40
-_COUNTERS = [name for name, value in COUNTERS.items() if isinstance(value, int)]
-_SKIPPED = _COUNTERS.index("skipped_steps")
+# In the names of a loss scale's variables, of which a static one stays what it is.
+_SCALE, _STATIC = "tf_amp_loss_scale", "Static"
+# Of the floats of a state the scale comes first.
+_PLACE = 0
 
 
 def with_settled_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:
-    """Return values with a loss scale at which a step of a graph is not skipped.
+    """Return values with a loss scale at which the gradients of a graph are finite.
 
     Where none is found, or losses are not scaled, the values are those given.
 
@@ -39,21 +39,37 @@ def with_settled_scale(case: Case, graph_def: GraphDef, values: Values) -> Value
     Raises:
       NotMeasurable: the graph cannot be run apart; the message says why.
     """
-    names = [
-        handle
-        for handle, name in case.variables.items()
-        if _SCALE in name and handle in values
-    ]
-    counters = [name for name in names if values[name].dtype.kind == "i"]
-    tried = dict(values)
-    for _ in range(_MOST_STEPS if counters else 0):
-        after = state_after(case, graph_def, tried, names)
-        if not _has_skipped(tried, after, counters):
+    tried, names = dict(values), _scales(case, values)
+    while names:
+        if _are_finite(case, run(case, graph_def, tried)):
             return tried
-        tried |= after
+        if all(tried[name][_PLACE] <= 1.0 for name in names):
+            break
+        tried |= {name: _halved(tried[name]) for name in names}
     return values
 
 
-def _has_skipped(before: Values, after: Values, counters: list[str]) -> bool:
-    skipped: list[Array] = [after[n] - before[n] for n in counters]
-    return any(bool(np.any(counts[_SKIPPED : _SKIPPED + 1])) for counts in skipped)
+def _scales(case: Case, values: Values) -> list[str]:
+    """Return the variables that hold scales which may change."""
+    return [
+        handle
+        for handle, name in case.variables.items()
+        if _SCALE in name and _STATIC not in name and _is_floats(values.get(handle))
+    ]
+
+
+def _is_floats(value: Array | None) -> bool:
+    return value is not None and value.dtype.kind == "f" and value.ndim == 1
+
+
+def _halved(floats: Array) -> Array:
+    halved: Array = floats.copy()
+    halved[_PLACE] /= 2.0
+    return halved
+
+
+def _are_finite(case: Case, tensors: Values) -> bool:
+    gradients: Iterable[str] = (w.name for w in case.watched if w.kind == GRADIENT)
+    return all(
+        bool(np.isfinite(tensors[name]).all()) for name in gradients if name in tensors
+    )

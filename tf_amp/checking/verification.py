@@ -214,13 +214,14 @@ def _filled(table: Table, found: Verification) -> Table:
 
 def _cells(check: TensorCheck) -> tuple[str, ...]:
     mixed, rounded = check.mixed, check.rounded
+    is_lost = mixed.non_finite > 0 and not mixed.largest
     return (
         check.name,
         check.kind,
         "x".join(map(str, check.shape)) or "scalar",
-        f"{mixed.largest:.2g}",
-        f"{mixed.relative:.2g}",
-        f"{mixed.cosine:.5f}",
+        "-" if is_lost else f"{mixed.largest:.2g}",
+        "-" if is_lost else f"{mixed.relative:.2g}",
+        "-" if is_lost else f"{mixed.cosine:.5f}",
         str(mixed.non_finite),
         f"{check.noise.relative:.2g}",
         "-" if rounded is None else f"{rounded.relative:.2g}",
