@@ -1,8 +1,13 @@
 """Look at the graph that TensorFlow executes, after all of its rewriting."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
+from tensorflow.core.framework import (
+    attr_value_pb2,
+    graph_pb2,
+    node_def_pb2,
+    types_pb2,
+)
 from tensorflow.python.eager import context
 
 from benchmarks.records import OpCounts
@@ -16,6 +21,20 @@ def count_executed_ops(first_call: Callable[[], object]) -> OpCounts:
     Args:  first_call: calls a ``tf.function`` that was not called before; TensorFlow
         reports the graph only while it instantiates the function.
     """
+    graphs = _executed_graphs(first_call)
+    nodes = [node for graph in graphs for node in graph.node]
+    for graph in graphs:
+        for function in graph.library.function:
+            nodes.extend(function.node_def)
+    return count_ops(nodes)
+
+
+def count_step_nodes(first_call: Callable[[], object]) -> int:
+    """Return the nodes of the largest graph executed, leaving eager operations out."""
+    return max(len(graph.node) for graph in _executed_graphs(first_call))
+
+
+def _executed_graphs(first_call: Callable[[], object]) -> Sequence[graph_pb2.GraphDef]:
     ctx = context.context()
     ctx.enable_run_metadata()
     try:
@@ -23,11 +42,7 @@ def count_executed_ops(first_call: Callable[[], object]) -> OpCounts:
         metadata = ctx.export_run_metadata()
     finally:
         ctx.disable_run_metadata()
-    nodes = [node for graph in metadata.partition_graphs for node in graph.node]
-    for graph in metadata.partition_graphs:
-        for function in graph.library.function:
-            nodes.extend(function.node_def)
-    return count_ops(nodes)
+    return metadata.partition_graphs
 
 
 def count_ops(nodes: Iterable[node_def_pb2.NodeDef]) -> OpCounts:

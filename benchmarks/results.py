@@ -25,6 +25,9 @@ _TABLES = {
     "replicas": "Two replicas",
     "scaling": "Many devices, by a model",
     "casts": "Casts per step",
+    "convert": "Converting a stored model",
+    "serving": "Latency of exported models",
+    "loss_scaling": "What loss scaling adds to a step",
     "callbacks": "What the callbacks add to a step",
 }
 _TITLE = "# Measured results\n\nWritten by the programs of this folder; do not edit.\n"
