@@ -28,6 +28,7 @@ _TABLES = {
     "convert": "Converting a stored model",
     "serving": "Latency of exported models",
     "loss_scaling": "What loss scaling adds to a step",
+    "detector": "A detector in float16",
     "callbacks": "What the callbacks add to a step",
 }
 _TITLE = "# Measured results\n\nWritten by the programs of this folder; do not edit.\n"
