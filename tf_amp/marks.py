@@ -127,9 +127,9 @@ def excluded_parts(
 
 
 def terms_in(graph_def: Any) -> frozenset[tuple[str, str]]:
-    """Return the ids of settings that come with terms, and these."""
+    """Return the ids of settings with their terms, empty where there are none."""
     stamps = _stamps(graph_def).values()
-    return frozenset((str(s.settings), s.terms) for s in stamps if s.terms)
+    return frozenset((str(s.settings), s.terms) for s in stamps if s.settings != OFF)
 
 
 def _stamps(graph_def: Any) -> dict[str, Stamp]:

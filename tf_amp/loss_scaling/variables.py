@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private_exports as exports
+from tf_amp._tensorflow_private_training import unconverted
 from tf_amp.loss_scaling import resumption
 from tf_amp.loss_scaling.gradient_marks import mark_reading
 from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State
@@ -293,6 +294,7 @@ def _make(loss_scale: LossScale, strategy: Any) -> None:
             _home()[key] = _in_a_thread(make) if apart else make()
 
 
+@unconverted
 def _in_a_thread(make: Callable[[], ScaleState]) -> ScaleState:
     """Make a state while a function is traced, which this thread cannot.
 

@@ -50,6 +50,12 @@ def adopt(found: Iterable[tuple[str, str]]) -> None:
 def _adopt(settings_id: str, terms: str) -> None:
     key, _, text = terms.partition(".")
     if not jobs.is_served(key):
+        logging.log_first_n(
+            logging.WARNING,
+            "A graph that this server computes stays float32: it was traced by a "
+            "process that is no coordinator of its job.",
+            1,
+        )
         return
     try:
         config = _config_of(text)
