@@ -197,11 +197,17 @@ def handing_over(
     """
     import tensorflow as tf
 
+    from tf_amp.workers.placing import place_here, runs_here
+
+    if not runs_here():
+        # Another process cannot call what is told here.
+        return lambda finite: []
+    place = f"{place_here() or ''}/device:CPU:0"
     watched = Watch(graph, loss_scale)
     inputs = [state.get("scale", tf.constant(1.0)), *_inputs_of(graph)]
 
     def hand_over(finite: Any) -> list[Any]:
-        with tf.device("/device:CPU:0"):
+        with tf.device(place):
             done = tf.numpy_function(
                 watched.record, [*inputs, finite], [], name="overflow_inputs"
             )
