@@ -164,10 +164,9 @@ def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
     seeded.CopyFrom(sandbox.graph_def)
     bodies = (function.node_def for function in seeded.library.function)
     for node in itertools.chain(seeded.node, *bodies):
-        if is_random(node.op) and "seed" in node.attr and "seed2" in node.attr:
-            if not node.attr["seed"].i and not node.attr["seed2"].i:
-                node.attr["seed"].i = _SEED
-                node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
+        if _draws_anew(node):
+            node.attr["seed"].i = _SEED
+            node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
         name = node.attr["shared_name"].s.decode() if node.op in HANDLES else ""
         if name in values:
             shape = tf.TensorShape(values[name].shape).as_proto()
@@ -179,3 +178,10 @@ def _as_float32(value: Array) -> Array:
     """Return 16-bit values as float32, and others as they are."""
     is_low = value.dtype.name in ("float16", "bfloat16")
     return value.astype(np.float32) if is_low else value
+
+
+def _draws_anew(node: NodeDef) -> bool:
+    """Tell whether an op draws other numbers in every Session."""
+    if not is_random(node.op) or not {"seed", "seed2"} <= set(node.attr):
+        return False
+    return not node.attr["seed"].i and not node.attr["seed2"].i

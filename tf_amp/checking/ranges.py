@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.costs.atomic_file import replacing
@@ -145,9 +145,8 @@ class Ranges:
         found: dict[str, str] = {}
         for seen in self.tensors:
             why = safe.why_unsafe(seen, low_dtype)
-            for name in (seen.node, *seen.readers) if why else ():
-                for known in local_names(name)[1:] or (name,):
-                    found.setdefault(known, why)
+            for name in _names_in(seen) if why else ():
+                found.setdefault(name, why)
         return found
 
     def _safe_range(self, low_dtype: str, limit: float | SafeRange | None) -> SafeRange:
@@ -218,6 +217,12 @@ class Ranges:
         from tf_amp.checking.ranges_table import shown
 
         return shown(self)
+
+
+def _names_in(seen: TensorRange) -> Iterator[str]:
+    """Yield what makes and reads a tensor, as functions call it before inlining."""
+    for name in (seen.node, *seen.readers):
+        yield from local_names(name)[1:] or (name,)
 
 
 def safe_range(

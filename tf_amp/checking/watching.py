@@ -134,12 +134,12 @@ class _Search:
             reader = waiting.popleft()
             port = self._source(self.view.nodes[reader.node].inputs[reader.input])
             node = self.view.nodes[port.node]
-            if self._begins(node):
-                if node.op in _VARIABLES:
-                    continue
-                if self._shape(port) == shape:
-                    return reader
-                others = True
+            begins = self._begins(node)
+            is_candidate = begins and node.op not in _VARIABLES
+            if is_candidate and self._shape(port) == shape:
+                return reader
+            others = others or is_candidate
+            if begins:
                 continue
             before = (Reader(node.index, i) for i in range(len(node.inputs)))
             fresh = [each for each in before if each not in seen]
