@@ -1,7 +1,8 @@
 """Training steps compiled by XLA, and what rewriting such a function takes.
 
 Float32, Keras' policy and tf-amp take turns in fresh processes; each compiles the same
-step with ``jit_compile=True``.
+step with ``jit_compile=True``. Beside the time of a step stands the processor time that
+it takes, which holds on a busy machine too.
 """
 
 import argparse
@@ -29,6 +30,9 @@ _VARIANTS = ("float32", "keras", "ours")
 _LARGE = "resnet50"
 _WARM_STEPS = 3
 
+# Model, variant, rounds, and in each what a step takes.
+Figures = dict[str, dict[str, list[dict[str, float]]]]
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is named, and print a table."""
@@ -51,11 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
 
 
-def _measure(rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
-    """Return the median seconds of a step by model, variant and round."""
-    found: dict[str, dict[str, list[float]]] = {
-        model: {name: [] for name in _VARIANTS} for model in _MODELS
-    }
+def _measure(rounds: int, seconds: float) -> Figures:
+    """Return what each worker reports, by model and variant, round by round."""
+    found: Figures = {model: {name: [] for name in _VARIANTS} for model in _MODELS}
     with Progress() as progress:
         total = len(_MODELS) * rounds * len(_VARIANTS)
         task = progress.add_task("xla", total=total)
@@ -69,7 +71,7 @@ def _measure(rounds: int, seconds: float) -> dict[str, dict[str, list[float]]]:
     return found
 
 
-def _run_worker(model: str, name: str, seconds: float) -> float:
+def _run_worker(model: str, name: str, seconds: float) -> dict[str, float]:
     command = (sys.executable, "-m", "benchmarks.xla", "--worker", model, name)
     done = subprocess.run(
         [*command, "--seconds", str(seconds)],
@@ -79,35 +81,45 @@ def _run_worker(model: str, name: str, seconds: float) -> float:
         text=True,
         check=True,
     )
-    return float(json.loads(done.stdout.splitlines()[-1])["step_seconds"])
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def _work(model_name: str, variant_name: str, seconds: float) -> dict[str, float]:
-    """Return the median step of one variant, in this process."""
+    """Return what a step of one variant takes, in this process."""
     PREPARATIONS[variant(variant_name).prepare]()
     model_entry = entry(model_name)
     model = build_model(model_entry)
     step = step_of(model, model_entry, "train", jit_compile=True)
     for _ in range(_WARM_STEPS):
         step()
-    return {"step_seconds": median(time_steps(step, seconds=seconds))}
+    begin = time.process_time()
+    times = time_steps(step, seconds=seconds)
+    processor = (time.process_time() - begin) / len(times)
+    return {"step": median(times), "processor": processor}
 
 
-def _table(figures: dict[str, dict[str, list[float]]]) -> Table:
-    table = Table("model", *(f"{name} ms" for name in _VARIANTS), *_VARIANTS[1:])
+def _table(figures: Figures) -> Table:
+    table = Table(
+        "model", "time", *(f"{name} ms" for name in _VARIANTS), *_VARIANTS[1:]
+    )
     for model, by_variant in figures.items():
-        medians = [median(by_variant[name]) for name in _VARIANTS]
-        base = by_variant["float32"]
-        ratios = [
-            [a / b for a, b in zip(base, by_variant[name], strict=True)]
-            for name in _VARIANTS[1:]
-        ]
-        table.add_row(
-            model,
-            *(f"{1e3 * seconds:.1f}" for seconds in medians),
-            *(f"{median(r):.2f} ({min(r):.2f}-{max(r):.2f})" for r in ratios),
-        )
+        for kind in ("step", "processor"):
+            by_name = {n: [run[kind] for run in by_variant[n]] for n in _VARIANTS}
+            table.add_row(
+                model,
+                kind,
+                *(f"{1e3 * median(by_name[name]):.1f}" for name in _VARIANTS),
+                *(_ratio_text(by_name, name) for name in _VARIANTS[1:]),
+            )
     return table
+
+
+def _ratio_text(by_name: dict[str, list[float]], name: str) -> str:
+    """Return how many times as fast as float32 a variant is, with the extremes."""
+    pairs = zip(by_name["float32"], by_name[name], strict=True)
+    ratios = [base / found for base, found in pairs]
+    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
 
 
 def _rewriting_seconds() -> tuple[float, int]:

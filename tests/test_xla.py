@@ -221,6 +221,17 @@ def test_signatures_stay_and_graphs_show_what_was_traced() -> None:
     assert tf.bfloat16 not in traced
 
 
+def test_on_a_cpu_nothing_changes_where_speed_decides() -> None:
+    tf_amp.enable("bfloat16", "O1", strict=True, device_profile="cpu-avx512-bf16")
+    chain, before = Chain(), len(tf_amp.plans())
+    step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
+    definition = step.get_concrete_function().function_def
+    assert names_of_new_plans(before) == []
+    assert not any(map(is_low, definition.node_def))
+    plan = tf_amp.explain(step)
+    assert plan.is_empty and plan.profile == "cpu-avx512-bf16 under XLA"
+
+
 def test_a_rewrite_that_fails_leaves_the_function_and_names_it(caplog) -> None:
     from tf_amp import _tensorflow_private_functions as private
 
