@@ -7,6 +7,7 @@ worker. A worker that has not written it yet, or has been started again, has non
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 from collections.abc import Callable
@@ -66,11 +67,16 @@ class WorkerVariable:
 
 
 def on_each_worker(act: Callable[[], Any]) -> list[Any]:
-    """Do something eagerly on each worker that this process is connected to."""
+    """Do something eagerly on each worker that this process is connected to.
+
+    Returns:
+      What it returned, of those that could be reached.
+    """
     cluster = private.connected_cluster()
     jobs = [] if cluster is None else [j for j in cluster.job if j.name == "worker"]
     done = []
     for task in sorted(task for job in jobs for task in job.tasks):
-        with tf.device(f"/job:worker/replica:0/task:{task}/device:CPU:0"):
+        place = f"/job:worker/replica:0/task:{task}/device:CPU:0"
+        with contextlib.suppress(tf.errors.UnavailableError), tf.device(place):
             done.append(act())
     return done
