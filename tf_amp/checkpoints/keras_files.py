@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import io
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,8 +33,9 @@ def saving(save: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(save)
     def save_with_record(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        if _optimizer_of(model) is not None and _is_path(filepath):
-            side_file.write(filepath, _record_of(model))
+        path = _path_of(filepath)
+        if _optimizer_of(model) is not None and path is not None:
+            side_file.write(path, _record_of(model))
         return save(model, filepath, *args, **kwargs)
 
     return save_with_record
@@ -82,9 +84,10 @@ def _put_back(model: Any, filepath: Any) -> None:
 
     Weights without the steps that led to them begin a training: nothing to be said.
     """
-    if not _is_path(filepath) or _optimizer_of(model) is None:
+    path = _path_of(filepath)
+    if path is None or _optimizer_of(model) is None:
         return
-    records = side_file.read(filepath)
+    records = side_file.read(path)
     key = key_of(model)
     record = next((one for one in records if one.step == key), None)
     if record is None and not _steps_of(model):
@@ -92,11 +95,11 @@ def _put_back(model: Any, filepath: Any) -> None:
     if record is None and records:
         logging.warning(
             "%s belongs to other weights, and is not heeded.",
-            side_file.path_beside(filepath),
+            side_file.path_beside(path),
         )
     in_graph = not tf.executing_eagerly()
     session = private.session_for_saving() if in_graph else None
-    snapshot.put_back(record or Record(), os.fspath(filepath), session)
+    snapshot.put_back(record or Record(), path, session)
 
 
 def _optimizer_of(model: Any) -> Any | None:
@@ -127,8 +130,11 @@ def _value_of(variable: Any) -> Any:
     return np.asarray(private.session_for_saving().run(variable))
 
 
-def _is_path(filepath: Any) -> bool:
-    return isinstance(filepath, (str, os.PathLike))
+def _path_of(file: Any) -> str | None:
+    """Return the path of a file, which may be open; None where it has none."""
+    if isinstance(file, (io.IOBase, tf.io.gfile.GFile)):
+        file = getattr(file, "name", None)
+    return os.fspath(file) if isinstance(file, (str, os.PathLike)) else None
 
 
 HOOKS = {

@@ -11,7 +11,7 @@ from tf_amp import optimizers
 from tf_amp.checkpoints import plans
 from tf_amp.checkpoints.record import Record
 from tf_amp.loss_scaling import resumption
-from tf_amp.loss_scaling.variables import states_here
+from tf_amp.loss_scaling.variables import ScaleState, latest_state, states_here
 
 
 def take(session: Any = None) -> Record:
@@ -22,7 +22,7 @@ def take(session: Any = None) -> Record:
     """
     scales = (
         resumption.saved_scale(state.loss_scale, state.evaluate_all(session))
-        for state in states_here()
+        for state in _states_in_use()
     )
     return Record(
         loss_scales=(*scales, *resumption.still_waiting()),
@@ -55,3 +55,12 @@ def put_back(record: Record, path: str, session: Any = None) -> list[Any]:
         else:
             state.replace(values, session)
     return operations
+
+
+def _states_in_use() -> list[ScaleState]:
+    """Return one state of each loss scale: of several, under strategies, the latest."""
+    states, latest = states_here(), latest_state()
+    found = {id(state.loss_scale): state for state in states}
+    if latest is not None and any(state is latest for state in states):
+        found[id(latest.loss_scale)] = latest
+    return list(found.values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-from tf_amp import _tensorflow_private_exports as exports
 from tf_amp import devices
 from tf_amp.config import AmpConfig
 from tf_amp.loss_scaling.constant import NoOpLossScale
@@ -20,12 +19,12 @@ def loss_scale_for(config: AmpConfig | None) -> LossScale:
 
     The switch goes before all else; then what the user names, whatever the type.
     Without either, float16 needs scaling, and what stays float32 or becomes bfloat16
-    does not. A SavedModel, which others run, holds no scaling.
+    does not.
 
     Args:
       config: None where mixed precision is off.
     """
-    if config is None or config.loss_scaling is False or exports.is_exporting():
+    if config is None or config.loss_scaling is False:
         return NO_SCALING
     if config.loss_scale is not None:
         return config.loss_scale

@@ -41,11 +41,16 @@ class _Waiting:
 
     Attributes:
       path: of the checkpoint; None: nothing was restored.
-      scales: that no state has taken yet.
+      scales: that no loss scale has taken yet.
+      taken: by identity of the loss scale, which is kept alive; it may have one more
+        state, under another strategy.
     """
 
     path: str | None = None
     scales: tuple[SavedScale, ...] = ()
+    taken: dict[int, tuple[LossScale, SavedScale]] = dataclasses.field(
+        default_factory=dict
+    )
 
 
 _waiting = _Waiting()
@@ -67,6 +72,7 @@ def wait(scales: tuple[SavedScale, ...], path: str) -> None:
     """
     with _lock:
         _waiting.path, _waiting.scales = path, scales
+        _waiting.taken = {}
 
 
 def still_waiting() -> tuple[SavedScale, ...]:
@@ -84,8 +90,7 @@ def resumed(loss_scale: LossScale, initial: Values) -> Values:
         path, scales = _waiting.path, _waiting.scales
         if path is None:
             return initial
-        found = _fitting(loss_scale, scales)
-        _waiting.scales = tuple(scale for scale in scales if scale is not found)
+        found = _take(loss_scale)
     if found is None and not scales:
         say_fresh(loss_scale, initial, path)
         return initial
@@ -123,6 +128,18 @@ def say_fresh(loss_scale: LossScale, initial: Values, path: str) -> None:
         kind_of(loss_scale),
         initial["scale"],
     )
+
+
+def _take(loss_scale: LossScale) -> SavedScale | None:
+    """Return the saved state of a loss scale, which is that of no other then."""
+    if id(loss_scale) in _waiting.taken:
+        return _waiting.taken[id(loss_scale)][1]
+    scales = _waiting.scales
+    found = _fitting(loss_scale, scales)
+    if found is not None:
+        _waiting.taken[id(loss_scale)] = (loss_scale, found)
+        _waiting.scales = tuple(scale for scale in scales if scale is not found)
+    return found
 
 
 def _fitting(

@@ -1,0 +1,298 @@
+"""Loss scales beside the files that Keras writes, and files that are exported."""
+
+import pathlib
+
+import h5py
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from tests.checkpointing import BAD, X, training
+from tests.fresh_process import run_python
+from tests.scaling import figures
+from tf_amp import DynamicLossScale
+from tf_amp.checkpoints import side_file
+
+LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
+BOTH = pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRARIES)
+Y = X[:, :1]
+
+
+def dynamic():
+    return DynamicLossScale(initial=2.0**10, growth_interval=50)
+
+
+def compiled(library):
+    model = library.Sequential([library.layers.Dense(2), library.layers.Dense(1)])
+    model.build((None, 4))
+    model.compile(library.optimizers.Adam(0.01), loss=library.losses.MeanSquaredError())
+    return model
+
+
+def fit(model, epochs=1, callbacks=(), x=X):
+    arguments = {"batch_size": 8, "epochs": epochs, "shuffle": False, "verbose": 0}
+    model.fit(x, Y, callbacks=list(callbacks), **arguments)
+
+
+def fitted(library):
+    """Return a model after an overflow and three steps."""
+    model = compiled(library)
+    fit(model, x=BAD)
+    fit(model, epochs=3)
+    return model
+
+
+AFTER = (2.0**9, 3, 1)
+
+
+def weights_of(model):
+    return [np.array(weight) for weight in model.get_weights()]
+
+
+def build_optimizer(model):
+    if isinstance(model, keras.Model):
+        model.optimizer.build(model.trainable_variables)
+    else:
+        model.optimizer.build(model.trainable_variables)
+
+
+# Keras cannot go on training what it loads from "m.h5".
+FILES = [
+    (keras, "m.keras"),
+    (keras, "m.weights.h5"),
+    (tf_keras, "m.keras"),
+    (tf_keras, "m.weights.h5"),
+    (tf_keras, "m.h5"),
+    (tf_keras, "folder"),
+]
+
+
+@pytest.mark.parametrize(("library", "name"), FILES)
+def test_a_file_of_keras_has_the_state_beside_it(library, name, tmp_path, caplog):
+    path = str(tmp_path / name)
+    only_weights = name == "m.weights.h5"
+    with training(dynamic()) as loss_scale:
+        model = fitted(library)
+        assert figures(loss_scale) == AFTER
+        (model.save_weights if only_weights else model.save)(path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [name, f"{name}.tf_amp.json"]
+    with training(dynamic()) as loss_scale:
+        if only_weights:
+            model = compiled(library)
+            build_optimizer(model)
+            model.load_weights(path)
+        else:
+            model = library.models.load_model(path)
+        fit(model)
+        assert figures(loss_scale) == (2.0**9, 4, 1)
+    assert "holds no state" not in caplog.text
+
+
+@BOTH
+def test_the_files_are_what_keras_writes_and_loads_without_tf_amp(library, tmp_path):
+    with training(dynamic()):
+        model = fitted(library)
+        model.save(str(tmp_path / "m.keras"))
+        model.save_weights(str(tmp_path / "m.weights.h5"))
+        expected = weights_of(model)
+    assert not any(b"tf_amp" in p.read_bytes() for p in tmp_path.glob("*[5s]"))
+    dtypes = set()
+
+    def note(_, item):
+        if isinstance(item, h5py.Dataset):
+            dtypes.add(str(item.dtype))
+
+    with h5py.File(tmp_path / "m.weights.h5") as file:
+        file.visititems(note)
+    assert dtypes <= {"float32", "int32", "int64"}
+    loaded = library.models.load_model(str(tmp_path / "m.keras"))
+    other = compiled(library)
+    build_optimizer(other)
+    other.load_weights(str(tmp_path / "m.weights.h5"))
+    for model in (loaded, other):
+        assert all(map(np.array_equal, weights_of(model), expected))
+
+
+@BOTH
+def test_a_file_of_before_starts_fresh_and_says_so_once(library, tmp_path, caplog):
+    model = compiled(library)
+    fit(model)
+    model.save(str(tmp_path / "m.keras"))
+    with training(dynamic()) as loss_scale:
+        fit(library.models.load_model(str(tmp_path / "m.keras")), epochs=2)
+        assert figures(loss_scale) == (2.0**10, 2, 0)
+    assert caplog.text.count("holds no state of a loss scale") == 1
+
+
+def test_weights_that_were_never_trained_say_nothing(tmp_path, caplog):
+    compiled(keras).save_weights(str(tmp_path / "m.weights.h5"))
+    with training(dynamic()):
+        model = compiled(keras)
+        model.load_weights(str(tmp_path / "m.weights.h5"))
+        fit(model)
+    assert "holds no state" not in caplog.text
+
+
+def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(tmp_path, caplog):
+    path = str(tmp_path / "m.keras")
+    with training(dynamic()):
+        fitted(keras).save(path)
+    side_file.path_beside(path).write_text('{"tf_amp": 1, "rec')
+    with training(dynamic()) as loss_scale:
+        fit(keras.models.load_model(path))
+        assert figures(loss_scale) == (2.0**10, 1, 0)
+    assert caplog.text.count("is damaged (") == 1
+    aside = pathlib.Path(f"{path}.tf_amp.json.corrupt")
+    assert aside.exists() and not side_file.path_beside(path).exists()
+
+
+def test_a_state_of_other_weights_is_not_heeded(tmp_path, caplog):
+    first, second = tmp_path / "first.keras", tmp_path / "second.keras"
+    with training(dynamic()):
+        model = fitted(keras)
+        model.save(first)
+        fit(model)
+        model.save(second)
+    second.replace(first)
+    with training(dynamic()):
+        fit(keras.models.load_model(first))
+    assert caplog.text.count("belongs to other weights") == 1
+
+
+def test_a_backup_that_was_cut_off_goes_on_from_the_one_before(tmp_path):
+    def backup():
+        return keras.callbacks.BackupAndRestore(
+            tmp_path, double_checkpoint=True, delete_checkpoint=False
+        )
+
+    def killed(epoch, logs):
+        # As if killed while the weights of the next epoch were written.
+        if epoch == 3:
+            weights = tmp_path / "latest.weights.h5"
+            weights.write_bytes(weights.read_bytes()[:100])
+            raise KeyboardInterrupt
+
+    with training(dynamic()) as loss_scale:
+        model = compiled(keras)
+        expected = []
+        note = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: expected.append(figures(loss_scale))
+        )
+        with pytest.raises(KeyboardInterrupt):
+            stop = keras.callbacks.LambdaCallback(on_epoch_end=killed)
+            fit(model, epochs=6, callbacks=[note, backup(), stop])
+    with training(dynamic()) as loss_scale:
+        begun = []
+        note = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: begun.append(figures(loss_scale))
+        )
+        fit(compiled(keras), epochs=6, callbacks=[backup(), note])
+    # The epoch whose backup was cut off is trained once more.
+    assert begun[0] == expected[3] == (2.0**10, 4, 0)
+
+
+def test_side_files_follow_those_that_callbacks_replace_and_delete(tmp_path):
+    best, kept = tmp_path / "best.keras", tmp_path / "backup"
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(best),
+        keras.callbacks.BackupAndRestore(kept),
+    ]
+    with training(dynamic()) as loss_scale:
+        fit(compiled(keras), callbacks=callbacks)
+        latest = figures(loss_scale)
+        record = side_file.read(best)[0].loss_scales[0].values
+        assert (record["scale"], record["good_steps"]) == latest[:2]
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["best.keras", "best.keras.tf_amp.json"]
+
+
+def test_a_model_without_a_state_leaves_no_file_beside(tmp_path):
+    path = tmp_path / "m.keras"
+    with training(dynamic()):
+        fitted(keras).save(path)
+    compiled(keras).save(path)
+    assert side_file.path_beside(path).exists()
+    with training(dynamic()):
+        compiled(keras).save(path)
+    assert not side_file.path_beside(path).exists()
+
+
+class Exported(tf.Module):
+    """A module that trains, and serves."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = tf.Variable(tf.ones((4, 1)))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 4))])
+    def gradient(self, x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ self.weight) ** 2)
+        return tape.gradient(loss, self.weight)
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 4))])
+    def train(self, x):
+        self.weight.assign_sub(0.1 * self.gradient(x))
+        return tf.reduce_sum(self.weight)
+
+
+def test_a_function_that_trains_can_be_exported_and_holds_nothing_of_ours(tmp_path):
+    with training(dynamic()) as loss_scale:
+        module = Exported()
+        module.train(X)
+        tf.saved_model.save(module, str(tmp_path), {"train": module.train})
+        module.train(X)
+        assert sum(figures(loss_scale)[1:]) == 2
+    data = (tmp_path / "saved_model.pb").read_bytes()
+    assert b"PyFunc" not in data and b"tf_amp" not in data
+    loaded = tf.saved_model.load(str(tmp_path))
+    assert np.isfinite(loaded.train(X).numpy())
+
+
+def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):
+    program = f"""
+    import pathlib, keras, numpy as np, tensorflow as tf, tf_amp
+    from tf_amp.checkpoints import keras_files, side_file
+    folder = pathlib.Path({str(tmp_path)!r})
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    device = tf.config.LogicalDeviceConfiguration()
+    tf.config.set_logical_device_configuration(cpu, [device, device])
+    tf_amp.enable(dtype="float16", opt_level="O2", loss_scale="dynamic:initial=65536")
+    writes, write = [], side_file.write
+    def noting(path, record):
+        writes.append(pathlib.Path(path).name)
+        write(path, record)
+    keras_files.side_file.write = noting
+
+    def model():
+        made = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+        made.compile(keras.optimizers.Adam(0.01), "mse")
+        return made
+
+    x = np.ones((16, 4), np.float32)
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        mirrored = model()
+    saving = keras.callbacks.ModelCheckpoint(folder / "m.keras")
+    mirrored.fit(x, x[:, :1], batch_size=8, epochs=2, verbose=0, callbacks=[saving])
+    state = tf_amp.loss_scale_state()
+    print(writes, state.good_steps + state.skipped_steps)
+    mirrored.save_weights(folder / "m.weights.h5")
+    saved = tf.train.Checkpoint(model=mirrored, optimizer=mirrored.optimizer)
+    path = saved.save(str(folder / "c"))
+    scale = state.scale
+    mirrored.fit(1e6 * x, x[:, :1], batch_size=8, verbose=0)
+    assert tf_amp.loss_scale_state().scale < scale
+    saved.restore(path).assert_consumed()
+    assert tf_amp.loss_scale_state().scale == scale
+    (held,) = tf_amp.loss_scaling.variables.states_here()
+    floats = held.variables_by_kind["floats"]
+    for copy in held.strategy.experimental_local_results(floats):
+        assert copy.numpy()[0] == scale
+    alone = keras.models.load_model(folder / "m.keras")
+    alone.fit(0.01 * x, 0.01 * x[:, :1], batch_size=8, epochs=1, verbose=0)
+    state = tf_amp.loss_scale_state()
+    print(state.good_steps + state.skipped_steps)
+    """
+    assert run_python(program).lines()[-2:] == ["['m.keras', 'm.keras'] 4", "6"]
