@@ -61,6 +61,28 @@ except Exception as error:
     print("scope" in str(error), "dense" in str(error) and "kernel" in str(error))
 """
 
+SAVED = """
+import pathlib, tempfile
+folder = pathlib.Path(tempfile.mkdtemp())
+strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
+with strategy.scope():
+    model = build()
+weights = folder / "latest.weights.h5"
+callbacks = [
+    keras_callbacks.AutoMixedPrecision(dtype="bfloat16", opt_level="O2", verbose=0),
+    keras.callbacks.ModelCheckpoint(weights, save_weights_only=True),
+]
+data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(32)
+model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
+print([path.name for path in folder.iterdir()], len(strategy.exchanges))
+print(any(row.is_low for plan in tf_amp.plans() for row in plan.decisions))
+model.save(folder / "model.keras")
+loaded, other = keras.models.load_model(folder / "model.keras"), build()
+other.load_weights(weights)
+print(type(loaded).__name__, distance(model, loaded), distance(model, other))
+print({w.dtype.name for w in loaded.get_weights()})
+"""
+
 OVERFLOW = """
 tf_amp.enable("float16", "O0", loss_scale="dynamic:initial=1024")
 for word in ("bfloat16", "float16"):
@@ -188,7 +210,12 @@ keras_callbacks.mirrored_strategy(["CPU:0", "CPU:1"])
 @pytest.fixture(scope="module", params=["keras", "tf_keras"])
 def either_keras(request):
     """What two programs print that hold for either Keras."""
-    programs = {"training": TRAINING, "sparse": SPARSE, "foreign": FOREIGN}
+    programs = {
+        "training": TRAINING,
+        "sparse": SPARSE,
+        "saved": SAVED,
+        "foreign": FOREIGN,
+    }
     legacy = str(int(request.param == "tf_keras"))
     return sections_of(programs, TF_USE_LEGACY_KERAS=legacy)
 
@@ -229,6 +256,15 @@ def test_sparse_gradients_are_exchanged_as_before(either_keras):
         "True",
         "2 1",
         "  1 more, sparse or not float32, as before",
+    ]
+
+
+def test_what_is_written_is_the_model_and_loads_without_a_strategy(either_keras):
+    assert without_warnings(either_keras["saved"]) == [
+        "['latest.weights.h5'] 1",
+        "True",
+        "Sequential 0.0 0.0",
+        "{'float32'}",
     ]
 
 

@@ -173,7 +173,6 @@ def _fusable(pairs: Sequence[_Pair]) -> list[int]:
 def _is_dense_gradient(value: Any, destination: Any) -> bool:
     if not isinstance(destination, tf.Variable):
         return False
-    check_is_replicated(destination)
     if len(value.values) != len(_devices(destination)):
         return False
     return all(
