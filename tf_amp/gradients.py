@@ -17,10 +17,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp import _tensorflow_private_exports as exports
 from tf_amp import _tensorflow_private_training as private
 from tf_amp import optimizers
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp.finiteness import each_is_finite, is_scalable
+from tf_amp.loss_scaling.choosing import NO_SCALING
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.standing_aside import is_scaled_by_user, noting_scaled_losses
 from tf_amp.unscaling import ScaledCall, map_scalable
@@ -52,6 +54,7 @@ def install(current: Current) -> None:
     Args:
       current: returns the loss scale for a call for gradients made now.
     """
+    current = functools.partial(_loss_scale_here, current)
     tape = functools.partial(_scaling_tape, current=current)
     install_hook(private.TAPE_GRADIENT, tape)
     install_hook(private.TAPE_ENTER, _preparing)
@@ -60,6 +63,11 @@ def install(current: Current) -> None:
     loop = functools.partial(_checking_loop, current=current)
     install_hook(private.VECTORIZED_LOOP, loop)
     install_optimizers()
+
+
+def _loss_scale_here(current: Current) -> LossScale:
+    """Return the loss scale; none for what is exported, which others run."""
+    return NO_SCALING if exports.is_exporting() else current()
 
 
 def install_optimizers() -> None:
