@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.scaling import are_equal, scaled_by
-from tf_amp import DynamicLossScale, loss_scale_state
+from tf_amp import DynamicLossScale, NoOpLossScale, loss_scale_state
 from tf_amp.loss_scaling.variables import PREFIX
 
 v1 = tf.compat.v1
@@ -113,17 +113,68 @@ def test_clipped_gradients_are_skipped():
 
 
 def test_an_average_of_weights_follows_applied_steps_only():
+    def averages(batches):
+        with a_graph(DynamicLossScale(initial=2.0**10)):
+            x, optimizer = batch(), v1.train.GradientDescentOptimizer(0.1)
+            train = optimizer.minimize(loss_of(x))
+            average = v1.train.ExponentialMovingAverage(0.5)
+            with tf.control_dependencies([train]):
+                both = average.apply(v1.trainable_variables())
+            shadows = [average.average(v) for v in v1.trainable_variables()]
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                for value in batches:
+                    session.run(both, {x: value})
+                return session.run([*v1.trainable_variables(), *shadows])
+
+    # The average is the program's own, and moves on; what it averages stays.
+    weights = averages([X, X])[:2]
+    got = averages([X, X, BAD])
+    assert are_equal(weights, got[:2])
+    assert all(np.isfinite(value).all() for value in got)
+
+
+@pytest.mark.parametrize("order", ["value norm global", "global norm value"])
+def test_gradients_may_be_clipped_in_any_order(order):
+    clip = {
+        "value": lambda slopes: [tf.clip_by_value(s, -0.1, 0.1) for s in slopes],
+        "norm": lambda slopes: [tf.clip_by_norm(s, 0.5) for s in slopes],
+        "global": lambda slopes: tf.clip_by_global_norm(slopes, 0.3)[0],
+    }
+
+    def trained(loss_scale, batches):
+        with a_graph(loss_scale):
+            x, optimizer = batch(), v1.train.GradientDescentOptimizer(0.1)
+            slopes, variables = zip(
+                *optimizer.compute_gradients(loss_of(x)), strict=True
+            )
+            for word in order.split():
+                slopes = clip[word](slopes)
+            train = optimizer.apply_gradients(zip(slopes, variables, strict=True))
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                for value in batches:
+                    session.run(train, {x: value})
+                return session.run(list(variables))
+
+    plain = trained(NoOpLossScale(), [X, X])
+    assert are_equal(plain, trained(DynamicLossScale(), [X, BAD, X]))
+
+
+def test_two_losses_in_one_run_share_a_scale_that_no_overflow_is_lost_on():
     with a_graph(DynamicLossScale(initial=2.0**10)):
-        x, optimizer = batch(), v1.train.GradientDescentOptimizer(0.1)
-        train = optimizer.minimize(loss_of(x))
-        average = v1.train.ExponentialMovingAverage(0.5)
-        with tf.control_dependencies([train]):
-            both = average.apply(v1.trainable_variables())
+        inputs, trains = [batch(), batch()], []
+        for number, x in enumerate(inputs):
+            with v1.variable_scope(f"network{number}"):
+                optimizer = v1.train.GradientDescentOptimizer(0.1)
+                trains.append(optimizer.minimize(loss_of(x)))
         with v1.Session() as session:
             session.run(v1.global_variables_initializer())
-            for value in (X, BAD, X):
-                session.run(both, {x: value})
-            assert all(np.isfinite(v).all() for v in session.run(v1.global_variables()))
+            for number in range(6):
+                values = [X, BAD] if number % 2 else [BAD, X]
+                session.run(trains, dict(zip(inputs, values, strict=True)))
+            scale, _, skipped = figures(session)
+    assert (scale, skipped) == (2.0**4, 6)
 
 
 @pytest.mark.parametrize("bad_towers", [(0,), (1,), (0, 1)])

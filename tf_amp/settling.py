@@ -43,6 +43,8 @@ class Settlement:
         if must_select():
             before = self.state.unpacked(self.vectors)
             return self.state.write(self._selected(finite, before), before)
+        if not tf.executing_eagerly() and not _in_function():
+            return [self.state.alone(lambda: self._settle_anew(finite))]
         return [self._if_it_counts(lambda: self._branch(finite))]
 
     def settle_in_function(
@@ -94,6 +96,11 @@ class Settlement:
         """Return whether gradients, and those they were made from, are finite."""
         return finite if self.counts is None else finite & self.counts
 
+    def _settle_anew(self, finite: Any) -> Any:
+        """Adjust the state as it is by now: another loss may have adjusted it."""
+        anew = dataclasses.replace(self, vectors=self.state.read_anew())
+        return anew._if_it_counts(lambda: anew._branch(finite))
+
     def _if_it_counts(self, settle: Callable[[], Any]) -> Any:
         if self.counts is None:
             return settle()
@@ -141,3 +148,7 @@ def symbolic(values: Sequence[Any]) -> list[Any]:
     if tf.executing_eagerly():
         return []
     return [value for value in values if value is not None]
+
+
+def _in_function() -> bool:
+    return bool(tf.compat.v1.get_default_graph().building_function)

@@ -91,6 +91,27 @@ class ScaleState(tf.Module):  # type: ignore[misc]
                 self._reading = self._read_or_begin()
         return self._reading
 
+    def read_anew(self) -> Vectors:
+        """Return the vectors as they are when this runs, in a `tf.Graph`."""
+        return self._read_or_begin()
+
+    def alone(self, settle: Callable[[], Any]) -> Any:
+        """Return a result once nothing else in a `tf.Graph` adjusts the state.
+
+        A Session runs the steps of several losses at once, of which none may undo what
+        the other has written.
+        """
+        name = self._local("counters").op.name
+        with tf.device("/device:CPU:0"):
+            mutex = tf.raw_ops.MutexV2(shared_name=name, name="loss_scale_mutex")
+            lock = tf.raw_ops.MutexLock(mutex=mutex, name="loss_scale_lock")
+        with tf.control_dependencies([lock]):
+            result = settle()
+        with tf.control_dependencies([result]):
+            release = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with tf.control_dependencies([release]):
+            return tf.identity(result)
+
     def unpacked(self, vectors: Vectors) -> State:
         """Return the values in vectors that were read, scalar tensors by name."""
         values: dict[str, Any] = {}
