@@ -7,7 +7,6 @@ import stat
 
 import pytest
 
-from tests.fresh_process import run_interpreter
 from tests.topology_samples import (
     GPUS,
     NODES,
@@ -16,6 +15,7 @@ from tests.topology_samples import (
     QUERY,
     write_tree,
 )
+from tf_amp import cli
 from tf_amp.errors import MachineUnclear
 from tf_amp.topology.advice import advise
 from tf_amp.topology.gpu_links import Links, gpus_from_query, links_from_topology
@@ -183,7 +183,7 @@ def test_findings_list_gpus_and_links_and_the_order_of_numbers(tmp_path):
     assert "on the bus, but nvidia-smi tells of none" in unseen["GPU"].state
 
 
-def test_the_command_asks_the_driver_that_it_finds(tmp_path):
+def test_the_command_asks_the_driver_that_it_finds(tmp_path, monkeypatch, capsys):
     driver = tmp_path / "nvidia-smi"
     (tmp_path / "query").write_text(QUERY)
     (tmp_path / "topo").write_text(PCIE_TOPOLOGY)
@@ -192,16 +192,16 @@ def test_the_command_asks_the_driver_that_it_finds(tmp_path):
         '*) cat "$(dirname "$0")/query";; esac\n'
     )
     driver.chmod(driver.stat().st_mode | stat.S_IXUSR)
-    env = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    done = run_interpreter(("-m", "tf_amp", "doctor", "--devices"), env=env)
-    assert done.code == 0, done.err
-    assert "TensorFlow sees CPU:0" in done.out
-    assert "Tesla V100-PCIE-32GB, 0000:3b:00.0" in done.out
-    assert 'mirrored_strategy(all_reduce="bfloat16")' in done.out
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert cli.main(["doctor", "--devices"]) == 0
+    printed = capsys.readouterr().out
+    assert "TensorFlow sees CPU:0" in printed
+    assert "Tesla V100-PCIE-32GB, 0000:3b:00.0" in printed
+    assert 'mirrored_strategy(all_reduce="bfloat16")' in printed
     driver.write_text("#!/bin/sh\nexit 9\n")
-    done = run_interpreter(("-m", "tf_amp", "doctor", "--devices"), env=env)
-    assert done.code == 0, done.err
-    assert "exit status 9" in done.out and "nothing is concluded" in done.out
+    assert cli.main(["doctor", "--devices"]) == 0
+    printed = capsys.readouterr().out
+    assert "exit status 9" in printed and "nothing is concluded" in printed
 
 
 def test_samples_are_of_the_size_of_the_made_up_machine():
