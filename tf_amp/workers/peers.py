@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import tensorflow as tf
 from absl import logging
 
 from tf_amp import _tensorflow_private_workers as private
@@ -37,6 +36,8 @@ class Peers:
 
     def tell(self, what: str, value: str) -> None:
         """Tell the others something; not being able to is logged."""
+        import tensorflow as tf
+
         try:
             private.tell_workers(f"{_PREFIX}/{self.own}/{what}", value)
         except (tf.errors.OpError, AttributeError) as error:
@@ -44,6 +45,8 @@ class Peers:
 
     def ask(self, worker: str, what: str, seconds: float) -> str | None:
         """Return what a worker tells, waiting for it; None where it does not."""
+        import tensorflow as tf
+
         try:
             return private.ask_workers(f"{_PREFIX}/{worker}/{what}", seconds)
         except (tf.errors.OpError, AttributeError) as error:
