@@ -12,7 +12,7 @@ from tf_amp.all_reduce.encoding import BFLOAT16, ENCODINGS, FLOAT16
 from tf_amp.all_reduce.exchange import exchange
 
 EITHER = pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
-# The last 0.4 % of float32's range is not bfloat16's.
+# Its largest number; what is closer to it than to the next one is rounded to it.
 BFLOAT16_MAX = float(np.finfo(np.float32).max) * (1 - 2.0**-8)
 
 

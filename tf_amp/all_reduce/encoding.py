@@ -6,7 +6,7 @@ whose exponent travels as the message's last element. So nothing finite overflow
 whatever the gradients, and replicas need not agree on anything beforehand. What is
 infinite or NaN arrives as such, and does not disturb its neighbors.
 
-bfloat16 rounds what is beyond 3.39e38, the last 0.4 % of float32's range, to infinity.
+bfloat16 rounds what is beyond 3.396e38, the last 0.2 % of float32's range, to infinity.
 """
 
 from __future__ import annotations
