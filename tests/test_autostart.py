@@ -33,6 +33,15 @@ class BaseSession:
     def __init__(self, target=""):
         self.made = target
 """,
+    "tensorflow/python/training/__init__.py": "",
+    "tensorflow/python/training/server_lib.py": """
+class Server:
+    def __init__(self):
+        self.start()
+    def start(self):
+        from tf_amp.autostart import started
+        self.noticed = started == [self]
+""",
     "tf_amp/__init__.py": "",
     "tf_amp/autostart.py": "started = []\nstart = started.append",
 }
@@ -104,6 +113,15 @@ first = {made}
 print([each is first for each in sys.modules["tf_amp.autostart"].started])
 """
     assert started.run(code) == ["False", "[True]"]
+
+
+def test_a_server_is_noticed_before_it_starts(started: Environment) -> None:
+    code = f"""{IMPORT_BOTH}
+from tensorflow.python.training.server_lib import Server
+os.environ[switch] = "1"
+print(Server().noticed)
+"""
+    assert started.run(code) == ["True"]
 
 
 def test_the_switch_for_the_rewrite_alone_starts_it_too(started: Environment) -> None:

@@ -1,0 +1,119 @@
+"""Plans that workers share, with prices drawn anew for each of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from grappler_pass.graph import Item
+from grappler_pass.plan import Plan
+from tests.rewriters import rewritten_by, settings_of
+from tf_amp.checkpoints.plans import Memory
+from tf_amp.workers import shared_plans
+from tf_amp.workers.shared_plans import SharedPlans
+
+# One converts every operation of the chain, the other its products alone.
+SEEDS = (2, 1)
+
+
+class Exchange:
+    """What workers tell each other, without any processes."""
+
+    chief = "worker 0"
+
+    def __init__(self, own: str, told: dict[str, str]) -> None:
+        self.own = own
+        self.others = ("worker 0", "worker 1")
+        self.is_chief = own == self.chief
+        self.told = told
+
+    def tell(self, what: str, value: str) -> None:
+        self.told[f"{self.own}/{what}"] = value
+
+    def ask(self, worker: str, what: str, seconds: float) -> str | None:
+        return self.told.get(f"{worker}/{what}")
+
+
+def graph_def(prefix: str, joint: bool = True) -> tf.compat.v1.GraphDef:
+    """Return a chain of products whose sum the workers exchange, if joint."""
+    with tf.Graph().as_default() as graph, tf.name_scope(prefix):
+        x = tf.compat.v1.placeholder(tf.float32, (8, 8), "x")
+        for _ in range(6):
+            x = tf.nn.relu(tf.matmul(x, tf.nn.tanh(x)))
+        if joint:
+            numbers = {"group_size": 2, "group_key": 1, "instance_key": 1}
+            x = tf.raw_ops.CollectiveReduceV2(
+                input=x,
+                **numbers,
+                merge_op="Add",
+                final_op="Id",
+                ordering_token=[],
+                max_subdivs_per_device=-1,
+            )
+        tf.identity(x, "y")
+    return graph.as_graph_def()
+
+
+def planned(
+    worker: int, told: dict[str, str], *, joint: bool = True, prefix: str = "step"
+) -> Plan:
+    """Return the plan of a worker, whose prices are its own."""
+    memory = SharedPlans(Memory(), Exchange(f"worker {worker}", told), seconds=0.0)
+    settings = settings_of("bfloat16", "O1", seed=SEEDS[worker], memory=memory)
+    item = Item(fetch=(f"{prefix}/y",))
+    plan = rewritten_by(graph_def(prefix, joint), item, settings).plan
+    assert plan is not None
+    return plan
+
+
+def dtypes(plan: Plan) -> list[str]:
+    return [row.dtype for row in plan.decisions]
+
+
+@pytest.fixture
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the warnings given meanwhile."""
+    texts: list[str] = []
+    warn = lambda text, *args: texts.append(text % args)  # noqa: E731
+    monkeypatch.setattr(shared_plans.logging, "warning", warn)
+    return texts
+
+
+def test_a_worker_takes_the_plan_of_the_chief(heard: list[str]) -> None:
+    told: dict[str, str] = {}
+    chief, other = planned(0, told), planned(1, told, prefix="renamed")
+
+    assert "bfloat16" in dtypes(chief)
+    assert dtypes(other) == dtypes(chief) != dtypes(planned(1, {}))
+    assert len(heard) == 1  # The last one has found no chief.
+
+
+def test_a_worker_whose_chief_is_silent_decides_by_itself_and_says_so(
+    heard: list[str],
+) -> None:
+    alone = planned(1, {})
+    assert "bfloat16" in dtypes(alone)
+    assert "worker 0 has told no plan for graph 'test'" in heard[0]
+
+
+def test_a_plan_that_does_not_fit_is_reported_as_a_disagreement(
+    heard: list[str],
+) -> None:
+    told: dict[str, str] = {}
+    planned(0, told)
+    for key, text in told.items():
+        told[key] = json.dumps({**json.loads(text), "count": 1, "low": "1"})
+    other = planned(1, told)
+
+    assert dtypes(other) == dtypes(planned(1, {}))
+    assert "Plans disagree: graph 'test'" in heard[0]
+
+
+def test_a_graph_of_one_worker_alone_is_nobody_elses_affair(heard: list[str]) -> None:
+    told: dict[str, str] = {}
+    planned(0, told, joint=False)
+    planned(1, told, joint=False)
+    assert not told
+    assert not heard
