@@ -136,7 +136,32 @@ def session(folder: pathlib.Path, tick: Tick) -> str:
             return digest(run.run([*v1.trainable_variables(), *own]))
 
 
+def priced(folder: pathlib.Path, tick: Tick) -> str:
+    """Train products large enough for 16 bits to pay, if they are priced so."""
+    weight = tf.Variable(tf.random.stateless_normal((512, 512), [1, 2]) / 32)
+    step = tf.Variable(0)
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build([weight])
+    saved = tf.train.Checkpoint(weight=weight, optimizer=optimizer, step=step)
+    manager = tf.train.CheckpointManager(saved, str(folder), max_to_keep=2)
+    saved.restore(manager.latest_checkpoint)
+
+    @tf.function
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.nn.relu(x @ weight) @ weight - 1) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+        step.assign_add(1)
+
+    while int(step) < EPOCHS * BATCHES:
+        train(tf.random.stateless_normal((1024, 512), [int(step), 3]))
+        manager.save()
+        tick()
+    return digest([weight.numpy()])
+
+
 WAYS = {
+    "priced": priced,
     "keras": keras_fit,
     "tf_keras": tf_keras_fit,
     "own_loop": own_loop,
@@ -149,8 +174,8 @@ def digest(values) -> str:
     made = hashlib.sha256()
     for value in values:
         made.update(np.ascontiguousarray(value).tobytes())
-    if tf.executing_eagerly():
-        state = tf_amp.loss_scale_state()
+    state = tf_amp.loss_scale_state() if tf.executing_eagerly() else None
+    if state is not None and state.good_steps:
         made.update(repr((state.scale, state.good_steps, state.skipped_steps)).encode())
         assert state.skipped_steps, "nothing overflowed, so little is shown"
     return made.hexdigest()
@@ -162,7 +187,8 @@ def outcome_of(way: str, folder: pathlib.Path, kill_after: int, keeps: bool) -> 
     child = os.fork()
     if child == 0:
         with _exiting():
-            tf_amp.enable(dtype="float16", opt_level="O2", loss_scale=LOSS_SCALE)
+            begins = "unbroken" in folder.name or bool(kill_after)
+            _enable(way, begins)
             if not keeps:
                 _forget()
             keras.utils.set_random_seed(1)
@@ -180,6 +206,15 @@ def outcome_of(way: str, folder: pathlib.Path, kill_after: int, keeps: bool) -> 
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     assert killed == bool(kill_after), f"{way}: status {status}"
     return text
+
+
+def _enable(way: str, begins: bool) -> None:
+    """Switch on scaling; or pricing, by another device where a training goes on."""
+    if way != "priced":
+        tf_amp.enable(dtype="float16", opt_level="O2", loss_scale=LOSS_SCALE)
+        return
+    profile = "cpu-avx512-bf16" if begins else "cpu-generic"
+    tf_amp.enable(dtype="bfloat16", device_profile=profile, tune="off")
 
 
 def _forget() -> None:

@@ -4,8 +4,10 @@ import pytest
 
 from tests.fresh_process import run_interpreter
 
+WAYS = ["keras", "tf_keras", "own_loop", "session", "priced"]
 
-@pytest.mark.parametrize("way", ["keras", "tf_keras", "own_loop", "session"])
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_training_killed_and_resumed_equals_an_unbroken_one(way):
     told = run_interpreter(["-m", "tests.killed_training", way]).lines()[-1]
     assert told == f"{way}: resumed equal, resumed without tf-amp's part different"
