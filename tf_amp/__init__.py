@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_amp.errors import (
     AmpError,
+    CheckpointMismatch,
     ConfigError,
     RewriteFailed,
     ScopeError,
@@ -43,12 +44,14 @@ if TYPE_CHECKING:
     from tf_amp.prediction import Prediction
     from tf_amp.runtime import disable, enable, init, is_enabled, plans
     from tf_amp.scope import float32_scope, mixed_precision_scope
+    from tf_amp.true_units import in_true_units
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AmpConfig",
     "AmpError",
+    "CheckpointMismatch",
     "ConfigError",
     "ConversionReport",
     "DynamicLossScale",
@@ -70,6 +73,7 @@ __all__ = [
     "enable",
     "explain",
     "float32_scope",
+    "in_true_units",
     "init",
     "init_trainer",
     "initialize",
@@ -102,6 +106,7 @@ _HOMES = {
     "enable": "tf_amp.runtime",
     "explain": "tf_amp.explanation",
     "float32_scope": "tf_amp.scope",
+    "in_true_units": "tf_amp.true_units",
     "init": "tf_amp.runtime",
     "init_trainer": "tf_amp.porting",
     "initialize": "tf_amp.porting",
