@@ -274,10 +274,12 @@ def test_replicas_of_a_mirrored_strategy_train_in_mixed_precision():
         for kit in (keras, tf_keras):
             with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
                 model = telling_model(kit)
-            scale = tf_amp.DynamicLossScale(initial=2.0**10, growth_interval=3)
+            scale = tf_amp.DynamicLossScale(initial=2.0**10, growth_interval=2)
+            # Of the four steps two are compared in float32.
             history = fit(
                 model,
                 keras_callbacks.LossScaleMonitor(),
+                keras_callbacks.StepTimeMonitor(compare=1),
                 keras_callbacks.AutoMixedPrecision(
                     scale, "float16", "O2", validation=False, verbose=0
                 ),
@@ -287,4 +289,4 @@ def test_replicas_of_a_mirrored_strategy_train_in_mixed_precision():
             print(history["loss_scale"], history["good_steps"])
         """
     )
-    assert done.lines() == ["False True", "[2048.0] [1]"] * 2
+    assert done.lines() == ["False True", "[2048.0] [0]"] * 2

@@ -160,7 +160,7 @@ def finite_step(grads: Sequence[Any]) -> Any:
         return None
     found = votes.ancestry_of(parts)
     flags = [vote.finite for vote in _as_one_step(found.votes)]
-    states = states_here()
+    states = [state for state in states_here() if _can_be_read(state)]
     if tf.executing_eagerly():
         overflowed = any(not bool(state.is_finite()) for state in states)
         return not (overflowed and not bool(_any_nonzero(parts)))
@@ -169,6 +169,17 @@ def finite_step(grads: Sequence[Any]) -> Any:
     if not flags:
         return None
     return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
+
+
+def _can_be_read(state: Any) -> bool:
+    """Tell whether a state is not that of another strategy, which must not be mixed."""
+    if not tf.distribute.has_strategy():
+        return True
+    variables = state.variables_by_kind.values()
+    own = state.strategy is tf.distribute.get_strategy()
+    return own or not any(
+        isinstance(v, tf.distribute.DistributedValues) for v in variables
+    )
 
 
 def _as_one_step(found: Sequence[votes.Vote]) -> Sequence[votes.Vote]:
