@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
 
+# In the name that Grappler gives to a function for one call of it.
+_SPECIALIZED = "_specialized_for_"
+
+
 def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
     request, options = request_for(_placed(graph_def), kept)
@@ -48,12 +52,36 @@ def with_bodies(graph_def: GraphDef) -> GraphDef:
     whole = type(graph_def)()
     whole.CopyFrom(graph_def)
     for function in whole.library.function:
-        known = None
         if function.signature.output_arg and not function.ret:
-            known = private.function_named(function.signature.name)
-        if known is not None:
-            function.CopyFrom(known)
+            _fill_in(function)
     return whole
+
+
+def _fill_in(function: Any) -> None:
+    """Give a function its body, where the runtime has it.
+
+    One that Grappler has specialized for a call has the body of the one that it was
+    made from, as far as its results need it.
+    """
+    name = str(function.signature.name)
+    known = private.function_named(name.partition(_SPECIALIZED)[0])
+    results = [arg.name for arg in function.signature.output_arg]
+    if known is None or not set(results) <= set(known.ret):
+        return
+    body = {node.name: node for node in known.node_def}
+    waiting = [known.ret[result] for result in results]
+    waiting += known.control_ret.values()
+    needed: set[str] = set()
+    while waiting:
+        node = waiting.pop().lstrip("^").partition(":")[0]
+        if node in body and node not in needed:
+            needed.add(node)
+            waiting.extend(body[node].input)
+    function.node_def.extend(n for n in known.node_def if n.name in needed)
+    for result in results:
+        function.ret[result] = known.ret[result]
+    for key, value in known.control_ret.items():
+        function.control_ret[key] = value
 
 
 def run_grappler(request: Any, options: Any, cluster: Any) -> GraphDef | None:

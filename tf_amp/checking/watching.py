@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from grappler_pass.exclusions import ORIGIN
-from grappler_pass.graph import GraphView, Node, Port, Reader
+from grappler_pass.graph import EXIT_OPS, GraphView, Node, Port, Reader
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_traits import is_update
 from grappler_pass.reachability import UNREACHED
-from grappler_pass.shapes import Shapes
+from grappler_pass.shapes import Shape, Shapes
 from grappler_pass.state_updates import BARRIER, state_update_region
 from grappler_pass.type_slots import FLOAT32, op_def_of, signature_of
 from tf_amp.checking.cases import Watched
@@ -123,7 +123,7 @@ class _Search:
                 return True
         return False
 
-    def _nearest(self, start: Reader, shape: object) -> Reader | None:
+    def _nearest(self, start: Reader, shape: Shape | None) -> Reader | None:
         """Return where the region begins, nearest to an update, with its shape.
 
         `start` where another shape is all there is; None where nothing but variables
@@ -136,7 +136,7 @@ class _Search:
             node = self.view.nodes[port.node]
             begins = self._begins(node)
             is_candidate = begins and node.op not in _VARIABLES
-            if is_candidate and self._shape(port) == shape:
+            if is_candidate and _may_equal(self._shape(port), shape):
                 return reader
             others = others or is_candidate
             if begins:
@@ -148,9 +148,12 @@ class _Search:
         return start if others else None
 
     def _begins(self, node: Node) -> bool:
-        if node.index in self.hidden:
+        # The moment of second order is made of squares of the gradient.
+        if node.index in self.hidden or node.op == "Square":
             return False
-        return BARRIER in node.proto.attr or self.region[node.index] == UNREACHED
+        if node.op in EXIT_OPS or _is_gradient(node):
+            return True
+        return self.region[node.index] == UNREACHED
 
     def _source(self, port: Port) -> Port:
         node = self.view.nodes[port.node]
@@ -162,7 +165,7 @@ class _Search:
     def _handle(self, update: Node) -> Node:
         return self.view.nodes[self._source(update.inputs[0]).node]
 
-    def _shape(self, port: Port) -> object:
+    def _shape(self, port: Port) -> Shape | None:
         known = self.shapes.get(self.view.nodes[port.node].name, ())
         return known[port.output] if port.output < len(known) else None
 
@@ -170,11 +173,25 @@ class _Search:
 def _trained(name: str, variables: Mapping[str, str]) -> str:
     """Return the variable that an optimizer's variable is named after, or its name.
 
-    Keras calls the moment of `head/kernel` `adam/head_kernel_momentum`.
+    Keras calls the moment of `head/kernel` `adam/head_kernel_momentum`, or
+    `Adam/m/head/kernel`.
     """
     last = name.rpartition("/")[2]
-    trained = [v for v in variables.values() if v.replace("/", "_") in last]
-    return max((v for v in trained if v != name), key=len, default=name)
+    trained = (
+        known
+        for known in variables.values()
+        if known.replace("/", "_") in last or name.endswith(f"/{known}")
+    )
+    return max((known for known in trained if known != name), key=len, default=name)
+
+
+def _may_equal(first: Shape | None, second: Shape | None) -> bool:
+    """Tell whether two shapes are equal as far as they are known."""
+    if first is None or second is None:
+        return True
+    return len(first) == len(second) and all(
+        None in (a, b) or a == b for a, b in zip(first, second, strict=True)
+    )
 
 
 def _value_input(update: Node) -> Reader | None:
