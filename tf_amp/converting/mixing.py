@@ -61,7 +61,8 @@ def planner_for(
         unsafe = tuple(seen.unsafe(chosen.low_dtype).items())
         chosen = dataclasses.replace(chosen, ranges=(*chosen.ranges, *unsafe))
     chosen = dataclasses.replace(chosen, fold_constants=False)
-    planner = Planner(chosen, device_type, options.batch)
+    config = options.config if options.device is None else None
+    planner = Planner(chosen, device_type, options.batch, config)
     return planner, chosen.models[device_type].profile.name
 
 

@@ -14,8 +14,8 @@ from grappler_pass import functions, pipeline
 from grappler_pass.graph import Item
 from grappler_pass.op_table import ALLOW
 from grappler_pass.op_traits import is_update
-from tf_amp import function_graphs
-from tf_amp.converting.stored_shapes import stored_shapes
+from tf_amp import function_graphs, process_costs
+from tf_amp.converting.stored_shapes import known_arguments, stored_shapes
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from grappler_pass.functions import Library
     from grappler_pass.pipeline import Rewrite
     from grappler_pass.plan import Plan
+    from tf_amp.config import AmpConfig
 
 # The graph itself among its functions.
 MAIN = ""
@@ -42,11 +43,24 @@ class Planner:
       device_type: of the device that they will run on; bears on plans alone.
       batch: what stands for an unknown first dimension when prices are looked up;
         None: the pass's own guess.
+      config: says how much is measured; None: nothing, for a device that is absent.
     """
 
     settings: Settings
     device_type: str = "CPU"
     batch: int | None = None
+    config: AmpConfig | None = None
+
+    def settings_for(self, graph_def: GraphDef) -> Settings:
+        """Return the settings of a graph, which has its own time to be measured."""
+        if self.config is None:
+            return self.settings
+        allow = (
+            n for n in graph_def.node if self.settings.lists.list_of(n.op) == ALLOW
+        )
+        key = tuple(node.name for node in allow)
+        tuner = process_costs.tuner_for(self.config, self.device_type, key)
+        return dataclasses.replace(self.settings, tuner=tuner)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +137,13 @@ def _outcome(
     """
     if name != MAIN:
         _check(library[name], library, planner.settings.low_dtype)
-        graph_def, item = functions.graph_from_function(library[name], library)
+        function = library[name]
+        known = known_arguments(function)
+        graph_def, item = functions.graph_from_function(function, library, known)
     outcome = pipeline.optimize(
         function_graphs.on_device(graph_def, planner.device_type),
         item,
-        planner.settings,
+        planner.settings_for(graph_def),
         shapes=lambda: stored_shapes(graph_def, planner.batch),
         name=name,
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grappler_pass.functions import Known
 from grappler_pass.shapes import shape_from_proto, shapes_from_graph_def
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.function_pb2 import FunctionDef
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
@@ -33,6 +35,20 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
         name: tuple(_with_batch(shape, batch) for shape in outputs)
         for name, outputs in shapes.items()
     }
+
+
+def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
+    """Return what the reads of variables in a function tell of its handles."""
+    contents: dict[str, tuple[int, Shape | None]] = {}
+    for node in function.node_def:
+        if node.op == "ReadVariableOp" and _is_told(node):
+            (shape,) = _written(node) or (None,)
+            contents[node.input[0]] = (int(node.attr["dtype"].type), shape)
+    arguments = (str(arg.name) for arg in function.signature.input_arg)
+    return tuple(
+        Known(contents=(contents[name],)) if name in contents else Known()
+        for name in arguments
+    )
 
 
 def _is_told(node: NodeDef) -> bool:
