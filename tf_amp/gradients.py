@@ -34,6 +34,7 @@ class _Thread(threading.local):
     """What this thread is in the middle of."""
 
     is_differentiating: bool = False
+    call: ScaledCall | None = None
     loop: _Loop | None = None
 
 
@@ -70,6 +71,11 @@ def _loss_scale_here(current: Current) -> LossScale:
     return NO_SCALING if exports.is_exporting() else current()
 
 
+def call_at_work() -> ScaledCall | None:
+    """Return the call whose scaled gradients the running code computes, if any."""
+    return _thread.call
+
+
 def install_optimizers() -> None:
     """Decorate the optimizers of TensorFlow, and of Keras where it is loaded."""
     for hook, wrap in optimizers.HOOKS.items():
@@ -104,7 +110,7 @@ def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..
         if call is None:
             return gradient(tape, target, sources, output_gradients, *args, **kwargs)
         seeds = call.seeds(_with_ones(targets, given, is_scalable))
-        with _differentiating():
+        with _differentiating(call):
             result = gradient(tape, target, sources, seeds, *args, **kwargs)
         return _finish(call, result)
 
@@ -131,7 +137,7 @@ def _scaling_graph(module: Any, current: Current) -> Any:
         if call is None:
             return compute(ys, xs, grad_ys, *args, **kwargs)
         seeds = call.seeds(_with_ones(targets, given, _is_real))
-        with _differentiating():
+        with _differentiating(call):
             result = compute(ys, xs, seeds, *args, **kwargs)
         return _finish(call, result)
 
@@ -247,12 +253,12 @@ def _is_plain(target: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _differentiating() -> Iterator[None]:
-    _thread.is_differentiating = True
+def _differentiating(call: ScaledCall | None = None) -> Iterator[None]:
+    _thread.is_differentiating, _thread.call = True, call
     try:
         yield
     finally:
-        _thread.is_differentiating = False
+        _thread.is_differentiating, _thread.call = False, None
 
 
 @contextlib.contextmanager

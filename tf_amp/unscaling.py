@@ -41,6 +41,10 @@ class ScaledCall:
         self._vectors = self._state.read()
         self._reading = self._state.unpacked(self._vectors)
 
+    def anew(self) -> ScaledCall:
+        """Return a call with the same loss scale that reads it in the present graph."""
+        return ScaledCall(self._loss_scale)
+
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
         """Return the gradients to start from, scaled; None stays."""
         given = [seed for seed in seeds if seed is not None]
@@ -49,14 +53,21 @@ class ScaledCall:
         return [None if seed is None else next(scaled) for seed in seeds]
 
     def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
-        """Return true gradients, of at least float32's precision."""
-        wide = [_widened(gradient) for gradient in gradients]
-        with _float32():
-            unscaled = self._loss_scale.unscale(wide, self._reading)
+        """Return true gradients, of at least float32's precision, behind a barrier."""
+        wide, unscaled = self._in_true_units(gradients)
         for before, after in zip(wide, unscaled, strict=True):
             if after is not before:
                 mark_unscaled(after)
-        return list(unscaled)
+        return unscaled
+
+    def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return true gradients that are to be scaled again; no barrier."""
+        return self._in_true_units(gradients)[1]
+
+    def _in_true_units(self, gradients: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        wide = [_widened(gradient) for gradient in gradients]
+        with _float32():
+            return wide, list(self._loss_scale.unscale(wide, self._reading))
 
     def results(self, gradients: Any) -> Any:
         """Return a structure of scaled gradients in true units, or zeros.
