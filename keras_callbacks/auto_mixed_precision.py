@@ -23,6 +23,7 @@ from keras_callbacks.scale_readings import ScaleReadings
 from keras_callbacks.standing_aside import obstacle_of, scales_losses
 from keras_callbacks.summaries import writes
 from tf_amp import model_scopes, runtime, scope_stack
+from tf_amp.checkpoints import installing
 from tf_amp.config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.choosing import loss_scale_for
@@ -78,6 +79,8 @@ class AutoMixedPrecision(Callback):
         self._functions: dict[str, Any] = {}
         # Where Keras is loaded, so that the end of `fit` is seen however it comes.
         model_scopes.install()
+        # Another callback may restore a checkpoint before this one begins.
+        installing.install()
 
     @property
     def watch(self) -> PlanWatch:
