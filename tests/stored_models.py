@@ -154,11 +154,12 @@ def session(folder: pathlib.Path) -> dict[str, Any]:
             tf.lookup.KeyValueTensorInitializer(["a", "b"], tf.constant([0, 1])), -1
         )
         w = v1.get_variable("w", initializer=weights)
+        old = v1.get_variable("old", initializer=weights, use_resource=False)
         scale = tf.cast(table.lookup(words), tf.float32)[:, None]
         y = tf.while_loop(
             lambda i, _: i < 3, lambda i, y: (i + 1, tf.tanh(y @ w)), (0, x)
         )[1]
-        z = v1.cond(tf.reduce_sum(scale) > 0, lambda: y @ w, lambda: y)
+        z = v1.cond(tf.reduce_sum(scale) > 0, lambda: y @ w, lambda: y) @ old
         v1.enable_control_flow_v2()
         running.run([v1.global_variables_initializer(), v1.tables_initializer()])
         v1.saved_model.simple_save(

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass import functions
@@ -19,6 +20,10 @@ from tf_amp.converting.planner import MAIN
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
+
+# Of TensorFlow 1: its output is the variable itself, and its value where it is read.
+REFERENCES = frozenset({"Variable", "VariableV2"})
+VARIABLES = REFERENCES | {"VarHandleOp"}
 
 Readers = Callable[[str], tuple[tuple[NodeDef, int], ...]]
 
@@ -141,9 +146,9 @@ class Handles:
     def _onward(self, use: Use) -> Iterator[Place]:
         """Yield where a handle goes on to from a node that only hands it on."""
         node = use.node
-        if node.op in _PASSING:
+        if node.op in _PASSING and _hands_on(node):
             yield Place(use.function, node.name)
-        elif node.op in _FORKS and use.input == 0:
+        elif node.op in _FORKS and use.input == 0 and _hands_on(node):
             yield Place(use.function, node.name)
             yield Place(use.function, f"{node.name}:1")
         elif node.op in _CALLS or node.op in self._library:
@@ -153,6 +158,11 @@ class Handles:
                     yield self.arguments(called)[position]
             if node.op.endswith("While"):
                 yield Place(use.function, _tensor(node.name, use.input))
+
+
+def _hands_on(node: NodeDef) -> bool:
+    """Tell whether a node hands a handle on, and not the value of a v1 variable."""
+    return bool(node.attr["T"].type == types_pb2.DT_RESOURCE)
 
 
 def _readers(body: GraphDef) -> dict[str, list[tuple[NodeDef, int]]]:

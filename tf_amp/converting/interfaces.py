@@ -89,7 +89,6 @@ def _variable_names(value: bytes) -> Iterator[str]:
             variable.variable_name,
             variable.initializer_name,
             variable.snapshot_name,
-            variable.initial_value_name,
         ),
     )
 

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.graph import split_input
-from tf_amp.converting.handles import Group, Handles, Place, Use
+from grappler_pass.type_slots import op_def_of
+from tf_amp.converting.handles import VARIABLES, Group, Handles, Place, Use
 from tf_amp.converting.planner import MAIN
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ _HARMLESS = frozenset(
         "VariableShape",
     }
 )
-ASSIGN = "AssignVariableOp"
+ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
 _RESTORE = "RestoreV2"
 _LEAST_RANK = 2
 
@@ -102,7 +104,7 @@ class Chooser:
         """Follow every variable, and join what the file shows to be the same one."""
         handles = Handles(self.bodies)
         for node in self.bodies[MAIN].node:
-            if node.op == "VarHandleOp":
+            if node.op in VARIABLES:
                 handles.follow(Place(MAIN, node.name))
         bound = _bound_places(handles, self.objects)
         places: dict[str, list[Place]] = defaultdict(list)
@@ -131,7 +133,7 @@ class Chooser:
 
     def _restore_of(self, use: Use) -> tuple[NodeDef, int] | None:
         """Return the node, and its output, that a new value is restored by."""
-        if use.node.op != ASSIGN:
+        if use.node.op not in ASSIGNMENTS:
             return None
         nodes = {node.name: node for node in self.bodies[use.function].node}
         name, output = split_input(use.node.input[1])
@@ -166,10 +168,10 @@ class Chooser:
         where = f"{name} ({op}) in {use.function or 'the graph'}"
         if op in _HARMLESS:
             return ""
-        if op in READS:
+        if op in READS or _reads_reference(use):
             pattern = self.excluded_by(name)
             return f"{name} is excluded by {pattern!r}" if pattern else ""
-        if op != ASSIGN:
+        if op not in ASSIGNMENTS:
             return f"it is used by {where}"
         is_initial = use.function == MAIN and name not in self._run_nodes
         if is_initial or self._restore_of(use) is not None:
@@ -205,6 +207,17 @@ class Chooser:
                     seen.add(name)
                     waiting.append(name)
         return frozenset(seen)
+
+
+def _reads_reference(use: Use) -> bool:
+    """Tell whether a node takes the value of a variable of TensorFlow 1."""
+    op_def = op_def_of(use.node.op)
+    if op_def is None or use.function != MAIN or use.node.op in ASSIGNMENTS:
+        return False
+    types = {arg.type for arg in op_def.input_arg}
+    return not any(arg.is_ref for arg in op_def.input_arg) and (
+        types_pb2.DT_RESOURCE not in types
+    )
 
 
 def _bound_places(

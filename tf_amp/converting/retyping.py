@@ -21,8 +21,14 @@ from grappler_pass.casts import NUMPY_DTYPES
 from grappler_pass.graph import split_input
 from grappler_pass.rewriting import CAST_STEM, MARK, cast_constant
 from grappler_pass.type_slots import FLOAT32
-from tf_amp.converting.handles import Readers, Use, readers_in
-from tf_amp.converting.low_storage import ASSIGN, READS
+from tf_amp.converting.handles import (
+    REFERENCES,
+    VARIABLES,
+    Readers,
+    Use,
+    readers_in,
+)
+from tf_amp.converting.low_storage import ASSIGNMENTS, READS
 from tf_amp.converting.stored_shapes import SHAPES
 
 if TYPE_CHECKING:
@@ -48,16 +54,19 @@ def retype_variables(
     """
     nodes = {node.name: node for node in body.node}
     for name in handles:
-        if name in nodes and nodes[name].op == "VarHandleOp":
+        if name in nodes and nodes[name].op in VARIABLES:
             nodes[name].attr["dtype"].type = low_dtype
     for use in uses:
         node = nodes[use.node.name]
-        if node.op == ASSIGN:
+        if node.op in ASSIGNMENTS:
             _retype_assignment(body, node, nodes, low_dtype)
         elif node.op in READS:
             node.attr["dtype"].type = low_dtype
             if not _retype_save(node, readers_in(body), low_dtype):
                 _cast_up(body, node, low_dtype)
+    for name in handles:
+        if name in nodes and nodes[name].op in REFERENCES:
+            _cast_reference(body, nodes[name], low_dtype)
 
 
 def retype_constants(
@@ -102,7 +111,7 @@ def _retype_assignment(
     body: GraphDef, node: NodeDef, nodes: dict[str, NodeDef], low_dtype: int
 ) -> None:
     """Restore 16 bits as they are in the file; round any other new value."""
-    node.attr["dtype"].type = low_dtype
+    node.attr["T" if node.op == "Assign" else "dtype"].type = low_dtype
     passed = []
     name, output = split_input(node.input[1])
     while nodes[name].op == "Identity":
@@ -136,6 +145,21 @@ def _retype_save(node: NodeDef, readers: Readers, low_dtype: int) -> bool:
     for save, position in saves:
         save.attr["dtypes"].list.type[position] = low_dtype
     return True
+
+
+def _cast_reference(body: GraphDef, variable: NodeDef, low_dtype: int) -> None:
+    """Save a variable of TensorFlow 1 in 16 bits; give its other readers float32."""
+    others = []
+    for reader, position in readers_in(body)(variable.name):
+        if reader.op == _SAVE:
+            types = reader.attr["dtypes"].list.type
+            types[position - _BEFORE_TENSORS] = low_dtype
+        elif reader.op not in ASSIGNMENTS:
+            others.append((reader, position))
+    if others:
+        cast = _new_cast(body, variable.name, low_dtype, FLOAT32)
+        for reader, position in others:
+            reader.input[position] = cast.name
 
 
 def _cast_up(body: GraphDef, node: NodeDef, low_dtype: int) -> None:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from grappler_pass.graph import Item
     from tf_amp.converting.planner import Planner
 
-_SAVERS = frozenset({"SaveV2", "RestoreV2"})
-
 
 def store_low(
     meta_graph: MetaGraphDef,
@@ -60,8 +58,7 @@ def store_low(
         own = [place.tensor for place in chosen.places if place.function == name]
         uses = [use for use in chosen.uses if use.function == name]
         retype_variables(body, own, uses, low_dtype)
-        if not any(node.op in _SAVERS for node in body.node):
-            constants += retype_constants(body, low_dtype, is_kept)
+        constants += retype_constants(body, low_dtype, is_kept)
     _put_back(bodies, meta_graph.graph_def)
     for number in chosen.objects:
         meta_graph.object_graph_def.nodes[number].variable.dtype = low_dtype
