@@ -155,18 +155,19 @@ class Monitor(Callback):
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Take its place among the callbacks, and begin."""
+        self.is_off = False
+        self._begin()
+
+    @never_raising
+    def _begin(self) -> None:
         place = siblings.place_of(self)
-        self.is_off, self.others = False, place.others
+        self.others = place.others
         if place.comes_later:
             self.switch_off("another one comes before it in the list of callbacks")
             return
         if place.is_repeated:
             logging.warning("%s is given twice; it counts once.", type(self).__name__)
         place.go_first()
-        self._begin()
-
-    @never_raising
-    def _begin(self) -> None:
         self.begin()
 
     def begin(self) -> None:

@@ -132,5 +132,7 @@ def _wait_for(result: Any) -> None:
     import tensorflow as tf
 
     for value in tf.nest.flatten(result):
-        if hasattr(value, "numpy"):
-            value.numpy()
+        # What workers are to send has `fetch`.
+        read = getattr(value, "numpy", None) or getattr(value, "fetch", None)
+        if read is not None:
+            read()
