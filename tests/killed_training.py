@@ -26,7 +26,7 @@ import tf_keras
 
 import tf_amp
 from tf_amp.checkpoints import keras_files, name_based, object_based
-from tf_amp.loss_scaling import variables
+from tf_amp.loss_scaling import scale_state
 
 v1 = tf.compat.v1
 EPOCHS, BATCHES = 4, 4
@@ -132,7 +132,7 @@ def session(folder: pathlib.Path, tick: Tick) -> str:
                 batch = done % BATCHES
                 done = int(run.run(count, {x: X[batch], y: Y[batch]}))
                 tick()
-            own = v1.get_collection(variables.PREFIX)
+            own = v1.get_collection(scale_state.PREFIX)
             return digest(run.run([*v1.trainable_variables(), *own]))
 
 
@@ -221,7 +221,7 @@ def _forget() -> None:
     """Let nothing that tf-amp has kept be found."""
     object_based._record_in = lambda path: None
     keras_files.side_file.read = lambda path: ()
-    variables.PREFIX = "renamed"
+    scale_state.PREFIX = "renamed"
     name_based._OURS = "renamed/"
 
 

@@ -12,7 +12,7 @@ from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
 from tf_amp.checkpoints import plans, side_file
 from tf_amp.checkpoints.record import PlanRecord
 from tf_amp.errors import CheckpointMismatch
-from tf_amp.loss_scaling.variables import PREFIX
+from tf_amp.loss_scaling.scale_state import PREFIX
 
 v1 = tf.compat.v1
 

@@ -20,7 +20,7 @@ from keras_callbacks import (
 )
 from tests.keras_programs import X, Y, both_keras, fit, telling_model
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling.variables import ScaleState
+from tf_amp.loss_scaling.scale_state import ScaleState
 
 
 @pytest.fixture(autouse=True)

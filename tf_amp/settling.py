@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tf_amp import _tensorflow_private_training as private
 from tf_amp.finiteness import largest_of, must_select
-from tf_amp.loss_scaling.protocol import Seen, State
-from tf_amp.loss_scaling.variables import ScaleState, Vectors
+from tf_amp.loss_scaling.protocol import Seen, State, check_names
+from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
 
 # Adds operations, told by a bool scalar whether gradients are finite.
 Watching = Callable[[Any], list[Any]]
@@ -139,7 +139,9 @@ class Settlement:
         else:
             skipped = reading["skipped_steps"] + 1
             counters = {"good_steps": 0, "skipped_steps": skipped, "finite": 0}
-        changed = {**counters, **self.state.loss_scale.adjust(reading, seen)}
+        loss_scale = self.state.loss_scale
+        changed = {**counters, **loss_scale.adjust(reading, seen)}
+        check_names(loss_scale, changed, reading)
         return {name: tf.cast(v, reading[name].dtype) for name, v in changed.items()}
 
 

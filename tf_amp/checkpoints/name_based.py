@@ -17,7 +17,8 @@ from tf_amp import _tensorflow_private_checkpoints as private
 from tf_amp.checkpoints import plans, side_file
 from tf_amp.checkpoints.record import Record
 from tf_amp.loss_scaling import resumption
-from tf_amp.loss_scaling.variables import PREFIX, ScaleState, states_of
+from tf_amp.loss_scaling.scale_state import PREFIX, ScaleState
+from tf_amp.loss_scaling.variables import states_of
 
 _OURS = f"{PREFIX}/"
 # On the operation that restores nothing but loss scales.

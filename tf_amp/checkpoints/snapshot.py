@@ -11,7 +11,8 @@ from tf_amp import optimizers
 from tf_amp.checkpoints import plans
 from tf_amp.checkpoints.record import Record
 from tf_amp.loss_scaling import resumption
-from tf_amp.loss_scaling.variables import ScaleState, latest_state, states_here
+from tf_amp.loss_scaling.scale_state import ScaleState
+from tf_amp.loss_scaling.variables import latest_state, states_here
 
 
 def take(session: Any = None) -> Record:

@@ -1,262 +1,32 @@
-"""The state of loss scales: variables made when they are first needed.
+"""The states of loss scales, made when they are first needed.
 
 There is one state per loss scale, strategy and graph; functions share the one outside
-of all functions. In a `tf.Graph` the variables are global ones, which a `Saver` saves
-and an initializer initializes; what has not been initialized reads as the state to
-begin with. `resumption` says what that is where a checkpoint was restored.
+of all functions.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private_exports as exports
 from tf_amp._tensorflow_private_training import unconverted
-from tf_amp.loss_scaling import resumption
-from tf_amp.loss_scaling.gradient_marks import mark_reading
-from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State
-from tf_amp.workers.placing import collection_here, is_parameter_server, place_here
-from tf_amp.workers.worker_variables import WorkerVariable, on_each_worker
-
-# In a `tf.Graph`, the first part of the variables' names, and their collection.
-PREFIX = "tf_amp_loss_scale"
+from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.scale_state import ScaleState
+from tf_amp.workers.placing import place_here
 
 _STATES = "_tf_amp_loss_scale_states"
 _lock = threading.RLock()
 
-# Vectors of values by kind, as read.
-Vectors = Mapping[str, Any]
-_DTYPES: Mapping[str, Any] = {"floats": np.float32, "counters": np.int64}
 # By identity of loss scale and strategy, which a state keeps alive.
-_States = dict[tuple[int, int], "ScaleState"]
+_States = dict[tuple[int, int], ScaleState]
 _eager_states: _States = {}
 _latest: list[ScaleState] = []
-
-
-class ScaleState(tf.Module):  # type: ignore[misc]
-    """The variables of one loss scale in one graph under one strategy.
-
-    The values are packed by type, so that a step reads and writes two variables at
-    most, however many values there are.
-
-    Attributes:
-      loss_scale: the specification.
-      in_graph: whether the variables belong to a `tf.Graph`, not to eager execution.
-      is_per_worker: whether each worker has them for itself.
-      strategy: that the variables were made under.
-      fresh: the values that a new training begins with.
-      names: of the values in each variable, in its order.
-      variables_by_kind: "floats", a float32 vector, and "counters", an int64 one.
-    """
-
-    def __init__(self, loss_scale: LossScale, strategy: Any) -> None:
-        """Make the variables; called in the default or a cross-replica context."""
-        super().__init__(name="tf_amp_loss_scale")
-        self.loss_scale = loss_scale
-        self.in_graph = not tf.executing_eagerly()
-        self.is_per_worker = not self.in_graph and is_parameter_server(strategy)
-        self.strategy = strategy
-        self._reading: Vectors | None = None
-        fresh = {**COUNTERS, **loss_scale.initial_state()}
-        initial = resumption.resumed(loss_scale, fresh)
-        self.fresh = fresh
-        self.names = {
-            kind: tuple(n for n, value in fresh.items() if _kind_of(value) == kind)
-            for kind in _DTYPES
-        }
-        self._initial = self._packed(initial)
-        self.variables_by_kind = {kind: self._make(kind) for kind in self._initial}
-        self._are_initialized = self._initialized_flags() if self.in_graph else {}
-
-    def read(self) -> Vectors:
-        """Return the vectors of values as they are now, on this replica.
-
-        In a `tf.Graph` they are read once for all, so that all towers of a step are
-        scaled alike.
-        """
-        if not self.in_graph:
-            return {k: _read(v) for k, v in self.variables_by_kind.items()}
-        if _is_inside_function():
-            return self._read_or_begin()
-        if self._reading is None:
-            with tf.init_scope():
-                self._reading = self._read_or_begin()
-        return self._reading
-
-    def read_anew(self) -> Vectors:
-        """Return the vectors as they are when this runs, in a `tf.Graph`."""
-        return self._read_or_begin()
-
-    def alone(self, settle: Callable[[], Any]) -> Any:
-        """Return a result once nothing else in a `tf.Graph` adjusts the state.
-
-        A Session runs the steps of several losses at once, of which none may undo what
-        the other has written.
-        """
-        name = self._local("counters").op.name
-        with tf.device("/device:CPU:0"):
-            mutex = tf.raw_ops.MutexV2(shared_name=name, name="loss_scale_mutex")
-            lock = tf.raw_ops.MutexLock(mutex=mutex, name="loss_scale_lock")
-        with tf.control_dependencies([lock]):
-            result = settle()
-        with tf.control_dependencies([result]):
-            release = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
-        with tf.control_dependencies([release]):
-            return tf.identity(result)
-
-    def unpacked(self, vectors: Vectors) -> State:
-        """Return the values in vectors that were read, scalar tensors by name."""
-        values: dict[str, Any] = {}
-        for kind, vector in vectors.items():
-            values.update(zip(self.names[kind], tf.unstack(vector), strict=True))
-        return values
-
-    def write(self, values: Mapping[str, Any], before: State) -> list[Any]:
-        """Assign new values; return the operations that do, where there are any.
-
-        Args:
-          values: what changes.
-          before: all values as they were.
-        """
-        assigned = []
-        for kind, variable in self.variables_by_kind.items():
-            names = self.names[kind]
-            if values.keys().isdisjoint(names):
-                continue
-            parts = [values.get(name, before[name]) for name in names]
-            packed = tf.stack([tf.cast(part, variable.dtype) for part in parts])
-            assigned.append(variable.assign(packed, read_value=False))
-        return assigned
-
-    def count_step(self) -> Any:
-        """Add one to the finite steps; return the operation that does, if any."""
-        variable = self.variables_by_kind["counters"]
-        one = [int(name == "good_steps") for name in self.names["counters"]]
-        return variable.assign_add(tf.constant(one, variable.dtype), read_value=False)
-
-    def evaluate(self, names: Sequence[str], session: Any = None) -> list[Any]:
-        """Return values as they are now, for Python.
-
-        Args:
-          names: of the values.
-          session: for a state in a `tf.Graph`; by default the one in force.
-
-        Raises:
-          ValueError: there is no Session.
-        """
-        values = self.evaluate_all(session)
-        return [values[name] for name in names]
-
-    def evaluate_all(self, session: Any = None) -> dict[str, float | int]:
-        """Return all values as they are now, as `evaluate` does."""
-        vectors = self._evaluate_vectors(session)
-        values: dict[str, float | int] = {}
-        for kind, vector in vectors.items():
-            values.update(zip(self.names[kind], vector.tolist(), strict=True))
-        return values
-
-    def replace(self, values: resumption.Values, session: Any = None) -> None:
-        """Set all values; `session` is for a state in a `tf.Graph`."""
-        for kind, vector in self._packed(values).items():
-            variable = self.variables_by_kind[kind]
-            if self.is_per_worker:
-                on_each_worker(functools.partial(variable.assign, vector))
-                continue
-            if not self.in_graph:
-                variable.assign(vector)
-                continue
-            # Feeding initializers adds nothing to a graph that may be finalized.
-            for local in self.strategy.experimental_local_results(variable):
-                initializer = local.initializer
-                session.run(initializer, {initializer.inputs[1]: vector})
-
-    def is_finite(self) -> Any:
-        """Return whether the latest gradients were, bool scalar."""
-        place = self.names["counters"].index("finite")
-        return tf.not_equal(self.read()["counters"][place], 0)
-
-    def _evaluate_vectors(self, session: Any) -> Mapping[str, Any]:
-        if self.is_per_worker:
-            found = on_each_worker(self.read) or [self.read()]
-            # What suits all of them is the lowest scale.
-            place = self.names["floats"].index("scale")
-            lowest = min(found, key=lambda vectors: float(vectors["floats"][place]))
-            return {kind: vector.numpy() for kind, vector in lowest.items()}
-        if not self.in_graph:
-            return {k: self._local(k).numpy() for k in self.variables_by_kind}
-        session = session or tf.compat.v1.get_default_session()
-        if session is None:
-            raise ValueError(
-                "The loss scale lives in a tf.Graph: pass the Session that trains it, "
-                "loss_scale_state(session=...), or ask within `with session:`."
-            )
-        with session.graph.as_default():
-            reading = self.read()
-        vectors: Mapping[str, Any] = session.run(dict(reading))
-        return vectors
-
-    def initialize_missing(self, session: Any) -> None:
-        """Initialize what the program's own initializers have left out."""
-        for kind, is_initialized in session.run(self._are_initialized).items():
-            if not is_initialized:
-                session.run(self._local(kind).initializer)
-
-    def fresh_by_name(self) -> dict[str, Any]:
-        """Return by the name of each variable what a new training begins with."""
-        packed = self._packed(self.fresh)
-        return {self._local(kind).op.name: vector for kind, vector in packed.items()}
-
-    def _initialized_flags(self) -> dict[str, Any]:
-        return {
-            kind: tf.compat.v1.is_variable_initialized(self._local(kind))
-            for kind in self.variables_by_kind
-        }
-
-    def _packed(self, values: resumption.Values) -> dict[str, Any]:
-        return {
-            kind: np.array([values[n] for n in names], _DTYPES[kind])
-            for kind, names in self.names.items()
-            if names
-        }
-
-    def _make(self, kind: str) -> Any:
-        name = f"{PREFIX}/{resumption.kind_of(self.loss_scale)}/{kind}"
-        if self.is_per_worker:
-            return WorkerVariable(self._initial[kind], name)
-        # Whatever scope gradients are taken in: a Saver goes by the name.
-        with tf.compat.v1.name_scope(None):
-            return tf.compat.v1.Variable(
-                self._initial[kind],
-                trainable=False,
-                name=name,
-                collections=[PREFIX, collection_here()],
-                use_resource=True,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
-
-    def _local(self, kind: str) -> Any:
-        """Return a variable, of several replicas that of the first here."""
-        variable = self.variables_by_kind[kind]
-        return self.strategy.experimental_local_results(variable)[0]
-
-    def _read_or_begin(self) -> Vectors:
-        return {kind: self._value_or_initial(kind) for kind in self.variables_by_kind}
-
-    def _value_or_initial(self, kind: str) -> Any:
-        variable, initial = self._local(kind), self._initial[kind]
-        return tf.cond(
-            tf.compat.v1.is_variable_initialized(variable),
-            lambda: _read(variable),
-            lambda: tf.constant(initial),
-        )
 
 
 def state_of(loss_scale: LossScale) -> ScaleState:
@@ -345,15 +115,3 @@ def _in_cross_replica_context(make: Callable[[], None]) -> None:
         return
     context = tf.distribute.get_replica_context()
     context.merge_call(lambda strategy: make())
-
-
-def _read(variable: Any) -> Any:
-    return mark_reading(variable.read_value())
-
-
-def _kind_of(value: float | int) -> str:
-    return "floats" if isinstance(value, float) else "counters"
-
-
-def _is_inside_function() -> bool:
-    return bool(tf.compat.v1.get_default_graph().building_function)
