@@ -98,8 +98,6 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     if _STAMP not in data and _fallback_settings() is None:
         _mention_unstamped(data)
         return None
-    if stripping.is_converted(data):
-        return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     graph_def = GraphDef.FromString(data)
@@ -132,6 +130,8 @@ def rewritten_by_stamps(given: Given) -> Any | None:
     """
     from grappler_pass.rewriting import is_rewritten
 
+    if stripping.is_converted(given.graph_def):
+        return None
     ids = settings_in(given.graph_def, settings.canonical_id)
     ids = ids or (_fallback_settings() or "",)
     changed = _rewritten_part(given, ids[0])

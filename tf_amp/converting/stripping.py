@@ -44,7 +44,7 @@ def strip_stamps(graph_def: Any) -> None:
             del attr[ATTRIBUTE]
 
 
-def is_converted(serialized: bytes) -> bool:
+def is_converted(graph_def: Any) -> bool:
     """Tell whether a graph comes from a stored model that this package converted.
 
     The casts in it have their names, and no node has the mark of a graph that was
@@ -52,7 +52,9 @@ def is_converted(serialized: bytes) -> bool:
     """
     from grappler_pass.rewriting import CAST_STEM, MARK
 
-    return CAST_STEM.encode() in serialized and MARK.encode() not in serialized
+    if not any(CAST_STEM in node.name for node in graph_def.node):
+        return False
+    return not any(MARK in node.attr for node in graph_def.node)
 
 
 def stripping_built(build: Callable[..., Any]) -> Callable[..., Any]:
