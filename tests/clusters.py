@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,8 +43,8 @@ class Job:
           env: further variables, for all.
           env_of: variables of one task.
         """
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-job-"))
-        script = self._folder / "program.py"
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-job-"))
+        script = self.folder / "program.py"
         script.write_text(textwrap.dedent(program))
         tasks = [(name, i) for name, count in counts.items() for i in range(count)]
         ports = iter(free_ports(len(tasks)))
@@ -89,7 +90,7 @@ class Job:
                 )
 
     def _file(self, task: Task, suffix: str) -> pathlib.Path:
-        return self._folder / f"{task[0]}-{task[1]}.{suffix}"
+        return self.folder / f"{task[0]}-{task[1]}.{suffix}"
 
     def kill(self, task: Task) -> None:
         """End one process as `kill -9` does."""
@@ -147,6 +148,7 @@ def job(
         yield started
     finally:
         started.stop()
+        shutil.rmtree(started.folder, ignore_errors=True)
 
 
 def run_job(
