@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
+from tf_amp.errors import RewriteFailed
 
 SIZE, DEPTH = 64, 4
 
@@ -232,20 +233,31 @@ def test_on_a_cpu_nothing_changes_where_speed_decides() -> None:
     assert plan.is_empty and plan.profile == "cpu-avx512-bf16 under XLA"
 
 
-def test_a_rewrite_that_fails_leaves_the_function_and_names_it(caplog) -> None:
-    from tf_amp import _tensorflow_private_functions as private
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tf_amp._tensorflow_private_functions import FunctionAccess
 
-    chain = Chain()
+    monkeypatch.setattr(FunctionAccess, "library", lambda self: {}[self.name])
+
+
+def test_a_rewrite_that_fails_leaves_the_function_and_names_it(
+    without_library: None, caplog: pytest.LogCaptureFixture
+) -> None:
     tf_amp.enable("bfloat16", "O2", strict=False, loss_scale="none")
-    original = private.FunctionAccess.library
-    private.FunctionAccess.library = lambda access: {}[access.name]
-    try:
-        step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
-        assert error(step(), exact()) < 1e-5
-    finally:
-        private.FunctionAccess.library = original
+    chain = Chain()
+    step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
+    assert error(step(), exact()) < 1e-5
     (warning,) = [r for r in caplog.records if "stays float32" in r.getMessage()]
     assert "__inference_" in warning.getMessage()
+
+
+def test_a_rewrite_that_fails_is_raised_where_that_is_asked_for(
+    without_library: None,
+) -> None:
+    chain = Chain()
+    step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
+    with pytest.raises(RewriteFailed, match=r"__inference_.* stays float32"):
+        step()
 
 
 def test_without_access_to_functions_one_warning_says_so(caplog) -> None:

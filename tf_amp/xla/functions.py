@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_amp import _tensorflow_private_functions as private
 from tf_amp import _tensorflow_private_tracing as tracing
-from tf_amp import rewriter, stamps
+from tf_amp import rewriter, settings, stamps
 from tf_amp.xla import originals
 from tf_amp.xla.pricing import settings_under_xla
 
@@ -55,7 +55,14 @@ def _rewrite(function: Any, graph: Any) -> None:
     try:
         _rewrite_accessed(access, graph)
     except Exception as error:
-        rewriter.report_failure(error, access.name, strict=False)
+        rewriter.report_failure(error, access.name, strict=_is_strict(graph))
+
+
+def _is_strict(graph: Any) -> bool:
+    """Tell whether the settings that a graph was traced under ask for errors."""
+    stamp = stamps.stamp_of_graph(graph, stamps.Force(None))
+    scope = settings.scope_of(stamp.settings or "")
+    return scope is not None and scope.config.strict
 
 
 def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
