@@ -45,6 +45,11 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
         """Return what is exchanged in 16 bits per step, once a step was traced."""
         return self._exchange.exchanges if self._exchange else ()
 
+    @property
+    def is_fused(self) -> bool:
+        """Tell whether gradients travel in 16 bits."""
+        return self._exchange is not None
+
     def scope(self) -> Any:
         """Return a context in which variables are mirrored."""
         _decorate_keras()
@@ -133,15 +138,16 @@ def _decorate_keras() -> None:
         return
     importlib.import_module("keras")
     training.install_if_loaded(
-        private.KERAS_ALL_REDUCE, keras_gradients(_is_under_strategy)
+        private.KERAS_ALL_REDUCE, keras_gradients(_strategy_here)
     )
 
 
-def _is_under_strategy() -> bool:
+def _strategy_here() -> MirroredStrategy | None:
+    """Return the strategy whose replica this is, if it is of this kind."""
+    if tf.distribute.in_cross_replica_context():
+        return None
     strategy = tf.distribute.get_strategy()
-    return isinstance(strategy, MirroredStrategy) and not (
-        tf.distribute.in_cross_replica_context()
-    )
+    return strategy if isinstance(strategy, MirroredStrategy) else None
 
 
 def _note_earlier_variables() -> None:

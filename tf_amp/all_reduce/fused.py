@@ -7,6 +7,7 @@ keeps its precision: the vote of a loss scale, moments of a batch, metrics.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp import _tensorflow_private_all_reduce as private
+from tf_amp._tensorflow_private_training import unconverted
 from tf_amp.all_reduce import traffic
 from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from tf_amp.all_reduce.encoding import ENCODINGS
@@ -96,23 +98,27 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
 
 
 def keras_gradients(
-    exchanges_here: Callable[[], bool],
+    strategy_here: Callable[[], Any],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator on Keras 3's reduction of gradients that names variables.
 
     Args:
-      exchanges_here: tells whether the strategy in force wants that.
+      strategy_here: returns the strategy in force if it is one that wants that, else
+        None; its `is_fused` tells whether gradients travel in 16 bits.
     """
 
     def naming_variables(reduce: Callable[..., Any]) -> Callable[..., Any]:
+        @unconverted
+        @functools.wraps(reduce)
         def reduce_to_variables(optimizer: Any, grads_and_vars: Any) -> Any:
             pairs = list(grads_and_vars)
-            if not exchanges_here():
+            strategy = strategy_here()
+            if strategy is None:
                 return reduce(optimizer, pairs)
             for _, variable in pairs:
                 check_is_replicated(variable)
             given = [pair for pair in pairs if pair[0] is not None]
-            if not given or _cannot_merge():
+            if not given or not strategy.is_fused or _cannot_merge():
                 return reduce(optimizer, pairs)
             context = tf.distribute.get_replica_context()
             reduced = iter(context.merge_call(_reduce_to_variables, args=(given,)))
@@ -150,8 +156,6 @@ def _reduce_to_variables(strategy: Any, pairs: Sequence[_Pair]) -> Any:
 
 def _cannot_merge() -> bool:
     """Tell whether replicas do not meet here; says what that means for the exchange."""
-    if tf.distribute.in_cross_replica_context():
-        return True
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
         return False
     logging.log_first_n(

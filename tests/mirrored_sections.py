@@ -1,0 +1,203 @@
+"""What two replicas are put through; each section prints what came of it."""
+
+# Adam's step is 1e-3 per weight and step, 6 steps; float32 sums in another order, and
+# two halves of a batch averaged, are off by roundings; 16 bits by 2^-8 or 2^-11 of a
+# gradient, which Adam turns into as much of a step, or more where gradients are small.
+TRAINING = """
+alone, one = build(), build("sgd")
+losses = train(alone)
+train(one, epochs=1)
+for word, loss_off, weights_off in (
+    ("float32", 2e-6, 1e-6), ("bfloat16", 2e-3, 6e-3), ("float16", 2e-4, 1e-3)
+):
+    strategy = keras_callbacks.mirrored_strategy(all_reduce=word)
+    assert isinstance(strategy, tf.distribute.MirroredStrategy)
+    with strategy.scope():
+        model, other = build(), build("sgd")
+    history = train(model)
+    loop(strategy, other, other.optimizer, (X, Y))
+    print(
+        np.allclose(history, losses, rtol=loss_off),
+        distance(alone, model) < weights_off, alike(model.trainable_variables),
+        distance(one, other) < weights_off, alike(other.trainable_variables),
+        len(strategy.exchanges),
+    )
+print(*strategy.exchanges)
+"""
+
+SPARSE = """
+strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
+IDS = np.arange(64).reshape(64, 1) % 8
+def table_model():
+    keras.utils.set_random_seed(3)
+    layers = [keras.layers.Embedding(10, 4), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((1,)), *layers, keras.layers.Dense(3)])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+with strategy.scope():
+    model = table_model()
+one = table_model()
+for each in (model, one):
+    data = tf.data.Dataset.from_tensor_slices((IDS, Y)).batch(32)
+    each.fit(data, epochs=2, verbose=0)
+print(distance(model, one) < 1e-3)
+exchange, = strategy.exchanges
+print(exchange.tensors, exchange.left)
+print(str(exchange).splitlines()[-1])
+"""
+
+FOREIGN = """
+model = build("sgd")
+strategy = keras_callbacks.mirrored_strategy(all_reduce="float16")
+with strategy.scope():
+    optimizer = keras.optimizers.SGD()
+try:
+    loop(strategy, model, optimizer, (X, Y))
+except Exception as error:
+    print("scope" in str(error), "dense" in str(error) and "kernel" in str(error))
+"""
+
+SAVED = """
+import pathlib, tempfile
+folder = pathlib.Path(tempfile.mkdtemp())
+strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
+with strategy.scope():
+    model = build()
+weights = folder / "latest.weights.h5"
+callbacks = [
+    keras_callbacks.AutoMixedPrecision(dtype="bfloat16", opt_level="O2", verbose=0),
+    keras.callbacks.ModelCheckpoint(weights, save_weights_only=True),
+]
+data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(32)
+model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
+print([path.name for path in folder.iterdir()], len(strategy.exchanges))
+print(any(row.is_low for plan in tf_amp.plans() for row in plan.decisions))
+model.save(folder / "model.keras")
+loaded, other = keras.models.load_model(folder / "model.keras"), build()
+other.load_weights(weights)
+print(type(loaded).__name__, distance(model, loaded), distance(model, other))
+print({w.dtype.name for w in loaded.get_weights()})
+"""
+
+OVERFLOW = """
+tf_amp.enable("float16", "O0", loss_scale="dynamic:initial=1024")
+for word in ("bfloat16", "float16"):
+    strategy = keras_callbacks.mirrored_strategy(all_reduce=word)
+    with strategy.scope():
+        model = build()
+        for row in (3, 27):
+            train(model, epochs=1)
+            before = model.get_weights()
+            good, X[row] = X[row].copy(), math.inf
+            X, Y, rest = X[:32], Y[:32], (X[32:], Y[32:])
+            train(model, epochs=1)
+            X[row] = good
+            X, Y = np.concatenate([X, rest[0]]), np.concatenate([Y, rest[1]])
+            kept = all(map(np.array_equal, before, model.get_weights()))
+            train(model, epochs=1)
+            after = model.get_weights()
+            trained = not all(map(np.array_equal, before, after))
+            finite = all(np.isfinite(w).all() for w in after)
+            state = tf_amp.loss_scale_state()
+            print(kept, trained, finite, int(state.scale), state.skipped_steps)
+    print(alike(model.trainable_variables), len(strategy.exchanges))
+tf_amp.disable()
+"""
+
+# 2049 and 257 are whole numbers that the 16-bit types do not have.
+OTHERS = """
+for word in ("bfloat16", "float16"):
+    strategy = keras_callbacks.mirrored_strategy(all_reduce=word)
+    @tf.function
+    def sums():
+        def on_replica():
+            context = tf.distribute.get_replica_context()
+            one = tf.constant(2049.0)
+            return (
+                context.all_reduce("SUM", one),
+                *context.all_reduce("MEAN", [one, tf.constant([257.0, 2.0])]),
+                context.all_gather(tf.constant([5.0]), 0),
+            )
+        return strategy.run(on_replica)
+    results = [strategy.experimental_local_results(r)[1].numpy() for r in sums()]
+    print(*(r.tolist() for r in results), len(strategy.exchanges))
+"""
+
+# At O3 all that may go low does; what is exchanged has the same bits nonetheless.
+REWRITTEN = """
+def exchanged():
+    strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
+    with strategy.scope():
+        variable = tf.Variable(tf.zeros([500]))
+        optimizer = keras.optimizers.SGD(1.0)
+    values = np.random.default_rng(5).normal(size=(2, 500)).astype(np.float32)
+    @tf.function
+    def step():
+        def on_replica():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            optimizer.apply([tf.gather(values, replica)], [variable])
+        strategy.run(on_replica)
+    step()
+    return variable.numpy(), len(strategy.exchanges)
+plain, count = exchanged()
+tf_amp.enable("float16", "O3", loss_scale="none")
+rewritten, _ = exchanged()
+tf_amp.disable()
+print(np.array_equal(plain, rewritten), np.any(plain), count)
+"""
+
+EAGER = """
+strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
+with strategy.scope():
+    variable = tf.Variable([[1.0, 2.0]])
+    optimizer = keras.optimizers.SGD(0.5)
+def on_replica():
+    optimizer.apply([tf.constant([[1.0, -1.0]])], [variable])
+strategy.run(on_replica)
+print(variable.numpy().tolist(), len(strategy.exchanges))
+"""
+
+DISABLED = """
+from tf_amp import _tensorflow_private_all_reduce as private
+from tf_amp._tensorflow_private import installed
+strategy = keras_callbacks.mirrored_strategy(all_reduce="bfloat16")
+with strategy.scope():
+    model = build("sgd")
+tf_amp.enable("bfloat16")
+tf_amp.disable()
+print(installed())
+loop(strategy, model, model.optimizer, (X, Y))
+print(installed() == (private.KERAS_ALL_REDUCE,), len(strategy.exchanges))
+"""
+
+ARGUMENTS = """
+make = keras_callbacks.mirrored_strategy
+print(message(lambda: make(["GPU:7", "CPU:0"])))
+print(message(lambda: make(["CPU:0", "/device:CPU:1", "/cpu:0"])))
+print(message(lambda: make([])))
+print(message(lambda: make(all_reduce="float12")))
+print(message(lambda: make(all_reduce="bfloat16", bucket_bytes=0)))
+print(make(["cpu:1", "/cpu:0"]).extended.worker_devices)
+"""
+
+ONE_DEVICE = """
+logging.set_verbosity(logging.INFO)
+strategy = keras_callbacks.mirrored_strategy(["CPU:1"], all_reduce="float16")
+logging.set_verbosity(logging.WARNING)
+with strategy.scope():
+    model = build()
+alone = build()
+train(model), train(alone)
+print(distance(model, alone), strategy.exchanges)
+"""
+
+LATE = """
+strategy = keras_callbacks.mirrored_strategy()
+with strategy.scope():
+    model = build()
+train(model, epochs=1)
+keras_callbacks.mirrored_strategy()
+print("none before")
+kernel, step = tf.Variable(tf.ones([3, 2]), name="kernel"), tf.Variable(0.0)
+keras_callbacks.mirrored_strategy(["CPU:0", "CPU:1"])
+"""
