@@ -54,6 +54,7 @@ class Case:
       watched: the tensors to compare.
       name: of the graph, for people.
       variables: names of variables for people, by name of their handle.
+      run_shapes: static shapes for the values at hand, where `shapes` leaves some open.
     """
 
     graph_def: GraphDef
@@ -64,3 +65,9 @@ class Case:
     watched: tuple[Watched, ...] = ()
     name: str = ""
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    run_shapes: Shapes | None = None
+
+    @property
+    def known_shapes(self) -> Shapes:
+        """The shapes that a run has, as far as they are known."""
+        return self.shapes if self.run_shapes is None else self.run_shapes

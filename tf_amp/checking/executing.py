@@ -6,6 +6,8 @@ that two runs of one graph differ by nothing but the order of sums.
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
 import zlib
 from collections.abc import Iterable, Mapping
@@ -18,11 +20,12 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.graph import Item, split_input
 from grappler_pass.op_traits import is_random
 from grappler_pass.rewriting import MARK
-from grappler_pass.shapes import Shape, Shapes
+from grappler_pass.shapes import Shape, Shapes, shapes_from_graph_def
 from tf_amp import _tensorflow_private_graphs as private_graphs
 from tf_amp.checking.cases import Case, Values, Watched
 from tf_amp.checking.differences import Array
 from tf_amp.checking.filling import FILLED, HANDLES, filling_graph, made_up
+from tf_amp.checking.traces import with_traced_shapes
 from tf_amp.errors import NotMeasurable
 from tf_amp.tuning.sandbox import STEP, NotRunnable, Sandbox, sandbox_from_graph
 from tf_amp.tuning.sandbox_session import quiet_config
@@ -44,7 +47,7 @@ def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
     Raises:
       NotMeasurable: it cannot be run apart, or fails; the message says why.
     """
-    sandbox = sandbox_of(graph_def, case.item, case.shapes, values)
+    sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
     return execute(sandbox, values, tensors_in(sandbox, graph_def, case.watched))
 
 
@@ -58,6 +61,22 @@ def tensors_in(
     return {name: port for name, port in ports.items() if port is not None}
 
 
+def with_run_shapes(case: Case) -> Case:
+    """Return a case that knows which shapes its values lead to."""
+    fed = copy.deepcopy(case.graph_def)
+    is_open = False
+    for node in fed.node:
+        value = case.values.get(f"{node.name}:0")
+        if node.op == "Placeholder" and value is not None:
+            is_open |= None in (case.shapes.get(node.name, ((None,),))[0] or (None,))
+            shape = tf.TensorShape(value.shape).as_proto()
+            node.attr["shape"].shape.CopyFrom(shape)
+    if not is_open:
+        return case
+    shapes = with_traced_shapes(fed, shapes_from_graph_def(fed))
+    return dataclasses.replace(case, run_shapes=shapes)
+
+
 def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     """Return values for all that some graphs need: those known, else made-up ones.
 
@@ -66,7 +85,7 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     """
     found = dict(case.values)
     for graph_def in graph_defs:
-        sandbox = sandbox_of(graph_def, case.item, case.shapes, found)
+        sandbox = sandbox_of(graph_def, case.item, case.known_shapes, found)
         for content in sandbox.contents:
             if content.name not in found:
                 found[content.name] = made_up(content)

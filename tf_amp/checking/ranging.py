@@ -59,18 +59,26 @@ def _by_placeholder(batch: Batch) -> Values:
 def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
     """Run a case once for each batch."""
     from grappler_pass.graph import GraphView
-    from tf_amp.checking.executing import completed, execute, sandbox_of
+    from tf_amp.checking.executing import (
+        completed,
+        execute,
+        sandbox_of,
+        with_run_shapes,
+    )
     from tf_amp.checking.recording import Recorder, with_records
     from tf_amp.checking.statistics import Statistics
 
     statistics = Statistics()
     recorder = Recorder(statistics.record)
     view = GraphView.from_graph_def(case.graph_def, case.item)
-    records = records_of(view, case.shapes, statistics)
+    records = None
     for batch in batches:
         told = dataclasses.replace(case, values={**case.values, **batch})
+        told = with_run_shapes(told)
         values = completed(told, (case.graph_def,))
-        sandbox = sandbox_of(case.graph_def, case.item, case.shapes, values)
+        shapes = told.known_shapes
+        records = records or records_of(view, shapes, statistics)
+        sandbox = sandbox_of(case.graph_def, case.item, shapes, values)
         recording = with_records(sandbox.graph_def, records, recorder)
         execute(dataclasses.replace(sandbox, graph_def=recording), values, {})
     return statistics.ranges()

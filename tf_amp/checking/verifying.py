@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tf_amp.checking.cases import Case, Values
 from tf_amp.checking.comparing import checks_of
 from tf_amp.checking.differences import Array, rounded
-from tf_amp.checking.executing import completed, run
+from tf_amp.checking.executing import completed, run, with_run_shapes
 from tf_amp.checking.settling_scale import with_settled_scale
 from tf_amp.checking.verification import Verification, default_tolerance
 
@@ -101,6 +101,7 @@ def verified(
     """
     from tf_amp.checking.bisecting import with_culprits
 
+    case = with_run_shapes(case)
     rewrite = rewritten(case)
     values: Values = completed(case, (case.graph_def, rewrite.graph_def))
     if rewrite.changed:

@@ -1,0 +1,84 @@
+"""SavedModels are verified and measured by their signatures, on data or without."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from tests import planted
+from tf_amp.checking.function_cases import Choice
+from tf_amp.checking.functions import ranges_of_saved_model, verify_saved_model
+from tf_amp.errors import DataUnfit
+
+_LOW = Choice("bfloat16", "O2")
+
+
+class _Words(tf.Module):
+    """Looks words up in a table, then multiplies what it finds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        values = tf.lookup.KeyValueTensorInitializer(["a", "b"], [1, 2], tf.string)
+        self.table = tf.lookup.StaticHashTable(values, 0)
+        shape = (3, planted.WIDTH)
+        self.vectors = tf.Variable(tf.random.stateless_normal(shape, (1, 2)))
+        self.kernel = tf.Variable(tf.ones((planted.WIDTH, 4)))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="words")])
+    def serve(self, words: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = tf.gather(self.vectors, self.table.lookup(words))
+        return {"sums": tf.matmul(found, self.kernel, name="product")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    path = tmp_path_factory.mktemp("words") / "model"
+    module = _Words()
+    signatures = {"serve": module.serve, "again": module.serve}
+    tf.saved_model.save(module, str(path), signatures=signatures)
+    return path
+
+
+@pytest.fixture
+def data(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "data.npz"
+    np.savez(path, words=np.array([["a", "?", "b"], ["b", "b", "a"]]))
+    return path
+
+
+def test_signatures_that_are_alike_are_verified_as_one(folder, data):
+    for file in (data, None):
+        found = verify_saved_model(folder, _LOW, file=file)
+        assert [set(each.graph.split(", ")) for each in found] == [{"serve", "again"}]
+        assert found[0].ok
+        assert [c.name for c in found[0].checks] == ["sums"]
+        assert found[0].low_operations
+    assert "made-up data for" in found[0].data
+
+
+def test_ranges_are_those_of_all_batches(folder, data):
+    seen = ranges_of_saved_model(folder, data, "serve")
+    product = next(t for t in seen.tensors if t.node.endswith("product"))
+    assert (seen.batches, product.batches, product.values) == (2, 2, 2 * 3 * 4)
+
+
+def test_data_that_does_not_fit_a_signature_is_refused(folder, tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, words=np.ones((2, 3)))
+    with pytest.raises(DataUnfit, match=r"expected is words: string \[\?\]"):
+        verify_saved_model(folder, _LOW, file=path)
+
+
+def test_a_signature_that_is_not_there_is_told(folder):
+    with pytest.raises(tf_amp.ConfigError, match="no signature 'serving_default'"):
+        verify_saved_model(folder, _LOW, signature="serving_default")
+
+
+def test_a_model_without_signatures_is_refused(tmp_path):
+    tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
+    with pytest.raises(tf_amp.ConfigError, match="has no signatures to run"):
+        verify_saved_model(tmp_path / "model", _LOW)
