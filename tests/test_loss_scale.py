@@ -73,6 +73,8 @@ def test_a_thousand_changes_leave_the_scale_within_its_bounds(overflows):
     for _ in range(1000):
         step(tf.constant(math.nan if overflows else 1.0))
     assert loss_scale_state(spec).scale == (2.0**-14 if overflows else 2.0**100)
+    # The scale is a variable: nothing is traced again.
+    assert step.experimental_get_tracing_count() == 1
     # Peers let theirs reach inf or 0 and stay there: the next steps are as any other.
     for _ in range(3):
         assert float(step(tf.constant(1.0))) == 2.0
@@ -157,6 +159,23 @@ def test_a_loss_scale_of_ones_own_takes_a_few_lines():
     for factor in (1.0, math.inf, 1.0, 1.0):
         step(tf.constant(factor))
     assert figures(spec) == (512.0, 2, 1)
+
+
+def test_a_loss_scale_of_ones_own_that_is_wrong_is_told_what_is():
+    class Misspelled(LossScale):
+        def adjust(self, state, seen):
+            return {"scales": state["scale"] / 2}
+
+    class Nameless(LossScale):
+        def initial_state(self):
+            return {"factor": 8.0}
+
+    # AutoGraph wraps what is raised while a function is traced.
+    told = r"Misspelled\.adjust returned 'scales'; initial_state names scale"
+    with pytest.raises(Exception, match=told):
+        stepper(Misspelled())
+    with pytest.raises(Exception, match=r"Nameless\.initial_state returned factor"):
+        stepper(Nameless())
 
 
 def test_without_scaling_a_function_stays_as_it_is():

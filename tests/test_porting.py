@@ -58,9 +58,9 @@ def test_a_script_for_apex_scales_once_and_is_told_so(said):
     assert given == (model, optimizer)
     for _ in range(2):
         got = tf.function(gradients)(model, optimizer, tf.constant(X))
-    for one, other in zip(got, expected, strict=True):
-        # Rounded to eight bits, but neither 64 times too large nor too small.
-        assert np.linalg.norm(one - other) < 2**-5 * np.linalg.norm(other)
+    # Rounded to eight bits, but neither 64 times too large nor too small.
+    one, other = (np.concatenate([np.ravel(g) for g in gs]) for gs in (got, expected))
+    assert np.linalg.norm(one - other) < 2**-4 * np.linalg.norm(other)
     assert figures(spec) == (64.0, 2, 0)
     assert len([line for line in said if "scaled, once" in line]) == 1
 

@@ -29,8 +29,8 @@ def in_true_units(slope: _Function) -> _Function:
     """Let the gradient function of a `tf.custom_gradient` see unscaled gradients.
 
     What it is given is unscaled, what it returns is scaled again, and what it computes
-    stays in float32. Without that a gradient function sees what is multiplied by the loss scale,
-    which only matters to one that is not linear: one that clips, or takes signs.
+    stays in float32. Without that a gradient function sees what is multiplied by the
+    loss scale, which only matters to one that is not linear: that clips, for example.
 
     Raises:
       ConfigError: this is no function.

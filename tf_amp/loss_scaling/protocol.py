@@ -110,6 +110,27 @@ class LossScale:
         return {}
 
 
+def check_names(loss_scale: LossScale, changed: State, state: State) -> None:
+    """Raise ConfigError if a loss scale changes what its state does not hold."""
+    unknown = [name for name in changed if name not in state]
+    if unknown:
+        known = ", ".join(name for name in state if name not in COUNTERS)
+        raise ConfigError(
+            f"{type(loss_scale).__name__}.adjust returned {unknown[0]!r}; "
+            f"initial_state names {known}."
+        )
+
+
+def check_has_scale(loss_scale: LossScale, state: State) -> None:
+    """Raise ConfigError unless the state of a loss scale holds the scale."""
+    if "scale" not in state:
+        own = ", ".join(name for name in state if name not in COUNTERS)
+        raise ConfigError(
+            f"{type(loss_scale).__name__}.initial_state returned {own}; it must hold "
+            '"scale".'
+        )
+
+
 def check_power_of_two(owner: str, name: str, value: float) -> None:
     """Raise ConfigError unless the value is a power of two within float32's range."""
     check_positive(owner, name, value)
