@@ -239,3 +239,21 @@ def test_a_loss_scaled_by_a_wrapper_of_tensorflow_is_left_to_it():
             session.run(v1.global_variables_initializer())
             session.run(train, {x: X})
     tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})
+
+
+def test_two_losses_of_a_graph_need_not_be_fed_together():
+    with a_graph(DynamicLossScale(initial=2.0**10)):
+        placeholders = [v1.placeholder(tf.float32, (None, 4)) for _ in range(2)]
+        weight = v1.get_variable("w", (4, 1), use_resource=True)
+        steps = [
+            v1.train.GradientDescentOptimizer(0.1).minimize(
+                tf.reduce_mean((x @ weight) ** 2)
+            )
+            for x in placeholders
+        ]
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for step, x in zip(steps, placeholders, strict=True):
+                session.run(step, {x: X})
+                session.run(step, {x: BAD})
+            assert loss_scale_state().skipped_steps == 2

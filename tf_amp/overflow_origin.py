@@ -173,7 +173,9 @@ def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
 
     if tf.executing_eagerly() or in_xla_context():
         return []
-    hand_over = handing_over(finite.graph, state, loss_scale)
+    in_function = finite.graph.building_function
+    asked = None if in_function else finite
+    hand_over = handing_over(finite.graph, state, loss_scale, asked)
 
     def handed_over() -> Any:
         with tf.control_dependencies(hand_over(tf.constant(False))):
@@ -183,7 +185,7 @@ def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
 
 
 def handing_over(
-    graph: Any, state: Mapping[str, Any], loss_scale: Any
+    graph: Any, state: Mapping[str, Any], loss_scale: Any, asked: Any = None
 ) -> Callable[[Any], list[Any]]:
     """Return what adds the operation that hands a step's inputs over.
 
@@ -194,6 +196,8 @@ def handing_over(
       graph: that the step is traced in.
       state: of the loss scale as the step has used it.
       loss_scale: its specification.
+      asked: what the step asks of its gradients. A `tf.Graph` holds other steps too,
+        whose inputs are then not fed; None: everything in the graph is the step's.
     """
     import tensorflow as tf
 
@@ -204,7 +208,7 @@ def handing_over(
         return lambda finite: []
     place = f"{place_here() or ''}/device:CPU:0"
     watched = Watch(graph, loss_scale)
-    inputs = [state.get("scale", tf.constant(1.0)), *_inputs_of(graph)]
+    inputs = [state.get("scale", tf.constant(1.0)), *_inputs_of(graph, asked)]
 
     def hand_over(finite: Any) -> list[Any]:
         with tf.device(place):
@@ -286,15 +290,30 @@ def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
     return tuple(watched for watched in found if watched is not None)
 
 
-def _inputs_of(graph: Any) -> list[Any]:
+def _inputs_of(graph: Any, asked: Any) -> list[Any]:
     """Return what comes into a step from outside: arguments, and data it fetches."""
+    operations = graph.get_operations()
+    if asked is not None:
+        behind = _behind(asked.op)
+        operations = [op for op in operations if op in behind]
     return [
         tensor
-        for op in graph.get_operations()
+        for op in operations
         if op.type in ("Placeholder", "IteratorGetNext", "QueueDequeueV2")
         for tensor in op.outputs
         if tensor.dtype.is_numpy_compatible and tensor.dtype.base_dtype == tensor.dtype
     ]
+
+
+def _behind(operation: Any) -> set[Any]:
+    """Return all operations that one depends on."""
+    found, waiting = {operation}, [operation]
+    while waiting:
+        op = waiting.pop()
+        sources = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - found
+        found |= sources
+        waiting.extend(sources)
+    return found
 
 
 def _copy(value: Any) -> Any:
