@@ -86,9 +86,8 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     found = dict(case.values)
     for graph_def in graph_defs:
         sandbox = sandbox_of(graph_def, case.item, case.known_shapes, found)
-        for content in sandbox.contents:
-            if content.name not in found:
-                found[content.name] = made_up(content)
+        missing = (each for each in sandbox.contents if each.name not in found)
+        found |= {content.name: made_up(content) for content in missing}
     return found
 
 

@@ -17,7 +17,7 @@ from tf_amp.checking.function_cases import (
 )
 from tf_amp.checking.ranges import DEFAULT_UNDERFLOW, Ranges
 from tf_amp.checking.ranging import ranges_of
-from tf_amp.checking.verification import Verdict, Verification
+from tf_amp.checking.verification import TensorCheck, Verdict, Verification
 from tf_amp.checking.verifying import verified
 from tf_amp.errors import ConfigError
 from tf_amp.exclusion import checked_patterns
@@ -156,12 +156,9 @@ def ranges_of_saved_model(
 def worst_of(found: Sequence[Verification]) -> Verification:
     """Return one verification for several of the same graph: each tensor's worst."""
     first = next((each for each in found if not each.ok), found[0])
-    worst = dict(enumerate(first.checks))
-    for each in found:
-        for place, check in enumerate(each.checks):
-            if _badness(each, place) > _badness(first, place, worst[place]):
-                worst[place] = check
-    return dataclasses.replace(first, checks=tuple(worst.values()))
+    columns = zip(*(each.checks for each in found), strict=True)
+    worst = (max(column, key=lambda c: _badness(first, c)) for column in columns)
+    return dataclasses.replace(first, checks=tuple(worst))
 
 
 def checked_tolerance(tolerance: float | None) -> float | None:
@@ -180,13 +177,10 @@ def checked_tolerance(tolerance: float | None) -> float | None:
 _ORDER = (Verdict.INFORMATION, Verdict.HOLDS, Verdict.NOISY, Verdict.BEYOND)
 
 
-def _badness(
-    found: Verification, place: int, check: Any | None = None
-) -> tuple[int, int, float]:
-    chosen = found.checks[place] if check is None else check
-    verdict = found.verdict_on(chosen)
+def _badness(found: Verification, check: TensorCheck) -> tuple[int, int, float]:
+    verdict = found.verdict_on(check)
     rank = _ORDER.index(verdict) if verdict in _ORDER else len(_ORDER)
-    return rank, chosen.mixed.non_finite, chosen.mixed.relative
+    return rank, check.mixed.non_finite, check.mixed.relative
 
 
 def _signatures(folder: pathlib.Path, signature: str | None) -> dict[str, Any]:

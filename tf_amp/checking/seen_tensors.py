@@ -58,16 +58,25 @@ def _ports(
     view: GraphView, slots: SlotTable, eligible: Sequence[bool]
 ) -> dict[Port, tuple[str, ...]]:
     """Return the tensors in question, each with the names of those that read it."""
-    readers: dict[Port, list[str]] = {}
-    for node in view.nodes:
-        for output in range(slots.output_count(node.index)):
-            slot = slots.output_slot(node.index, output)
-            if slot != NO_SLOT and eligible[slot]:
-                readers.setdefault(Port(node.index, output), [])
-        for position, port in enumerate(node.inputs):
-            slot = slots.input_slot(node.index, position)
-            if slot != NO_SLOT and eligible[slot]:
-                readers.setdefault(port, []).append(node.name)
+
+    def is_eligible(slot: int) -> bool:
+        return slot != NO_SLOT and eligible[slot]
+
+    made = (
+        Port(node.index, output)
+        for node in view.nodes
+        for output in range(slots.output_count(node.index))
+        if is_eligible(slots.output_slot(node.index, output))
+    )
+    reads = (
+        (port, node.name)
+        for node in view.nodes
+        for position, port in enumerate(node.inputs)
+        if is_eligible(slots.input_slot(node.index, position))
+    )
+    readers: dict[Port, list[str]] = {port: [] for port in made}
+    for port, name in reads:
+        readers.setdefault(port, []).append(name)
     return {
         port: tuple(dict.fromkeys(names))
         for port, names in readers.items()

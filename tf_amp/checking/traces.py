@@ -51,9 +51,10 @@ def _variable_of(reader: Any) -> str:
     handle = outermost(op.inputs[0]) if op is not None and op.inputs else None
     graph = op.graph if handle is not None and op is not None else None
     while graph is not None:
-        for variable in getattr(graph, "variables", ()):
-            if variable.handle is handle:
-                return str(variable.name).partition(":")[0]
+        variables = getattr(graph, "variables", ())
+        found = next((v for v in variables if v.handle is handle), None)
+        if found is not None:
+            return str(found.name).partition(":")[0]
         graph = getattr(graph, "outer_graph", None)
     return ""
 

@@ -45,16 +45,21 @@ def outputs_of(
         if node is None or view.frame(node.index) is not None:
             continue
         if node.op in _RESULTS:
-            if _is_comparable(signature_of(node.proto).inputs[0].dtype):
-                label = name.removesuffix("_RetVal")
-                found.append(Watched(label, OUTPUT, name, 0))
-            continue
-        for number, arg in enumerate(signature_of(node.proto).outputs):
-            if _is_comparable(arg.dtype):
-                label = f"{name}:{number}" if number else name
-                label = (names or {}).get(f"{name}:{number}", label)
-                found.append(Watched(label, OUTPUT, name, None, number))
+            label = name.removesuffix("_RetVal")
+            result = Watched(label, OUTPUT, name, 0)
+            is_told = _is_comparable(signature_of(node.proto).inputs[0].dtype)
+            found.extend([result] if is_told else [])
+        else:
+            found.extend(_outputs_of_node(node, names or {}))
     return tuple(found)
+
+
+def _outputs_of_node(node: Node, names: Mapping[str, str]) -> Iterator[Watched]:
+    for number, arg in enumerate(signature_of(node.proto).outputs):
+        if _is_comparable(arg.dtype):
+            label = f"{node.name}:{number}" if number else node.name
+            label = names.get(f"{node.name}:{number}", label)
+            yield Watched(label, OUTPUT, node.name, None, number)
 
 
 def gradients_of(
@@ -71,13 +76,19 @@ def gradients_of(
     hidden = frozenset(hidden_nodes(view, view.order))
     search = _Search(view, state_update_region(view, lists), shapes, hidden)
     found: dict[Port, tuple[bool, Watched]] = {}
-    for node in view.nodes:
-        if not is_update(node.op) or view.frame(node.index) is not None:
+    updates = (
+        node
+        for node in view.nodes
+        if is_update(node.op) and view.frame(node.index) is None
+    )
+    for update in updates:
+        gradient = search.gradient_of(update, variables)
+        if gradient is None:
             continue
-        for watched, port in search.gradient_of(node, variables):
-            is_trained = search.is_read_outside(node)
-            if port not in found or is_trained > found[port][0]:
-                found[port] = (is_trained, watched)
+        watched, port = gradient
+        is_trained = search.is_read_outside(update)
+        if port not in found or is_trained > found[port][0]:
+            found[port] = (is_trained, watched)
     return tuple(_with_names([watched for _, watched in found.values()]))
 
 
@@ -92,27 +103,27 @@ class _Search:
 
     def gradient_of(
         self, update: Node, variables: Mapping[str, str]
-    ) -> Iterator[tuple[Watched, Port]]:
-        """Yield the gradient of an update, or what it writes if there is none."""
+    ) -> tuple[Watched, Port] | None:
+        """Return the gradient of an update, or what it writes if there is none."""
         start = _value_input(update)
         if start is None:
-            return
+            return None
         reader = self._nearest(start, self._shape(update.inputs[start.input]))
         if reader is None:
-            return
+            return None
         port = self._source(self.view.nodes[reader.node].inputs[reader.input])
         source = self.view.nodes[port.node]
         if source.op in _VARIABLES or port.node in self.hidden:
-            return
+            return None
         if signature_of(source.proto).outputs[port.output].dtype != FLOAT32:
-            return
+            return None
         handle = self._handle(update)
         own_name = variables.get(handle.name, handle.name)
         name = _trained(own_name, variables)
         is_moment = name != own_name
         kind = GRADIENT if is_moment or _is_gradient(source) else UPDATE
         where = self.view.nodes[reader.node].name
-        yield Watched(name, kind, where, reader.input), port
+        return Watched(name, kind, where, reader.input), port
 
     def is_read_outside(self, update: Node) -> bool:
         """Tell whether what is computed depends on the variable, as on a weight."""
