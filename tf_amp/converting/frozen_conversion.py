@@ -51,6 +51,7 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
         device,
         low_dtype,
         written=draft,
+        warnings=job.size_remarks(mixed),
         verifications=comparison.frozen_verifications(job, draft, item, low_dtype),
     )
     with writing.replacing(frozen.report_folder(job.target)) as extras:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from grappler_pass.draft import PRICED
 from tf_amp.converting import saved_model
 from tf_amp.converting.options import FLOAT32, Options
 from tf_amp.converting.report import ConversionReport, Storage
@@ -67,6 +68,18 @@ class Job:
             storage=mixed.storage,
             warnings=(*mixed.warnings, *warnings),
             verifications=verifications or {},
+        )
+
+    def size_remarks(self, mixed: Mixed) -> tuple[str, ...]:
+        """Say that unknown sizes are guessed, where that kept everything float32."""
+        is_priced = self.options.config.opt_level == PRICED
+        if mixed.outcome.is_changed or self.options.batch or not is_priced:
+            return ()
+        shapes = (d.shape for p in mixed.outcome.plans.values() for d in p.decisions)
+        if not any(shape and shape[0] is None for shape in shapes):
+            return ()
+        return (
+            "sizes of batches are open, so prices are guesses; name one by --batch",
         )
 
     def float32_report(self, written: pathlib.Path) -> ConversionReport:

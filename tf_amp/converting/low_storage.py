@@ -8,6 +8,7 @@ stay. What cannot go says why.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -135,7 +136,7 @@ class Chooser:
         """Return the node, and its output, that a new value is restored by."""
         if use.node.op not in ASSIGNMENTS:
             return None
-        nodes = {node.name: node for node in self.bodies[use.function].node}
+        nodes = self._nodes[use.function]
         name, output = split_input(use.node.input[1])
         while nodes[name].op == "Identity":
             name, output = split_input(nodes[name].input[0])
@@ -143,10 +144,15 @@ class Chooser:
 
     def _strings(self, function: str, tensor: str) -> list[bytes]:
         name, _ = split_input(tensor)
-        node = next(n for n in self.bodies[function].node if n.name == name)
+        node = self._nodes[function][name]
         if node.op != "Const":
             return []
         return list(tensor_util.MakeNdarray(node.attr["value"].tensor).reshape(-1))
+
+    @functools.cached_property
+    def _nodes(self) -> dict[str, dict[str, NodeDef]]:
+        bodies = self.bodies.items()
+        return {name: {n.name: n for n in body.node} for name, body in bodies}
 
     def _is_matrix(self, key: str) -> bool:
         shape = self.file.shapes.get(key, ())
@@ -195,10 +201,10 @@ class Chooser:
         with np.errstate(over="ignore"):
             return bool(np.isfinite(value.astype(self.dtype)).all())
 
-    @property
+    @functools.cached_property
     def _run_nodes(self) -> frozenset[str]:
         """Name the nodes of the graph itself that run for what is fetched."""
-        nodes = {node.name: node for node in self.bodies[MAIN].node}
+        nodes = self._nodes[MAIN]
         waiting, seen = [n for n in self.fetched if n in nodes], set(self.fetched)
         while waiting:
             for text in nodes[waiting.pop()].input:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tf_amp.checking.verification import Verification
 
 JSON_FILE, TEXT_FILE = "report.json", "plan.txt"
+# Of the text; those that gain most. All are in the JSON.
+_ROWS = 200
 _MEBI = 2**20
 _MILLI = 1e3
 
@@ -107,7 +109,7 @@ class ConversionReport:
         """Write the report as JSON, and its plans as text, into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / JSON_FILE).write_text(self.to_json(), encoding="utf-8")
-        plans = "\n\n".join(str(p.sorted_by_value()) for p in self.plans.values())
+        plans = "\n\n".join(str(p.top(_ROWS)) for p in self.plans.values())
         (folder / TEXT_FILE).write_text(f"{self}\n\n{plans}\n", encoding="utf-8")
 
     def __str__(self) -> str:

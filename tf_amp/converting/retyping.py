@@ -53,20 +53,25 @@ def retype_variables(
       low_dtype: DataType they are stored as.
     """
     nodes = {node.name: node for node in body.node}
+    # Whoever reads a value is asked for before that value gets a cast, so that this
+    # does not grow old.
+    readers = readers_in(body)
     for name in handles:
         if name in nodes and nodes[name].op in VARIABLES:
             nodes[name].attr["dtype"].type = low_dtype
-    for use in uses:
-        node = nodes[use.node.name]
-        if node.op in ASSIGNMENTS:
-            _retype_assignment(body, node, nodes, low_dtype)
-        elif node.op in READS:
+    found = [nodes[use.node.name] for use in uses]
+    for node in found:
+        if node.op in READS:
             node.attr["dtype"].type = low_dtype
-            if not _retype_save(node, readers_in(body), low_dtype):
-                _cast_up(body, node, low_dtype)
+            if not _retype_save(node, readers, low_dtype):
+                _cast_up(body, node, readers, low_dtype)
     for name in handles:
         if name in nodes and nodes[name].op in REFERENCES:
-            _cast_reference(body, nodes[name], low_dtype)
+            _cast_reference(body, nodes[name], readers, low_dtype)
+    # Last, since a new value may be what another variable is read as.
+    for node in found:
+        if node.op in ASSIGNMENTS:
+            _retype_assignment(body, node, nodes, low_dtype)
 
 
 def retype_constants(
@@ -80,6 +85,7 @@ def retype_constants(
       is_kept: whether a constant of some name is to stay.
     """
     stored = []
+    readers = readers_in(body)
     for node in [node for node in body.node if _is_large_constant(node)]:
         if is_kept(node.name):
             continue
@@ -88,7 +94,7 @@ def retype_constants(
         if not _fits(node, NUMPY_DTYPES[low_dtype]):
             continue
         node.CopyFrom(rounded)
-        _cast_up(body, node, low_dtype)
+        _cast_up(body, node, readers, low_dtype)
         stored.append(str(node.name))
     return tuple(stored)
 
@@ -114,10 +120,11 @@ def _retype_assignment(
     node.attr["T" if node.op == "Assign" else "dtype"].type = low_dtype
     passed = []
     name, output = split_input(node.input[1])
-    while nodes[name].op == "Identity":
+    # A cast that was just made is not among the nodes.
+    while name in nodes and nodes[name].op == "Identity":
         passed.append(nodes[name])
         name, output = split_input(nodes[name].input[0])
-    if nodes[name].op != "RestoreV2":
+    if name not in nodes or nodes[name].op != "RestoreV2":
         node.input[1] = _new_cast(body, node.input[1], FLOAT32, low_dtype).name
         return
     nodes[name].attr["dtypes"].list.type[output] = low_dtype
@@ -147,14 +154,16 @@ def _retype_save(node: NodeDef, readers: Readers, low_dtype: int) -> bool:
     return True
 
 
-def _cast_reference(body: GraphDef, variable: NodeDef, low_dtype: int) -> None:
+def _cast_reference(
+    body: GraphDef, variable: NodeDef, readers: Readers, low_dtype: int
+) -> None:
     """Save a variable of TensorFlow 1 in 16 bits; give its other readers float32."""
     others = []
-    for reader, position in readers_in(body)(variable.name):
+    for reader, position in readers(variable.name):
         if reader.op == _SAVE:
             types = reader.attr["dtypes"].list.type
             types[position - _BEFORE_TENSORS] = low_dtype
-        elif reader.op not in ASSIGNMENTS:
+        elif reader.op not in ASSIGNMENTS or position:
             others.append((reader, position))
     if others:
         cast = _new_cast(body, variable.name, low_dtype, FLOAT32)
@@ -162,15 +171,15 @@ def _cast_reference(body: GraphDef, variable: NodeDef, low_dtype: int) -> None:
             reader.input[position] = cast.name
 
 
-def _cast_up(body: GraphDef, node: NodeDef, low_dtype: int) -> None:
+def _cast_up(body: GraphDef, node: NodeDef, readers: Readers, low_dtype: int) -> None:
     """Give all readers of a node's value float32 again."""
-    readers = readers_in(body)(node.name)
-    if not readers:
+    found = readers(node.name)
+    if not found:
         return
     cast = _new_cast(body, node.name, low_dtype, FLOAT32)
     if SHAPES in node.attr:
         cast.attr[SHAPES].CopyFrom(node.attr[SHAPES])
-    for reader, position in readers:
+    for reader, position in found:
         reader.input[position] = cast.name
 
 

@@ -57,7 +57,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
         device,
         low_dtype,
         written=draft,
-        warnings=_remarks(model),
+        warnings=(*_remarks(model), *job.size_remarks(mixed)),
         verifications=comparison.verifications(job, draft, low_dtype),
     )
     extras = draft / saved_model.EXTRAS
