@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import resource
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,12 +14,10 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 import tf_amp
 from tests import stored_models
-from tests.processes import ROOT, run_python
-from tf_amp.converting import writing
+from tests.processes import run_python
 from tf_amp.errors import (
     AlreadyMixed,
     ConfigError,
-    ConversionFailed,
     DataUnfit,
     ModelUnreadable,
     ScriptMissing,
@@ -155,39 +148,6 @@ def test_an_op_that_is_not_known_in_a_function_stays_float32(
     assert b"SomebodysRelu" in data
 
 
-def test_a_model_at_the_target_is_not_harmed(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "precious").write_text("a")
-    with pytest.raises(ConfigError, match="--overwrite"):
-        tf_amp.convert(model, tmp_path / "out", **PLANNED)
-    assert (tmp_path / "out" / "precious").read_text() == "a"
-    tf_amp.convert(model, tmp_path / "out", overwrite=True, **PLANNED)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
-    assert not (tmp_path / "out" / "precious").exists()
-
-
-def test_the_target_may_not_lie_within_the_source_or_around_it(
-    model: pathlib.Path,
-) -> None:
-    for target, words in (
-        (model, "the same"),
-        (model / "out", "inside IN"),
-        (model.parent, "inside OUT"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            tf_amp.convert(model, target, overwrite=True)
-
-
-def test_the_same_model_by_another_way_is_refused(
-    model: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "link").symlink_to(model)
-    with pytest.raises(ConfigError, match="inside IN"):
-        tf_amp.convert(model, tmp_path / "link" / "out")
-
-
 def test_a_model_in_mixed_precision_is_left_as_it_is(
     model: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -275,85 +235,6 @@ def test_options_that_make_no_sense_are_refused(
     with pytest.raises(ConfigError, match=words):
         tf_amp.convert(model, tmp_path / "out", **options)
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("weights", ["float32", "low"])
-def test_on_a_full_disk_nothing_is_left(
-    model: pathlib.Path, tmp_path: pathlib.Path, weights: str
-) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
-    try:
-        with pytest.raises(ConversionFailed, match="nothing of it was kept"):
-            tf_amp.convert(model, tmp_path / "out", weights=weights, **PLANNED)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert not any(tmp_path.iterdir())
-
-
-KILLED = """
-import pathlib, sys, time
-from tf_amp.converting import writing
-target = pathlib.Path(sys.argv[1])
-with writing.replacing(target) as draft:
-    draft.mkdir()
-    (draft / "new").write_text("new")
-    print("written", flush=True)
-    time.sleep(float(sys.argv[2]))
-"""
-
-
-def test_a_killed_conversion_leaves_what_was_there_and_is_tidied_up(
-    tmp_path: pathlib.Path,
-) -> None:
-    target = tmp_path / "out"
-    target.mkdir()
-    (target / "old").write_text("old")
-    program = [sys.executable, "-c", KILLED, str(target), "60"]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT)
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    assert [p.name for p in target.iterdir()] == ["old"]
-    assert len(list(tmp_path.iterdir())) == 2
-    with writing.replacing(target) as draft:
-        draft.mkdir()
-        (draft / "new").write_text("new")
-    assert [p.name for p in target.iterdir()] == ["new"]
-    assert [p.name for p in tmp_path.iterdir()] == ["out"]
-
-
-SWAPS = """
-import pathlib, sys
-from tf_amp.converting import writing
-target = pathlib.Path(sys.argv[1])
-print("begun", flush=True)
-for number in range(10**6):
-    with writing.replacing(target) as draft:
-        draft.mkdir()
-        (draft / "first").write_text(str(number))
-        (draft / "last").write_text(str(number))
-"""
-
-
-def test_there_is_a_whole_model_at_every_moment(tmp_path: pathlib.Path) -> None:
-    target = tmp_path / "out"
-    target.mkdir()
-    for name in ("first", "last"):
-        (target / name).write_text("0")
-    for seconds in (0.05, 0.11, 0.17):
-        process = subprocess.Popen(
-            [sys.executable, "-c", SWAPS, str(target)], stdout=subprocess.PIPE, cwd=ROOT
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-        assert (target / "first").read_text() == (target / "last").read_text()
 
 
 def test_the_command_prints_one_line_and_exits_with_2(tmp_path: pathlib.Path) -> None:
