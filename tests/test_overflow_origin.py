@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import logging
 
 import tf_amp
+from tests.processes import run_python
 from tf_amp import overflow_origin
 from tf_amp.loss_scaling import DynamicLossScale, LossScale
 
@@ -250,3 +251,26 @@ def test_a_diagnosis_that_fails_does_not_fail_the_step(monkeypatch):
     with scope:
         assert np.isinf(training_step(weights)(tf.constant(ONES)))
     np.testing.assert_array_equal(weights[0], np.ones([8, 8]))
+
+
+def test_a_program_that_ends_while_an_overflow_is_looked_into_ends_well():
+    done = run_python(
+        """
+        import numpy as np
+        import tensorflow as tf
+        import tf_amp
+
+        tf_amp.enable("float16", "O2")
+        w = tf.Variable(tf.ones([64, 64]))
+        optimizer = tf.keras.optimizers.SGD()
+
+        @tf.function
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((x @ w) @ w)
+            optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+        step(tf.fill([8, 64], 6e4))
+        """
+    )
+    assert (done.code, "Not finite first" in done.err) == (0, True), done.err

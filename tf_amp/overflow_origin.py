@@ -80,10 +80,13 @@ class Watch:
             self._pending = copies
             return
         variables = captured_values.of_function(graph)
+        # Not a daemon, as the runtime's own threads are: an interpreter that ends while
+        # one is inside TensorFlow takes the process down.
         thread = threading.Thread(
             target=self._find,
             args=(self._running, copies, variables),
             name="tf_amp_overflow_origin",
+            daemon=False,
         )
         _threads.append(thread)
         thread.start()
