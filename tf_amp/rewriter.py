@@ -29,6 +29,7 @@ from tf_amp.marks import (
     settings_in,
     terms_in,
 )
+from tf_amp.placement import placers
 from tf_amp.presets import preset_of
 from tf_amp.workers import agreement, jobs, terms
 
@@ -112,8 +113,7 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     changed = rewritten_by_stamps(given)
     if changed is None:
         return None
-    serialized: bytes = changed.SerializeToString()
-    return serialized
+    return bytes(changed.SerializeToString())
 
 
 def _item_from_grappler(item: GrapplerItem) -> Item:
@@ -247,6 +247,7 @@ def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
     rewrite = pipeline.optimize(
         graph_def, item, chosen, shapes=given.shapes, name=marks.graph
     )
+    rewrite = placers.placed(rewrite, graph_def, item, given.shapes, chosen)
     _record(rewrite, time.perf_counter() - begin)
     if scope.config.log_dir is not None:
         log.dump(scope.config.log_dir, marks.graph, graph_def, rewrite)
@@ -283,11 +284,8 @@ def report_failure(error: Exception, graph: str, *, strict: bool) -> None:
 
 
 def _raise_failure() -> None:
-    try:
-        failure = _failures.popleft()
-    except IndexError:
-        return
-    raise failure
+    with contextlib.suppress(IndexError):
+        raise _failures.popleft()
 
 
 def _mention_unstamped(data: bytes) -> None:

@@ -1,0 +1,160 @@
+"""Optimizers whose state is on the host; a second CPU stands for the accelerator."""
+
+from __future__ import annotations
+
+import textwrap
+
+from tests.processes import run_python
+
+_TWO = """
+import tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(
+    cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+import keras, numpy as np
+from keras import optimizers
+from tf_amp import ConfigError
+from tf_amp.placement import offload_optimizer, offload_report
+
+X = np.random.default_rng(0).normal(size=(32, 16)).astype("float32")
+Y = np.random.default_rng(1).normal(size=(32, 4)).astype("float32")
+
+def fitted(optimizer, epochs=2):
+    keras.utils.set_random_seed(1)
+    with tf.device("CPU:1"):
+        model = keras.Sequential([
+            keras.layers.Dense(32, "relu", kernel_constraint="non_neg"),
+            keras.layers.Dense(4)])
+        model.build((None, 16))
+        model.compile(optimizer, "mse", jit_compile=False)
+        model.fit(X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0)
+    return model
+
+def bits(model):
+    return [w.tobytes() for w in model.get_weights()]
+"""
+
+
+def _output(program: str) -> list[str]:
+    return run_python(_TWO + textwrap.dedent(program)).lines()
+
+
+def test_float32_transfers_leave_every_bit_and_slots_live_on_the_host() -> None:
+    lines = _output(
+        """
+        kinds = {
+            "adam": lambda: optimizers.Adam(0.01),
+            "adamw": lambda: optimizers.AdamW(0.01, weight_decay=0.1, clipnorm=1.0),
+            "sgd": lambda: optimizers.SGD(0.01, momentum=0.9, use_ema=True),
+            "rmsprop": lambda: optimizers.RMSprop(0.01, gradient_accumulation_steps=2),
+        }
+        for name, make in kinds.items():
+            optimizer = make()
+            if name == "adamw":
+                optimizer.exclude_from_weight_decay(var_names=["bias"])
+            offloaded = offload_optimizer(optimizer)
+            plain = make()
+            if name == "adamw":
+                plain.exclude_from_weight_decay(var_names=["bias"])
+            one, other = fitted(plain), fitted(offloaded)
+            places = {v.value.device[-5:] for v in offloaded.variables[2:]}
+            paths = [v.path for v in plain.variables] == [
+                v.path for v in offloaded.variables]
+            same = all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(
+                plain.variables, offloaded.variables, strict=True))
+            weights = {w.value.device[-5:] for w in other.weights}
+            print(name, bits(one) == bits(other), same, places, weights)
+        """
+    )
+    assert lines == [
+        f"{name} True True {{'CPU:0'}} {{'CPU:1'}}"
+        for name in ("adam", "adamw", "sgd", "rmsprop")
+    ]
+
+
+def test_weights_written_by_others_count_and_files_are_those_of_the_plain_one() -> None:
+    lines = _output(
+        """
+        import os, tempfile
+        plain = optimizers.Adam(0.01)
+        offloaded = offload_optimizer(optimizers.Adam(0.01))
+        one, other = fitted(plain), fitted(offloaded)
+        start = [w * 0.5 for w in one.get_weights()]
+        for model in (one, other):
+            model.set_weights(start)
+            with tf.device("CPU:1"):
+                model.fit(X, Y, batch_size=8, epochs=1, shuffle=False, verbose=0)
+        print(bits(one) == bits(other))
+        path = os.path.join(tempfile.mkdtemp(), "model.keras")
+        other.save(path)
+        loaded = keras.models.load_model(path)
+        print(type(loaded.optimizer) is optimizers.Adam, bits(loaded) == bits(one))
+        print(len(loaded.optimizer.variables) == len(plain.variables))
+        """
+    )
+    assert lines == ["True", "True True", "True"]
+
+
+def test_16_bit_transfers_round_and_the_host_keeps_float32_weights() -> None:
+    lines = _output(
+        """
+        optimizer = offload_optimizer(
+            optimizers.SGD(1e-3), down="bfloat16", up="bfloat16")
+        with tf.device("CPU:1"):
+            weight = tf.Variable([1.0])
+        for _ in range(8):
+            optimizer.apply([tf.constant([1.0 + 2**-12])], [weight])
+        # One step is below what bfloat16 holds next to 1; all of them are not.
+        print(float(weight[0]) == float(tf.cast(tf.cast(
+            tf.constant(1 - 8e-3), tf.bfloat16), tf.float32)))
+        print(offload_report(optimizer).bytes_down, offload_report(optimizer).bytes_up)
+        sparse = offload_optimizer(optimizers.Adam(0.1))
+        with tf.device("CPU:1"):
+            table = tf.Variable(tf.ones([4, 2]))
+        rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([2]), tf.constant([4, 2]))
+        sparse.apply([rows], [table])
+        print([round(float(v), 3) for v in table[:, 0]])
+        report = offload_report(sparse)
+        print(report.device_bytes_saved, report.bytes_down, report.seconds_added > 0)
+        print(report)
+        """
+    )
+    assert lines[:4] == ["True", "2 2", "[1.0, 1.0, 0.9, 1.0]", "64 32 True"]
+    assert lines[4].startswith("optimizer on CPU:0: saves 6.104e-05 MiB on the device")
+
+
+def test_what_cannot_be_offloaded_is_refused() -> None:
+    lines = _output(
+        """
+        def refused(*args, **kwargs):
+            try:
+                offload_optimizer(*args, **kwargs)
+            except ConfigError as error:
+                print(error)
+        refused(optimizers.Adam(), "GPU:5")
+        refused(optimizers.Adam(), down="int8")
+        refused(optimizers.LossScaleOptimizer(optimizers.Adam()))
+        refused(tf.compat.v1.train.AdamOptimizer())
+        refused(offload_optimizer(optimizers.Adam()))
+        built = optimizers.Adam()
+        built.build([keras.Variable(1.0)])
+        refused(built)
+        try:
+            offload_report(built)
+        except ConfigError as error:
+            print(error)
+        try:
+            double = tf.Variable(1.0, dtype="float64")
+            offload_optimizer(optimizers.Adam()).build([double])
+        except ConfigError as error:
+            print(error)
+        """
+    )
+    assert lines[0] == "device: there is no GPU:5; TensorFlow sees CPU:0, CPU:1."
+    assert lines[1].startswith("down: received 'int8'; allowed are float32,")
+    assert "LossScaleOptimizer; allowed are optimizers of Keras 3" in lines[2]
+    assert "AdamOptimizer; allowed are optimizers of Keras 3" in lines[3]
+    assert lines[4] == "optimizer: received one that is offloaded already."
+    assert "whose slots exist already" in lines[5]
+    assert "not offloaded or not built yet" in lines[6]
+    assert "of type float64; allowed is float32" in lines[7]

@@ -1,0 +1,292 @@
+"""Divide one graph between two devices at least cost: a minimum cut.
+
+Each node that may run on either is a variable; what it costs is its price, at the types
+it has, on either device. A tensor that crosses is charged once, at the type of its
+producer, however many readers wait for it on the other side.
+
+Prices are summed as if one node ran at a time: what the two devices do at once makes a
+division better than predicted, never worse.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.python.framework import dtypes
+
+from grappler_pass.assignment import (
+    FLOAT32_SIDE,
+    CastTerm,
+    Problem,
+    minimum_cut,
+)
+from grappler_pass.costs import CostModel
+from grappler_pass.graph import GraphView, Item, Node
+from grappler_pass.pricing import Pricer
+from grappler_pass.shapes import Shape, Shapes
+from grappler_pass.type_slots import SlotTable
+from grappler_pass.variable_reads import VariableReads
+from tf_amp.placement.named_devices import full_name, short_name
+from tf_amp.placement.reassignable import colocated, may_move
+
+_LOW = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
+# A side of the cut: what is fixed to the other device, as FLOAT32_SIDE is to home.
+_ELSEWHERE = -2
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """What moving a tensor between the two devices takes.
+
+    Attributes:
+      bytes_per_second: of large tensors.
+      seconds_per_transfer: of the smallest.
+    """
+
+    bytes_per_second: float
+    seconds_per_transfer: float
+
+    def seconds(self, tensor_bytes: int) -> float:
+        """Return the seconds of one tensor."""
+        return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Two devices, by names like "GPU:0", with a model each, and what joins them.
+
+    Attributes:
+      home: where the graph runs as given.
+      other: what parts may move to.
+      models: of both.
+      link: between them.
+    """
+
+    home: str
+    other: str
+    models: Mapping[str, CostModel]
+    link: Link
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A graph divided between two devices, or left whole where that costs less.
+
+    Attributes:
+      graph_def: the very GraphDef given where nothing moves.
+      moved: nodes that run on the other device now.
+      home: name of the device of the rest.
+      other: name of the device of `moved`.
+      seconds_before: predicted per step, with all on `home`.
+      seconds_after: predicted per step as divided, transfers included.
+      transfers: tensors that cross.
+      transfer_bytes: their size.
+    """
+
+    graph_def: GraphDef
+    moved: tuple[str, ...]
+    home: str
+    other: str
+    seconds_before: float
+    seconds_after: float
+    transfers: int = 0
+    transfer_bytes: int = 0
+
+    def __str__(self) -> str:
+        """Show what moves and what that is predicted to gain."""
+        before = f"{self.seconds_before * 1e3:.4g}"
+        if not self.moved:
+            return f"all stays on {self.home}: moving gains too little ({before} ms)"
+        return (
+            f"{len(self.moved)} nodes move from {self.home} to {self.other}, "
+            f"{self.transfers} tensors ({self.transfer_bytes} bytes) cross; predicted "
+            f"step {before} -> {self.seconds_after * 1e3:.4g} ms"
+        )
+
+
+def place_graph(
+    graph_def: GraphDef, item: Item, shapes: Shapes, site: Site, margin: float
+) -> Placed:
+    """Return a graph with devices at which it costs least; types stay what they are.
+
+    Args:
+      graph_def: not modified.
+      item: what the caller relies on stays where it is.
+      shapes: static shapes by node name.
+      site: the devices.
+      margin: share of the step that must be gained.
+    """
+    view = GraphView.from_graph_def(graph_def, item)
+    slots = SlotTable.from_view(view)
+    sides = _Sides.from_view(view, site)
+    pricer = Pricer(
+        view,
+        slots,
+        _with_casts(view, shapes),
+        site.models,
+        "bfloat16",
+        VariableReads.from_view(view),
+    )
+    crossing = _crossings(view, slots, pricer, sides)
+    problem = _problem(view, slots, pricer, sides, crossing, site)
+    at_home = [False] * sides.count
+    before = problem.seconds([*at_home, True])
+    away = minimum_cut(problem)
+    after = problem.seconds(away)
+    moved = [
+        n for n in view.nodes if sides.of[n.index] >= 0 and away[sides.of[n.index]]
+    ]
+    if not moved or after > before * (1.0 - margin):
+        return Placed(graph_def, (), site.home, site.other, before, before)
+    sizes = [b for term, b in crossing if _crosses(term, away)]
+    names = tuple(node.name for node in moved)
+    changed = _with_devices(graph_def, names, full_name(site.other))
+    return Placed(
+        changed, names, site.home, site.other, before, after, len(sizes), sum(sizes)
+    )
+
+
+def fixed_nodes(graph_def: GraphDef, item: Item, site: Site) -> tuple[str, ...]:
+    """Name the nodes that stay where they are, whatever it costs."""
+    view = GraphView.from_graph_def(graph_def, item)
+    sides = _Sides.from_view(view, site)
+    return tuple(n.name for n in view.nodes if sides.of[n.index] < 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sides:
+    """Per node the number of its variable, FLOAT32_SIDE, _ELSEWHERE, or None.
+
+    None stands for a third device, to which the way is as far from either.
+    """
+
+    of: tuple[int, ...]
+    third: frozenset[int]
+    count: int
+
+    @classmethod
+    def from_view(cls, view: GraphView, site: Site) -> _Sides:
+        places = [short_name(node.device) or site.home for node in view.nodes]
+        of = [_ELSEWHERE if place == site.other else FLOAT32_SIDE for place in places]
+        count = 0
+        for group in colocated(view):
+            if all(_is_free(view, view.nodes[i], places, site) for i in group):
+                for i in group:
+                    of[i] = count
+                count += 1
+        two = (site.home, site.other)
+        third = frozenset(i for i, place in enumerate(places) if place not in two)
+        return cls(tuple(of), third, count)
+
+    def variable(self, node: int) -> int:
+        """Return the variable of a node; what is elsewhere shares the last one."""
+        side = self.of[node]
+        return self.count if side == _ELSEWHERE else side
+
+
+def _is_free(view: GraphView, node: Node, places: Sequence[str], site: Site) -> bool:
+    if places[node.index] != site.home:
+        return False
+    types = [name.partition(":")[0] for name in (site.home, site.other)]
+    return may_move(view, node, types)
+
+
+Crossing = tuple[CastTerm, int]
+
+
+def _crossings(
+    view: GraphView, slots: SlotTable, pricer: Pricer, sides: _Sides
+) -> list[Crossing]:
+    """Return a term, without its price, and the bytes of every port that is read."""
+    found: list[Crossing] = []
+    for node in view.nodes:
+        if node.index in sides.third:
+            continue
+        for port in view.output_ports(node.index):
+            readers = {r.node for r in view.readers(port)} - sides.third
+            ends = frozenset(sides.variable(reader) for reader in readers)
+            producer = sides.variable(node.index)
+            if ends <= {producer}:
+                continue
+            size = _bytes_per_element(slots.output_dtype(*port))
+            size *= pricer.spec(port).elements
+            found.append((CastTerm(producer, ends, 0.0, 0.0), size))
+    return found
+
+
+def _problem(
+    view: GraphView,
+    slots: SlotTable,
+    pricer: Pricer,
+    sides: _Sides,
+    crossing: Iterable[Crossing],
+    site: Site,
+) -> Problem:
+    """Let the other device be the low side of the cut, and home its float32 side."""
+    home = [0.0] * (sides.count + 1)
+    away = [0.0] * (sides.count + 1)
+    fixed = 0.0
+    for node in view.nodes:
+        dtype = _dtype_of(slots, node.index)
+        call, weight = pricer.call(node), view.weight(node.index)
+        variable = sides.variable(node.index)
+        prices = [
+            weight * site.models[name].price(call, dtype).seconds
+            for name in (site.home, site.other)
+        ]
+        if sides.of[node.index] >= 0:
+            home[variable] += prices[0]
+            away[variable] += prices[1]
+        elif node.index not in sides.third:
+            fixed += prices[1 if variable == sides.count else 0]
+    terms = [
+        dataclasses.replace(term, up_seconds=seconds, down_seconds=seconds)
+        for term, size in crossing
+        for seconds in (site.link.seconds(size),)
+    ]
+    # The last variable stands for what is elsewhere: home must never pay for it.
+    away[-1] = fixed
+    home[-1] = fixed + 2.0 * sum((*home, *away, *(t.up_seconds for t in terms)))
+    return Problem(home, away, terms)
+
+
+def _crosses(term: CastTerm, away: Sequence[bool]) -> bool:
+    ends = {v != FLOAT32_SIDE and away[v] for v in (term.producer, *term.readers)}
+    return len(ends) > 1
+
+
+def _dtype_of(slots: SlotTable, node: int) -> str:
+    """Return the type that a node computes in: 16 bits where any of it does."""
+    found = (_LOW.get(slots.dtypes[slot]) for slot in slots.slots_of[node])
+    return next((name for name in found if name), "float32")
+
+
+def _bytes_per_element(dtype: int) -> int:
+    if dtype == types_pb2.DT_INVALID:
+        return 4
+    return int(dtypes.as_dtype(dtype).base_dtype.size or 4)
+
+
+def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:
+    """Return shapes, with those of casts that came later than shapes were inferred."""
+    known: dict[str, tuple[Shape | None, ...]] = dict(shapes)
+    for index in view.order:
+        node = view.nodes[index]
+        if node.op == "Cast" and node.name not in known:
+            port = node.inputs[0]
+            given = known.get(view.nodes[port.node].name, ())
+            known[node.name] = given[port.output : port.output + 1]
+    return known
+
+
+def _with_devices(graph_def: GraphDef, names: Iterable[str], device: str) -> GraphDef:
+    copy = GraphDef()
+    copy.CopyFrom(graph_def)
+    moved = frozenset(names)
+    for node in copy.node:
+        if node.name in moved:
+            node.device = device
+    return copy

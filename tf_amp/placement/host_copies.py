@@ -1,0 +1,147 @@
+"""Copies of weights on the host, and what travels between them and the weights.
+
+The weights of the model stay what counts: whoever writes to them (a checkpoint that is
+restored, an average put in their place) is noticed by a fingerprint, and the copies are
+read anew before the next update.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp.errors import ConfigError
+
+_UNSEEN = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Transfer:
+    """Where the copies are, and the types that gradients and weights travel in."""
+
+    device: str
+    down: tf.DType
+    up: tf.DType
+
+
+class HostCopies:
+    """The copies of one optimizer's variables, in the same order.
+
+    Not a trackable object: a checkpoint of the optimizer holds what it always does.
+    """
+
+    def __init__(self, variables: Sequence[Any], transfer: Transfer) -> None:
+        """Make copies and fingerprints on the host.
+
+        Raises:
+          ConfigError: a variable is not float32, or distributed.
+        """
+        self.originals = tuple(map(_plain, variables))
+        self._transfer = transfer
+        for variable in self.originals:
+            _check(variable)
+        with tf.init_scope(), tf.device(transfer.device):
+            self.copies = tuple(map(_copy, variables))
+            self._seen = tuple(
+                tf.Variable(tf.constant(_UNSEEN, tf.int64), trainable=False)
+                for _ in variables
+            )
+        self._index = {v.ref(): i for i, v in enumerate(self.originals)}
+        self._index |= {v.ref(): i for i, v in enumerate(self.copies)}
+
+    def copy_of(self, variable: Any) -> Any:
+        """Return the copy of a variable; of a stranger, itself."""
+        index = self._index.get(_plain(variable).ref())
+        return variable if index is None else self.copies[index]
+
+    def original_of(self, variable: Any) -> Any:
+        """Return what a variable is a copy of; of a stranger, itself."""
+        index = self._index.get(_plain(variable).ref())
+        return variable if index is None else self.originals[index]
+
+    def refresh(self) -> None:
+        """Read weights anew, all of them, if any was written by somebody else."""
+        now = [_on(v.device, _fingerprint, v) for v in self.originals]
+        with tf.device(self._transfer.device):
+            seen = tf.stack([each.read_value() for each in self._seen])
+            stale = tf.reduce_any(tf.not_equal(tf.stack(now), seen))
+            tf.cond(stale, self._read_all, lambda: tf.constant(False))
+
+    def _read_all(self) -> tf.Tensor:
+        with tf.device(self._transfer.device):
+            for original, copy in zip(self.originals, self.copies, strict=True):
+                copy.assign(tf.identity(original))
+            return tf.constant(True)
+
+    def gradient_down(self, gradient: Any, variable: Any) -> Any:
+        """Return a gradient on the host, in float32 again."""
+        if gradient is None:
+            return None
+        if isinstance(gradient, tf.IndexedSlices):
+            with tf.device(self._transfer.device):
+                indices = tf.identity(gradient.indices)
+            values = self._down(gradient.values, variable)
+            return tf.IndexedSlices(values, indices, gradient.dense_shape)
+        return self._down(gradient, variable)
+
+    def _down(self, values: Any, variable: Any) -> tf.Tensor:
+        original = self.original_of(variable)
+        rounded = _on(original.device, tf.cast, values, self._transfer.down)
+        with tf.device(self._transfer.device):
+            return tf.cast(tf.identity(rounded), tf.float32)
+
+    def weights_up(self, variables: Sequence[Any]) -> None:
+        """Write copies to the weights they are of."""
+        for variable in variables:
+            index = self._index[_plain(variable).ref()]
+            original, copy = self.originals[index], self.copies[index]
+            with tf.device(self._transfer.device):
+                rounded = tf.cast(copy.read_value(), self._transfer.up)
+                self._seen[index].assign(_fingerprint(tf.cast(rounded, tf.float32)))
+            with tf.device(original.device):
+                original.assign(tf.cast(tf.identity(rounded), tf.float32))
+
+
+def _plain(variable: Any) -> Any:
+    """Return the `tf.Variable` of a Keras variable."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
+
+
+def _check(variable: Any) -> None:
+    if variable.dtype != tf.float32:
+        raise ConfigError(
+            f"offload_optimizer: received the variable {variable.name!r} of type "
+            f"{variable.dtype.name}; allowed is float32."
+        )
+    if tf.distribute.has_strategy():
+        raise ConfigError(
+            "offload_optimizer: received variables of a tf.distribute strategy; "
+            "allowed is one device, without a strategy."
+        )
+
+
+def _copy(variable: Any) -> tf.Variable:
+    plain = _plain(variable)
+    copy = tf.Variable(
+        tf.identity(plain),
+        name=plain.name.partition(":")[0],
+        trainable=False,
+        constraint=variable.constraint,
+    )
+    # Keras names slots after it.
+    vars(copy)["path"] = getattr(variable, "path", plain.name)
+    return copy
+
+
+def _fingerprint(values: Any) -> tf.Tensor:
+    """Return the sum of all bits, taken as integers: exact, in any order."""
+    words = tf.bitcast(tf.convert_to_tensor(values), tf.int32)
+    return tf.reduce_sum(tf.cast(words, tf.int64))
+
+
+def _on(device: str, function: Any, *args: Any) -> Any:
+    with tf.device(device):
+        return function(*args)

@@ -1,0 +1,101 @@
+"""Which nodes of a graph may run on another device, and which only together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph import GraphView, Node
+from grappler_pass.type_slots import kernel_exists, op_def_of, signature_of
+
+_COLOCATION = b"loc:@"
+# Belong to whoever calls the graph, or decide which of its nodes run.
+_FIXED = frozenset(
+    """
+    Placeholder PlaceholderV2 PlaceholderWithDefault _Arg _Retval NoOp
+    Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit LoopCond
+    NextIteration RefNextIteration ControlTrigger
+    """.split()
+)
+_PLAIN = frozenset(
+    {
+        types_pb2.DT_FLOAT,
+        types_pb2.DT_DOUBLE,
+        types_pb2.DT_HALF,
+        types_pb2.DT_BFLOAT16,
+        types_pb2.DT_BOOL,
+        types_pb2.DT_INT8,
+        types_pb2.DT_UINT8,
+        types_pb2.DT_INT32,
+        types_pb2.DT_INT64,
+    }
+)
+
+
+def may_move(view: GraphView, node: Node, device_types: Sequence[str]) -> bool:
+    """Tell whether a node may run on a device of any of these types.
+
+    Not: what has state or draws random numbers, reads or makes other things than plain
+    numbers, is part of a loop, calls functions, or is held by the caller.
+    """
+    if node.name in view.item.untouchable or view.frame(node.index) is not None:
+        return False
+    if not _is_pure(node.op) or _calls_functions(node.proto):
+        return False
+    signature = signature_of(node.proto)
+    if not {arg.dtype for arg in (*signature.inputs, *signature.outputs)} <= _PLAIN:
+        return False
+    types = tuple(
+        (name, value.type)
+        for name, value in sorted(node.proto.attr.items())
+        if value.WhichOneof("value") == "type"
+    )
+    return all(kernel_exists(node.op, types, each) for each in device_types)
+
+
+def colocated(view: GraphView) -> tuple[tuple[int, ...], ...]:
+    """Return all nodes in groups that must share a device: by `_class`.
+
+    A class may name a node, which then belongs to the group, or stand for itself.
+    """
+    leader = list(range(len(view.nodes)))
+    named: dict[str, int] = dict(view.index)
+
+    def root(i: int) -> int:
+        while leader[i] != i:
+            i = leader[i]
+        return i
+
+    for node in view.nodes:
+        for name in _classes(node.proto):
+            leader[root(node.index)] = root(named.setdefault(name, node.index))
+    groups: dict[int, list[int]] = {}
+    for node in view.nodes:
+        groups.setdefault(root(node.index), []).append(node.index)
+    return tuple(map(tuple, groups.values()))
+
+
+def _classes(proto: NodeDef) -> tuple[str, ...]:
+    if "_class" not in proto.attr:
+        return ()
+    values = proto.attr["_class"].list.s
+    return tuple(
+        v[len(_COLOCATION) :].decode() for v in values if v.startswith(_COLOCATION)
+    )
+
+
+@functools.cache
+def _is_pure(op: str) -> bool:
+    op_def = op_def_of(op)
+    if op_def is None or op_def.is_stateful or op in _FIXED:
+        return False
+    return not any(arg.is_ref for arg in (*op_def.input_arg, *op_def.output_arg))
+
+
+def _calls_functions(proto: NodeDef) -> bool:
+    return any(
+        value.HasField("func") or value.list.func for value in proto.attr.values()
+    )

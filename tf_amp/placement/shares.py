@@ -1,0 +1,153 @@
+"""What each of several unlike replicas gets of a batch, and in which type it computes.
+
+A step of a data-parallel group takes as long as its slowest replica, so shares are in
+proportion to throughput.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from tf_amp.errors import ConfigError
+
+# A 16-bit type must be faster than float32 by that much to be chosen.
+_MARGIN = 0.02
+_DTYPES = ("float32", "bfloat16", "float16")
+
+Throughputs = Mapping[str, float | Mapping[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Share:
+    """What one device is to do.
+
+    Attributes:
+      device: as given.
+      dtype: the type it is fastest in.
+      examples: of the global batch; 0 only where an idle device is allowed.
+      examples_per_second: in that type.
+    """
+
+    device: str
+    dtype: str
+    examples: int
+    examples_per_second: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per step, without what replicas exchange."""
+        return self.examples / self.examples_per_second
+
+    def __str__(self) -> str:
+        """Show device, type, share and seconds."""
+        return (
+            f"{self.device}: {self.examples} examples in {self.dtype}, "
+            f"{self.seconds * 1e3:.3g} ms at {self.examples_per_second:.4g} per second"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Shares:
+    """One share per device, in the order given; their examples sum to the batch."""
+
+    shares: tuple[Share, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds per step of the slowest, without what replicas exchange."""
+        return max(share.seconds for share in self.shares)
+
+    @property
+    def equal_seconds(self) -> float:
+        """The same if every device had an equal share, in its own type."""
+        batch = sum(share.examples for share in self.shares)
+        most = math.ceil(batch / len(self.shares))
+        return max(most / share.examples_per_second for share in self.shares)
+
+    def weights(self) -> tuple[float, ...]:
+        """Return what each replica's mean gradient counts in that of the batch."""
+        batch = sum(share.examples for share in self.shares)
+        return tuple(share.examples / batch for share in self.shares)
+
+    def __str__(self) -> str:
+        """Show one line per device, then the step."""
+        step = (
+            f"step {self.seconds * 1e3:.3g} ms, with equal shares "
+            f"{self.equal_seconds * 1e3:.3g} ms (without the exchange)"
+        )
+        return "\n".join([*map(str, self.shares), step])
+
+
+def batch_shares(
+    global_batch: int, throughputs: Throughputs, *, allow_idle: bool = False
+) -> Shares:
+    """Divide a batch among unlike devices in proportion to their throughput.
+
+    Args:
+      global_batch: examples per step, of all devices.
+      throughputs: examples per second by device, as a number for float32, or by type:
+        `{"GPU:0": {"float32": 900, "float16": 2500}, "GPU:1": 400}`. What
+        `measured_throughputs` returns fits.
+      allow_idle: whether a slow device may get no example; if not, each gets one at
+        least.
+
+    Returns:
+      A share per device; examples sum to `global_batch` exactly.
+
+    Raises:
+      ConfigError: there is no device, a type is unknown, a throughput is not positive,
+        or there are fewer examples than devices.
+    """
+    if not throughputs:
+        raise ConfigError("throughputs: received none; give one per device.")
+    best = {device: _fastest(device, each) for device, each in throughputs.items()}
+    least = 0 if allow_idle else 1
+    if not isinstance(global_batch, int) or global_batch < max(1, least * len(best)):
+        raise ConfigError(
+            f"global_batch: received {global_batch!r}; allowed are integers from "
+            f"{max(1, least * len(best))}, one example for each of {len(best)} devices."
+        )
+    rates = [rate for _, rate in best.values()]
+    counts = _proportional(global_batch, rates, least)
+    rows = zip(best.items(), counts, strict=True)
+    return Shares(tuple(Share(d, dtype, n, rate) for (d, (dtype, rate)), n in rows))
+
+
+def _fastest(device: str, given: float | Mapping[str, float]) -> tuple[str, float]:
+    """Return the type to compute in and its throughput; a near tie goes to float32."""
+    rates = given if isinstance(given, Mapping) else {"float32": given}
+    for dtype, rate in rates.items():
+        if dtype not in _DTYPES:
+            raise ConfigError(
+                f"throughputs[{device!r}]: received the type {dtype!r}; allowed are "
+                f"{', '.join(_DTYPES)}."
+            )
+        if not 0.0 < float(rate) < math.inf:
+            raise ConfigError(
+                f"throughputs[{device!r}][{dtype!r}]: received {rate!r}; allowed are "
+                "positive numbers."
+            )
+    if not rates:
+        raise ConfigError(f"throughputs[{device!r}]: received no type.")
+    fastest = max(rates, key=lambda dtype: rates[dtype])
+    if rates.get("float32", 0.0) * (1.0 + _MARGIN) >= rates[fastest]:
+        fastest = "float32"
+    return fastest, float(rates[fastest])
+
+
+def _proportional(total: int, rates: list[float], least: int) -> list[int]:
+    """Round proportions so that the slowest replica takes the shortest time.
+
+    Each further example goes to where it is done first.
+    """
+    counts = [max(least, math.floor(total * rate / sum(rates))) for rate in rates]
+    while sum(counts) > total:
+        spare = [i for i, count in enumerate(counts) if count > least]
+        slowest = max(spare, key=lambda i: counts[i] / rates[i])
+        counts[slowest] -= 1
+    while sum(counts) < total:
+        soonest = min(range(len(rates)), key=lambda i: (counts[i] + 1) / rates[i])
+        counts[soonest] += 1
+    return counts
