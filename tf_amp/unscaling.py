@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp import overflow_origin
+from tf_amp import overflow_inputs
 from tf_amp.finiteness import (
     agreed,
     are_finite,
@@ -90,7 +90,7 @@ class ScaledCall:
 
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
         """Adjust the loss scale; return the gradients, zeros unless all are finite."""
-        watched = overflow_origin.watch(finite, self._reading, self._loss_scale)
+        watched = overflow_inputs.watch(finite, self._reading, self._loss_scale)
         finite = agreed(finite)
         settlement = self._settlement(unscaled)
         adjusting = symbolic(settlement.settle(finite))
@@ -110,7 +110,7 @@ class ScaledCall:
     def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
         """Do the same within a function, where one branch serves the ordinary step."""
         settlement = self._settlement(unscaled)
-        hand_over = overflow_origin.handing_over(
+        hand_over = overflow_inputs.handing_over(
             tf.compat.v1.get_default_graph(), self._reading, self._loss_scale
         )
         finite = settlement.settle_in_function(
