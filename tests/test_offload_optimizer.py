@@ -123,6 +123,34 @@ def test_16_bit_transfers_round_and_the_host_keeps_float32_weights() -> None:
     assert lines[4].startswith("optimizer on CPU:0: saves 6.104e-05 MiB on the device")
 
 
+def test_a_step_that_overflows_is_skipped_and_updates_wait_for_no_other_layer() -> None:
+    lines = _output(
+        """
+        import tf_amp
+        def taken(values):
+            optimizer = offload_optimizer(optimizers.SGD(0.5, momentum=0.5))
+            with tf.device("CPU:1"):
+                weights = [tf.Variable(tf.eye(8)), tf.Variable(tf.eye(8))]
+            @tf.function
+            def step(x):
+                with tf.device("CPU:1"), tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(x @ weights[0] @ weights[1])
+                optimizer.apply(tape.gradient(loss, weights), weights)
+            for value in values:
+                step(tf.eye(8) * value)
+            return weights[0].numpy(), int(optimizer.iterations), step
+        w, count, step = taken([0.5])
+        graph = step.get_concrete_function(tf.eye(8)).graph
+        print(sum(op.type == "IdentityN" for op in graph.get_operations()))
+        with tf_amp.mixed_precision_scope(
+                tf_amp.StaticLossScale(64.0), dtype="float16", opt_level="O2"):
+            skipped, count, _ = taken([0.5, 1e30])
+        print(np.array_equal(w, skipped), count)
+        """
+    )
+    assert lines == ["0", "True 1"]
+
+
 def test_what_cannot_be_offloaded_is_refused() -> None:
     lines = _output(
         """

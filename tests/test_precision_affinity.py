@@ -15,7 +15,7 @@ tf.config.set_logical_device_configuration(
     cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 import tf_amp
 from grappler_pass.costs import DeviceProfile
-from tf_amp.placement import precision_affinity
+precision_affinity = tf_amp.placement.precision_affinity
 
 def profile(name, float32, bfloat16):
     data = copy.deepcopy(dict(DeviceProfile.load("cpu-generic").data))

@@ -120,9 +120,14 @@ _HOMES = {
     "verify": "tf_amp.checking.functions",
 }
 
+# Modules that are there without being imported by name.
+_MODULES = ("placement",)
+
 
 def __getattr__(name: str) -> Any:
     """Load a public name from the module it lives in."""
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -122,7 +122,7 @@ def _offloaded_class(base: type) -> type:
         return _apply(base, optimizer, list(grads), trainable_variables, kwargs)
 
     methods = {"build": build, "apply": apply, "__module__": base.__module__}
-    methods |= private.key_override(base, _original_of)
+    methods |= private.offloading_methods(base, _original_of)
     return type(base.__name__, (base,), methods)
 
 
