@@ -117,7 +117,7 @@ def test_functions_and_sessions_within_run_divided_and_others_do_not() -> None:
     assert lines == ["2.0", "2.0 {'CPU:1'}", "True True", "True"]
 
 
-def test_what_is_colocated_stays_together_and_what_has_state_stays_at_home() -> None:
+def test_colocated_nodes_stay_together_and_pinned_ones_and_state_at_home() -> None:
     lines = _output(
         """
         def build(x):
@@ -139,7 +139,7 @@ def test_what_is_colocated_stays_together_and_what_has_state_stays_at_home() -> 
         print({devices[n.name] for n in placed.graph_def.node if n.op in fixed})
         """
     )
-    assert lines == ["['CPU:1', 'CPU:1', '', 'CPU:1']", "{''}"]
+    assert lines == ["['CPU:1', 'CPU:1', '', 'CPU:0']", "{''}"]
 
 
 def test_unknown_devices_and_profiles_are_refused() -> None:

@@ -28,8 +28,9 @@ from tf_amp import settings
 from tf_amp.errors import ConfigError
 from tf_amp.explanation import traced_graph
 from tf_amp.placement import placers
-from tf_amp.placement.cut import Link, Placed, Site, fixed_nodes, place_graph
+from tf_amp.placement.cut import Placed, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
+from tf_amp.placement.site import Link, Site
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

@@ -11,7 +11,7 @@ division better than predicted, never worse.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -23,7 +23,6 @@ from grappler_pass.assignment import (
     Problem,
     minimum_cut,
 )
-from grappler_pass.costs import CostModel
 from grappler_pass.graph import GraphView, Item, Node
 from grappler_pass.pricing import Pricer
 from grappler_pass.shapes import Shape, Shapes
@@ -31,44 +30,11 @@ from grappler_pass.type_slots import SlotTable
 from grappler_pass.variable_reads import VariableReads
 from tf_amp.placement.named_devices import full_name, short_name
 from tf_amp.placement.reassignable import colocated, may_move
+from tf_amp.placement.site import Site
 
 _LOW = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
 # A side of the cut: what is fixed to the other device, as FLOAT32_SIDE is to home.
 _ELSEWHERE = -2
-
-
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """What moving a tensor between the two devices takes.
-
-    Attributes:
-      bytes_per_second: of large tensors.
-      seconds_per_transfer: of the smallest.
-    """
-
-    bytes_per_second: float
-    seconds_per_transfer: float
-
-    def seconds(self, tensor_bytes: int) -> float:
-        """Return the seconds of one tensor."""
-        return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second
-
-
-@dataclasses.dataclass(frozen=True)
-class Site:
-    """Two devices, by names like "GPU:0", with a model each, and what joins them.
-
-    Attributes:
-      home: where the graph runs as given.
-      other: what parts may move to.
-      models: of both.
-      link: between them.
-    """
-
-    home: str
-    other: str
-    models: Mapping[str, CostModel]
-    link: Link
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,8 +138,11 @@ class _Sides:
         places = [short_name(node.device) or site.home for node in view.nodes]
         of = [_ELSEWHERE if place == site.other else FLOAT32_SIDE for place in places]
         count = 0
+        pinned = _pinned(view)
         for group in colocated(view):
-            if all(_is_free(view, view.nodes[i], places, site) for i in group):
+            if pinned.isdisjoint(group) and all(
+                _is_free(view, view.nodes[i], places, site) for i in group
+            ):
                 for i in group:
                     of[i] = count
                 count += 1
@@ -192,6 +161,17 @@ def _is_free(view: GraphView, node: Node, places: Sequence[str], site: Site) -> 
         return False
     types = [name.partition(":")[0] for name in (site.home, site.other)]
     return may_move(view, node, types)
+
+
+def _pinned(view: GraphView) -> frozenset[int]:
+    """Return the nodes whose device is the user's own choice.
+
+    That can be told only where TensorFlow is yet to place the others: in functions
+    every node has a device.
+    """
+    if all(node.device for node in view.nodes):
+        return frozenset()
+    return frozenset(node.index for node in view.nodes if node.device)
 
 
 Crossing = tuple[CastTerm, int]

@@ -66,6 +66,7 @@ def colocated(view: GraphView) -> tuple[tuple[int, ...], ...]:
 
     def root(i: int) -> int:
         while leader[i] != i:
+            leader[i] = leader[leader[i]]
             i = leader[i]
         return i
 
