@@ -25,7 +25,7 @@ from tf_amp.finiteness import (
     sum_is_finite,
 )
 from tf_amp.loss_scaling.gradient_marks import mark_unscaled
-from tf_amp.loss_scaling.protocol import LossScale, check_has_scale
+from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.variables import state_of
 from tf_amp.settling import Settlement, symbolic
 from tf_amp.votes import Vote, cast_vote, votes_behind
@@ -40,7 +40,6 @@ class ScaledCall:
         self._state = state_of(loss_scale)
         self._vectors = self._state.read()
         self._reading = self._state.unpacked(self._vectors)
-        check_has_scale(loss_scale, self._reading)
 
     def anew(self) -> ScaledCall:
         """Return a call with the same loss scale that reads it in the present graph."""

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_amp.loss_scaling import resumption
 from tf_amp.loss_scaling.gradient_marks import mark_reading
-from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State
+from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State, check_has_scale
 from tf_amp.workers.placing import collection_here, is_parameter_server
 from tf_amp.workers.worker_variables import WorkerVariable, on_each_worker
 
@@ -45,7 +45,11 @@ class ScaleState(tf.Module):  # type: ignore[misc]
     """
 
     def __init__(self, loss_scale: LossScale, strategy: Any) -> None:
-        """Make the variables; called in the default or a cross-replica context."""
+        """Make the variables; called in the default or a cross-replica context.
+
+        Raises:
+          ConfigError: the loss scale begins without a scale.
+        """
         super().__init__(name="tf_amp_loss_scale")
         self.loss_scale = loss_scale
         self.in_graph = not tf.executing_eagerly()
@@ -53,6 +57,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         self.strategy = strategy
         self._reading: Vectors | None = None
         fresh = {**COUNTERS, **loss_scale.initial_state()}
+        check_has_scale(loss_scale, fresh)
         initial = resumption.resumed(loss_scale, fresh)
         self.fresh = fresh
         self.names = {
