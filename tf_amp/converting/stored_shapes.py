@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from grappler_pass.functions import Known
@@ -31,9 +32,13 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
         shapes = _imported(graph_def) or shapes
     if batch is None:
         return shapes
+    inferred = _imported(_with_batch_of_arguments(graph_def, batch))
     return {
-        name: tuple(_with_batch(shape, batch) for shape in outputs)
-        for name, outputs in shapes.items()
+        name: tuple(
+            _known_or(found, _with_batch(shape, batch))
+            for shape, found in itertools.zip_longest(outputs, inferred.get(name, ()))
+        )
+        for name, outputs in {**inferred, **shapes}.items()
     }
 
 
@@ -72,6 +77,27 @@ def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
     except Exception:
         # An unknown op, or a version of one: prices are then guesses.
         return {}
+
+
+def _with_batch_of_arguments(graph_def: GraphDef, batch: int) -> GraphDef:
+    """Return a copy whose arguments have a size where their batch is open.
+
+    What follows from it, as the rows of a product of several axes, is then inferred.
+    """
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    for node in copy.node:
+        node.attr.pop(SHAPES, None)
+        if node.op == "Placeholder" and "shape" in node.attr:
+            sizes = node.attr["shape"].shape.dim
+            if sizes and sizes[0].size < 0:
+                sizes[0].size = batch
+    return copy
+
+
+def _known_or(found: Shape | None, otherwise: Shape | None) -> Shape | None:
+    is_known = found is not None and None not in found
+    return found if is_known else otherwise
 
 
 def _with_batch(shape: Shape | None, batch: int) -> Shape | None:
