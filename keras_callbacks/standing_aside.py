@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-_LOW_DTYPES = ("float16", "bfloat16")
+from tf_amp.config import LOW_DTYPES
 
 
 def obstacle_of(model: Any) -> str:
@@ -30,7 +30,7 @@ def mixed_policy_of(model: Any) -> str:
       model: of Keras 3 or tf_keras.
     """
     for layer in _layers(model):
-        if getattr(layer, "compute_dtype", None) in _LOW_DTYPES:
+        if getattr(layer, "compute_dtype", None) in LOW_DTYPES:
             policy = getattr(layer, "dtype_policy", None)
             return str(getattr(policy, "name", layer.compute_dtype))
     return ""

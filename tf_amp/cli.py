@@ -97,22 +97,16 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from tf_amp import explanation
+    from tf_amp import explanation, printing
 
     plans = explanation.explain_saved_model(
         options.saved_model, options.signature, measure=options.measure
     )
-    console = Console()
     for plan in plans:
-        best = plan.top(options.top)
         if options.json:
             print(plan.to_json())
-        elif console.is_terminal:
-            console.print(best, highlight=False)
         else:
-            print(best)
+            printing.show(plan.top(options.top))
     return 0
 
 

@@ -8,7 +8,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from tf_amp import config, verify_command
+from tf_amp import config, model_options, printing
 from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import ConfigError
 
@@ -21,16 +21,7 @@ _TOP = 20
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp ranges` understands to its parser."""
-    parser.add_argument(
-        "model",
-        type=pathlib.Path,
-        metavar="SAVED_MODEL|SCRIPT",
-        help="folder of a SavedModel, or a script, which runs in float32",
-    )
-    parser.add_argument(
-        "--data", type=pathlib.Path, metavar="NPZ", help="batches for a SavedModel"
-    )
-    parser.add_argument("--signature", help="only this one of a SavedModel")
+    model_options.add_to(parser, data="batches for a SavedModel")
     parser.add_argument("--dtype", choices=LOW_DTYPES, default="float16")
     parser.add_argument(
         "--limit", type=float, help="largest safe magnitude (512 in float16)"
@@ -49,9 +40,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE"
     )
-    parser.add_argument(
-        "--seconds", type=float, metavar="N", help="stop the script after so long"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON, all rows")
     parser.epilog = "What follows `--` are the script's own arguments."
     parser.set_defaults(command=main)
@@ -65,7 +53,7 @@ def main(options: argparse.Namespace) -> int:
       ScriptMissing: there is no such SavedModel or script.
       DataUnfit: the data is not that of the model.
     """
-    verify_command.check(options)
+    model_options.check(options)
     _check_range(options)
     from tf_amp import runtime
 
@@ -114,14 +102,7 @@ def _print(seen: Ranges, options: argparse.Namespace) -> None:
     if options.json:
         print(seen.to_json())
         return
-    from rich.console import Console
-
-    console = Console()
-    top = seen.top(options.top)
-    if console.is_terminal:
-        console.print(top, highlight=False)
-    else:
-        print(top)
+    printing.show(seen.top(options.top))
     unsafe = seen.unsafe(options.dtype)
     print(f"{len(unsafe)} operations would stay float32 in {options.dtype}:")
     for name, why in list(unsafe.items())[: options.top]:

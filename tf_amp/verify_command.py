@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp import config
+from tf_amp import config, model_options, printing
 from tf_amp.config import LOW_DTYPES
-from tf_amp.errors import ConfigError, NotMeasurable, ScriptMissing
+from tf_amp.errors import ConfigError, NotMeasurable
 
 if TYPE_CHECKING:
     from tf_amp.checking.verification import Verification
@@ -21,16 +21,7 @@ _NOTHING_VERIFIED = 3
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp verify` understands to its parser."""
-    parser.add_argument(
-        "model",
-        type=pathlib.Path,
-        metavar="SAVED_MODEL|SCRIPT",
-        help="folder of a SavedModel, or a script, which runs in float32",
-    )
-    parser.add_argument(
-        "--data", type=pathlib.Path, metavar="NPZ", help="inputs of a SavedModel"
-    )
-    parser.add_argument("--signature", help="only this one of a SavedModel")
+    model_options.add_to(parser, data="inputs of a SavedModel")
     add_rewriting_options(parser)
     parser.add_argument(
         "--tolerance", type=float, help="largest relative error; 8 roundings by default"
@@ -44,9 +35,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where --bisect writes what to exclude (tf-amp-exclude.txt)",
         default=pathlib.Path("tf-amp-exclude.txt"),
-    )
-    parser.add_argument(
-        "--seconds", type=float, metavar="N", help="stop the script after so long"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.epilog = (
@@ -69,28 +57,6 @@ def add_rewriting_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check(options: argparse.Namespace) -> None:
-    """Refuse options that make no sense together.
-
-    Raises:
-      ScriptMissing: there is no such SavedModel or script.
-      ConfigError: an option belongs to the other kind.
-    """
-    if not options.model.exists():
-        raise ScriptMissing(f"{options.model}: no such SavedModel or script.")
-    if options.model.is_dir():
-        if options.script_arguments or options.seconds is not None:
-            raise ConfigError(
-                f"{options.model} is a folder, so a SavedModel: --seconds and "
-                "arguments belong to scripts."
-            )
-        return
-    if options.data or options.signature:
-        raise ConfigError("--data and --signature belong to SavedModels.")
-    if options.seconds is not None and options.seconds <= 0:
-        raise ConfigError(f"--seconds must be positive, got {options.seconds:g}.")
-
-
 def environment_from(options: argparse.Namespace) -> dict[str, str]:
     """Return the settings for rewrites as variables of the environment."""
     given = {
@@ -110,7 +76,7 @@ def main(options: argparse.Namespace) -> int:
       ScriptMissing: there is no such SavedModel or script.
       DataUnfit: the data is not that of the model.
     """
-    check(options)
+    model_options.check(options)
     from tf_amp import runtime
     from tf_amp.checking.functions import checked_tolerance
 
@@ -180,14 +146,7 @@ def _print(found: Sequence[Verification], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps([json.loads(each.to_json()) for each in found], indent=1))
         return
-    from rich.console import Console
-
-    console = Console()
-    for each in found:
-        if console.is_terminal:
-            console.print(each, highlight=False)
-        else:
-            print(each)
+    printing.show(*found)
 
 
 def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:

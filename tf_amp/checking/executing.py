@@ -26,6 +26,7 @@ from tf_amp.checking.cases import Case, Values, Watched
 from tf_amp.checking.differences import Array
 from tf_amp.checking.filling import FILLED, HANDLES, filling_graph, made_up
 from tf_amp.checking.traces import with_traced_shapes
+from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import NotMeasurable
 from tf_amp.tuning.sandbox import STEP, NotRunnable, Sandbox, sandbox_from_graph
 from tf_amp.tuning.sandbox_session import quiet_config
@@ -194,7 +195,7 @@ def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
 
 def _as_float32(value: Array) -> Array:
     """Return 16-bit values as float32, and others as they are."""
-    is_low = value.dtype.name in ("float16", "bfloat16")
+    is_low = value.dtype.name in LOW_DTYPES
     return value.astype(np.float32) if is_low else value
 
 

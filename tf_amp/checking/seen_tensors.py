@@ -14,9 +14,9 @@ from grappler_pass.propagation import constrain
 from grappler_pass.shapes import Shapes
 from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 from tf_amp.checking.ranges import TensorRange
+from tf_amp.config import LOW_DTYPES
 from tf_amp.replay import SWITCHES
 
-_LISTS = ("bfloat16", "float16")
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 
 
@@ -47,7 +47,7 @@ def seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
 
 def _eligible(view: GraphView, slots: SlotTable) -> Sequence[bool]:
     found = [False] * len(slots.slots)
-    for low_dtype in _LISTS:
+    for low_dtype in LOW_DTYPES:
         lists = OpLists.for_dtype(low_dtype)
         limits = constrain(view, slots, lists, low_dtype, _Listed())
         found = [a or b for a, b in zip(found, limits.eligible, strict=True)]

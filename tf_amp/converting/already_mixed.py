@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW
 from grappler_pass.type_slots import DTYPE_ENUMS, DTYPE_NAMES
+from tf_amp.config import LOW_DTYPES
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-_LOW = frozenset(DTYPE_ENUMS[name] for name in ("bfloat16", "float16"))
+_LOW = frozenset(DTYPE_ENUMS[name] for name in LOW_DTYPES)
 
 
 def products_in_16_bits(graph_def: GraphDef) -> dict[str, int]:
     """Count products and convolutions in 16 bits, as "MatMul in bfloat16"."""
-    lists = [OpLists.for_dtype(name) for name in ("bfloat16", "float16")]
+    lists = [OpLists.for_dtype(name) for name in LOW_DTYPES]
     found: Counter[str] = Counter()
     for node in _nodes(graph_def):
         dtype = _low_dtype(node)

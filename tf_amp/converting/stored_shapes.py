@@ -27,10 +27,10 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
       batch: what stands for an unknown first dimension; None leaves it unknown.
     """
     shapes = {node.name: _written(node) for node in graph_def.node if _is_told(node)}
-    missing = (node for node in graph_def.node if _needs_shape(node))
-    if any(node.name not in shapes for node in missing):
-        shapes = _imported(graph_def) or shapes
     if batch is None:
+        missing = (node for node in graph_def.node if _needs_shape(node))
+        if any(node.name not in shapes for node in missing):
+            shapes = _imported(graph_def) or shapes
         return shapes
     inferred = _imported(_with_batch_of_arguments(graph_def, batch))
     return {
