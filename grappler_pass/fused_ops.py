@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.eligibility.kernel_limits import has_kernel
 from grappler_pass.graph import device_type_of
-from grappler_pass.kernel_limits import has_kernel
 from grappler_pass.type_slots import admits, op_def_of
 
 # Fused op -> what it computes before its epilogue.

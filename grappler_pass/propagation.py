@@ -11,14 +11,14 @@ import dataclasses
 import functools
 from typing import Protocol
 
-from grappler_pass.eligibility import RULES, Case
-from grappler_pass.exclusions import excludes, known_by
+from grappler_pass.eligibility.exclusions import excludes, known_by
+from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.rules import RULES, Case
+from grappler_pass.eligibility.slot_edges import SlotEdges
+from grappler_pass.eligibility.ties import all_ties
 from grappler_pass.graph import GraphView
 from grappler_pass.op_lists import OpLists
 from grappler_pass.plan import Cause, Reason
-from grappler_pass.reachability import UNREACHED, spread
-from grappler_pass.slot_edges import SlotEdges
-from grappler_pass.ties import all_ties
 from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
 
 # At this level lists do not count: whatever has a kernel may go low.

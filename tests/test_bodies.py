@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from grappler_pass.bodies import Body, bodies_of
-from grappler_pass.body_rewriting import with_bodies
-from grappler_pass.functions import graph_from_function, library_of
+from grappler_pass.eligibility.state_updates import BARRIER
+from grappler_pass.functions.bodies import Body, bodies_of
+from grappler_pass.functions.body_rewriting import with_bodies
+from grappler_pass.functions.conversion import graph_from_function, library_of
+from grappler_pass.functions.plan_merging import Part, merged
 from grappler_pass.graph import Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.pipeline import plan_graph
 from grappler_pass.plan import Cause
-from grappler_pass.plan_merging import Part, merged
 from grappler_pass.shapes import shapes_from_graph_def
-from grappler_pass.state_updates import BARRIER
 from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_valid, ops_with_dtype
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from grappler_pass.functions import graph_from_function, library_of
+from grappler_pass.functions.conversion import graph_from_function, library_of
 from tf_amp.converting.stored_shapes import stored_shapes
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.functions import (
+from grappler_pass.functions.conversion import (
     FunctionError,
     Known,
     function_from_graph,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.kernel_limits import has_kernel
+from grappler_pass.eligibility.kernel_limits import has_kernel
 from tests.fresh_process import output_of
 
 PROGRAM = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.bodies import bodies_of
-from grappler_pass.body_rewriting import with_bodies
+from grappler_pass.functions.bodies import bodies_of
+from grappler_pass.functions.body_rewriting import with_bodies
 from grappler_pass.graph import Item
 from grappler_pass.pipeline import Settings
 from grappler_pass.shapes import shapes_from_graph_def

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
+from grappler_pass.eligibility.selections import selection_ties
 from grappler_pass.graph import GraphView
-from grappler_pass.selections import selection_ties
 from grappler_pass.type_slots import SlotTable
 from tests.equivalence import Baseline, assert_equivalent
 from tests.programs import Program

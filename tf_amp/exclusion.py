@@ -1,6 +1,6 @@
 """Regular expressions for what stays float32: checked when given, not when used.
 
-What they are matched against is decided in `grappler_pass.exclusions`.
+What they are matched against is decided in `grappler_pass.eligibility.exclusions`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from grappler_pass.exclusions import FLOAT32, finder
+from grappler_pass.eligibility.exclusions import FLOAT32, finder
 from tf_amp import origins, traced_graphs
 from tf_amp.stamps import ATTRIBUTE, OFF, Stamp
 

@@ -17,7 +17,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from grappler_pass.exclusions import FLOAT32, ORIGIN
+from grappler_pass.eligibility.exclusions import FLOAT32, ORIGIN
 
 # In the attributes that a tape keeps of an operation.
 _TAPE_KEY = "_tf_amp_operation"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from grappler_pass.exclusions import ORIGIN, without_call_scopes
+from grappler_pass.eligibility.exclusions import ORIGIN, without_call_scopes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from grappler_pass.exclusions import ORIGIN, differentiated, without_call_scopes
+from grappler_pass.eligibility.exclusions import (
+    ORIGIN,
+    differentiated,
+    without_call_scopes,
+)
 from grappler_pass.graph import GraphView
 from grappler_pass.plan import Plan
 from tf_amp.checking.bisection import culprits_among

@@ -33,7 +33,7 @@ class Culprit:
 
 def culprit_of(name: str, op: str, layer: str) -> Culprit:
     """Return a culprit with the pattern that finds its name and no other."""
-    from grappler_pass.exclusions import without_call_scopes
+    from grappler_pass.eligibility.exclusions import without_call_scopes
 
     plain = without_call_scopes(name)
     return Culprit(name, op, layer, f"^{re.escape(plain)}$")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.costs.atomic_file import replacing
-from grappler_pass.exclusions import local_names, without_call_scopes
+from grappler_pass.eligibility.exclusions import local_names, without_call_scopes
 from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from grappler_pass.costs.calls import OpCall, TensorSpec, attrs_from_node_def
 from grappler_pass.costs.op_work import works_of
-from grappler_pass.exclusions import ORIGIN, differentiated
+from grappler_pass.eligibility.exclusions import ORIGIN, differentiated
 from grappler_pass.graph import NEXT_ITERATION_OPS, GraphView, Node, Port
 from grappler_pass.op_lists import OpLists
 from grappler_pass.propagation import constrain

@@ -10,13 +10,13 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
-from grappler_pass.exclusions import ORIGIN
+from grappler_pass.eligibility.exclusions import ORIGIN
+from grappler_pass.eligibility.reachability import UNREACHED
+from grappler_pass.eligibility.state_updates import BARRIER, state_update_region
 from grappler_pass.graph import EXIT_OPS, GraphView, Node, Port, Reader
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_traits import is_update
-from grappler_pass.reachability import UNREACHED
 from grappler_pass.shapes import Shape, Shapes
-from grappler_pass.state_updates import BARRIER, state_update_region
 from grappler_pass.type_slots import FLOAT32, op_def_of, signature_of
 from tf_amp.checking.cases import Watched
 from tf_amp.checking.verification import GRADIENT, OUTPUT

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass import functions
+from grappler_pass.functions import conversion
 from grappler_pass.graph import split_input
 from tf_amp.converting.planner import MAIN
 
@@ -84,7 +84,7 @@ class Handles:
         handle is not known.
         """
         self._bodies = bodies
-        self._library = functions.library_of(bodies[MAIN])
+        self._library = conversion.library_of(bodies[MAIN])
         self._readers = {name: _readers(body) for name, body in bodies.items()}
         self._group_of: dict[Place, Group] = {}
 
@@ -154,7 +154,7 @@ class Handles:
         elif node.op in _CALLS or node.op in self._library:
             position = use.input - _CALLS.get(node.op, 0)
             if position >= 0:
-                for called in functions.called_by(node, self._library):
+                for called in conversion.called_by(node, self._library):
                     yield self.arguments(called)[position]
             if node.op.endswith("While"):
                 yield Place(use.function, _tensor(node.name, use.input))

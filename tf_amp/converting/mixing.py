@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from grappler_pass import functions
-from grappler_pass.exclusions import finder
+from grappler_pass.eligibility.exclusions import finder
+from grappler_pass.functions import conversion
 from tf_amp import settings, targets
 from tf_amp.converting import stripping
 from tf_amp.converting.already_mixed import products_in_16_bits, unknown_ops
@@ -124,13 +124,13 @@ def signature_gains(
 ) -> dict[str, SignatureGain]:
     """Add up what is predicted of the functions that each signature calls."""
     graph_def = meta_graph.graph_def
-    library = functions.library_of(graph_def)
+    library = conversion.library_of(graph_def)
     nodes = {node.name: node for node in graph_def.node}
     gains = {}
     for name, signature in meta_graph.signature_def.items():
         roots = (t.name.partition(":")[0] for t in signature.outputs.values())
         present = [nodes[root] for root in roots if root in nodes]
-        called = functions.reachable_from(present, library) or (MAIN,)
+        called = conversion.reachable_from(present, library) or (MAIN,)
         found = [plans[each] for each in called if each in plans]
         if found:
             gains[name] = _sum(found)

@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from grappler_pass import functions, pipeline
+from grappler_pass import pipeline
+from grappler_pass.functions import conversion
 from grappler_pass.graph import Item
 from grappler_pass.op_table import ALLOW
 from grappler_pass.op_traits import is_update
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
     from grappler_pass.draft import Settings
-    from grappler_pass.functions import Library
+    from grappler_pass.functions.conversion import Library
     from grappler_pass.pipeline import Rewrite
     from grappler_pass.plan import Plan
     from tf_amp.config import AmpConfig
@@ -97,13 +98,13 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
     """
     changed = type(graph_def)()
     changed.CopyFrom(graph_def)
-    library = functions.library_of(graph_def)
+    library = conversion.library_of(graph_def)
     plans: dict[str, Plan] = {}
     left_alone: dict[str, str] = {}
     for name in with_products(graph_def, planner.settings):
         try:
             outcome = _outcome(name, graph_def, item, library, planner)
-        except (LeftAlone, functions.FunctionError, pipeline.StageError) as error:
+        except (LeftAlone, conversion.FunctionError, pipeline.StageError) as error:
             left_alone[name] = str(error)
             continue
         if outcome.plan is not None:
@@ -139,7 +140,7 @@ def _outcome(
         _check(library[name], library, planner.settings.low_dtype)
         function = library[name]
         known = known_arguments(function)
-        graph_def, item = functions.graph_from_function(function, library, known)
+        graph_def, item = conversion.graph_from_function(function, library, known)
     outcome = pipeline.optimize(
         function_graphs.on_device(graph_def, planner.device_type),
         item,
@@ -156,7 +157,7 @@ def _check(function: FunctionDef, library: Library, low_dtype: str) -> None:
         raise LeftAlone("it belongs to a tf.data pipeline")
     if low_dtype != "float16":
         return
-    called = functions.reachable_from(function.node_def, library)
+    called = conversion.reachable_from(function.node_def, library)
     bodies = (function, *(library[name] for name in called))
     if any(_trains(node) for body in bodies for node in body.node_def):
         raise LeftAlone(
@@ -184,7 +185,7 @@ def _put(
         del into.node[:]
         into.node.extend(changed.node)
         return
-    made = functions.function_from_graph(changed, library[name])
+    made = conversion.function_from_graph(changed, library[name])
     for function in into.library.function:
         if function.signature.name == name:
             function.CopyFrom(made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from grappler_pass.functions import Known
+from grappler_pass.functions.conversion import Known
 from grappler_pass.shapes import shape_from_proto, shapes_from_graph_def
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from grappler_pass import functions
 from grappler_pass.casts import NUMPY_DTYPES
-from grappler_pass.exclusions import finder
+from grappler_pass.eligibility.exclusions import finder
+from grappler_pass.functions import conversion
 from grappler_pass.type_slots import DTYPE_ENUMS
 from tf_amp.converting.low_storage import Chooser, LowStorage
 from tf_amp.converting.planner import MAIN
@@ -76,11 +76,11 @@ def write_variables(
 def _bodies(graph_def: GraphDef) -> dict[str, GraphDef]:
     """Return the graph itself and its functions as graphs, as far as they can be."""
     bodies = {MAIN: graph_def}
-    library = functions.library_of(graph_def)
+    library = conversion.library_of(graph_def)
     for name, function in library.items():
         try:
-            body, _ = functions.graph_from_function(function, library)
-        except functions.FunctionError:
+            body, _ = conversion.graph_from_function(function, library)
+        except conversion.FunctionError:
             continue
         body.ClearField("library")
         bodies[name] = body
@@ -88,14 +88,14 @@ def _bodies(graph_def: GraphDef) -> dict[str, GraphDef]:
 
 
 def _put_back(bodies: Mapping[str, GraphDef], graph_def: GraphDef) -> None:
-    library = functions.library_of(graph_def)
+    library = conversion.library_of(graph_def)
     for function in graph_def.library.function:
         body = bodies.get(function.signature.name)
         if body is None:
             continue
         called = {node.op for node in body.node}.intersection(library)
         body.library.function.extend(library[name] for name in called)
-        function.CopyFrom(functions.function_from_graph(body, function))
+        function.CopyFrom(conversion.function_from_graph(body, function))
 
 
 def _captured_constants(meta_graph: MetaGraphDef) -> frozenset[str]:

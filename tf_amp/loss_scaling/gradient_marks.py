@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.state_updates import BARRIER, LOSS_SCALE
+from grappler_pass.eligibility.state_updates import BARRIER, LOSS_SCALE
 
 
 def mark_reading(value: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from grappler_pass.eligibility.reachability import spread
 from grappler_pass.graph import GraphView
-from grappler_pass.reachability import spread
 
 
 def roots_of(view: GraphView) -> list[int]:

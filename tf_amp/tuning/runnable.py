@@ -17,8 +17,8 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
+from grappler_pass.eligibility.kernel_limits import has_kernel
 from grappler_pass.fused_ops import can_split, split_fused
-from grappler_pass.kernel_limits import has_kernel
 from grappler_pass.type_slots import DTYPE_ENUMS, admits, op_def_of
 from tf_amp.tuning.synthetic import Unfit
 

@@ -17,9 +17,9 @@ from tf_amp.xla.pricing import settings_under_xla
 
 if TYPE_CHECKING:
     from grappler_pass.draft import Settings
+    from grappler_pass.functions.plan_merging import Part
     from grappler_pass.graph import Item
     from grappler_pass.plan import Plan
-    from grappler_pass.plan_merging import Part
 
 # From a graph and what is kept of it to what the pass is told.
 Told = Callable[[Any, "Item"], "tuple[Item, Settings]"]
@@ -33,7 +33,7 @@ def plan_with_compiled(plan: Plan, graph: Any, told: Told) -> Plan:
       graph: of that function, as traced.
       told: returns item and settings of a graph.
     """
-    from grappler_pass.plan_merging import Part, merged
+    from grappler_pass.functions.plan_merging import Part, merged
 
     parts = [Part("", 1.0, plan)]
     for callee in private.compiled_callees(graph):
@@ -51,8 +51,8 @@ def plan_of_compiled(graph: Any, told: Told) -> Plan:
     Raises:
       StageError: the plan cannot be made; the message names the stage.
     """
+    from grappler_pass.functions.plan_merging import merged
     from grappler_pass.graph import Item
-    from grappler_pass.plan_merging import merged
     from grappler_pass.shapes import shapes_from_graph_def
 
     traced = _Traced(graph, graph.inputs, graph.outputs)
@@ -75,8 +75,8 @@ def _parts(
     graph_def: Any, item: Item, shapes: Any, name: str, told: Told
 ) -> Iterator[Part]:
     from grappler_pass import pipeline
-    from grappler_pass.bodies import bodies_of
-    from grappler_pass.plan_merging import Part
+    from grappler_pass.functions.bodies import bodies_of
+    from grappler_pass.functions.plan_merging import Part
     from grappler_pass.rewriting import is_rewritten
 
     lists = told(graph_def, item)[1].lists

@@ -21,8 +21,8 @@ from tf_amp.xla.pricing import settings_under_xla
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.bodies import Body
-    from grappler_pass.functions import Known
+    from grappler_pass.functions.bodies import Body
+    from grappler_pass.functions.conversion import Known
     from grappler_pass.shapes import Shape, Shapes
 
 _STAMP = stamps.ATTRIBUTE
@@ -66,8 +66,8 @@ def _is_strict(graph: Any) -> bool:
 
 
 def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
-    from grappler_pass.body_rewriting import with_bodies
-    from grappler_pass.functions import (
+    from grappler_pass.functions.body_rewriting import with_bodies
+    from grappler_pass.functions.conversion import (
         function_from_graph,
         graph_from_function,
         library_of,
@@ -96,7 +96,7 @@ def rewritten_bodies(
     graph_def: GraphDef, item: Any, shapes: Callable[[], Shapes]
 ) -> dict[str, GraphDef]:
     """Return the bodies that change, by name of function, of a graph under XLA."""
-    from grappler_pass.bodies import bodies_of
+    from grappler_pass.functions.bodies import bodies_of
     from grappler_pass.op_lists import OpLists
 
     changed = {}
@@ -120,7 +120,7 @@ def _rewritten(body: Body) -> GraphDef | None:
 
 
 def _known(tensor: Any) -> Known:
-    from grappler_pass.functions import Known
+    from grappler_pass.functions.conversion import Known
     from grappler_pass.shapes import shape_from_proto
 
     contents = (

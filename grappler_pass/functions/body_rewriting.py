@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.function_calls import rename_functions
-from grappler_pass.functions import (
+from grappler_pass.functions.calls import rename_functions
+from grappler_pass.functions.conversion import (
     Library,
     called_by,
     function_from_graph,

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from tensorflow.core.framework import types_pb2
 
+from grappler_pass.eligibility.reachability import Groups
+from grappler_pass.eligibility.selections import selection_ties
 from grappler_pass.graph import (
     ENTER_OPS,
     EXIT_OPS,
@@ -24,8 +26,6 @@ from grappler_pass.graph import (
 )
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW
-from grappler_pass.reachability import Groups
-from grappler_pass.selections import selection_ties
 from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 
 _LOOP_SOURCES = ENTER_OPS | NEXT_ITERATION_OPS

@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.constant_ranges import out_of_range_slots
-from grappler_pass.exactness import exact_slots
-from grappler_pass.fused_ops import can_split
-from grappler_pass.graph import GraphView, Node, device_type_of
-from grappler_pass.kernel_limits import has_kernel, refuses_half
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW, DENY
-from grappler_pass.op_traits import is_random, is_update, why_fixed
-from grappler_pass.plan import Cause, Reason
-from grappler_pass.reachability import UNREACHED, spread
-from grappler_pass.slot_edges import SlotEdges
-from grappler_pass.state_updates import (
+from grappler_pass.eligibility.constant_ranges import out_of_range_slots
+from grappler_pass.eligibility.exactness import exact_slots
+from grappler_pass.eligibility.kernel_limits import has_kernel, refuses_half
+from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.slot_edges import SlotEdges
+from grappler_pass.eligibility.state_updates import (
     behind_barriers,
     behind_loss_scales,
     state_update_region,
 )
+from grappler_pass.fused_ops import can_split
+from grappler_pass.graph import GraphView, Node, device_type_of
+from grappler_pass.op_lists import OpLists
+from grappler_pass.op_table import ALLOW, DENY
+from grappler_pass.op_traits import is_random, is_update, why_fixed
+from grappler_pass.plan import Cause, Reason
 from grappler_pass.type_slots import (
     DTYPE_ENUMS,
     DTYPE_NAMES,

@@ -18,7 +18,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
-from grappler_pass.function_tensors import (
+from grappler_pass.functions.tensors import (
     OUTPUTS,
     FunctionError,
     Library,

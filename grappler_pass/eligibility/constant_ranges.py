@@ -13,9 +13,9 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
+from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.graph import GraphView
-from grappler_pass.reachability import UNREACHED, spread
-from grappler_pass.slot_edges import SlotEdges
 from grappler_pass.type_slots import FLOAT32, SlotTable
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+from grappler_pass.eligibility.reachability import Neighbors
 from grappler_pass.graph import GraphView
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW, CLEAR, DENY, INFER
-from grappler_pass.reachability import Neighbors
 from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 
 

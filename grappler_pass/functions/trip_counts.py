@@ -12,8 +12,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.function_calls import LOOPS, loop_functions
-from grappler_pass.functions import Library, graph_from_function
+from grappler_pass.functions.calls import LOOPS, loop_functions
+from grappler_pass.functions.conversion import Library, graph_from_function
 from grappler_pass.graph import TRIP_COUNT_GUESS, GraphView, Node, Port
 
 _PASS = frozenset({"Identity", "LogicalAnd"})

@@ -9,13 +9,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from grappler_pass.function_calls import call_of
-from grappler_pass.functions import FunctionError, Library, graph_from_function
+from grappler_pass.eligibility.reachability import UNREACHED
+from grappler_pass.eligibility.state_updates import (
+    behind_barriers,
+    live_nodes,
+    state_update_region,
+)
+from grappler_pass.functions.calls import call_of
+from grappler_pass.functions.conversion import (
+    FunctionError,
+    Library,
+    graph_from_function,
+)
 from grappler_pass.graph import GraphView, Item, Port, Reader
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_traits import is_update
-from grappler_pass.reachability import UNREACHED
-from grappler_pass.state_updates import behind_barriers, live_nodes, state_update_region
 from grappler_pass.type_slots import FLOATING
 
 

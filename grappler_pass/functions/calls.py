@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.functions import Library, called_by
+from grappler_pass.functions.conversion import Library, called_by
 
 # The first input that is an argument of the functions.
 _FIRST_ARGUMENT = {

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterator
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.body_facts import FactsOfFunctions
-from grappler_pass.function_calls import LOOPS, Call, call_of, callers_first
-from grappler_pass.functions import (
+from grappler_pass.eligibility.reachability import UNREACHED
+from grappler_pass.eligibility.state_updates import behind_barriers
+from grappler_pass.functions.body_facts import FactsOfFunctions
+from grappler_pass.functions.calls import LOOPS, Call, call_of, callers_first
+from grappler_pass.functions.conversion import (
     FunctionError,
     Known,
     Library,
@@ -26,18 +28,16 @@ from grappler_pass.functions import (
     library_of,
     reachable_from,
 )
+from grappler_pass.functions.trip_counts import trip_count_of
 from grappler_pass.graph import GraphView, Item, Node, Port
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW
-from grappler_pass.reachability import UNREACHED
 from grappler_pass.shapes import (
     Shape,
     Shapes,
     shape_from_proto,
     shapes_from_graph_def,
 )
-from grappler_pass.state_updates import behind_barriers
-from grappler_pass.trip_counts import trip_count_of
 
 # Ops that make a list of tensors for elements of a shape, their first input.
 _LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})

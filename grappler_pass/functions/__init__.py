@@ -1,0 +1,1 @@
+"""Functions of a library: as graphs that the pass takes, and put back."""
