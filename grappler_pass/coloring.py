@@ -1,7 +1,8 @@
 """Color the slots: the minimum cut at O1, everything eligible where forced.
 
-A plan whose gain is not beyond doubt is not applied at all: it must exceed a share of
-the step, and what the errors of its prices leave uncertain.
+A plan must gain a share of the step, and more than the errors of its prices leave
+uncertain. One that may do so is colored, too, where a trial can tell (`trying`); any
+other is not applied at all.
 """
 
 from __future__ import annotations
@@ -46,16 +47,22 @@ def color_slots(draft: Draft) -> Draft:
     returned = islands(problem, low, anchors)
     for variable in returned:
         low[variable] = False
-    before = problem.seconds([False] * variables.count)
+    gain = problem.seconds([False] * variables.count) - problem.seconds(low)
     error = _gain_error(draft, variables, problem, low)
-    needed = max(settings.margin * sum(draft.prices.float32), error)
-    if not forced and before - problem.seconds(low) < needed:
+    least = settings.margin * sum(draft.prices.float32)
+    is_sure = forced or gain >= max(least, error)
+    may_be_tried = settings.tuner is not None and gain > 0.0 and gain + error >= least
+    if not is_sure and not may_be_tried:
         spared = {v for v, is_low in enumerate(low) if is_low}
         fallback = _fallback(variables, spared, Cause.MARGIN)
         return dataclasses.replace(nothing, fallback=fallback)
     fallback = _fallback(variables, set(returned), Cause.ISLAND)
     return dataclasses.replace(
-        draft, low=variables.spread(low), fallback=fallback, gain_error=error
+        draft,
+        low=variables.spread(low),
+        fallback=fallback,
+        gain_error=error,
+        is_sure=is_sure,
     )
 
 

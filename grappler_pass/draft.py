@@ -58,6 +58,7 @@ class Trial:
       name: of the graph, for people and to know it again.
       peak_bytes: predicted of live activations, of the larger graph.
       nodes: by name of node, its seconds predicted in `before` and `after`.
+      is_sure: whether the predicted gain is larger than the error of its prices.
     """
 
     before: GraphDef
@@ -69,6 +70,7 @@ class Trial:
     name: str = ""
     peak_bytes: int = 0
     nodes: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    is_sure: bool = True
 
 
 class Tuner(Protocol):
@@ -160,6 +162,7 @@ class Draft:
     low: tuple[bool, ...] = _LATER
     fallback: tuple[Cause | None, ...] = _LATER
     gain_error: float = 0.0
+    is_sure: bool = True
     casts: CastPlan = _LATER
     plan: Plan = _LATER
     rewritten: GraphDef = _LATER

@@ -17,8 +17,8 @@ from grappler_pass.plan import Cause
 def tried(draft: Draft) -> Draft:
     """Withdraw a plan whose graph a trial does not find faster.
 
-    Where a trial cannot tell, the plan stays: that its gain is larger than the error
-    of its prices was asked of it before.
+    Where a trial cannot tell, prices decide: the plan stays if its gain is larger than
+    their error.
     """
     tuner = draft.settings.tuner
     if tuner is None or draft.settings.opt_level != PRICED:
@@ -26,7 +26,9 @@ def tried(draft: Draft) -> Draft:
     if draft.rewritten is draft.graph_def or draft.recalled is not None:
         return draft
     faster = tuner.is_faster(trial_from_draft(draft))
-    return _withdrawn(draft) if faster is False else draft
+    if faster is None:
+        return draft if draft.is_sure else _withdrawn(draft, Cause.MARGIN)
+    return draft if faster else _withdrawn(draft, Cause.TRIAL)
 
 
 def trial_from_draft(draft: Draft) -> Trial:
@@ -42,6 +44,7 @@ def trial_from_draft(draft: Draft) -> Trial:
         name=draft.name,
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
         nodes=_seconds_by_node(draft),
+        is_sure=draft.is_sure,
     )
 
 
@@ -63,16 +66,17 @@ def _seconds_by_node(draft: Draft) -> dict[str, tuple[float, float]]:
     return seconds
 
 
-def _withdrawn(draft: Draft) -> Draft:
+def _withdrawn(draft: Draft, reason: Cause) -> Draft:
     """Return the draft with everything in float32 and the graph as it was given."""
     fallback = tuple(
-        Cause.TRIAL if is_low else cause
+        reason if is_low else cause
         for is_low, cause in zip(draft.low, draft.fallback, strict=True)
     )
     draft = dataclasses.replace(
         draft,
         low=(False,) * len(draft.low),
         fallback=fallback,
+        gain_error=0.0,
         casts=CastPlan((), ()),
         rewritten=draft.graph_def,
     )

@@ -22,6 +22,7 @@ from tf_amp.function_graphs import graph_with_variables, kept_nodes, optimized_g
 from tf_amp.tuning import trial as trials
 from tf_amp.tuning import verdicts
 from tf_amp.tuning.budget import Budget, Limits
+from tf_amp.tuning.judging import Judgment
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.sandbox import NotRunnable
 from tf_amp.tuning.trial import Comparison, compare
@@ -84,7 +85,7 @@ class Trier:
 
 @pytest.fixture(autouse=True)
 def _nothing_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "_decided", {})
+    monkeypatch.setattr(verdicts, "_found", {})
     monkeypatch.setattr(verdicts, "_rejected", set())
 
 
@@ -139,6 +140,11 @@ def _settings(
     return Settings("bfloat16", lists, models, opt_level=level, tuner=tuner)
 
 
+def _causes(rewrite: Rewrite) -> set[Cause]:
+    assert rewrite.plan is not None
+    return {decision.reason.cause for decision in rewrite.plan.decisions}
+
+
 def _rewritten(step: Step, settings: Settings) -> Rewrite:
     return optimize(
         step.graph_def, step.item, settings, shapes=lambda: step.shapes, name="step"
@@ -169,6 +175,58 @@ def test_a_plan_that_pays_is_kept() -> None:
     assert rewrite.changed
 
 
+def test_an_uncertain_gain_is_tried_where_a_trial_can_tell() -> None:
+    step, trier = _convolution_step(), _trier()
+    uncertain = BelievedPrices(low_share=0.9)
+    untried = _rewritten(step, _settings(None, uncertain))
+    assert _causes(untried) >= {Cause.MARGIN}
+    tried = _rewritten(step, _settings(trier, uncertain))
+    assert trier.answers == [False] and not trier.asked[0].is_sure
+    assert _causes(tried) >= {Cause.TRIAL}
+    # Nor is it applied where there is no time to find out.
+    verdicts._found.clear()
+    verdicts._rejected.clear()
+    trier = dataclasses.replace(_trier(), seconds=0.0)
+    without_time = _rewritten(step, _settings(trier, uncertain))
+    assert trier.answers == [None] and not without_time.changed
+    assert _causes(without_time) >= {Cause.MARGIN}
+
+
+def test_what_can_gain_nothing_is_not_tried() -> None:
+    trier = _trier()
+    _rewritten(_convolution_step(), _settings(trier, BelievedPrices(0.999, 1e-3)))
+    assert trier.asked == []
+
+
+@pytest.mark.skipif(
+    not cpu_flags() & {"avx512_bf16", "amx_bf16"}, reason="no 16-bit units"
+)
+def test_an_uncertain_plan_that_pays_is_kept() -> None:
+    uncertain, trier = BelievedPrices(low_share=0.9), _trier()
+    assert not _rewritten(_product_step(), _settings(None, uncertain)).changed
+    assert _rewritten(_product_step(), _settings(trier, uncertain)).changed
+    assert trier.answers == [True]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "covered", "is_sure", "faster"),
+    [
+        (1.01, 1.0, True, True),
+        (1.01, 1.0, False, False),
+        (0.99, 1.0, True, False),
+        (1.2, 1.0, False, True),
+        (1.2, 0.1, False, False),
+        (1.2, 0.1, True, True),
+    ],
+)
+def test_an_open_trial_counts_for_what_it_leans_to(
+    ratio: float, covered: float, is_sure: bool, faster: bool
+) -> None:
+    judgment = Judgment(_comparison([ratio] * 3, 0.01), covered)
+    assert judgment.is_faster is None
+    assert judgment.leans_faster(is_sure=is_sure) is faster
+
+
 def test_the_plan_that_is_explained_is_the_one_that_is_run() -> None:
     step, trier = _convolution_step(), _trier()
     settings = Settings(
@@ -193,7 +251,7 @@ def test_a_verdict_outlives_the_process(tmp_path: pathlib.Path) -> None:
     step, path = _convolution_step(), tmp_path / "costs.sqlite3"
     first = _trier(path)
     _rewritten(step, _settings(first))
-    verdicts._decided.clear()
+    verdicts._found.clear()
     verdicts._rejected.clear()
     # No time for another trial: the answer can only come from the file.
     second = dataclasses.replace(_trier(path), seconds=0.0)

@@ -9,12 +9,13 @@ gain.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 
 from grappler_pass.draft import Trial
 from tf_amp.tuning.parts import parts_of
 from tf_amp.tuning.sandbox import NotRunnable
-from tf_amp.tuning.trial import Comparison, TooLong, compare
+from tf_amp.tuning.trial import LEAST_GAIN, Comparison, TooLong, compare
 
 # Parts are this much shorter than the time there is: first steps and pairs have to fit.
 _SHARE_OF_STEP = 1 / 32
@@ -40,6 +41,21 @@ class Judgment:
         """Whether the rewritten graph is; None where it stays open."""
         faster = self.comparison.is_faster
         return None if faster and self.covered < _LEAST_COVERED else faster
+
+    def leans_faster(self, *, is_sure: bool) -> bool:
+        """Tell what the rewritten graph is taken for where it stays open.
+
+        The promise is not to be slower: to lean there is to be it.
+
+        Args:
+          is_sure: whether prices promise a gain beyond doubt; if they do not, what was
+            measured has to be larger than its own error.
+        """
+        measured = self.comparison
+        if is_sure:
+            return measured.ratio > 1.0
+        doubt = max(measured.error, LEAST_GAIN)
+        return self.covered >= _LEAST_COVERED and math.log(measured.ratio) > doubt
 
     def __str__(self) -> str:
         """Return one line for the log."""

@@ -1,7 +1,8 @@
 """Which graph is faster: remembered from an earlier trial, or found out by one.
 
-A decided trial is kept by the fingerprint of its graphs, so that it is paid for once.
-One that ends undecided is not: the next run of the program may have more time.
+A trial is kept by the fingerprint of its graphs, so that it is paid for once. One that
+ended undecided is tried again if a run of the program has more time; until then it
+counts for what it leans to.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.machine_turn import paid_turn
 from tf_amp.tuning.sandbox import NotRunnable
 
-# What this process has decided, by device and fingerprint.
-_decided: dict[tuple[str, str], bool] = {}
+# Behind the fingerprint of a trial that ended undecided.
+_OPEN = " open"
+# What this process has found, by device and fingerprint.
+_found: dict[tuple[str, str], bool] = {}
 # Graphs that stay float32. Grappler comes twice with each, the second time with one
 # that differs a little, which must not be tried again.
 _rejected: set[tuple[str, ...]] = set()
@@ -47,27 +50,35 @@ def is_faster(trial: Trial, costs: KnownCosts, allowance: Allowance) -> bool | N
 
 def _verdict(trial: Trial, costs: KnownCosts, allowance: Allowance) -> bool | None:
     fingerprint = fingerprint_of(trial)
-    key = (costs.key, fingerprint)
-    if key not in _decided and costs.database is not None:
-        known = costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
-        if known is not None:
-            _decided[key] = known.faster
-    if key in _decided:
-        return _decided[key]
+    known = _known(fingerprint, costs)
+    if known is not None:
+        return known
     try:
         # Where the turn does not come, no time is left to judge.
         with paid_turn(costs.folder, allowance), allowance.spending():
             found = judge(trial, allowance.remaining())
     except NotRunnable as error:
         logging.vlog(1, "%s is not tried: %s", trial.name or "a graph", error)
-        return None
+        return _known(fingerprint + _OPEN, costs)
     logging.info("%s tried: %s", trial.name or "a graph", found)
-    if found.is_faster is None:
-        # The promise is not to be slower: an open verdict that leans there is one.
-        return False if found.comparison.ratio <= 1.0 else None
-    _decided[key] = found.is_faster
+    faster = found.is_faster
+    if faster is None:
+        fingerprint += _OPEN
+        faster = found.leans_faster(is_sure=trial.is_sure)
+    _keep(fingerprint, Verdict(faster, found.comparison.ratio, time.time()), costs)
+    return faster
+
+
+def _known(fingerprint: str, costs: KnownCosts) -> bool | None:
+    key = (costs.key, fingerprint)
+    if key not in _found and costs.database is not None:
+        known = costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
+        if known is not None:
+            _found[key] = known.faster
+    return _found.get(key)
+
+
+def _keep(fingerprint: str, verdict: Verdict, costs: KnownCosts) -> None:
+    _found[costs.key, fingerprint] = verdict.faster
     if costs.database is not None:
-        ratio = found.comparison.ratio
-        verdict = Verdict(found.is_faster, ratio, time.time())
         costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
-    return found.is_faster
