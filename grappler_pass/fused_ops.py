@@ -135,5 +135,14 @@ def _part_node(proto: NodeDef, op: str, low_dtype: int) -> NodeDef:
             node.attr[name].CopyFrom(proto.attr[name])
     if op == "LeakyRelu" and "leakyrelu_alpha" in proto.attr:
         node.attr["alpha"].f = proto.attr["leakyrelu_alpha"].f
+    if op == "BiasAdd":
+        _name_channels(node)
     node.attr["T"].type = low_dtype
     return node
+
+
+def _name_channels(bias: NodeDef) -> None:
+    """Say where the channels are in the two names that `BiasAdd` has for all ranks."""
+    if "data_format" in bias.attr:
+        is_last = bias.attr["data_format"].s.endswith(b"C")
+        bias.attr["data_format"].s = b"NHWC" if is_last else b"NCHW"
