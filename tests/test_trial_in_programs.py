@@ -13,10 +13,13 @@ pytestmark = pytest.mark.skipif(
 )
 
 _PRELUDE = """
+import dataclasses
+import gc
 import numpy as np
 import tensorflow as tf
 import tf_amp
-from tf_amp.tuning import tuner, verdicts
+from grappler_pass.costs import CostModel
+from tf_amp.tuning import apart, tuner, verdicts
 
 # Prices are measured in tests of their own.
 tuner.OnlineTuner.measure = lambda self, stakes, low_dtype: False
@@ -78,7 +81,42 @@ def run_fit():
     model.fit(A, A, batch_size=320, verbose=0)
     assert model.optimizer.iterations.numpy() == 2
 
-for program in (run_function, run_session, run_fit):
+def held():
+    # By identity: every variable of the process.
+    variables = [v for v in gc.get_objects() if isinstance(v, tf.Variable)]
+    read = lambda stopped: {id(v): v.numpy().tobytes() for v in variables}
+    return apart.run_apart(read, 60.0)
+
+def run_scaled_fit():
+    import keras
+    tf_amp.enable(dtype="float16", loss_scale="dynamic")
+    # On a CPU it is not faster, but prices may be wrong.
+    price = CostModel.price
+    def believed(self, call, dtype, probe=None):
+        float32 = price(self, call, "float32", probe)
+        share = 1.0 if dtype == "float32" else 0.3
+        return dataclasses.replace(float32, seconds=share * float32.seconds, error=0.1)
+    CostModel.price = believed
+    tried = verdicts.is_faster
+
+    def watching(*given):
+        before = held()
+        verdict = tried(*given)
+        changed.append(before != held())
+        kept.append(len(before))
+        return verdict
+
+    verdicts.is_faster = watching
+    changed, kept = [], []
+    model = keras.Sequential([keras.layers.Dense(160), keras.layers.Dense(160)])
+    model.compile("adam", "mse", jit_compile=False)
+    model.fit(A[:, :160], A[:, :160], batch_size=320, verbose=0)
+    assert asked and None not in asked
+    # Weights and biases with two moments each, a step and what the loss scale keeps.
+    assert not any(changed) and min(kept) > 13
+    assert model.optimizer.iterations.numpy() == 2
+
+for program in (run_function, run_session, run_fit, run_scaled_fit):
     asked.clear()
     called.clear()
     program()
@@ -88,8 +126,8 @@ for program in (run_function, run_session, run_fit):
 
 def test_programs_notice_nothing_of_a_trial() -> None:
     done = run_python(
-        _PRELUDE + _PROGRAMS, env={"TF_AMP_TUNE": "budget", "TF_AMP_STRICT": "1"}
+        _PRELUDE + _PROGRAMS, env={"TF_AMP_TUNE": "budget:60", "TF_AMP_STRICT": "1"}
     )
-    names = ("run_function", "run_session", "run_fit")
-    assert done.lines()[-3:] == [f"{name} [True]" for name in names]
+    names = ("run_function", "run_session", "run_fit", "run_scaled_fit")
+    assert done.lines()[-4:] == [f"{name} [True]" for name in names]
     assert "Error" not in done.err

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from grappler_pass.draft import Trial
+from tf_amp.checking.traces import with_traced_shapes
+from tf_amp.function_graphs import with_bodies
 from tf_amp.tuning import memory
 from tf_amp.tuning.apart import Stuck, run_apart
 from tf_amp.tuning.sandbox import NotRunnable, Sandbox, sandbox_from_graph
@@ -141,9 +143,11 @@ def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
     Raises:
       NotRunnable: a graph cannot be run, or would take too much memory.
     """
+    # Grappler knows neither what the functions do that it leaves, nor what they return.
+    shapes = with_traced_shapes(trial.before, trial.shapes)
     boxes = {
-        BEFORE: sandbox_from_graph(trial.before, trial.item, trial.shapes),
-        AFTER: sandbox_from_graph(trial.after, trial.item, trial.shapes),
+        name: sandbox_from_graph(with_bodies(graph_def), trial.item, shapes)
+        for name, graph_def in ((BEFORE, trial.before), (AFTER, trial.after))
     }
     contents = {c.name: c for box in boxes.values() for c in box.contents}
     held = sum(content.size_bytes for content in contents.values())
