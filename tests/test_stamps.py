@@ -124,6 +124,7 @@ def test_every_operation_made_or_imported_while_enabled_is_stamped():
             found |= stamps_of(graph)
         settings = {stamp.split(":")[0] for stamp in found - {None}}
         print(len(settings), len(found) > 3)
+        print({stamp.split(":")[1] for stamp in found - {None}})
         print(None in stamps_of(concrete.graph))
 
         graph_def = concrete.graph.as_graph_def()
@@ -139,7 +140,7 @@ def test_every_operation_made_or_imported_while_enabled_is_stamped():
         print(stamps_of(graph))
         """
     )
-    assert lines == ["1 True", "False", "{'graph'}", "{None}", "{None}"]
+    assert lines == ["1 True", "{'loop'}", "False", "{'graph'}", "{None}", "{None}"]
 
 
 def test_a_gradient_made_after_a_function_was_traced_is_rewritten_with_it():

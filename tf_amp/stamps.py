@@ -150,7 +150,11 @@ def _new_stamp(graph: Any, force: Force) -> Stamp:
     settings = force.settings
     outer: Any = getattr(graph, "outer_graph", None)
     if force.graph is not graph and outer is not None and outer.building_function:
-        settings = stamp_of_graph(outer, force).settings
+        around = stamp_of_graph(outer, force)
+        settings = around.settings
+        # A branch or a loop's body is called after the function that it stands in.
+        if getattr(graph, "is_control_flow_graph", False):
+            name = around.graph
     if settings is None:
         return Stamp(None)
     return _stamp_for(settings, name, graph)
