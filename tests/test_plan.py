@@ -11,6 +11,7 @@ from rich.console import Console
 
 from grappler_pass.plan import Cause, Decision, Plan, Reason
 from grappler_pass.type_slots import Slot
+from tests.processes import ROOT
 
 names = st.text(min_size=1, max_size=12)
 seconds = st.floats(0, 1e3, allow_nan=False)
@@ -163,3 +164,8 @@ def test_a_price_is_printed_with_its_source_and_error() -> None:
     decision = dataclasses.replace(PLAN.decisions[0], source="measured", error=0.05)
     plan = dataclasses.replace(PLAN, decisions=(decision,))
     assert "measured ± 5%" in str(plan)
+
+
+def test_every_reason_is_explained_where_plans_are_described() -> None:
+    page = (ROOT / "docs" / "decisions.md").read_text()
+    assert not [c for c in Cause if f"`{c.name.lower()}`" not in page]
