@@ -10,7 +10,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.casts import CastPlan
 from grappler_pass.costs.probes import Probe
-from grappler_pass.graph import GraphView, Item
+from grappler_pass.graph import GraphView, Item, device_type_of
 from grappler_pass.op_lists import OpLists
 from grappler_pass.plan import Cause, Plan
 from grappler_pass.pricing import Models, Prices
@@ -38,10 +38,17 @@ class Stake:
     Attributes:
       probe: what to measure.
       seconds: of the step that could be lost by a wrong price.
+      device: that it runs on, as the graph says it; "" where TensorFlow chooses.
     """
 
     probe: Probe
     seconds: float
+    device: str = ""
+
+    @property
+    def device_type(self) -> str:
+        """The type of device whose price it is."""
+        return device_type_of(self.device)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,7 +76,8 @@ def bounds_of(problem_at: Callable[[float], Problem]) -> Bounds:
 def stakes(draft: Draft) -> tuple[Stake, ...]:
     """Return what is worth measuring before a priced draft is assigned.
 
-    One stake per probe, over all nodes that it stands for; the most seconds first.
+    One stake per probe and type of device, over all nodes that it stands for; the most
+    seconds first.
     """
     variables = Variables.from_constraints(draft.constraints)
     prices = draft.prices
@@ -95,15 +96,17 @@ def stakes(draft: Draft) -> tuple[Stake, ...]:
     bounds = bounds_of(problem_at)
     threshold = draft.settings.margin * sum(prices.float32)
     open_ones = bounds.at_stake(threshold)
-    found: dict[str, Stake] = {}
+    found: dict[tuple[str, str], Stake] = {}
     for stake in (
         *_node_stakes(draft, variables, open_ones),
         *_cast_stakes(draft, variables, open_ones, bounds),
     ):
-        key = stake.probe.key
-        before = found[key].seconds if key in found else 0.0
-        found[key] = Stake(stake.probe, before + stake.seconds)
-    return tuple(sorted(found.values(), key=lambda s: (-s.seconds, s.probe.key)))
+        key = (stake.probe.key, stake.device_type)
+        known = found.setdefault(key, dataclasses.replace(stake, seconds=0.0))
+        total = known.seconds + stake.seconds
+        found[key] = dataclasses.replace(known, seconds=total)
+    in_order = sorted(found, key=lambda key: (-found[key].seconds, key))
+    return tuple(found[key] for key in in_order)
 
 
 def _moved(prices: Prices, errors: float) -> tuple[float | None, ...]:
@@ -131,7 +134,7 @@ def _node_stakes(
             continue
         seconds = error * prices.float32[node] + low_error * low
         if seconds > 0.0:
-            yield Stake(probe, seconds)
+            yield Stake(probe, seconds, draft.view.nodes[node].device)
 
 
 def _cast_stakes(
@@ -150,13 +153,16 @@ def _cast_stakes(
         if open_ones.isdisjoint((producer, *readers)):
             continue
         elements = prices.cast_elements[port]
+        device = draft.view.nodes[port.node].device
         up, down = prices.up.get(port, 0.0), prices.down.get(port, 0.0)
         if up > 0.0 and _may_be_low([producer], bounds) and _may_stay(readers, bounds):
-            yield Stake(cast_probe(elements, low_dtype, "float32"), error * up)
+            probe = cast_probe(elements, low_dtype, "float32")
+            yield Stake(probe, error * up, device)
         if down <= 0.0 or not _may_stay([producer], bounds):
             continue
         if _may_be_low(readers, bounds):
-            yield Stake(cast_probe(elements, "float32", low_dtype), error * down)
+            probe = cast_probe(elements, "float32", low_dtype)
+            yield Stake(probe, error * down, device)
 
 
 def _may_be_low(variables: Iterable[int], bounds: Bounds) -> bool:

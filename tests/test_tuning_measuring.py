@@ -36,7 +36,7 @@ FUSED_CONVOLUTION = {
 
 
 def dtypes_measured(given, dtypes=BOTH, seconds=5.0):
-    rows = measure(given, dtypes, "CPU", seconds)
+    rows = measure(given, dtypes, "/CPU:0", seconds)
     for row in rows:
         assert row.probe == given
         assert 1e-8 < row.sample.seconds < 1.0
@@ -108,7 +108,7 @@ def test_cold_data_takes_another_run_where_they_exceed_the_cache(monkeypatch):
             sets.append(len(given)) or chain(self, call, given, length)
         ),
     )
-    (row,) = measure(probe("Relu", (1 << 17,)), ("float32",), "CPU", 5.0)
+    (row,) = measure(probe("Relu", (1 << 17,)), ("float32",), "/CPU:0", 5.0)
     assert row.dtype == "float32"
     # A half more than the cache, in inputs of half a MiB.
     assert max(sets) == 3
@@ -188,7 +188,7 @@ WITH_EFFECTS = {
 def test_what_has_effects_is_never_run(name, capfd):
     given = probe_of_op(WITH_EFFECTS[name])
     calls.clear()
-    assert measure(given, ("float32",), "CPU", 0.5) == ()
+    assert measure(given, ("float32",), "/CPU:0", 0.5) == ()
     assert calls == []
     assert "printed" not in capfd.readouterr().err
     assert not tf.io.gfile.exists("/tmp/never-written-by-tf-amp")
@@ -248,12 +248,12 @@ def test_an_op_that_exceeds_the_time_is_run_once(monkeypatch):
     monkeypatch.setattr(turns, "elapsed", elapsed)
     monkeypatch.setattr(measuring, "_check_affordable", lambda *given: None)
     seconds = 2.0
-    (row,) = measure(matmul(16, 16, 16), ("float32",), "CPU", 1.0)
+    (row,) = measure(matmul(16, 16, 16), ("float32",), "/CPU:0", 1.0)
     assert (row.sample.seconds, row.sample.count, row.sample.spread) == (2.0, 1, 0.3)
     assert len(runs) == 1
     # One run of a short op, warm-up included, says nothing.
     seconds = 0.01
-    assert measure(matmul(16, 16, 16), ("float32",), "CPU", 1e-3) == ()
+    assert measure(matmul(16, 16, 16), ("float32",), "/CPU:0", 1e-3) == ()
     assert len(runs) == 2
 
 

@@ -18,6 +18,9 @@ os.environ["TF_AMP_TUNE"] = "full"
 import numpy as np
 import tensorflow as tf
 tf.config.threading.set_inter_op_parallelism_threads(1)
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0],
+    [tf.config.LogicalDeviceConfiguration()] * 2)
 from grappler_pass import plugin
 from grappler_pass.draft import Stake
 from tests.probe_samples import matmul
@@ -81,6 +84,29 @@ def in_threads():
 print("threads", count(in_threads))
 print("left", [t.name for t in threading.enumerate() if "tf-amp" in t.name])
 
+from tf_amp.tuning import measuring
+take_turns = measuring.take_turns
+places = set()
+
+def traced(series, end):
+    for each in series:
+        metadata = tf.compat.v1.RunMetadata()
+        told = dict(options=tf.compat.v1.RunOptions(trace_level=3))
+        each.chain._session.run(each.chain._last, run_metadata=metadata, **told)
+        for device in metadata.step_stats.dev_stats:
+            if any(stats.node_name.startswith("probe") for stats in device.node_stats):
+                places.add(device.device.rpartition("/")[2])
+    take_turns(series, end)
+
+measuring.take_turns = traced
+probe = matmul(8, 8, 8)
+elsewhere = "/job:localhost/replica:0/task:0/device:CPU:1"
+stakes = [Stake(probe, 1.0, elsewhere), Stake(matmul(8, 9, 8), 1.0, "/device:TPU:0")]
+tuner = process_costs.tuner_for(config, "CPU", "elsewhere")
+print("device", tuner.measure(stakes, "bfloat16"), places)
+print("absent", tuner.measure(stakes, "bfloat16"))
+measuring.take_turns = take_turns
+
 # The lock is held by a thread that the child does not have.
 from tf_amp.tuning import tuner
 tuner._state.turn.acquire()
@@ -117,6 +143,8 @@ def test_measuring_works_wherever_a_graph_is_met_and_ends_with_the_program():
         "fit True",
         "threads True",
         "left []",
+        "device True {'device:CPU:1'}",
+        "absent False",
         "fork 0",
         "leaving",
     ]

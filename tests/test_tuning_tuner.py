@@ -85,6 +85,21 @@ def test_what_is_known_is_not_measured_again(heard, state):
     assert tuner_of(costs).measure(stakes_of(SMALL[:1]), "float16")
 
 
+def test_an_op_is_measured_for_the_device_that_it_is_placed_on(heard, state, tmp_path):
+    budget = Budget(NO_LIMITS)
+    gpu = KnownCosts.load("GPU", "a GPU", tf.__version__, tmp_path)
+    cpu = costs_of(tmp_path)
+    one = OnlineTuner(gpu, budget.allowance("graph"), (cpu,))
+    placed = Stake(SMALL[0], 1.0, "/job:localhost/replica:0/task:0/device:CPU:0")
+    assert one.measure([placed], "bfloat16")
+    assert len(gpu.prices) == 0 and len(cpu.prices) == 2
+    assert len(costs_of(tmp_path).prices) == 2
+    heard.clear()
+    absent = dataclasses.replace(placed, device="/device:TPU:0")
+    assert not one.measure([placed, absent], "bfloat16")
+    assert heard == []
+
+
 def test_what_cannot_be_measured_is_not_tried_again(heard, state):
     costs = costs_of()
     broken = [probe("MatMul", (8, 16), (9, 8)), probe("Nowhere", (2,))]

@@ -193,6 +193,19 @@ def test_nothing_is_at_stake_twice_once_it_was_measured() -> None:
     assert not [s for s in stakes(drafts[-1]) if s.probe.op != "Cast"]
 
 
+def test_a_stake_names_the_device_of_its_op() -> None:
+    graph = two_products(96)
+    device = "/job:localhost/replica:0/task:0/device:CPU:1"
+    _, drafts = planned(graph, PriceList())
+    assert {stake.device for stake in stakes(drafts[-1])} == {""}
+    for node in graph.node:
+        node.device = device
+    _, drafts = planned(graph, PriceList())
+    found = stakes(drafts[-1])
+    assert {stake.device for stake in found} == {device}
+    assert {stake.probe.op for stake in found} >= {"Cast", "MatMul"}
+
+
 def test_probes_leave_the_measured_dtype_open() -> None:
     _, drafts = planned(two_products(96), PriceList())
     (probe,) = {

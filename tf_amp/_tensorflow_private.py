@@ -123,18 +123,6 @@ def is_session(made: Any) -> bool:
     return isinstance(made, _owner_of(CREATE_SESSION) or ())
 
 
-def gpu_options() -> Any:
-    """Return the GPUOptions that the program's GPUs were set up with."""
-    from tensorflow.core.protobuf.config_pb2 import GPUOptions
-
-    try:
-        context = importlib.import_module("tensorflow.python.eager.context").context()
-        return context.config.gpu_options
-    except (ImportError, AttributeError):
-        warn_once("Context.config", "on GPUs prices are not measured as set up")
-        return GPUOptions()
-
-
 def is_determinism_enabled() -> bool:
     """Tell whether the program has asked for `enable_op_determinism`."""
     try:
@@ -157,7 +145,7 @@ def session_config() -> Any:
         context = importlib.import_module("tensorflow.python.eager.context").context()
         config.CopyFrom(context.config)
     except (ImportError, AttributeError):
-        warn_once("context().config", "trials run with TensorFlow's own defaults")
+        warn_once("context().config", "trials use TensorFlow's defaults")
     return config
 
 

@@ -122,7 +122,9 @@ def timing_graph(device: str) -> Iterator[TimingGraph]:
       device: of the ops, such as "/CPU:0".
     """
     graph = tf.Graph()
-    session = tf.compat.v1.Session(graph=graph, config=_plain_session())
+    config = quiet_config()
+    config.inter_op_parallelism_threads = 1
+    session = tf.compat.v1.Session(graph=graph, config=config)
     try:
         yield TimingGraph(graph, session, device)
     finally:
@@ -136,17 +138,14 @@ def elapsed(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _plain_session() -> Any:
-    config = tf.compat.v1.ConfigProto()
-    config.gpu_options.CopyFrom(private.gpu_options())
-    config.allow_soft_placement = True
+def quiet_config() -> Any:
+    """Return the program's own configuration of devices and threads, Grappler off."""
+    config = private.session_config()
+    config.graph_options.Clear()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     config.graph_options.optimizer_options.opt_level = -1
     config.graph_options.optimizer_options.global_jit_level = -1
-    config.intra_op_parallelism_threads = (
-        tf.config.threading.get_intra_op_parallelism_threads()
-    )
-    # The threads that all Sessions share may all be waiting for this measurement.
+    config.allow_soft_placement = True
+    # The threads that all Sessions share may all be waiting for what is run here.
     config.use_per_session_threads = True
-    config.inter_op_parallelism_threads = 1
     return config

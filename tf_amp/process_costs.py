@@ -56,9 +56,13 @@ def tuner_for(
     from tf_amp.tuning.spending import GraphLedger
     from tf_amp.tuning.tuner import OnlineTuner
 
-    costs = known_costs(config.cache_dir, device_type)
+    others = {device.device_type for device in devices.present_devices()}
+    costs, *elsewhere = (
+        known_costs(config.cache_dir, kind)
+        for kind in (device_type, *sorted(others - {device_type}))
+    )
     ledger = None if graph_def is None else GraphLedger(costs, graph_def)
-    return OnlineTuner(costs, budget.allowance(graph, ledger))
+    return OnlineTuner(costs, budget.allowance(graph, ledger), tuple(elsewhere))
 
 
 @functools.cache

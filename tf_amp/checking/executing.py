@@ -28,8 +28,8 @@ from tf_amp.checking.filling import FILLED, HANDLES, filling_graph, made_up
 from tf_amp.checking.traces import with_traced_shapes
 from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import NotMeasurable
+from tf_amp.op_timing import quiet_config
 from tf_amp.tuning.sandbox import STEP, NotRunnable, Sandbox, sandbox_from_graph
-from tf_amp.tuning.sandbox_session import quiet_config
 
 _SEED = 20
 # They hand on what they get; a tensor within a branch cannot be fetched.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -27,6 +27,7 @@ class KnownCosts:
       prices: shared by all cost models of the device.
       database: None where nothing is kept.
       failed: (key of a probe, dtype) that could not be measured.
+      unkept: rows that are in use and not written yet.
     """
 
     device_type: str
@@ -35,6 +36,7 @@ class KnownCosts:
     prices: PriceList = dataclasses.field(default_factory=PriceList)
     database: CostDatabase | None = None
     failed: set[tuple[str, str]] = dataclasses.field(default_factory=set)
+    unkept: list[Measured] = dataclasses.field(default_factory=list)
 
     @classmethod
     def load(
@@ -85,7 +87,13 @@ class KnownCosts:
         if self.database is not None:
             self.database.keep_spent(self.key, self.tensorflow, fingerprint, seconds)
 
-    def keep(self, rows: Iterable[Measured]) -> None:
-        """Write rows to the database, if there is one; never raises."""
-        if self.database is not None:
-            self.database.keep(self.key, self.tensorflow, rows)
+    def add(self, rows: Sequence[Measured]) -> None:
+        """Use rows from now on; the next `keep` writes them."""
+        self.prices.add(rows)
+        self.unkept.extend(rows)
+
+    def keep(self) -> None:
+        """Write what is new to the database, if there is one; never raises."""
+        if self.unkept and self.database is not None:
+            self.database.keep(self.key, self.tensorflow, tuple(self.unkept))
+        self.unkept.clear()

@@ -22,6 +22,7 @@ from grappler_pass.costs import attrs_from_node_def as _attrs_of
 from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.price_list import Measured
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
+from grappler_pass.graph import device_type_of
 from grappler_pass.op_lists import OpLists
 from tf_amp.op_timing import Chain, TimingGraph, elapsed, timing_graph
 from tf_amp.tuning import memory
@@ -47,14 +48,14 @@ _FAILURES = (
 
 
 def measure(
-    probe: Probe, dtypes: Sequence[str], device_type: str, seconds: float
+    probe: Probe, dtypes: Sequence[str], device: str, seconds: float
 ) -> tuple[Measured, ...]:
     """Measure an op in a thread of its own, for about `seconds` at most.
 
     Args:
       probe: the op; what has state or effects is not run.
       dtypes: to measure it at.
-      device_type: "CPU" or "GPU".
+      device: where it is run, such as "/CPU:0".
       seconds: not exceeded but by the runs under way.
 
     Returns:
@@ -62,18 +63,19 @@ def measure(
       memory or time does not suffice.
     """
     return run_apart(
-        lambda stopped: measure_here(probe, dtypes, device_type, seconds),
+        lambda stopped: measure_here(probe, dtypes, device, seconds),
         seconds + _WAIT_SECONDS,
     )
 
 
 def measure_here(
-    probe: Probe, dtypes: Sequence[str], device_type: str, seconds: float
+    probe: Probe, dtypes: Sequence[str], device: str, seconds: float
 ) -> tuple[Measured, ...]:
     """Measure in the calling thread, which `run_apart` must have made."""
     begin = time.perf_counter()
     end = begin + seconds
-    with timing_graph(f"/{device_type}:0") as graph:
+    device_type = device_type_of(device)
+    with timing_graph(device) as graph:
         attempts = [_Attempt(graph, probe, dtype, device_type) for dtype in dtypes]
         share = seconds / max(len(dtypes), 1)
         running = [attempt for attempt in attempts if attempt.is_ready(share)]

@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp import _tensorflow_private as private
 from tf_amp import _tensorflow_private_graphs as private_graphs
+from tf_amp.op_timing import quiet_config
 from tf_amp.tuning.contents import FILL, filling_graph
 from tf_amp.tuning.sandbox import STEP, Sandbox
 
@@ -96,14 +96,3 @@ def opened(
 def _options(timeout_seconds: float) -> Any:
     milliseconds = max(1, int(timeout_seconds * 1000))
     return tf.compat.v1.RunOptions(timeout_in_ms=milliseconds)
-
-
-def quiet_config() -> Any:
-    """Return the program's own configuration of devices and threads, Grappler off."""
-    config = private.session_config()
-    config.graph_options.Clear()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.graph_options.optimizer_options.opt_level = -1
-    config.allow_soft_placement = True
-    config.use_per_session_threads = True
-    return config

@@ -26,6 +26,7 @@ from tf_amp.tuning.machine_turn import paid_turn
 from tf_amp.tuning.measuring import measure_here
 from tf_amp.tuning.progress import Measuring, tell
 from tf_amp.tuning.runnable import dtypes_of
+from tf_amp.tuning.sandbox import local_device
 
 # Without a limit, one op gets this long.
 _LONGEST_PROBE_SECONDS = 20.0
@@ -65,10 +66,12 @@ class OnlineTuner:
     Attributes:
       costs: of the device that the graph runs on.
       allowance: time for this graph.
+      elsewhere: costs of the other devices, where single ops may be placed.
     """
 
     costs: KnownCosts
     allowance: Allowance
+    elsewhere: tuple[KnownCosts, ...] = ()
 
     @functools.cached_property
     def _kept_for_trial(self) -> float:
@@ -83,13 +86,13 @@ class OnlineTuner:
         Returns:
           Whether a price of the models has changed.
         """
-        version = self.costs.prices.version
+        version = self._version()
         if not self._wanted(stakes, low_dtype) or not self._has_time():
             return False
         with self._turn() as is_mine:
             if is_mine:
                 self._measure_in_turn(stakes, low_dtype)
-        return self.costs.prices.version > version
+        return self._version() > version
 
     def is_faster(self, trial: Trial) -> bool | None:
         """Tell whether the rewritten graph is; None where it cannot be found out."""
@@ -111,13 +114,27 @@ class OnlineTuner:
 
     def _wanted(self, stakes: Sequence[Stake], low_dtype: str) -> list[Stake]:
         """Return what is not known, the most valuable first, each once."""
-        missing: dict[str, Stake] = {}
+        missing: dict[tuple[str, str], Stake] = {}
         for stake in sorted(stakes, key=lambda stake: -stake.seconds):
-            key = stake.probe.key
+            key, costs = stake.probe.key, self._costs_at(stake)
             dtypes = dtypes_of(stake.probe, low_dtype)
-            if not all(self.costs.is_known(key, dtype) for dtype in dtypes):
-                missing.setdefault(key, stake)
+            if costs and not all(costs.is_known(key, dtype) for dtype in dtypes):
+                missing.setdefault((key, costs.key), stake)
         return list(missing.values())
+
+    def _costs_at(self, stake: Stake) -> KnownCosts | None:
+        """Return those of the device that a stake names; None for one not present."""
+        if not stake.device:
+            return self.costs
+        named = (c for c in self._all_costs if c.device_type == stake.device_type)
+        return next(named, None)
+
+    @property
+    def _all_costs(self) -> tuple[KnownCosts, ...]:
+        return (self.costs, *self.elsewhere)
+
+    def _version(self) -> int:
+        return sum(costs.prices.version for costs in self._all_costs)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[bool]:
@@ -136,7 +153,8 @@ class OnlineTuner:
         if not self._wanted(stakes, low_dtype):
             return
         with paid_turn(self.costs.folder, self.allowance) as is_mine:
-            self.costs.refresh()
+            for costs in self._all_costs:
+                costs.refresh()
             wanted = self._wanted(stakes, low_dtype)
             if is_mine and wanted and self._has_time():
                 self._measure_apart(wanted, low_dtype)
@@ -160,32 +178,35 @@ class OnlineTuner:
     ) -> None:
         begin = kept = time.monotonic()
         time_given = self._time()
-        unkept: list[Measured] = []
         tell(Measuring(0, len(wanted)))
         for number, stake in enumerate(wanted):
             left = time_given - (time.monotonic() - begin)
             if left < _LEAST_SECONDS or stopped():
                 break
             rows = self._measure_one(stake, low_dtype, left)
-            unkept.extend(rows)
             tell(Measuring(number + 1, len(wanted), stake.probe.op, rows))
             if time.monotonic() - kept > _KEEP_SECONDS:
-                self.costs.keep(unkept)
-                kept, unkept = time.monotonic(), []
-        if unkept:
-            self.costs.keep(unkept)
+                self._keep()
+                kept = time.monotonic()
+        self._keep()
         tell(Measuring(len(wanted), len(wanted), is_over=True))
+
+    def _keep(self) -> None:
+        for costs in self._all_costs:
+            costs.keep()
 
     def _measure_one(
         self, stake: Stake, low_dtype: str, left: float
     ) -> tuple[Measured, ...]:
-        probe = stake.probe
+        probe, costs = stake.probe, self._costs_at(stake)
+        assert costs is not None, "not wanted: the device is not present"
         dtypes = dtypes_of(probe, low_dtype)
+        device = local_device(stake.device) or f"/device:{costs.device_type}:0"
         seconds = min(max(_SHARE_OF_PROBE * left, _LEAST_SECONDS), left)
         seconds = min(seconds, _LONGEST_PROBE_SECONDS)
-        rows = measure_here(probe, dtypes, self.costs.device_type, seconds)
-        self.costs.prices.add(rows)
+        rows = measure_here(probe, dtypes, device, seconds)
+        costs.add(rows)
         if seconds >= _AMPLE_SECONDS:
             missing = set(dtypes) - {row.dtype for row in rows}
-            self.costs.failed.update((probe.key, dtype) for dtype in missing)
+            costs.failed.update((probe.key, dtype) for dtype in missing)
         return rows
