@@ -44,6 +44,7 @@ class Cause(enum.Enum):
     TIED = "tied to a slot that must stay float32"
     EXCLUDED = "excluded by the user"
     NO_KERNEL = "no 16-bit kernel on its device"
+    CANCELS = "its 16-bit kernel subtracts numbers that rounding has made equal"
     NOT_ADMITTED = "the op's definition does not admit the 16-bit type"
     CAST = "an existing cast keeps its types"
     EXACT = "its values must stay exact (integers or random draws in float32)"

@@ -1,8 +1,9 @@
-"""What the caller, the user or an update of a variable keeps in float32."""
+"""What the caller, the user, an update of a variable or a kernel keeps in float32."""
 
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
 from grappler_pass.plan import Cause
 from tests.coloring import color
@@ -156,3 +157,20 @@ def test_reference_variables_have_updates_too() -> None:
     """
     colored = color(graph, fetch="fetch update scatter")
     assert colored.colors("grad scaled rows pure") == "L F F L"
+
+
+# What a kernel cannot do.
+
+
+@pytest.mark.parametrize("op", ["Elu", "Selu"])
+def test_an_op_whose_kernel_cancels_stays_float32_at_every_level(op: str) -> None:
+    kernel = getattr(tf.raw_ops, op)
+    small = tf.constant([-1e-3])
+    low = tf.cast(kernel(features=tf.cast(small, "bfloat16")), "float32")
+    assert abs(low / kernel(features=small) - 1) > 0.5, "the rule is not needed"
+
+    graph = f"{CHAIN}\nact = {op}(allow1)\nfetch = Identity(act)"
+    for level in ("O2", "O3"):
+        colored = color(graph, fetch="fetch", opt_level=level)
+        assert colored.colors("allow1 act") == "L F"
+        assert colored.cause("act") is Cause.CANCELS

@@ -1,4 +1,4 @@
-"""What registered kernels refuse when they run.
+"""What registered kernels refuse when they run, and which cannot be trusted.
 
 A CPU's float16 kernels are TensorFlow's own, while those of float32 and bfloat16 come
 from oneDNN and take every layout, dilation and group. A float16 kernel is registered
@@ -31,6 +31,9 @@ _PLAIN_ONLY = frozenset(
     DepthwiseConv2dNativeBackpropFilter MaxPool MaxPoolGrad AvgPool AvgPoolGrad
     """.split()
 )
+# exp(x) - 1, each step rounded to 16 bits (relu_op_functor.h): below zero, near it,
+# nothing is right, while Expm1's own kernel is exact to the last bit.
+_CANCELLING = frozenset({"Elu", "Selu"})
 
 
 def has_kernel(
@@ -55,6 +58,16 @@ def refuses_half(op: str, proto: NodeDef) -> bool:
     if op in _NEVER:
         return True
     return op in _PLAIN_ONLY and not _is_plain(proto)
+
+
+def cancels(op: str, device_type: str) -> bool:
+    """Tell whether a 16-bit kernel loses every digit of some results.
+
+    Args:
+      op: of the node.
+      device_type: "CPU" or "GPU".
+    """
+    return device_type == "CPU" and op in _CANCELLING
 
 
 def _is_plain(proto: NodeDef) -> bool:

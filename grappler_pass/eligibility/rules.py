@@ -14,7 +14,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.constant_ranges import out_of_range_slots
 from grappler_pass.eligibility.exactness import exact_slots
-from grappler_pass.eligibility.kernel_limits import has_kernel, refuses_half
+from grappler_pass.eligibility.kernel_limits import cancels, has_kernel, refuses_half
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.state_updates import (
@@ -192,6 +192,8 @@ def _kernel_reasons(
             yield Reason(Cause.NOT_ADMITTED, f"{node.op}.{attr} in {low_name}")
         elif not has_kernel(node.op, node.proto, types, device):
             yield Reason(Cause.NO_KERNEL, f"{node.op} in {low_name} on {device}")
+        elif cancels(node.op, device):
+            yield Reason(Cause.CANCELS, f"{node.op} in {low_name} on {device}")
         else:
             yield None
 
