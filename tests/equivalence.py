@@ -32,11 +32,21 @@ RunAfter = Callable[[Program], Results]
 
 @dataclasses.dataclass
 class Baseline:
-    """A captured program with its float32 results, made once for several settings."""
+    """A program with its float32 results, made once for several settings.
+
+    Attributes:
+      captured: what is rewritten.
+      original: the graph with all that initializes and reads its variables.
+      results: in float32.
+      flat: the program whose values the controls round: without functions, in whose
+        bodies nothing would be.
+      controls: results of these, by dtype.
+    """
 
     captured: Program
     original: GraphDef
     results: Results
+    flat: Program
     controls: dict[str, list[Results]]
 
     @classmethod
@@ -45,13 +55,15 @@ class Baseline:
         captured = captured_as_by_grappler(program) if capture else pruned(program)
         original = program.graph_def
         results = run(with_state(captured.graph_def, program, original), program)
-        return cls(captured, original, results, {})
+        has_functions = bool(captured.graph_def.library.function)
+        flat = captured_as_by_grappler(program) if has_functions else captured
+        return cls(captured, original, results, flat, {})
 
     def controls_of(self, low_dtype: str) -> list[Results]:
         """Return the results of the rounded float32 graphs; run once per dtype."""
         if low_dtype not in self.controls:
             self.controls[low_dtype] = control_results(
-                self.captured, self.original, low_dtype
+                self.flat, self.original, low_dtype
             )
         return self.controls[low_dtype]
 
@@ -105,8 +117,9 @@ class Baseline:
             for name, value in self.captured.feeds.items()
         }
         scaled = dataclasses.replace(self.captured, feeds=feeds)
+        flat = dataclasses.replace(self.flat, feeds=feeds)
         graph_def = with_state(scaled.graph_def, scaled, self.original)
-        return Baseline(scaled, self.original, run(graph_def, scaled), {})
+        return Baseline(scaled, self.original, run(graph_def, scaled), flat, {})
 
 
 def run_before_after(

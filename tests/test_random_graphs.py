@@ -61,6 +61,22 @@ def test_the_error_model_notices_results_that_are_off_by_five_percent() -> None:
     assert not baseline.judge(lambda _: results, "bfloat16").ok
 
 
+def test_the_error_model_rounds_within_functions_that_stay_functions() -> None:
+    def body(x: tf.Tensor) -> tf.Tensor:
+        # What rounding leaves of it hangs on that of the terms.
+        return tf.tanh(x) * 16.0 - x * 16.0
+
+    with sketch(v2_control_flow=True) as s:
+        x = s.feed(4, 8)
+        y = tf.cond(tf.reduce_sum(x) < 1e9, lambda: body(x), lambda: x)
+        program = s.program(tf.identity(y, name="fetch"))
+    baseline = Baseline.from_program(program, capture=False)
+    ops = {node.op for node in baseline.captured.graph_def.node}
+    assert "Tanh" not in ops and "StatelessIf" in ops
+    controls = baseline.controls_of("bfloat16")
+    assert all((c[0] != baseline.results[0]).any() for c in controls)
+
+
 def without_node(graph_def: GraphDef, name: str) -> GraphDef:
     kept = GraphDef()
     kept.CopyFrom(graph_def)
