@@ -25,6 +25,12 @@ _COMPARISONS = frozenset(
 )
 _ROUNDINGS = frozenset({"Ceil", "Floor", "Rint", "Round"})
 _LOGARITHMS = frozenset({"Log", "Log1p"})
+_DECOMPOSITIONS = frozenset(
+    """BandedTriangularSolve Cholesky CholeskyGrad Eig LogMatrixDeterminant Lu
+    MatrixDeterminant MatrixExponential MatrixInverse MatrixLogarithm MatrixSolve
+    MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Qr SelfAdjointEig
+    SelfAdjointEigV2 Svd TridiagonalSolve""".split()
+)
 _INPUT = "an input of the graph"
 _RESULT = "a result of the graph"
 _CONSTANT = "a constant; 16-bit readers get a copy made beforehand"
@@ -112,6 +118,11 @@ def magnifies_rounding(op: str) -> bool:
 def is_trigonometric(op: str) -> bool:
     """Tell whether `op` takes an angle, of which large ones need all their bits."""
     return op in _TRIGONOMETRIC
+
+
+def is_decomposition(op: str) -> bool:
+    """Tell whether `op` decomposes, inverts or solves with a matrix."""
+    return op in _DECOMPOSITIONS
 
 
 @functools.cache

@@ -49,6 +49,7 @@ class Cause(enum.Enum):
     CAST = "an existing cast keeps its types"
     EXACT = "its values must stay exact (integers or random draws in float32)"
     RANGE = "it depends on a constant that the 16-bit type cannot hold"
+    DECOMPOSITION = "a matrix decomposition beside it magnifies how it is rounded"
     MEASURED_RANGE = "its tensors were seen to leave the safe range of the 16-bit type"
     NOT_FLOAT32 = "not float32 in the graph as given"
     FIXED = "its type cannot change"

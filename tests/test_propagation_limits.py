@@ -174,3 +174,23 @@ def test_an_op_whose_kernel_cancels_stays_float32_at_every_level(op: str) -> Non
         colored = color(graph, fetch="fetch", opt_level=level)
         assert colored.colors("allow1 act") == "L F"
         assert colored.cause("act") is Cause.CANCELS
+
+
+def test_products_beside_a_decomposition_stay_float32() -> None:
+    graph = (
+        CHAIN
+        + """
+        features = Relu(allow1)
+        covariance = MatMul(features, features)
+        stable = AddV2(covariance, x)
+        factor = Cholesky(stable)
+        cancelling = MatMul(factor, features)
+        allow2 = MatMul(cancelling, w)
+        fetch = Identity(allow2)
+    """
+    )
+    colored = color(graph, fetch="fetch")
+    assert colored.colors("allow1 features covariance stable") == "L L F F"
+    assert colored.colors("factor cancelling allow2") == "F F L"
+    assert colored.cause("covariance") is Cause.DECOMPOSITION
+    assert colored.detail("cancelling") == "factor"

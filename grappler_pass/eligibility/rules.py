@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.constant_ranges import out_of_range_slots
+from grappler_pass.eligibility.decompositions import slots_beside_decompositions
 from grappler_pass.eligibility.exactness import exact_slots
 from grappler_pass.eligibility.kernel_limits import cancels, has_kernel, refuses_half
 from grappler_pass.eligibility.reachability import UNREACHED, spread
@@ -212,6 +213,14 @@ def _out_of_range(case: Case) -> Refusals:
     return _by_origin(case, origins, Cause.RANGE)
 
 
+def _beside_decompositions(case: Case) -> Refusals:
+    """Products next to a matrix decomposition, and what lies between."""
+    if not case.uses_lists:
+        return iter(())
+    origins = slots_beside_decompositions(case.view, case.slots, case.edges)
+    return _by_origin(case, origins, Cause.DECOMPOSITION)
+
+
 def _measured_ranges(case: Case) -> Refusals:
     """What makes or reads tensors that were seen to leave the safe range."""
     for node, own in case.nodes_with_slots:
@@ -256,6 +265,7 @@ RULES = (
     _missing_kernels,
     _exact_values,
     _out_of_range,
+    _beside_decompositions,
     _measured_ranges,
     _deny_taint,
     _escaping_lists,
