@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_amp
 from grappler_pass.costs import DeviceProfile
 from tests.fresh_process import run_interpreter
-from tf_amp import audit_command, cli, targets
+from tf_amp import cli, model_options, targets
 from tf_amp.auditing import audit_saved_model
 from tf_amp.errors import ConfigError
 
@@ -183,7 +183,7 @@ def test_an_unknown_device_is_refused_in_python_too():
 
 
 def test_arguments_after_two_dashes_are_the_scripts():
-    split = audit_command.split
+    split = model_options.split
     assert split(["audit", "a.py", "--", "-x"]) == (["audit", "a.py"], ["-x"])
     assert split(["run", "a.py", "--", "-x"]) == (["run", "a.py", "--", "-x"], [])
 
@@ -221,8 +221,8 @@ def test_a_script_runs_with_its_graphs_planned(tmp_path):
 
 def test_a_script_is_stopped_when_its_time_is_up():
     begin = time.monotonic()
-    with pytest.raises(audit_command.TimeIsUp), audit_command.limited(0.05):
+    with pytest.raises(model_options.TimeIsUp), model_options.limited(0.05):
         time.sleep(60)
     assert time.monotonic() - begin < 30
-    with audit_command.limited(None):
+    with model_options.limited(None):
         pass

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import pathlib
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.errors import ConfigError, ScriptMissing
+from tf_amp import model_options
 
 if TYPE_CHECKING:
     from grappler_pass.draft import Settings
@@ -23,22 +19,6 @@ if TYPE_CHECKING:
     from tf_amp.targets import Target
 
 
-# Commands that take a model or a script, whose arguments follow `--`.
-_WITH_SCRIPTS = {"audit", "ranges", "verify"}
-
-
-class TimeIsUp(BaseException):
-    """Ends the script; not an Exception, so that the script does not catch it."""
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a command line, and what follows `--` in it where a script may stand."""
-    if not set(arguments[:1]) & _WITH_SCRIPTS or "--" not in arguments:
-        return list(arguments), []
-    end = list(arguments).index("--")
-    return list(arguments[:end]), list(arguments[end + 1 :])
-
-
 def main(options: argparse.Namespace) -> int:
     """Audit what the command line names and print the reports.
 
@@ -46,7 +26,7 @@ def main(options: argparse.Namespace) -> int:
       ConfigError: an option makes no sense; the message names what is allowed.
       ScriptMissing: there is no such SavedModel or script.
     """
-    _check(options)
+    model_options.check(options)
     from tf_amp import runtime
 
     runtime.check_tensorflow()
@@ -54,32 +34,12 @@ def main(options: argparse.Namespace) -> int:
 
     target = targets.target_of(options.device, options.dtype)
     if options.model.is_dir():
-        _refuse_script_options(options)
         audits = auditing.audit_saved_model(
             options.model, target, options.signature, options.batch
         )
         _print(audits, as_json=options.json)
         return 0
     return _audit_script(options, target)
-
-
-def _check(options: argparse.Namespace) -> None:
-    if not options.model.exists():
-        raise ScriptMissing(f"{options.model}: no such SavedModel or script.")
-    for name in ("seconds", "batch"):
-        value = getattr(options, name)
-        if value is not None and value <= 0:
-            raise ConfigError(f"--{name} must be positive, got {value:g}.")
-    if options.model.is_file() and (options.signature or options.batch):
-        raise ConfigError("--signature and --batch belong to SavedModels.")
-
-
-def _refuse_script_options(options: argparse.Namespace) -> None:
-    if options.script_arguments or options.seconds is not None:
-        raise ConfigError(
-            f"{options.model} is a folder, so a SavedModel: --seconds and arguments "
-            "belong to scripts."
-        )
 
 
 def _audit_script(options: argparse.Namespace, target: Target) -> int:
@@ -91,11 +51,11 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
     running.switch_on({})
     code = 0
     try:
-        with limited(options.seconds):
+        with model_options.limited(options.seconds):
             running.run_script(
                 str(options.model), options.script_arguments, as_module=False
             )
-    except TimeIsUp:
+    except model_options.TimeIsUp:
         print(f"tf-amp: stopped after {options.seconds:g} s.", file=sys.stderr)
     except SystemExit as exit_:
         code = _exit_code(exit_)
@@ -136,25 +96,6 @@ def _exit_code(exit_: SystemExit) -> int:
     return 1
 
 
-@contextlib.contextmanager
-def limited(seconds: float | None) -> Iterator[None]:
-    """Raise `TimeIsUp` in the main thread after so many seconds."""
-    if seconds is None:
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeIsUp
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def _print(audits: tuple[Audit, ...], *, as_json: bool) -> None:
     from tf_amp import audit_report
 
@@ -167,12 +108,7 @@ def _print(audits: tuple[Audit, ...], *, as_json: bool) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
-    parser.add_argument(
-        "model",
-        type=pathlib.Path,
-        metavar="SAVED_MODEL|SCRIPT",
-        help="folder of a SavedModel, or a script to run without changing its graphs",
-    )
+    model_options.add_to(parser)
     parser.add_argument(
         "--device",
         required=True,
@@ -180,13 +116,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="v100, t4, a100, h100, ...; need not be present",
     )
     parser.add_argument("--dtype", help="bfloat16 or float16; the device's by default")
-    parser.add_argument("--signature", help="only this one of a SavedModel")
     parser.add_argument(
         "--batch", type=int, metavar="N", help="for unknown first dimensions of inputs"
     )
-    parser.add_argument(
-        "--seconds", type=float, metavar="N", help="stop the script after so long"
-    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.epilog = "What follows `--` are the script's own arguments."
     parser.set_defaults(command=main)

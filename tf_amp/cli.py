@@ -24,6 +24,7 @@ from tf_amp import (
     config,
     convert_command,
     costs_command,
+    model_options,
     ranges_command,
     running,
     tune_command,
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] not in _COMMANDS and arguments[0][0] != "-":
         arguments.insert(0, "run")
-    arguments, own = audit_command.split(arguments)
+    arguments, own = model_options.split(arguments)
     options = _parser().parse_args(arguments)
     options.script_arguments = own
     try:

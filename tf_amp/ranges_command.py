@@ -41,7 +41,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, all rows")
-    parser.epilog = "What follows `--` are the script's own arguments."
     parser.set_defaults(command=main)
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tf_amp import rewriter, running
-from tf_amp.audit_command import TimeIsUp, limited
 from tf_amp.checking.capturing import Captures, is_recording
 from tf_amp.checking.ranges import Ranges
+from tf_amp.model_options import TimeIsUp, limited
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
