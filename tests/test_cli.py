@@ -1,5 +1,7 @@
 """The command line: running scripts, and what it says of mistakes."""
 
+import argparse
+
 import pytest
 
 import tf_amp
@@ -100,6 +102,22 @@ def test_version_and_help_are_printed(capsys):
             cli.main([option])
         assert caught.value.code == 0
         assert part in capsys.readouterr().out
+
+
+def options_of(parser):
+    """Return every option and argument of a command and the commands below it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from options_of(each)
+        else:
+            yield action
+
+
+def test_the_help_of_every_command_explains_every_option():
+    options = list(options_of(cli._parser()))
+    assert len(options) > 60
+    assert not [option.dest for option in options if not option.help]
 
 
 def test_the_plan_of_a_saved_model_is_printed(folder):

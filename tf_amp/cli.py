@@ -35,18 +35,6 @@ from tf_amp.errors import AmpError
 from tf_amp.presets import PRESETS
 
 _USAGE_ERROR = 2
-_COMMANDS = (
-    "run",
-    "doctor",
-    "explain",
-    "audit",
-    "verify",
-    "ranges",
-    "calibrate",
-    "convert",
-    "tune",
-    "costs",
-)
 _CALIBRATION_SECONDS = 60.0
 
 
@@ -126,34 +114,18 @@ def _parser() -> argparse.ArgumentParser:
         description="Automatic mixed precision for TensorFlow programs.",
         epilog="`tf-amp train.py ARGS...` is short for `tf-amp run train.py ARGS...`.",
     )
-    parser.add_argument("--version", action="version", version=tf_amp.__version__)
+    parser.add_argument("-V", "--version", action="version", version=tf_amp.__version__)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_run(commands.add_parser("run", help="run a script in mixed precision"))
-    doctor = commands.add_parser("doctor", help="what works here, what mends it")
-    doctor.add_argument(
-        "--devices", action="store_true", help="devices, links, and how to use them"
-    )
-    doctor.set_defaults(command=_doctor)
-    _add_explain(commands.add_parser("explain", help="print the plan of a SavedModel"))
-    audit = commands.add_parser("audit", help="would it pay on another device")
-    audit_command.add_options(audit)
-    verify = commands.add_parser("verify", help="do the numbers hold")
-    verify_command.add_options(verify)
-    ranges = commands.add_parser("ranges", help="what ranges do tensors keep to")
-    ranges_command.add_options(ranges)
-    _add_calibrate(commands.add_parser("calibrate", help="measure this device"))
-    convert = commands.add_parser("convert", help="a stored model to mixed precision")
-    convert_command.add_options(convert)
-    tune = commands.add_parser("tune", help="run a script and measure its graphs' ops")
-    tune_command.add_options(tune)
-    costs_command.add_to(commands.add_parser("costs", help="what was measured here"))
+    for name, (add_options, summary) in _COMMANDS.items():
+        description = f"{summary[0].upper()}{summary[1:]}."
+        add_options(commands.add_parser(name, help=summary, description=description))
     return parser
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    levels = "; ".join(f"{preset.name}: {preset.summary}" for preset in PRESETS)
-    parser.add_argument("--dtype", choices=LOW_DTYPES)
-    parser.add_argument("--opt-level", type=str.upper, help=levels)
+    levels = "; ".join(f"{preset.name} {preset.summary}" for preset in PRESETS)
+    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
+    parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help=levels)
     parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
     parser.add_argument("--log", metavar="DIR", help="write graphs and plans there")
     parser.add_argument("--ranges", metavar="FILE", help="what `tf-amp ranges` wrote")
@@ -162,17 +134,32 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "-v", "--verbose", action="store_true", help="print one line per graph"
     )
     parser.add_argument(
-        "-m", dest="module", action="store_true", help="the script is a module's name"
+        "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
     )
-    parser.add_argument("script", help="as python would get it")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
+    )
     parser.set_defaults(command=_run)
 
 
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--devices", action="store_true", help="devices, links, and how to use them"
+    )
+    parser.set_defaults(command=_doctor)
+
+
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("saved_model", type=pathlib.Path)
-    parser.add_argument("--signature", help="only this one; all by default")
-    parser.add_argument("--top", type=int, default=20, help="rows to print")
+    parser.add_argument(
+        "saved_model", type=pathlib.Path, metavar="SAVED_MODEL", help="its folder"
+    )
+    parser.add_argument(
+        "--signature", metavar="NAME", help="only this one; all by default"
+    )
+    parser.add_argument(
+        "--top", type=int, default=20, metavar="N", help="rows to print (20)"
+    )
     parser.add_argument("--json", action="store_true", help="print whole plans as JSON")
     parser.add_argument(
         "--measure", action="store_true", help="run it, and print what it takes too"
@@ -181,6 +168,41 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=_CALIBRATION_SECONDS)
-    parser.add_argument("--out", type=pathlib.Path, help="file; the cache by default")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=_CALIBRATION_SECONDS,
+        metavar="N",
+        help=f"take no longer than this ({_CALIBRATION_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, metavar="FILE", help="the cache by default"
+    )
     parser.set_defaults(command=_calibrate)
+
+
+# Each with what adds its options, and what it does.
+_COMMANDS = {
+    "run": (_add_run, "run a script in mixed precision"),
+    "doctor": (_add_doctor, "say whether it works here, and what mends it"),
+    "explain": (_add_explain, "print the plan of a SavedModel, with the reasons"),
+    "audit": (
+        audit_command.add_options,
+        "predict what mixed precision gains on a device that need not be present",
+    ),
+    "verify": (
+        verify_command.add_options,
+        "compare the numbers of mixed precision with those of float32",
+    ),
+    "ranges": (
+        ranges_command.add_options,
+        "record the ranges that tensors keep to, and what leaves the 16-bit range",
+    ),
+    "calibrate": (_add_calibrate, "measure this device and keep the result"),
+    "convert": (
+        convert_command.add_options,
+        "convert a stored model to mixed precision, or back",
+    ),
+    "tune": (tune_command.add_options, "run a script, and measure all that it needs"),
+    "costs": (costs_command.add_to, "show, carry along or clear what was measured"),
+}

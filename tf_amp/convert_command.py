@@ -19,8 +19,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=pathlib.Path,
         help="a SavedModel, a .keras file or a frozen graph (.pb)",
     )
-    parser.add_argument("target", metavar="OUT", type=pathlib.Path)
-    parser.add_argument("--dtype", choices=LOW_DTYPES)
+    parser.add_argument(
+        "target", metavar="OUT", type=pathlib.Path, help="what to write, of its kind"
+    )
+    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
     parser.add_argument("--device", metavar="PROFILE", help="plan for this device")
     parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help="O0 to O3")
     parser.add_argument(

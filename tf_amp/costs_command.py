@@ -36,26 +36,37 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     show = commands.add_parser("show", help="print what was measured as a table")
     show.add_argument("--sort", choices=SORTS, default="op", help="order of the rows")
     show.add_argument("--op", metavar="NAME", help="only this op; * stands for any")
-    show.add_argument("--limit", type=_limit, default=50, help="rows; 0 for all")
+    show.add_argument(
+        "--limit", type=_limit, default=50, metavar="N", help="rows (50); 0 for all"
+    )
     _add_filters(show, _show)
     export = commands.add_parser("export", help="write it to a text file")
-    export.add_argument("file", type=pathlib.Path)
+    export.add_argument("file", type=pathlib.Path, metavar="FILE", help="to write")
     _add_filters(export, _export)
     take = commands.add_parser("import", help="add the rows of an exported file")
-    take.add_argument("file", type=pathlib.Path)
+    take.add_argument("file", type=pathlib.Path, metavar="FILE", help="to read")
     take.set_defaults(action=_import)
     merge = commands.add_parser(
         "merge", help="join exported files; of two figures the better supported stays"
     )
-    merge.add_argument("files", type=pathlib.Path, nargs="+", metavar="FILE")
-    merge.add_argument("--out", type=pathlib.Path, required=True, metavar="FILE")
+    merge.add_argument(
+        "files", type=pathlib.Path, nargs="+", metavar="FILE", help="to read"
+    )
+    merge.add_argument(
+        "--out", type=pathlib.Path, required=True, metavar="FILE", help="to write"
+    )
     merge.set_defaults(action=_merge)
     clear = commands.add_parser("clear", help="forget what was measured, and say what")
     _add_filters(clear, _clear)
 
 
 def _add_filters(parser: argparse.ArgumentParser, action: object) -> None:
-    parser.add_argument("--device", choices=_DEVICES, default="all")
+    parser.add_argument(
+        "--device",
+        choices=_DEVICES,
+        default="all",
+        help="of all devices (default), or this",
+    )
     parser.add_argument("--tensorflow", metavar="VERSION", help="only of this version")
     parser.set_defaults(action=action)
 

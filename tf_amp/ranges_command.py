@@ -22,7 +22,9 @@ _TOP = 20
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp ranges` understands to its parser."""
     model_options.add_to(parser, data="batches for a SavedModel")
-    parser.add_argument("--dtype", choices=LOW_DTYPES, default="float16")
+    parser.add_argument(
+        "--dtype", choices=LOW_DTYPES, default="float16", help="float16 by default"
+    )
     parser.add_argument(
         "--limit", type=float, help="largest safe magnitude (512 in float16)"
     )

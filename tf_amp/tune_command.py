@@ -26,15 +26,20 @@ if TYPE_CHECKING:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp tune` understands to its parser."""
-    parser.add_argument("--dtype", choices=LOW_DTYPES)
+    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
     parser.add_argument(
-        "--seconds", type=_positive, help="measure no longer than this; else all of it"
+        "--seconds",
+        type=_positive,
+        metavar="N",
+        help="measure no longer than this; else all of it",
     )
     parser.add_argument(
-        "-m", dest="module", action="store_true", help="the script is a module's name"
+        "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
     )
-    parser.add_argument("script", help="as python would get it")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
+    )
     parser.set_defaults(command=main)
 
 

@@ -24,7 +24,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     model_options.add_to(parser, data="inputs of a SavedModel")
     add_rewriting_options(parser)
     parser.add_argument(
-        "--tolerance", type=float, help="largest relative error; 8 roundings by default"
+        "--tolerance",
+        type=float,
+        metavar="X",
+        help="largest relative error; 8 roundings by default",
     )
     parser.add_argument(
         "--bisect", action="store_true", help="find what must be float32 for it to hold"
@@ -46,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_rewriting_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how graphs are rewritten."""
-    parser.add_argument("--dtype", choices=LOW_DTYPES)
+    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
     parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help="O1 to O3")
     parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
     parser.add_argument(
