@@ -1,7 +1,7 @@
 """Whether gradients are finite, on this replica and on all.
 
-Their sum is finite only if all of them are, and costs one pass. It overflows also where
-many values are near float32's limit: only then is each looked at.
+The sum of their squares is finite only if all of them are, and costs one operation for
+each. It overflows also where they are beyond 10^19: only then is each value looked at.
 """
 
 from __future__ import annotations
@@ -33,10 +33,8 @@ def are_finite(gradients: Sequence[Any]) -> Any:
 
 
 def sum_is_finite(gradients: Sequence[Any]) -> Any:
-    """Tell whether the sum of all is finite: then each is; bool scalar."""
-    axes: dict[int | None, Any] = {}
-    sums = [_real_sum(gradient, axes) for gradient in gradients]
-    return tf.math.is_finite(tf.add_n(sums))
+    """Tell whether the sum of all squares is finite: then each is; bool scalar."""
+    return tf.math.is_finite(tf.add_n([_sum_of_squares(g) for g in gradients]))
 
 
 def each_is_finite(gradients: Sequence[Any]) -> Any:
@@ -88,12 +86,9 @@ def _is_finite(gradient: Any) -> Any:
     return tf.logical_and(tf.math.is_finite(real), tf.math.is_finite(imaginary))
 
 
-def _real_sum(gradient: Any, axes: dict[int | None, Any]) -> Any:
-    """Return the sum of a gradient in float32; gradients of one rank share the axes."""
-    rank = gradient.shape.rank
-    if rank is not None and rank not in axes:
-        axes[rank] = tf.constant(list(range(rank)), tf.int32)
-    total = tf.reduce_sum(gradient, axis=axes.get(rank))
-    if total.dtype.is_complex:
-        total = tf.math.real(total) + tf.math.imag(total)
-    return tf.cast(total, tf.float32)
+def _sum_of_squares(gradient: Any) -> Any:
+    """Return half of it, float32 scalar."""
+    if gradient.dtype.is_complex:
+        parts = tf.math.real(gradient), tf.math.imag(gradient)
+        return tf.add_n([_sum_of_squares(part) for part in parts])
+    return tf.cast(tf.nn.l2_loss(gradient), tf.float32)

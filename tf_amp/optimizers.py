@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private_training as private
-from tf_amp import votes
+from tf_amp import finite_branches, votes
 from tf_amp._tensorflow_private import Hook
 from tf_amp.finiteness import is_scalable
 from tf_amp.loss_scaling.variables import states_here
@@ -253,7 +253,9 @@ def _when(finite: Any, act: Callable[[], Any]) -> Any:
             return tf.constant(True)
 
     with private.branching_on_references():
-        taken = tf.cond(finite, acted, lambda: tf.constant(False))
+        taken = tf.cond(
+            finite, acted, lambda: tf.constant(False), name=finite_branches.NAME
+        )
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         return None
     return tf.group(taken, name="apply_if_finite")

@@ -23,6 +23,8 @@ from tf_amp.overflow_origin import WATCH
 from tf_amp.replay import SWITCHES, NotReplayable, Step, nodes_within
 
 _PASSING = (*SWITCHES, "Identity", "Snapshot")
+# What stands for a branch that is taken, constant folding's anchors included.
+_PIVOTS = ("Const", "Identity", "NoOp")
 _FLOAT16_MAX = 65504.0
 _DTYPES = ("DstT", "T", "dtype")
 # Place of the loss scale among the inputs of a watch.
@@ -134,7 +136,14 @@ def _source(view: GraphView, port: Port) -> Port:
 
 
 def _predicate(view: GraphView, watch: Node) -> int:
-    """Return the node that decides whether the watch runs."""
+    """Return the node that decides whether the watch runs.
+
+    Where what it is given comes in without a Switch, it waits for a pivot.
+    """
+    for index in watch.controls:
+        switch = _switch_behind(view, index)
+        if switch is not None:
+            return switch.inputs[1].node
     waiting, seen = deque([watch.index]), {watch.index}
     while waiting:
         node = view.nodes[waiting.popleft()]
@@ -144,6 +153,17 @@ def _predicate(view: GraphView, watch: Node) -> int:
         waiting.extend(i for i in before if i not in seen)
         seen.update(before)
     raise NotReplayable(f"nothing decides whether {watch.name} runs")
+
+
+def _switch_behind(view: GraphView, pivot: int) -> Node | None:
+    """Return the Switch that a pivot goes by; None of another node."""
+    node = view.nodes[pivot]
+    while node.op in _PIVOTS:
+        before = [*(port.node for port in node.inputs), *node.controls]
+        if len(before) != 1:
+            return None
+        node = view.nodes[before[0]]
+    return node if node.op in SWITCHES else None
 
 
 def _ancestors(view: GraphView, start: int, given: Mapping[Port, int]) -> list[int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from tf_amp import log, overflow_origin, settings, stamps
+from tf_amp import finite_branches, log, overflow_origin, settings, stamps
 from tf_amp.converting import stripping
 from tf_amp.errors import RewriteFailed
 from tf_amp.marks import (
@@ -90,7 +90,8 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     """
     if leaves_graphs_alone():
         return None
-    rewritten = _rewritten(data, item)
+    told = functools.partial(_item_from_grappler, item)
+    rewritten = finite_branches.lightened(data, _rewritten(data, item), told)
     overflow_origin.keep_graph(data, data if rewritten is None else rewritten)
     return rewritten
 

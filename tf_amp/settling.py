@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private_training as private
+from tf_amp import finite_branches
 from tf_amp.finiteness import largest_of, must_select
 from tf_amp.loss_scaling.protocol import Seen, State, check_names
 from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
@@ -80,7 +81,7 @@ class Settlement:
                 return tf.identity(finite)
 
         ordinary = sum_is_finite if rests is None else sum_is_finite & rests
-        return tf.cond(ordinary, take_note, take_care)
+        return tf.cond(ordinary, take_note, take_care, name=finite_branches.NAME)
 
     def _rests(self) -> Any:
         """Return whether a finite step does nothing but count; None: not known."""

@@ -1,0 +1,41 @@
+"""Branches taken where gradients are finite, and how they are made to cost little.
+
+The optimizer's updates are in one, with every variable and slot. TensorFlow puts a
+Switch and an Identity in front of each of them; both are taken out again here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grappler_pass.graph import Item
+
+# The name of these branches, which is part of those of their Switches.
+NAME = "tf_amp_if_finite"
+_NAME = NAME.encode()
+
+
+def lightened(
+    graph: bytes, rewritten: bytes | None, item: Callable[[], Item]
+) -> bytes | None:
+    """Return a serialized GraphDef with light branches.
+
+    Args:
+      graph: as TensorFlow has handed it over.
+      rewritten: in mixed precision; None: as it was.
+      item: returns what TensorFlow relies on.
+
+    Returns:
+      `rewritten`, where there are no such branches.
+    """
+    data = graph if rewritten is None else rewritten
+    if _NAME not in data:
+        return rewritten
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.branches import lighten_branches
+
+    lighter = lighten_branches(GraphDef.FromString(data), NAME, item())
+    return rewritten if lighter is None else bytes(lighter.SerializeToString())
