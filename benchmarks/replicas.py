@@ -1,15 +1,18 @@
 """Two replicas against one device: ``python -m benchmarks.replicas``.
 
 Trains models in float32 and in mixed precision, on one device and on two logical
-devices of the CPU with the same global batch, and compares the speed-ups. All variants
-of a model take turns, so that what disturbs the machine disturbs all of them.
+devices of the CPU with the same share of a batch on each, and compares the speed-ups,
+in time and in seconds of the processor. All variants of a model take turns, so that
+what disturbs the machine disturbs all of them.
 """
 
 import argparse
 import contextlib
 import importlib
+import resource
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 
@@ -26,23 +29,40 @@ from benchmarks.results import keep_table, write_results
 from benchmarks.steps import build_model
 
 _SEED = 7
-_TITLES = ("model", "devices", "gradients", "float32 ms", "mixed ms", "speed-up")
+_TITLES = (
+    "model",
+    "devices",
+    "gradients",
+    "float32 ms",
+    "mixed ms",
+    "speed-up",
+    "in CPU seconds",
+)
 _LEGEND = (
-    "Median milliseconds per training step of the same global batch, and float32 over "
-    "mixed, its lowest and highest of a round in brackets. Two logical devices of one "
-    "CPU share its cores: two replicas of half the batch compute what one device does, "
-    "but update all weights twice, in float32 in either precision, so that less of the "
-    "step is there to gain from than on two accelerators."
+    "Median milliseconds per training step, and float32 over mixed, its lowest and "
+    "highest of a round in brackets. Each device gets half of the model's batch, alone "
+    "or beside the other, so that an update weighs as much in each row; two logical "
+    "devices of one CPU share its cores and do twice the work of one. *In CPU "
+    "seconds*: the same ratio of the seconds that the processor's cores worked, which "
+    "other programs on the machine disturb less."
 )
 Step = Callable[[], object]
 _WAYS = ((1, "float32"), (2, "float32"), (2, "bfloat16"))
+
+
+@dataclass
+class Timed:
+    """Seconds of each step of one variant: as they passed, and of the processor."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
 
 
 def step_of(model: Entry, devices: int, exchange: str, *, mixed: bool) -> Step:
     """Return a traced training step of a model."""
     strategy = keras_callbacks.mirrored_strategy(DEVICES[:devices], all_reduce=exchange)
     module = importlib.import_module(f"benchmarks.models.{model.name}")
-    share = module.sample(np.random.default_rng(_SEED), model.batch("train") // devices)
+    share = module.sample(np.random.default_rng(_SEED), model.batch("train") // 2)
     with strategy.scope():
         built = build_model(model)
     inputs, targets = tf.nest.map_structure(tf.constant, share)
@@ -62,16 +82,22 @@ def step_of(model: Entry, devices: int, exchange: str, *, mixed: bool) -> Step:
     return step
 
 
-def timed(steps: Sequence[Step], rounds: int) -> list[list[float]]:
+def timed(steps: Sequence[Step], rounds: int) -> list[Timed]:
     """Return the seconds of each step, in turn."""
-    seconds: list[list[float]] = [[] for _ in steps]
+    seconds = [Timed() for _ in steps]
     for round_number in range(rounds + 1):
         for step, kept in zip(steps, seconds, strict=True):
-            start = perf_counter()
+            start, cpu_start = perf_counter(), _cpu_seconds()
             tf.nest.map_structure(lambda loss: loss.numpy(), _values(step()))
             if round_number:
-                kept.append(perf_counter() - start)
+                kept.wall.append(perf_counter() - start)
+                kept.cpu.append(_cpu_seconds() - cpu_start)
     return seconds
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def _values(result: object) -> list[tf.Tensor]:
@@ -89,16 +115,17 @@ def rows_of(model: Entry, rounds: int) -> list[tuple[str, ...]]:
     rows = []
     for place, (devices, exchange) in enumerate(_WAYS):
         float32, mixed = seconds[2 * place : 2 * place + 2]
-        ratios = [a / b for a, b in zip(float32, mixed, strict=True)]
-        ratio = median(float32) / median(mixed)
+        ratios = [a / b for a, b in zip(float32.wall, mixed.wall, strict=True)]
+        ratio = median(float32.wall) / median(mixed.wall)
         rows.append(
             (
                 model.title,
                 f"{devices}",
                 exchange if devices > 1 else "-",
-                f"{1e3 * median(float32):.0f}",
-                f"{1e3 * median(mixed):.0f}",
+                f"{1e3 * median(float32.wall):.0f}",
+                f"{1e3 * median(mixed.wall):.0f}",
                 f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+                f"{median(float32.cpu) / median(mixed.cpu):.2f}",
             )
         )
     return rows

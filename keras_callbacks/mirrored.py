@@ -20,9 +20,10 @@ from tf_amp.all_reduce.fused import (
     keras_gradients,
 )
 from tf_amp.all_reduce.traffic import Exchange
+from tf_amp.config import checked_any_dtype
 from tf_amp.errors import ConfigError
+from tf_amp.placement.named_devices import checked_devices, short_name
 
-_EXCHANGES = ("float32", "bfloat16", "float16")
 _NAMED = 3
 
 
@@ -80,13 +81,9 @@ def mirrored_strategy(
       ConfigError: a device is not there or is named twice, or another argument is none
         of those allowed.
     """
-    if all_reduce not in _EXCHANGES:
-        raise ConfigError(
-            f"all_reduce: received {all_reduce!r}; allowed are "
-            f"{', '.join(map(repr, _EXCHANGES))}."
-        )
+    all_reduce = checked_any_dtype(all_reduce, "all_reduce")
     checked_bucket_bytes(bucket_bytes)
-    names = _checked_devices(devices)
+    names = _devices_to_mirror(devices)
     exchange = None
     if len(names) == 1:
         logging.info("One device, %s: there is nothing to reduce.", names[0])
@@ -96,40 +93,18 @@ def mirrored_strategy(
     return MirroredStrategy(names, exchange)
 
 
-def _checked_devices(devices: Sequence[str] | None) -> list[str]:
+def _devices_to_mirror(devices: Sequence[str] | None) -> list[str]:
     """Return the full names of devices, all of them there and no two the same."""
-    present = [device.name for device in tf.config.list_logical_devices()]
     if devices is None:
-        gpus = [name for name in present if _short(name).startswith("GPU")]
-        return gpus or [name for name in present if _short(name).startswith("CPU")]
-    given = [devices] if isinstance(devices, str) else list(devices)
+        present = [device.name for device in tf.config.list_logical_devices()]
+        gpus = [name for name in present if short_name(name).startswith("GPU")]
+        return gpus or [name for name in present if short_name(name).startswith("CPU")]
+    given = [devices] if isinstance(devices, str) else list(map(str, devices))
     if not given:
         raise ConfigError(
             "devices: received an empty list; None stands for all there are."
         )
-    by_name = {_short(name): name for name in present}
-    names = [_short(str(name)) for name in given]
-    unknown = [str(g) for g, n in zip(given, names, strict=True) if n not in by_name]
-    if unknown:
-        raise ConfigError(
-            f"devices: there is no {', '.join(unknown)}; TensorFlow sees "
-            f"{', '.join(by_name)}."
-        )
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(
-            f"devices: received {', '.join(map(str, given))}, where "
-            f"{', '.join(twice)} occurs twice; a device holds one replica. "
-            "tf.config.set_logical_device_configuration splits one device into several."
-        )
-    return [by_name[name] for name in names]
-
-
-def _short(name: str) -> str:
-    """Return "GPU:0" for any of TensorFlow's ways to write it; "" for none of them."""
-    last = name.rsplit("/", 1)[-1].removeprefix("device:")
-    kind, _, number = last.partition(":")
-    return f"{kind.upper()}:{number or 0}"
+    return list(checked_devices(given))
 
 
 def _decorate_keras() -> None:

@@ -109,7 +109,7 @@ def test_bad_arguments_are_named(printed):
         "devices: received CPU:0, /device:CPU:1, /cpu:0, where CPU:0 occurs twice"
     )
     assert "received an empty list" in empty
-    assert word.startswith("all_reduce: received 'float12'; allowed are 'float32', ")
+    assert word.startswith("all_reduce: received 'float12'; allowed are float32, ")
     assert size.startswith("bucket_bytes: received 0; allowed are whole numbers")
     assert devices.index("CPU:1") < devices.index("CPU:0")
 

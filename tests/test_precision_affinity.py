@@ -160,7 +160,8 @@ def test_unknown_devices_and_profiles_are_refused() -> None:
     )
     assert lines[:3] == [
         "devices: there is no GPU:3",
-        "devices: received CPU:0 twice.",
+        "devices: received CPU:0, /device:CPU:0, where CPU:0 occurs twice. "
+        "tf.config.set_logical_device_configuration splits one device into several.",
         "devices: received 1 of them (CPU:0)",
     ]
     assert "unknown device profile" in lines[3]

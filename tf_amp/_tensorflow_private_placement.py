@@ -1,4 +1,4 @@
-"""What placement overrides of Keras' optimizers that is not public.
+"""What placement needs of Keras' optimizers that is not public.
 
 Where one is gone, one warning says what is lost.
 """
@@ -11,14 +11,24 @@ from typing import Any
 from tf_amp._tensorflow_private import warn_once
 
 _KEY = "_var_key"
-_REDUCE = "_all_reduce_sum_gradients"
-_LOST = {
-    _KEY: "variables that an offloaded optimizer was told to exclude from weight decay "
-    "are decayed",
-    _REDUCE: "an offloaded optimizer begins its update when all gradients are there",
+_REDUCE = {
+    "keras": "_all_reduce_sum_gradients",
+    "tf_keras": "aggregate_gradients",
 }
+_LOST_KEY = (
+    "variables that an offloaded optimizer was told to exclude from weight decay are "
+    "decayed"
+)
+_LOST_REDUCE = "an offloaded optimizer begins its update when all gradients are there"
 
 Methods = dict[str, Callable[[Any, Any], Any]]
+
+
+def has_slots(optimizer: Any) -> bool:
+    """Tell whether an optimizer of Keras 3 or tf_keras was built."""
+    return bool(
+        getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)
+    )
 
 
 def offloading_methods(base: type, original_of: Callable[[Any, Any], Any]) -> Methods:
@@ -28,19 +38,33 @@ def offloading_methods(base: type, original_of: Callable[[Any, Any], Any]) -> Me
       base: class of the optimizer.
       original_of: returns what an optimizer's variable is a copy of, or itself.
     """
+    return _key_method(base, original_of) | _reducing_method(base)
+
+
+def _key_method(base: type, original_of: Callable[[Any, Any], Any]) -> Methods:
     inherited = getattr(base, _KEY, None)
+    if inherited is None:
+        warn_once(f"{base.__name__}.{_KEY}", _LOST_KEY)
+        return {}
 
     def key(optimizer: Any, variable: Any) -> Any:
-        assert inherited is not None, "only what exists is overridden"
         return inherited(optimizer, original_of(optimizer, variable))
 
-    def unreduced(optimizer: Any, grads_and_vars: Any) -> Any:
-        # Without a strategy there is nothing to add up, but Keras passes all gradients
-        # through one op, behind which no update begins before the last is there.
-        return grads_and_vars
+    return {_KEY: key}
 
-    methods: Methods = {_KEY: key, _REDUCE: unreduced}
-    for name in [name for name in methods if not hasattr(base, name)]:
-        warn_once(f"{base.__name__}.{name}", _LOST[name])
-        del methods[name]
-    return methods
+
+def _reducing_method(base: type) -> Methods:
+    """Keep gradients apart.
+
+    Without a strategy there is nothing to add up, but Keras passes all gradients
+    through one op, behind which no update begins before the last is there.
+    """
+    for package, name in _REDUCE.items():
+        inherited = getattr(base, name, None)
+        if inherited is None:
+            continue
+        # A user's own way to add gradients up stays.
+        is_theirs = inherited.__module__.partition(".")[0] == package
+        return {name: lambda optimizer, pairs: pairs} if is_theirs else {}
+    warn_once(f"{base.__name__}.{_REDUCE['keras']}", _LOST_REDUCE)
+    return {}

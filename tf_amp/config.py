@@ -29,6 +29,8 @@ from tf_amp.presets import DEFAULT_LEVEL, level_names
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE_SWITCH = f"{SWITCH}_GRAPH_REWRITE"
 LOSS_SCALING_SWITCH = f"{SWITCH}_LOSS_SCALING"
+SWITCHES = (SWITCH, REWRITE_SWITCH, LOSS_SCALING_SWITCH)
+_SWITCH_PREFIX = "TF_ENABLE_AUTO_MIXED"
 OWN_PREFIX = "TF_AMP_"
 OPT_LEVEL = "TF_AMP_OPT_LEVEL"
 DTYPE = "TF_AMP_DTYPE"
@@ -56,6 +58,7 @@ OWN_NAMES = (
 )
 
 LOW_DTYPES = ("bfloat16", "float16")
+DTYPES = ("float32", *LOW_DTYPES)
 DEFAULT_TUNE = "budget"
 DEFAULT_TIE = 0.01
 _TUNE_WORDS = ("off", "budget", "full")
@@ -120,6 +123,7 @@ class AmpConfig:
         variables = os.environ if environ is None else environ
         given = {name: value.strip() for name, value in variables.items()}
         _refuse_unknown_names(given, OWN_PREFIX, OWN_NAMES)
+        _refuse_unknown_names(given, _SWITCH_PREFIX, SWITCHES)
         return cls(
             enabled=_read_enabled(given),
             dtype=_read_dtype(given),
@@ -168,6 +172,11 @@ def checked_dtype(value: object, name: str = "dtype") -> str:
     return _checked(value, name, LOW_DTYPES)
 
 
+def checked_any_dtype(value: object, name: str) -> str:
+    """Return the name of float32 or of a 16-bit type, or raise ConfigError."""
+    return _checked(value, name, DTYPES)
+
+
 def checked_level(value: object, name: str = "opt_level") -> str:
     """Return the level's name, or raise ConfigError."""
     return _checked(value, name, level_names(), str.upper)
@@ -210,7 +219,7 @@ def _is_positive(text: str) -> bool:
 def near_name(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean X?" where a known name is near, else nothing."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _checked(
@@ -246,6 +255,13 @@ def _read_cache_dir(given: Mapping[str, str]) -> pathlib.Path:
         return pathlib.Path(given[CACHE])
     home = given.get("HOME") or str(pathlib.Path.home())
     return pathlib.Path(given.get("XDG_CACHE_HOME") or f"{home}/.cache") / "tf-amp"
+
+
+def switches_set(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the variables, as NAME=value, that switch mixed precision on or off."""
+    variables = os.environ if environ is None else environ
+    names = (SWITCH, REWRITE_SWITCH)
+    return tuple(f"{name}={variables[name]}" for name in names if variables.get(name))
 
 
 def _read_enabled(given: Mapping[str, str]) -> bool | None:
@@ -286,6 +302,6 @@ def _refuse_unknown_names(
     for name in sorted(given):
         if name.startswith(prefix) and name not in known:
             raise ConfigError(
-                f"{name} is no setting{near_name(name, known)}; known are "
+                f"{name} is no setting{near_name(name, known)}. Known are "
                 f"{', '.join(known)}."
             )

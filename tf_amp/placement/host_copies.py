@@ -43,7 +43,9 @@ class HostCopies:
         self._transfer = transfer
         for variable in self.originals:
             _check(variable)
-        with tf.init_scope(), tf.device(transfer.device):
+        # Slots, and what weight decay leaves alone, go by the names of the weights.
+        root = tf.name_scope("")
+        with tf.init_scope(), tf.device(transfer.device), root:
             self.copies = tuple(map(_copy, variables))
             self._seen = tuple(
                 tf.Variable(tf.constant(_UNSEEN, tf.int64), trainable=False)

@@ -33,8 +33,12 @@ def checked_devices(given: Sequence[str], name: str = "devices") -> tuple[str, .
         )
     twice = sorted({each for each in names if names.count(each) > 1})
     if twice:
-        raise ConfigError(f"{name}: received {', '.join(twice)} twice.")
-    return tuple(full_name(each) for each in names)
+        raise ConfigError(
+            f"{name}: received {', '.join(map(str, given))}, where "
+            f"{', '.join(twice)} occurs twice. "
+            "tf.config.set_logical_device_configuration splits one device into several."
+        )
+    return tuple(present[each] for each in names)
 
 
 def short_name(device: str) -> str:

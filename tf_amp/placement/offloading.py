@@ -9,20 +9,19 @@ the same optimizer without this, bit for bit.
 
 from __future__ import annotations
 
-import functools
+import importlib
+import sys
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp import _tensorflow_private_placement as private
+from tf_amp.config import checked_any_dtype
 from tf_amp.errors import ConfigError
-from tf_amp.placement.host_copies import HostCopies, Transfer
+from tf_amp.placement.host_copies import Transfer
+from tf_amp.placement.host_updates import STATE, HostState, offloaded_class
 from tf_amp.placement.named_devices import checked_devices
-from tf_amp.placement.prediction import OffloadReport, report_for
-
-_DTYPES = ("float32", "bfloat16", "float16")
-_STATE = "tf_amp_offload"
+from tf_amp.placement.prediction import OffloadReport
 
 
 def offload_optimizer(
@@ -38,7 +37,7 @@ def offload_optimizer(
     one device, so compile models with `jit_compile=False`.
 
     Args:
-      optimizer: of Keras 3, not yet built.
+      optimizer: of Keras 3 or tf_keras, not yet built.
       device: where slots and the update are to be.
       down: type that gradients travel in: "float32", "bfloat16" or "float16". Large
         gradients overflow in float16.
@@ -50,15 +49,12 @@ def offload_optimizer(
         there, a type is unknown.
     """
     base = _checked_class(optimizer)
-    for name, dtype in (("down", down), ("up", up)):
-        if dtype not in _DTYPES:
-            raise ConfigError(
-                f"{name}: received {dtype!r}; allowed are {', '.join(_DTYPES)}."
-            )
+    types = [checked_any_dtype(down, "down"), checked_any_dtype(up, "up")]
     (target,) = checked_devices([device], "device")
-    transfer = Transfer(target, tf.as_dtype(down), tf.as_dtype(up))
-    optimizer.__class__ = _offloaded_class(base)
-    vars(optimizer)[_STATE] = _State(transfer)
+    transfer = Transfer(target, *map(tf.as_dtype, types))
+    optimizer.__class__ = offloaded_class(base)
+    # Past an optimizer's own way to set attributes, which tracks what it is given.
+    vars(optimizer)[STATE] = HostState(transfer)
     return optimizer
 
 
@@ -68,7 +64,7 @@ def offload_report(optimizer: Any) -> OffloadReport:
     Raises:
       ConfigError: the optimizer is not offloaded, or has not been built.
     """
-    state: _State | None = vars(optimizer).get(_STATE)
+    state: HostState | None = vars(optimizer).get(STATE)
     if state is None or state.report is None:
         raise ConfigError(
             f"offload_report: received {type(optimizer).__name__}, which is not "
@@ -78,29 +74,16 @@ def offload_report(optimizer: Any) -> OffloadReport:
     return state.report
 
 
-class _State:
-    """What belongs to one offloaded optimizer; no trackable object."""
-
-    def __init__(self, transfer: Transfer) -> None:
-        self.transfer = transfer
-        self.copies: HostCopies | None = None
-        self.report: OffloadReport | None = None
-
-
 def _checked_class(optimizer: Any) -> type:
-    import keras
-
-    wrapper = getattr(keras.optimizers, "LossScaleOptimizer", ())
-    known = isinstance(optimizer, keras.optimizers.Optimizer)
-    if not known or (wrapper and isinstance(optimizer, wrapper)):
+    if not _is_plain_optimizer(optimizer):
         raise ConfigError(
             f"optimizer: received {type(optimizer).__module__}."
-            f"{type(optimizer).__name__}; allowed are optimizers of Keras 3 "
-            "(keras.optimizers) that wrap no other."
+            f"{type(optimizer).__name__}; allowed are optimizers of Keras 3 and of "
+            "tf_keras (not its legacy ones) that wrap no other."
         )
-    if _STATE in vars(optimizer):
+    if STATE in vars(optimizer):
         raise ConfigError("optimizer: received one that is offloaded already.")
-    if optimizer.built:
+    if private.has_slots(optimizer):
         raise ConfigError(
             f"optimizer: received {optimizer.name!r}, whose slots exist already; "
             "offload it before its first step."
@@ -108,67 +91,19 @@ def _checked_class(optimizer: Any) -> type:
     return type(optimizer)
 
 
-@functools.cache
-def _offloaded_class(base: type) -> type:
-    """Return a class like one of Keras', by the same name, that works on the host."""
-
-    def build(optimizer: Any, variables: Any) -> None:
-        if not optimizer.built:
-            _build(base, optimizer, list(variables))
-
-    def apply(
-        optimizer: Any, grads: Any, trainable_variables: Any = None, **kwargs: Any
-    ) -> Any:
-        return _apply(base, optimizer, list(grads), trainable_variables, kwargs)
-
-    methods = {"build": build, "apply": apply, "__module__": base.__module__}
-    methods |= private.offloading_methods(base, _original_of)
-    return type(base.__name__, (base,), methods)
+def _is_plain_optimizer(optimizer: Any) -> bool:
+    """Tell whether this is of an imported Keras, and wraps no other."""
+    for package in ("keras", "tf_keras"):
+        if package not in sys.modules:
+            continue
+        optimizers = importlib.import_module(f"{package}.optimizers")
+        if isinstance(optimizer, optimizers.Optimizer):
+            return not any(isinstance(optimizer, each) for each in _wrappers(package))
+    return False
 
 
-def _original_of(optimizer: Any, variable: Any) -> Any:
-    copies = vars(optimizer)[_STATE].copies
-    return variable if copies is None else copies.original_of(variable)
-
-
-def _build(base: Any, optimizer: Any, variables: list[Any]) -> None:
-    state: _State = vars(optimizer)[_STATE]
-    earlier = {id(variable) for variable in optimizer.variables}
-    state.copies = HostCopies(variables, state.transfer)
-    with tf.init_scope(), tf.device(state.transfer.device):
-        base.build(optimizer, list(state.copies.copies))
-    slots = [v for v in optimizer.variables if id(v) not in earlier]
-    state.report = report_for(
-        state.transfer.device,
-        state.copies.originals,
-        slots,
-        state.transfer.down.name,
-        state.transfer.up.name,
-    )
-    logging.info("%s", state.report)
-
-
-def _apply(
-    base: Any, optimizer: Any, grads: list[Any], given: Any, kwargs: dict[str, Any]
-) -> Any:
-    """Take a step on the host."""
-    state: _State = vars(optimizer)[_STATE]
-    if not grads or (given is None and not optimizer.built):
-        return base.apply(optimizer, grads, given, **kwargs)
-    if not optimizer.built:
-        optimizer.build(given)
-    copies = state.copies
-    assert copies is not None, "an optimizer that is built has copies"
-    variables = list(copies.originals if given is None else given)
-    if len(grads) != len(variables):
-        return base.apply(optimizer, grads, given, **kwargs)
-    copies.refresh()
-    pairs = zip(grads, variables, strict=True)
-    local = [copies.gradient_down(gradient, variable) for gradient, variable in pairs]
-    with tf.device(state.transfer.device):
-        result = base.apply(
-            optimizer, local, [copies.copy_of(v) for v in variables], **kwargs
-        )
-    changed = zip(grads, variables, strict=True)
-    copies.weights_up([v for gradient, v in changed if gradient is not None])
-    return result
+def _wrappers(package: str) -> list[type]:
+    homes = {"keras": "keras.optimizers", "tf_keras": "tf_keras.mixed_precision"}
+    home = importlib.import_module(homes[package])
+    found = getattr(home, "LossScaleOptimizer", None)
+    return [] if found is None else [found]

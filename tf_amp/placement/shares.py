@@ -10,11 +10,11 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
+from tf_amp.config import DTYPES
 from tf_amp.errors import ConfigError
 
 # A 16-bit type must be faster than float32 by that much to be chosen.
 _MARGIN = 0.02
-_DTYPES = ("float32", "bfloat16", "float16")
 
 Throughputs = Mapping[str, float | Mapping[str, float]]
 
@@ -119,10 +119,10 @@ def _fastest(device: str, given: float | Mapping[str, float]) -> tuple[str, floa
     """Return the type to compute in and its throughput; a near tie goes to float32."""
     rates = given if isinstance(given, Mapping) else {"float32": given}
     for dtype, rate in rates.items():
-        if dtype not in _DTYPES:
+        if dtype not in DTYPES:
             raise ConfigError(
                 f"throughputs[{device!r}]: received the type {dtype!r}; allowed are "
-                f"{', '.join(_DTYPES)}."
+                f"{', '.join(DTYPES)}."
             )
         if not 0.0 < float(rate) < math.inf:
             raise ConfigError(

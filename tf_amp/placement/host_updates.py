@@ -1,0 +1,142 @@
+"""Classes of optimizers like those of Keras that take their steps on the host."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp import _tensorflow_private_placement as private
+from tf_amp.placement.host_copies import HostCopies, Transfer
+from tf_amp.placement.prediction import OffloadReport, report_for
+
+STATE = "tf_amp_offload"
+
+Update = Callable[[list[Any], list[Any]], Any]
+
+
+class HostState:
+    """What belongs to one offloaded optimizer; no trackable object."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        """Begin without copies; these are made when the optimizer is built."""
+        self.transfer = transfer
+        self.copies: HostCopies | None = None
+        self.report: OffloadReport | None = None
+
+
+@functools.cache
+def offloaded_class(base: type) -> type:
+    """Return a class like one of Keras', by the same name, that works on the host."""
+    methods: dict[str, Any] = {
+        "__module__": base.__module__,
+        "build": _building(base),
+        **private.offloading_methods(base, _original_of),
+    }
+    # Keras 3 has both, and the one ends in the other.
+    if hasattr(base, "apply"):
+        methods["apply"] = _applying(base)
+    else:
+        methods["apply_gradients"] = _applying_pairs(base)
+    return type(base.__name__, (base,), methods)
+
+
+def _building(base: Any) -> Callable[..., None]:
+    def build(optimizer: Any, variables: Any) -> None:
+        if not private.has_slots(optimizer):
+            _build(base, optimizer, list(variables))
+
+    return build
+
+
+def _build(base: Any, optimizer: Any, variables: list[Any]) -> None:
+    state: HostState = vars(optimizer)[STATE]
+    earlier = {id(variable) for variable in optimizer.variables}
+    state.copies = HostCopies(variables, state.transfer)
+    with tf.init_scope(), tf.device(state.transfer.device):
+        base.build(optimizer, list(state.copies.copies))
+    slots = [v for v in optimizer.variables if id(v) not in earlier]
+    state.report = report_for(
+        state.transfer.device,
+        state.copies.originals,
+        slots,
+        state.transfer.down.name,
+        state.transfer.up.name,
+    )
+    logging.info("%s", state.report)
+
+
+def _applying(base: Any) -> Callable[..., Any]:
+    """Return the method of Keras 3."""
+
+    def apply(
+        optimizer: Any, grads: Any, trainable_variables: Any = None, **kwargs: Any
+    ) -> Any:
+        grads, given = list(grads), trainable_variables
+        if not grads or (given is None and not optimizer.built):
+            return base.apply(optimizer, grads, given, **kwargs)
+        if not optimizer.built:
+            optimizer.build(given)
+        variables = list(_copies(optimizer).originals if given is None else given)
+        if len(grads) != len(variables):
+            return base.apply(optimizer, grads, given, **kwargs)
+        return _update(
+            optimizer,
+            grads,
+            variables,
+            lambda local, copies: base.apply(optimizer, local, copies, **kwargs),
+        )
+
+    return apply
+
+
+def _applying_pairs(base: Any) -> Callable[..., Any]:
+    """Return the method of tf_keras."""
+
+    def apply_gradients(
+        optimizer: Any, grads_and_vars: Any, name: Any = None, **kwargs: Any
+    ) -> Any:
+        pairs = list(grads_and_vars)
+        grads = [gradient for gradient, _ in pairs]
+        variables = [variable for _, variable in pairs]
+        if pairs and not private.has_slots(optimizer):
+            with tf.name_scope(name or optimizer.name or "optimizer"):
+                optimizer.build(variables)
+
+        def update(local: list[Any], copies: list[Any]) -> Any:
+            given = zip(local, copies, strict=True)
+            return base.apply_gradients(optimizer, given, name=name, **kwargs)
+
+        if all(gradient is None for gradient in grads):
+            return update(grads, variables)
+        return _update(optimizer, grads, variables, update)
+
+    return apply_gradients
+
+
+def _update(
+    optimizer: Any, grads: Sequence[Any], variables: Sequence[Any], update: Update
+) -> Any:
+    """Let an optimizer that is built update the copies, and bring weights back."""
+    copies, device = _copies(optimizer), vars(optimizer)[STATE].transfer.device
+    copies.refresh()
+    pairs = list(zip(grads, variables, strict=True))
+    local = [copies.gradient_down(gradient, variable) for gradient, variable in pairs]
+    with tf.device(device):
+        result = update(local, [copies.copy_of(v) for v in variables])
+    copies.weights_up([v for gradient, v in pairs if gradient is not None])
+    return result
+
+
+def _copies(optimizer: Any) -> HostCopies:
+    copies: HostCopies | None = vars(optimizer)[STATE].copies
+    assert copies is not None, "an optimizer that is built has copies"
+    return copies
+
+
+def _original_of(optimizer: Any, variable: Any) -> Any:
+    copies = vars(optimizer)[STATE].copies
+    return variable if copies is None else copies.original_of(variable)
