@@ -93,7 +93,7 @@ def _bounds(
     if node.op != "Less":
         return []
     bound = nodes[node.inputs[1].node]
-    while _passes_on(nodes, bound):
+    while passes_on(nodes, bound):
         bound = nodes[bound.inputs[0].node]
     if bound.op in EXIT_OPS:
         forward = conditions.get(_frame_name_above(nodes, bound))
@@ -105,7 +105,7 @@ def _bounds(
     return [float(value.item())] if value.size == 1 else []
 
 
-def _passes_on(nodes: Sequence[Node], node: Node) -> bool:
+def passes_on(nodes: Sequence[Node], node: Node) -> bool:
     """Tell whether a node only hands its first input on, the same in every iteration.
 
     A Merge does if what comes around the loop is the Merge's own value.

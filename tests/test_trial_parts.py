@@ -8,15 +8,16 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.draft import Draft, Trial
-from grappler_pass.graph import GraphView
+from grappler_pass.graph import TRIP_COUNT_GUESS, GraphView
 from grappler_pass.pipeline import optimize
 from grappler_pass.trying import trial_from_draft
-from tests.test_trial import Step, _settings, _step_of
+from tests.test_trial import BelievedPrices, Step, _settings, _step_of
 from tf_amp.tuning.judging import Judgment, judge
 from tf_amp.tuning.parts import parts_of
 from tf_amp.tuning.trial import Comparison, TooLong, compare
 
 _BRANCHES = 12
+_TRIPS = 6
 
 
 def _wide_step() -> Step:
@@ -39,15 +40,33 @@ def _wide_step() -> Step:
     return _step_of(step)
 
 
-@pytest.fixture(scope="module")
-def trial() -> Trial:
+def _loop_step() -> Step:
+    """Return a loop of gradients that are slow low, with a list and a shape."""
+    weight = tf.Variable(tf.ones([5, 5, 64, 1]))
+    count = tf.Variable(_TRIPS)
+
+    def step() -> tf.Tensor:
+        value = tf.ones([8, 16, 16, 64]) * weight[0, 0, 0, 0]
+        sums = tf.TensorArray(tf.float32, _TRIPS)
+        for i in tf.range(count):
+            sizes = tf.stack([8, 32, 32, 64 * tf.ones([], tf.int32)])
+            grown = tf.nn.depthwise_conv2d_backprop_input(
+                sizes, weight, value, [1, 2, 2, 1], "SAME"
+            )
+            value = tf.nn.relu(grown[:, ::2, ::2, :])
+            sums = sums.write(i, tf.reduce_sum(value))
+        return tf.reduce_sum(sums.stack())
+
+    return _step_of(step)
+
+
+def _long_trial(step: Step) -> Trial:
     """Return a trial whose prices promise much, and a step of seconds."""
-    step = _wide_step()
     drafts: list[Draft] = []
     optimize(
         step.graph_def,
         step.item,
-        _settings(None),
+        _settings(None, BelievedPrices(error=0.01)),
         shapes=lambda: step.shapes,
         observer=lambda stage, draft, seconds: drafts.append(draft),
     )
@@ -59,6 +78,25 @@ def trial() -> Trial:
         seconds_after=scale * whole.seconds_after,
         nodes={name: (scale * b, scale * a) for name, (b, a) in whole.nodes.items()},
     )
+
+
+@pytest.fixture(scope="module")
+def trial() -> Trial:
+    """Return a trial of many parts outside of loops."""
+    return _long_trial(_wide_step())
+
+
+def test_of_a_long_loop_the_body_is_judged() -> None:
+    trial = _long_trial(_loop_step())
+    (part,) = (part for part in parts_of(trial, 3.0) if part.runs > 1.0)
+    assert part.runs == TRIP_COUNT_GUESS
+    ops = {node.op for node in part.trial.after.node}
+    assert "DepthwiseConv2dNativeBackpropInput" in ops and "Cast" in ops
+    assert not ops & {"Enter", "Merge", "Switch", "TensorListSetItem"}
+    assert part.gain == pytest.approx(trial.seconds_before - trial.seconds_after, 0.01)
+    judgment = judge(trial, 40.0)
+    assert judgment.is_faster is False
+    assert judgment.covered > 0.9
 
 
 def test_predictions_by_node_add_up(trial: Trial) -> None:
@@ -83,13 +121,13 @@ def test_a_long_step_is_rejected_by_its_parts(trial: Trial) -> None:
 
 def test_parts_come_with_their_casts_and_the_largest_gain_first(trial: Trial) -> None:
     parts = list(parts_of(trial, 3.0))
-    gains = [part.seconds_before - part.seconds_after for part in parts]
+    gains = [part.gain for part in parts]
     assert len(parts) > 1
     assert gains == sorted(gains, reverse=True)
     assert sum(gains) <= 1.001 * (trial.seconds_before - trial.seconds_after)
     for part in parts:
-        casts = {node.op for node in part.after.node} - {
-            node.op for node in part.before.node
+        casts = {node.op for node in part.trial.after.node} - {
+            node.op for node in part.trial.before.node
         }
         assert "Cast" in casts
 
@@ -97,16 +135,17 @@ def test_parts_come_with_their_casts_and_the_largest_gain_first(trial: Trial) ->
 def test_parts_are_graphs_and_share_no_product(trial: Trial) -> None:
     products: list[str] = []
     for part in parts_of(trial, 3.0):
-        for graph_def in (part.before, part.after):
-            view = GraphView.from_graph_def(graph_def, part.item)
-            assert any(name in view.index for name in part.item.fetch)
-        products += [n.name for n in part.before.node if n.op.startswith("Depthwise")]
+        once = part.trial
+        for graph_def in (once.before, once.after):
+            view = GraphView.from_graph_def(graph_def, once.item)
+            assert any(name in view.index for name in once.item.fetch)
+        products += [n.name for n in once.before.node if n.op.startswith("Depthwise")]
     assert len(products) == len(set(products))
 
 
 def test_no_part_updates_a_variable(trial: Trial) -> None:
     for part in parts_of(trial, 3.0):
-        assert not any("Assign" in node.op for node in part.after.node)
+        assert not any("Assign" in node.op for node in part.trial.after.node)
 
 
 @pytest.mark.parametrize(

@@ -84,17 +84,18 @@ def judge(trial: Trial, seconds: float) -> Judgment:
 
 def _judge_parts(trial: Trial, seconds: float, reason: TooLong) -> Judgment:
     end = time.perf_counter() + seconds
-    compared: list[Comparison] = []
+    compared: list[tuple[float, Comparison]] = []
     gain = 0.0
     for part in parts_of(trial, seconds * _SHARE_OF_STEP):
         left = end - time.perf_counter()
         try:
-            compared.append(compare(part, left / (_PARTS - len(compared))))
+            found = compare(part.trial, left / (_PARTS - len(compared)))
         except TooLong:
             break
         except NotRunnable:
             continue
-        gain += part.seconds_before - part.seconds_after
+        compared.append((part.runs, found))
+        gain += part.gain
         if len(compared) == _PARTS:
             break
     if not compared:
@@ -103,9 +104,17 @@ def _judge_parts(trial: Trial, seconds: float, reason: TooLong) -> Judgment:
     return Judgment(_together(compared), min(gain / whole, 1.0) if whole > 0 else 0.0)
 
 
-def _together(compared: list[Comparison]) -> Comparison:
-    """Return the times of all parts, as if each pair had run one after the other."""
-    rows = zip(*(comparison.pairs for comparison in compared), strict=False)
+def _together(compared: list[tuple[float, Comparison]]) -> Comparison:
+    """Return the times of all parts, as if each pair had run one after the other.
+
+    Args:
+      compared: parts, and how often a step runs each.
+    """
+    weighted = (
+        [(runs * before, runs * after) for before, after in comparison.pairs]
+        for runs, comparison in compared
+    )
+    rows = zip(*weighted, strict=False)
     return Comparison(
         tuple((sum(b for b, _ in row), sum(a for _, a in row)) for row in rows)
     )

@@ -124,8 +124,6 @@ class OnlineTuner:
 
     def _costs_at(self, stake: Stake) -> KnownCosts | None:
         """Return those of the device that a stake names; None for one not present."""
-        if not stake.device:
-            return self.costs
         named = (c for c in self._all_costs if c.device_type == stake.device_type)
         return next(named, None)
 
