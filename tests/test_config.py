@@ -145,6 +145,8 @@ def test_an_unknown_name_suggests_the_near_one():
         AmpConfig.from_env({"TF_AMP_OPTLEVEL": "O2"})
     with pytest.raises(ConfigError, match=r"did you mean .*ALLOWLIST_ADD"):
         AmpConfig.from_env({f"{PREFIX}ALOWLIST_ADD": "Foo"})
+    with pytest.raises(ConfigError, match=f"did you mean {SWITCH}\\?"):
+        AmpConfig.from_env({"TF_ENABLE_AUTO_MIXED_PRECISON": "1"})
 
 
 def test_variables_of_tensorflow_itself_are_left_to_it():

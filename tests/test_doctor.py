@@ -25,6 +25,7 @@ def test_a_working_installation_is_healthy():
     found = lines_of(done)
     assert done.code == 0, done.out + done.err
     assert {mark for mark, _ in found.values()} == {"ok"}, done.out
+    assert found["switch"][1].startswith("on: TF_ENABLE_AUTO_MIXED_PRECISION=1 TF_AMP_")
     assert "TF_AMP_DEVICE_PROFILE=v100" in found["switch"][1]
     assert "tensorflow" in found["versions"][1]
     assert found["choice"][1].startswith("float16: planned for the profile v100")

@@ -8,11 +8,10 @@ What the answer means for a device or a graph is decided elsewhere (`devices`,
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from tf_amp import list_edits
@@ -25,6 +24,7 @@ from tf_amp.loss_scaling import (
     words_from_loss_scale,
 )
 from tf_amp.presets import DEFAULT_LEVEL, level_names
+from tf_amp.setting_names import refuse_unknown
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE_SWITCH = f"{SWITCH}_GRAPH_REWRITE"
@@ -122,8 +122,8 @@ class AmpConfig:
         """
         variables = os.environ if environ is None else environ
         given = {name: value.strip() for name, value in variables.items()}
-        _refuse_unknown_names(given, OWN_PREFIX, OWN_NAMES)
-        _refuse_unknown_names(given, _SWITCH_PREFIX, SWITCHES)
+        refuse_unknown((n for n in given if n.startswith(OWN_PREFIX)), OWN_NAMES)
+        refuse_unknown((n for n in given if n.startswith(_SWITCH_PREFIX)), SWITCHES)
         return cls(
             enabled=_read_enabled(given),
             dtype=_read_dtype(given),
@@ -216,12 +216,6 @@ def _is_positive(text: str) -> bool:
         return False
 
 
-def near_name(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" where a known name is near, else nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]}?)" if near else ""
-
-
 def _checked(
     value: object,
     name: str,
@@ -294,14 +288,3 @@ def _read_dtype(given: Mapping[str, str]) -> str | None:
             "other: they name two different types; set one of them."
         )
     return switch
-
-
-def _refuse_unknown_names(
-    given: Mapping[str, str], prefix: str, known: tuple[str, ...]
-) -> None:
-    for name in sorted(given):
-        if name.startswith(prefix) and name not in known:
-            raise ConfigError(
-                f"{name} is no setting{near_name(name, known)}. Known are "
-                f"{', '.join(known)}."
-            )

@@ -12,7 +12,13 @@ import sys
 from collections.abc import Callable, Iterator
 
 from tf_amp import autostart
-from tf_amp.config import OWN_PREFIX, REWRITE_SWITCH, SWITCH, AmpConfig
+from tf_amp.config import (
+    OWN_PREFIX,
+    REWRITE_SWITCH,
+    SWITCH,
+    AmpConfig,
+    switches_set,
+)
 from tf_amp.errors import AmpError
 
 # What is imported, and what installs it; TensorFlow has a check of its own.
@@ -104,16 +110,18 @@ def _configuration() -> Findings:
         return
     given = {k: v for k, v in config.to_env().items() if k.startswith(OWN_PREFIX)}
     default = AmpConfig(cache_dir=config.cache_dir).to_env()
-    inert = sorted(name for name, value in given.items() if default.get(name) != value)
+    changed = sorted(
+        name for name, value in given.items() if default.get(name) != value
+    )
     if config.enabled:
-        others = " ".join(f"{name}={value}" for name, value in sorted(given.items()))
-        yield Finding("switch", f"on; {others}")
+        settings = [f"{name}={given[name]}" for name in changed]
+        yield Finding("switch", f"on: {' '.join([*switches_set(), *settings])}")
         return
     state = "off" if config.enabled is False else "not set"
     yield Finding(
         "switch",
         f"{SWITCH} is {state}; =1 switches mixed precision on",
-        f"export {SWITCH}=1, since {', '.join(inert)} is set" if inert else "",
+        f"export {SWITCH}=1, since {', '.join(changed)} is set" if changed else "",
     )
 
 

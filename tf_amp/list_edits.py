@@ -8,10 +8,10 @@ REMOVE}`, comma separated; ops given under an old and a new name add up, as ther
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterable, Mapping
 
 from tf_amp.errors import ConfigError
+from tf_amp.setting_names import refuse_unknown
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 LISTS = ("allow", "infer", "deny", "clear")
@@ -46,12 +46,7 @@ def edits_from_env(given: Mapping[str, str]) -> tuple[ListEdit, ...]:
       ConfigError: a variable's name is unknown, or two of them contradict each other.
     """
     known = _variables()
-    for name in sorted(given):
-        if _looks_like_an_edit(name) and name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ConfigError(
-                f"{name} is no setting{f'; did you mean {near[0]}?' if near else '.'}"
-            )
+    refuse_unknown(filter(_looks_like_an_edit, given), tuple(known))
     edits = tuple(
         ListEdit(verb, list_name, _split(given[name]), name)
         for name, (verb, list_name) in known.items()
