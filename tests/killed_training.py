@@ -1,6 +1,6 @@
 """Trainings that are killed and resumed, each in a process of its own.
 
-    python -m tests.killed_training FOLDER WAY...
+    python -m tests.killed_training WAY...
 
 TensorFlow is imported once and each training forked off before anything has run. For
 each way one line tells whether the resumed run came to what the unbroken one did, and

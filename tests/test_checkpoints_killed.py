@@ -7,7 +7,12 @@ from tests.fresh_process import run_interpreter
 WAYS = ["keras", "tf_keras", "own_loop", "session", "priced"]
 
 
+@pytest.fixture(scope="module")
+def outcome():
+    return run_interpreter(["-m", "tests.killed_training", *WAYS])
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_a_training_killed_and_resumed_equals_an_unbroken_one(way):
-    told = run_interpreter(["-m", "tests.killed_training", way]).lines()[-1]
-    assert told == f"{way}: resumed equal, resumed without tf-amp's part different"
+def test_a_training_killed_and_resumed_equals_an_unbroken_one(outcome, way):
+    told = f"{way}: resumed equal, resumed without tf-amp's part different"
+    assert told in outcome.out.splitlines(), outcome.err
