@@ -206,7 +206,8 @@ def test_a_python_without_sqlite_measures_without_keeping(path):
     from tf_amp import cli
     from tf_amp.tuning.known_costs import KnownCosts
     known = KnownCosts.load("CPU", "key", "2.21.0", pathlib.Path({str(path.parent)!r}))
-    known.keep([])
+    known.add([])
+    known.keep()
     print(len(known.prices), cli.main(["costs", "show"]))
     """
     done = run_python(program)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import time
 from collections.abc import Callable
 
 import pytest
@@ -324,6 +325,23 @@ def test_too_long_a_step_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial(step.graph_def, step.graph_def, step.item, step.shapes, 2.0, 1.0)
     with pytest.raises(NotRunnable, match="about 2 s"):
         compare(trial, 3.0)
+
+
+class _SlowSteps:
+    """Stands in for a session whose steps take longer than was predicted."""
+
+    count = 0
+
+    def seconds(self, name: str, timeout_seconds: float) -> float:
+        self.count += 1
+        time.sleep(0.1)
+        return 0.1
+
+
+def test_runs_that_would_exceed_the_time_are_not_begun() -> None:
+    session = _SlowSteps()
+    assert list(trials._pairs(session, time.perf_counter() + 0.25)) == []
+    assert session.count == 2
 
 
 def test_variables_that_would_fill_the_memory_are_not_copied() -> None:

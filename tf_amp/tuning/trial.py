@@ -221,8 +221,10 @@ def _pairs(session: SandboxSession, end: float) -> Iterator[tuple[float, float]]
         slowest = sum(session.seconds(name, _left(end)) for name in (BEFORE, AFTER))
         if slowest > _WARM_UP_SECONDS:
             break
+    # The first one is among the slowest.
+    slowest /= _FIRST_STEP
     for number in range(_MOST_PAIRS):
-        if slowest > _left(end) and number >= _FEWEST_PAIRS:
+        if max(_FEWEST_PAIRS - number, 1) * slowest > _left(end):
             return
         order = (BEFORE, AFTER) if number % 2 else (AFTER, BEFORE)
         took = {name: session.seconds(name, _left(end) + slowest) for name in order}
