@@ -102,7 +102,7 @@ def _pivots(
 ) -> dict[str, _Pivots]:
     """Return the pivots by predicate."""
     loops = {node.name for node in graph_def.node if node.op == "LoopCond"}
-    found = {}
+    found: dict[str, _Pivots] = {}
     for node in nodes:
         if node.op != "Switch" or node.input[0] != node.input[1]:
             continue
