@@ -257,3 +257,15 @@ def test_two_losses_of_a_graph_need_not_be_fed_together():
                 session.run(step, {x: X})
                 session.run(step, {x: BAD})
             assert loss_scale_state().skipped_steps == 2
+
+
+def test_gradients_of_gradients_do_not_wait_for_each_other():
+    with a_graph(DynamicLossScale(initial=2.0**10)), v1.Session() as session:
+        x = batch()
+        slope = tf.gradients(tf.reduce_sum(x**3), x)[0]
+        curvature = tf.gradients(slope, x)[0]
+        session.run(v1.global_variables_initializer())
+        patience = v1.RunOptions(timeout_in_ms=60_000)
+        for _ in range(10):
+            found = session.run(curvature, {x: X}, options=patience)
+    np.testing.assert_allclose(found, 6 * X, rtol=1e-5)

@@ -45,7 +45,11 @@ class Settlement:
             before = self.state.unpacked(self.vectors)
             return self.state.write(self._selected(finite, before), before)
         if not tf.executing_eagerly() and not _in_function():
-            return [self.state.alone(lambda: self._settle_anew(finite))]
+            # Gradients of gradients wait for what the inner ones have settled: the lock
+            # may be taken only once nothing more is waited for.
+            known = [finite] if self.counts is None else [finite, self.counts]
+            with tf.control_dependencies(known):
+                return [self.state.alone(lambda: self._settle_anew(finite))]
         return [self._if_it_counts(lambda: self._branch(finite))]
 
     def settle_in_function(
