@@ -110,6 +110,9 @@ class BuildPackages(build_py):
 
     def run(self) -> None:
         """Build the packages, then the autostart file."""
+        if not self.editable_mode:
+            # What an earlier build left there may be gone from the sources.
+            shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         if not self.editable_mode:
             pathlib.Path(self.build_lib, AUTOSTART_FILE).write_text(autostart_line())

@@ -29,7 +29,7 @@ def tensorflow() -> Findings:
     try:
         runtime.check_tensorflow()
     except TensorFlowMissing as error:
-        yield Finding("TensorFlow", str(error), "pip install 'tf-amp[cpu]'", fatal=True)
+        yield Finding("TensorFlow", error.state, error.remedy, fatal=True)
         return
     found = [f"Python {'.'.join(map(str, sys.version_info[:3]))}"]
     for name in _DISTRIBUTIONS:

@@ -12,7 +12,18 @@ class ConfigError(AmpError, ValueError):
 
 
 class TensorFlowMissing(AmpError, ImportError):
-    """TensorFlow is not installed, or is older than the oldest supported version."""
+    """TensorFlow is not installed, or is older than the oldest supported version.
+
+    Attributes:
+      state: what was found.
+      remedy: the command that mends it.
+    """
+
+    def __init__(self, state: str, remedy: str) -> None:
+        """Put both into the message."""
+        super().__init__(f"{state}. What mends it: {remedy}")
+        self.state = state
+        self.remedy = remedy
 
 
 class ScriptMissing(AmpError, FileNotFoundError):

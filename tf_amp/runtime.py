@@ -255,14 +255,14 @@ def check_tensorflow() -> None:
         import tensorflow as tf
     except ImportError as error:
         raise TensorFlowMissing(
-            f"TensorFlow cannot be imported ({error}). Install it: "
-            "pip install 'tf-amp[cpu]', or pip install 'tensorflow[and-cuda]' for GPUs."
+            f"TensorFlow cannot be imported ({error})",
+            "pip install 'tf-amp[cpu]', or for GPUs: pip install 'tf-amp[cuda]'",
         ) from error
     version = getattr(tf, "__version__", "0.0")
     if tuple(map(int, version.split(".")[:2])) < OLDEST_TENSORFLOW:
         raise TensorFlowMissing(
-            f"TensorFlow {version} is too old: {oldest} or newer is needed. "
-            f"Upgrade it: pip install 'tensorflow>={oldest}'."
+            f"TensorFlow {version} is too old: {oldest} or newer is needed",
+            f"pip install --upgrade 'tensorflow>={oldest}'",
         )
 
 
