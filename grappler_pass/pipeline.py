@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -43,7 +43,9 @@ __all__ = [
     "Rewrite",
     "Settings",
     "StageError",
+    "garbage_collection_paused",
     "optimize",
+    "optimize_at_each",
     "plan_graph",
 ]
 
@@ -181,6 +183,8 @@ STAGES = (
     ("try", tried),
     ("keep", keep),
 )
+# What follows from the graph alone, and what hangs on prices.
+_UNPRICED, _PRICED = STAGES[:2], STAGES[2:]
 
 
 def optimize(
@@ -215,6 +219,29 @@ def optimize(
     return Rewrite(draft.rewritten, draft.plan, draft.rewritten is not graph_def)
 
 
+def optimize_at_each(
+    graph_def: GraphDef,
+    item: Item,
+    settings: Sequence[Settings],
+    *,
+    shapes: Callable[[], Shapes],
+    name: str = "",
+) -> list[Rewrite]:
+    """Rewrite a graph under each of several settings that differ in prices alone.
+
+    Raises:
+      StageError: a stage failed.
+    """
+    if is_rewritten(graph_def):
+        return [Rewrite(graph_def, None, changed=False) for _ in settings]
+    shared = _run(_UNPRICED, Draft(graph_def, item, settings[0], shapes, name), None)
+    drafts = [
+        _run(_PRICED, dataclasses.replace(shared, settings=each), None)
+        for each in settings
+    ]
+    return [Rewrite(d.rewritten, d.plan, d.rewritten is not graph_def) for d in drafts]
+
+
 def plan_graph(
     graph_def: GraphDef,
     item: Item,
@@ -240,7 +267,7 @@ def _run(
     draft: Draft,
     observer: Observer | None,
 ) -> Draft:
-    with _garbage_collection_paused():
+    with garbage_collection_paused():
         for name, stage in stages:
             begin = time.perf_counter()
             try:
@@ -253,7 +280,7 @@ def _run(
 
 
 @contextlib.contextmanager
-def _garbage_collection_paused() -> Iterator[None]:
+def garbage_collection_paused() -> Iterator[None]:
     """Allocate without the collector walking all of TensorFlow's objects again.
 
     The stages make many small objects and no cycles; collections in between are more

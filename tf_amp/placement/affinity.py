@@ -66,13 +66,13 @@ class PrecisionAffinity:
         Raises:
           ValueError: a fetch is not in the graph.
         """
-        _, kept, name = traced_graph(graph_def, (), {}, tuple(fetches))
-        feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
-        item = Item(fetch=kept, feed=tuple(feed))
-        shapes = shapes_from_graph_def(graph_def)
-        chosen = settings.settings_from_config(settings.latest_config(), "CPU")
-        given = Rewrite(graph_def, None, changed=False)
-        return self._cheapest(graph_def, given, item, shapes, chosen, name)[0]
+        with pipeline.garbage_collection_paused():
+            _, kept, name = traced_graph(graph_def, (), {}, tuple(fetches))
+            feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
+            item = Item(fetch=kept, feed=tuple(feed))
+            shapes = shapes_from_graph_def(graph_def)
+            chosen = settings.settings_from_config(settings.latest_config(), "CPU")
+            return self._cheapest(graph_def, (), item, shapes, chosen, name)[0]
 
     def __enter__(self) -> PrecisionAffinity:
         """Divide every graph that mixed precision reaches from now on."""
@@ -89,9 +89,10 @@ class PrecisionAffinity:
         """Return what is to run instead of a rewritten graph."""
         if rewrite.plan is None:
             return rewrite
-        placed, best = self._cheapest(
-            graph_def, rewrite, item, shapes, chosen, rewrite.plan.graph
-        )
+        with pipeline.garbage_collection_paused():
+            placed, best = self._cheapest(
+                graph_def, (rewrite,), item, shapes, chosen, rewrite.plan.graph
+            )
         self._placed.append(placed)
         logging.info("%s: %s", rewrite.plan.graph, placed)
         return best if placed.moved else rewrite
@@ -99,17 +100,22 @@ class PrecisionAffinity:
     def _cheapest(
         self,
         graph_def: Any,
-        rewrite: Rewrite,
+        rewrites: tuple[Rewrite, ...],
         item: Item,
         shapes: Shapes,
         chosen: Settings,
         name: str,
     ) -> tuple[Placed, Rewrite]:
         """Divide the graph as it is rewritten, and as either device would have it."""
-        candidates = [rewrite, *self._rewrites(graph_def, item, shapes, chosen, name)]
+        candidates = [
+            *rewrites,
+            *self._rewrites(graph_def, item, shapes, chosen, name),
+        ]
+        # Of those that leave the graph as it is one will do.
+        alike = {id(each.graph_def): each for each in reversed(candidates)}
         rows = [
             (place_graph(each.graph_def, item, shapes, self._site, self._margin), each)
-            for each in candidates
+            for each in alike.values()
         ]
         whole = min(placed.seconds_before for placed, _ in rows)
         placed, best = min(rows, key=lambda row: row[0].seconds_after)
@@ -119,7 +125,7 @@ class PrecisionAffinity:
             placed = dataclasses.replace(
                 placed, graph_def=best.graph_def, moved=(), seconds_after=whole
             )
-        plan = best.plan or rewrite.plan
+        plan = best.plan or candidates[0].plan
         changed = placed.graph_def is not graph_def
         return placed, Rewrite(placed.graph_def, plan, changed)
 
@@ -128,30 +134,41 @@ class PrecisionAffinity:
     ) -> list[Rewrite]:
         """Rewrite a graph at the prices of either device.
 
-        For the other one also with all in float32 that cannot move there.
+        For the other one also with all in float32 that cannot move there, if any of it
+        went low.
         """
-        site = self._site
-        excluded = tuple(
-            (node, f"it stays on {site.home}")
-            for node in fixed_nodes(graph_def, item, site)
-        )
-        fixed = dataclasses.replace(item, excluded=(*item.excluded, *excluded))
-        found = []
-        for device, given in (
-            (site.home, item),
-            (site.other, item),
-            (site.other, fixed),
-        ):
-            model = site.models[device]
-            alone = dataclasses.replace(
-                chosen, models={"CPU": model, "GPU": model}, tuner=None, memory=None
+
+        def rewritten(given: Item, *devices: str) -> list[Rewrite]:
+            return pipeline.optimize_at_each(
+                graph_def,
+                given,
+                [_priced_by(chosen, self._site.models[device]) for device in devices],
+                shapes=lambda: shapes,
+                name=name,
             )
-            found.append(
-                pipeline.optimize(
-                    graph_def, given, alone, shapes=lambda: shapes, name=name
-                )
-            )
+
+        home, other = self._site.home, self._site.other
+        found = rewritten(item, home, other)
+        low = _low_nodes(found[1])
+        fixed = fixed_nodes(graph_def, item, self._site) if low else low
+        if fixed & low:
+            stays = tuple((node, f"it stays on {home}") for node in sorted(fixed))
+            kept = dataclasses.replace(item, excluded=(*item.excluded, *stays))
+            found += rewritten(kept, other)
         return found
+
+
+def _priced_by(settings: Settings, model: CostModel) -> Settings:
+    """Return settings that believe a model, and nothing else."""
+    models = {"CPU": model, "GPU": model}
+    return dataclasses.replace(settings, models=models, tuner=None, memory=None)
+
+
+def _low_nodes(rewrite: Rewrite) -> frozenset[str]:
+    """Name what a rewrite computes in 16 bits."""
+    if rewrite.plan is None:
+        return frozenset()
+    return frozenset(d.slot.node for d in rewrite.plan.decisions if d.is_low)
 
 
 def precision_affinity(

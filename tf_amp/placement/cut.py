@@ -115,11 +115,11 @@ def place_graph(
     )
 
 
-def fixed_nodes(graph_def: GraphDef, item: Item, site: Site) -> tuple[str, ...]:
+def fixed_nodes(graph_def: GraphDef, item: Item, site: Site) -> frozenset[str]:
     """Name the nodes that stay where they are, whatever it costs."""
     view = GraphView.from_graph_def(graph_def, item)
     sides = _Sides.from_view(view, site)
-    return tuple(n.name for n in view.nodes if sides.of[n.index] < 0)
+    return frozenset(n.name for n in view.nodes if sides.of[n.index] < 0)
 
 
 @dataclasses.dataclass(frozen=True)
