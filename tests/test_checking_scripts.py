@@ -132,3 +132,50 @@ def test_a_command_line_that_makes_no_sense_is_refused(
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 2
     assert told in capsys.readouterr().err
+
+
+_COMPILED = """
+import numpy as np
+import tensorflow as tf
+
+rng = np.random.default_rng(0)
+body, huge = (
+    tf.Variable(rng.normal(size=(16, 16)).astype("float32"), name=name)
+    for name in ("body", "huge")
+)
+
+def forward(x):
+    fine = tf.tanh(tf.matmul(x, body))
+    return tf.reduce_mean(tf.tanh(tf.matmul(fine * 1e5, huge, name="culprit") * 1e-5))
+
+@tf.function(jit_compile=True)
+def train(x):
+    with tf.GradientTape() as tape:
+        value = forward(x)
+    for each, gradient in zip((body, huge), tape.gradient(value, (body, huge))):
+        each.assign_sub(0.1 * gradient)
+    return value
+
+x = rng.normal(size=(8, 16)).astype("float32")
+loss = tf.function(forward, jit_compile=True)
+with tf.GradientTape() as tape:
+    value = loss(x)
+print("loss", float(tape.gradient(value, body)[0, 0]), float(train(x)), float(train(x)))
+"""
+
+
+def test_compiled_functions_are_verified_under_xla(tmp_path):
+    script, file = _script(tmp_path, _COMPILED), tmp_path / "exclude.txt"
+    plain = run_interpreter([str(script)], cwd=tmp_path)
+    options = ("--bisect", "--write", file, "--json")
+    done = _tf_amp("verify", script, *options, cwd=tmp_path, **_FORCED)
+    assert done.code == 1, done.err
+    wanted, loss = (_loss(each).split()[1:] for each in (plain, done))
+    assert list(map(float, loss)) == pytest.approx(list(map(float, wanted)), 1e-4)
+    found = {each["graph"]: each for each in json.loads(done.out.partition("\n")[2])}
+    assert all("under XLA" in each["plan"] for each in found.values())
+    # The pair of functions that the tape around the compiled one has made, and a step.
+    assert any(name.startswith("__backward_forward") for name in found)
+    gradients = [c["name"] for c in found["train"]["checks"] if c["kind"] == "gradient"]
+    assert sorted(gradients) == ["body", "huge"]
+    assert "culprit" in file.read_text()

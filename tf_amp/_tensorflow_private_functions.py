@@ -21,11 +21,30 @@ MAKE_FUNCTION = Hook(
     _WITHOUT,
 )
 _COMPILED = "_XlaMustCompile"
+# Of functions that stay a graph of their own where they are called.
+_NOT_INLINED = "_noinline"
 
 
 def is_compiled(attributes: Mapping[str, Any]) -> bool:
     """Tell whether a function with such attributes is compiled by XLA."""
     value = attributes.get(_COMPILED)
+    return bool(getattr(value, "b", value))
+
+
+def without_compiling(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes of a function that TensorFlow runs by itself, as a whole."""
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    kept = {name: value for name, value in attributes.items() if name != _COMPILED}
+    return kept | {_NOT_INLINED: AttrValue(b=True)}
+
+
+def is_without_compiling(attributes: Mapping[str, Any]) -> bool:
+    """Tell whether attributes may come from `without_compiling`.
+
+    The forward and backward functions of such a function inherit them.
+    """
+    value = attributes.get(_NOT_INLINED)
     return bool(getattr(value, "b", value))
 
 

@@ -6,6 +6,7 @@ copy; the names that differ are those of arguments and results.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,22 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
 
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A graph with its ends, as a function that was never called."""
+
+    graph: Any
+    inputs: Any
+    outputs: Any
+
+    @classmethod
+    def of(cls, graph: Any) -> Traced:
+        """Return a FuncGraph with its own ends."""
+        return cls(graph, graph.inputs, graph.outputs)
+
+
+_CONTROL_FLOW = ("If", "While", "Case")
+_LOWER = "_lower_using_switch_merge"
 # In the name that Grappler gives to a function for one call of it.
 _SPECIALIZED = "_specialized_for_"
 
@@ -33,12 +50,26 @@ def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
 
 
 def inlined_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
-    """Return the graph with its functions inlined, and nothing else done to it."""
-    request, options = request_for(graph_def, kept)
+    """Return the graph with its functions inlined, and nothing else done to it.
+
+    Loops and branches are lowered, those of a function that XLA compiles as well.
+    """
+    request, options = request_for(_lowering(graph_def), kept)
     rewrites = options.graph_options.rewrite_options
     rewrites.optimizers.append("function")
     inlined = run_grappler(request, options, private.cluster_of())
     return graph_def if inlined is None else inlined
+
+
+def _lowering(graph_def: GraphDef) -> GraphDef:
+    """Return a copy whose loops and branches are lowered where they are inlined."""
+    lowering = type(graph_def)()
+    lowering.CopyFrom(graph_def)
+    bodies = (function.node_def for function in lowering.library.function)
+    for node in itertools.chain(lowering.node, *bodies):
+        if node.op.removeprefix("Stateless") in _CONTROL_FLOW:
+            node.attr[_LOWER].b = True
+    return lowering
 
 
 def with_bodies(graph_def: GraphDef) -> GraphDef:

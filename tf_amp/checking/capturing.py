@@ -16,6 +16,7 @@ import numpy as np
 from grappler_pass.graph import GraphView
 from tf_amp.checking.cases import Case
 from tf_amp.checking.differences import Array
+from tf_amp.checking.function_cases import case_from_traced
 from tf_amp.checking.recording import (
     DEREFERENCE,
     READ,
@@ -29,6 +30,8 @@ from tf_amp.checking.traces import variable_names, with_traced_shapes
 from tf_amp.checking.watching import gradients_of, outputs_of
 from tf_amp.errors import NotMeasurable
 from tf_amp.function_graphs import with_bodies
+from tf_amp.xla import uncompiled
+from tf_amp.xla.uncompiled import Uncompiled
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -45,7 +48,21 @@ class _Captured:
 
     case: Case
     names: tuple[str, ...]
+    # Of the function that XLA would have compiled; None for a graph as it is.
+    compiled: Uncompiled | None = None
     values: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+    def complete(self) -> Case:
+        """Return the case with all that it has got."""
+        if self.compiled is None:
+            return dataclasses.replace(self.case, values=dict(self.values))
+        values = {}
+        for name, value in self.values.items():
+            argument, colon, output = name.partition(":")
+            if argument in self.compiled.arguments:
+                placeholder = self.compiled.arguments[argument]
+                values[f"{placeholder}{colon}{output}"] = value
+        return case_from_traced(self.compiled.graph, values)
 
 
 class Captures:
@@ -76,7 +93,7 @@ class Captures:
         if is_recording(graph_def):
             return None
         if settings.fuses:
-            self.skipped[name] = "it is compiled by XLA"
+            self.skipped[name] = "it has operations that XLA alone can run"
             return None
         from tf_amp.checking.executing import sandbox_of
 
@@ -93,14 +110,11 @@ class Captures:
 
     def cases(self) -> tuple[Case, ...]:
         """Return the graphs that have run, with what they got."""
-        return tuple(
-            dataclasses.replace(found.case, values=dict(found.values))
-            for found in self._found
-            if found.values
-        )
+        return tuple(found.complete() for found in self._found if found.values)
 
     def _taps(self, case: Case, contents: tuple[Content, ...]) -> tuple[Tap, ...]:
-        captured = _Captured(case, tuple(content.name for content in contents))
+        names = tuple(content.name for content in contents)
+        captured = _Captured(case, names, uncompiled.behind(case.graph_def))
         with self._lock:
             first = len(self._place)
             self._found.append(captured)

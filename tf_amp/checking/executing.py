@@ -30,11 +30,15 @@ from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import NotMeasurable
 from tf_amp.op_timing import quiet_config
 from tf_amp.tuning.sandbox import STEP, NotRunnable, Sandbox, sandbox_from_graph
+from tf_amp.xla.clusters import with_clusters
 
 _SEED = 20
 # They hand on what they get; a tensor within a branch cannot be fetched.
-_PASSING = ("Identity", "RefSwitch", "Snapshot", "Switch", "_SwitchN")
+_PASSING_ALL = "IdentityN"
+_PASSING = ("Identity", _PASSING_ALL, "RefSwitch", "Snapshot", "Switch", "_SwitchN")
 _PREFIX = "tf_amp_case"
+# What TensorFlow begins a message with that tells where in the graph it was.
+_FAILED = "Graph execution error:"
 
 
 def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
@@ -49,7 +53,11 @@ def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
       NotMeasurable: it cannot be run apart, or fails; the message says why.
     """
     sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
-    return execute(sandbox, values, tensors_in(sandbox, graph_def, case.watched))
+    wanted = tensors_in(sandbox, graph_def, case.watched)
+    if case.settings.fuses:
+        compiled = with_clusters(sandbox.graph_def)
+        sandbox = dataclasses.replace(sandbox, graph_def=compiled)
+    return execute(sandbox, values, wanted)
 
 
 def tensors_in(
@@ -141,7 +149,7 @@ def execute(
             session.run(filled, fed)
             fetched, _ = session.run((tensors, step))
     except (tf.errors.OpError, ValueError) as error:
-        message = str(error).partition("\n")[0]
+        message = str(error).removeprefix(_FAILED).lstrip().partition("\n")[0]
         raise NotMeasurable(f"The graph does not run by itself: {message}") from error
     return {name: _as_float32(np.asarray(value)) for name, value in fetched.items()}
 
@@ -164,7 +172,8 @@ def _port_of(
     if watched.input is not None:
         name, output = split_input(given[name].input[watched.input])
     while name in given and _passes_on(given[name]):
-        name, output = split_input(given[name].input[0])
+        passed = output if given[name].op == _PASSING_ALL else 0
+        name, output = split_input(given[name].input[passed])
     if name not in made:
         return None
     source = f"{name}/tf_amp_source_{output}"

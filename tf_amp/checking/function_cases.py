@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,12 +10,14 @@ import numpy as np
 
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import explanation, function_graphs, runtime
-from tf_amp.checking.batches import Batch, specs_of
+from tf_amp._tensorflow_private_functions import is_compiled_function
+from tf_amp.checking.batches import specs_of
+from tf_amp.checking.call_values import arguments_by_placeholder, places_of
 from tf_amp.checking.cases import Case
 from tf_amp.checking.differences import Array
-from tf_amp.checking.traces import with_traced_shapes
+from tf_amp.checking.traces import variable_names, with_traced_shapes
 from tf_amp.config import AmpConfig, checked_dtype, checked_level
-from tf_amp.errors import DataUnfit
+from tf_amp.xla.pricing import settings_under_xla
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,26 @@ def case_from_function(
         name=function.graph.name,
         variables=names,
         outputs=_outputs_of(function),
+        is_compiled=is_compiled_function(function),
+    )
+
+
+def case_from_traced(graph: Any, values: Mapping[str, Array]) -> Case:
+    """Return a function that XLA compiles as a case.
+
+    Args:
+      graph: of the function, as traced.
+      values: of its arguments, by the names that a sandbox gives them.
+    """
+    traced = function_graphs.Traced.of(graph)
+    return case_from_graph(
+        function_graphs.graph_with_variables(traced),
+        function_graphs.kept_nodes(traced),
+        Choice(),
+        values,
+        name=graph.name,
+        outputs=_outputs_of(graph),
+        is_compiled=True,
     )
 
 
@@ -125,6 +146,7 @@ def case_from_graph(
     name: str = "",
     variables: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
+    is_compiled: bool = False,
 ) -> Case:
     """Return a traced graph as a case.
 
@@ -134,23 +156,31 @@ def case_from_graph(
       choice: for the rewrite.
       values: of what comes in.
       name: for people.
-      variables: names for people by name of the handle.
+      variables: names for people by name of the handle; None: as traced.
       outputs: names for people of the tensors to compare, by `node:output`; None: all
         that the nodes which are kept make.
+      is_compiled: whether XLA compiles it, and not Grappler prepares it.
     """
     from grappler_pass.graph import GraphView
     from grappler_pass.shapes import shapes_from_graph_def
     from tf_amp.checking.watching import gradients_of, outputs_of
 
     config = choice.applied_to(explanation.config_for(graph_def))
-    optimized = function_graphs.optimized_graph(graph_def, kept)
+    if is_compiled:
+        optimized = function_graphs.inlined_graph(graph_def, kept)
+    else:
+        optimized = function_graphs.optimized_graph(graph_def, kept)
     item, chosen = explanation.item_and_settings(optimized, kept, config)
+    if is_compiled:
+        chosen = settings_under_xla(chosen)
     shapes = with_traced_shapes(optimized, shapes_from_graph_def(optimized))
     view = GraphView.from_graph_def(optimized, item)
+    if variables is None:
+        variables = variable_names(view)
     fetches = kept
     if outputs is not None:
         fetches = tuple(dict.fromkeys(key.rpartition(":")[0] for key in outputs))
-    gradients = gradients_of(view, chosen.lists, shapes, variables or {})
+    gradients = gradients_of(view, chosen.lists, shapes, variables)
     return Case(
         graph_def=optimized,
         item=item,
@@ -159,7 +189,7 @@ def case_from_graph(
         values=values,
         watched=(*outputs_of(view, fetches, outputs), *gradients),
         name=name,
-        variables=variables or {},
+        variables=variables,
     )
 
 
@@ -177,7 +207,7 @@ def plain_case_from_function(function: Any) -> tuple[Case, dict[str, str]]:
         name=function.graph.name,
     )
     names = (spec.name for spec in specs_of(function))
-    places = (f"{place.op.name}:0" for place in _places(function))
+    places = (f"{place.op.name}:0" for place in places_of(function))
     return case, dict(zip(names, places, strict=True))
 
 
@@ -199,66 +229,6 @@ def plain_case(
     item, chosen = explanation.item_and_settings(inlined, kept, config)
     shapes = with_traced_shapes(inlined, shapes_from_graph_def(inlined))
     return Case(inlined, item, shapes, chosen, values, name=name)
-
-
-def arguments_by_placeholder(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Array]:
-    """Return the values of a call by the names that a sandbox gives them.
-
-    Raises:
-      DataUnfit: they are more or fewer than the function takes.
-    """
-    import tensorflow as tf
-
-    places = _places(function)
-    given = _tensors_of_call(function, args, kwargs)
-    if not given:
-        return {}
-    if len(given) != len(places):
-        expected = "; ".join(map(str, specs_of(function)))
-        raise DataUnfit(
-            f"{function.graph.name} takes {len(places)} tensors and received "
-            f"{len(given)}. Expected are: {expected}."
-        )
-    found: dict[str, Array] = {}
-    for place, value in zip(places, given, strict=True):
-        if isinstance(value, tf.TensorSpec) or not hasattr(value, "__array__"):
-            continue
-        handle = place.dtype == tf.resource
-        key = place.op.name if handle else f"{place.op.name}:0"
-        found[key] = np.asarray(value)
-    return found
-
-
-def batch_by_placeholder(function: Any, batch: Batch) -> dict[str, Array]:
-    """Return the values of a checked batch by the names that a sandbox gives them."""
-    places = _places(function)
-    names = [spec.name for spec in specs_of(function)]
-    return {
-        f"{place.op.name}:0": batch[name]
-        for place, name in zip(places, names, strict=True)
-    }
-
-
-def _tensors_of_call(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Any]:
-    """Return the tensors of a call in the order of the function's arguments."""
-    import tensorflow as tf
-
-    ordered: Any = (args, kwargs)
-    with contextlib.suppress(TypeError):
-        bound = function.function_type.bind(*args, **kwargs)
-        ordered = list(bound.arguments.values())
-    leaves = tf.nest.flatten(ordered, expand_composites=True)
-    return [leaf for leaf in leaves if hasattr(leaf, "dtype")]
-
-
-def _places(function: Any) -> list[Any]:
-    """Return the placeholders of a function's arguments."""
-    captured = {id(placeholder) for _, placeholder in function.graph.captures}
-    return [t for t in function.inputs if id(t) not in captured]
 
 
 def _outputs_of(function: Any) -> dict[str, str]:

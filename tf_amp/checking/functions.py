@@ -9,9 +9,9 @@ from typing import Any
 
 from tf_amp import explanation, runtime
 from tf_amp.checking import batches as data
+from tf_amp.checking.call_values import batch_by_placeholder
 from tf_amp.checking.function_cases import (
     Choice,
-    batch_by_placeholder,
     case_from_function,
     case_of,
 )

@@ -12,6 +12,7 @@ from tf_amp import rewriter, running
 from tf_amp.checking.capturing import Captures, is_recording
 from tf_amp.checking.ranges import Ranges
 from tf_amp.model_options import TimeIsUp, limited
+from tf_amp.xla import uncompiled
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -51,6 +52,7 @@ def captured_cases(
     """
     captures = Captures(lambda settings: settings)
     rewriter.plan_only(captures.observe)
+    uncompiled.switch_on()
     running.switch_on(environment)
     with _going_on_after(script):
         running.run_script(script.path, script.arguments, as_module=False)
@@ -70,6 +72,7 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
     statistics = Statistics()
     recorder = Recorder(statistics.record)
     rewriter.plan_only(_observer(statistics, recorder))
+    uncompiled.switch_on()
     running.switch_on(environment)
     with _going_on_after(script):
         running.run_script(script.path, script.arguments, as_module=False)

@@ -14,14 +14,15 @@ from tf_amp.checking.cases import Case, Values
 from tf_amp.checking.differences import Array
 from tf_amp.checking.executing import run
 from tf_amp.checking.verification import GRADIENT
+from tf_amp.loss_scaling.scale_state import PREFIX as LOSS_SCALE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-# In the names of a loss scale's variables, of which a static one stays what it is.
-_SCALE, _STATIC = "tf_amp_loss_scale", "Static"
+# In the name of a loss scale that stays what it is.
+_STATIC = "Static"
 # Of the floats of a state the scale comes first.
 _PLACE = 0
 
@@ -54,7 +55,7 @@ def _scales(case: Case, values: Values) -> list[str]:
     return [
         handle
         for handle, name in case.variables.items()
-        if _SCALE in name and _STATIC not in name and _is_floats(values.get(handle))
+        if LOSS_SCALE in name and _STATIC not in name and _is_floats(values.get(handle))
     ]
 
 

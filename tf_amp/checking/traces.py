@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grappler_pass.graph import GraphView, Port
+from grappler_pass.graph import GraphView, Node
 from tf_amp import traced_graphs
 from tf_amp.captured_values import outermost
 from tf_amp.stamps import ATTRIBUTE, Stamp
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.shapes import Shapes
+
+_PASSING = ("Identity", "Switch", "_SwitchN")
 
 
 def with_traced_shapes(graph_def: GraphDef, shapes: Shapes) -> Shapes:
@@ -37,12 +39,25 @@ def variable_names(view: GraphView) -> Mapping[str, str]:
     for node in view.nodes:
         if node.op != "_Arg":
             continue
-        readers = (view.nodes[r.node] for r in view.readers(Port(node.index, 0)))
-        names = (_variable_of(reader.proto) for reader in readers)
+        names = (_variable_of(reader.proto) for reader in _readers(view, node))
         name = next(filter(None, names), "")
         if name:
             found[node.name] = name
     return found
+
+
+def _readers(view: GraphView, node: Node) -> Iterator[Node]:
+    """Yield what reads a handle, in branches too."""
+    waiting, seen = [node], {node.index}
+    for source in waiting:
+        for port in view.output_ports(source.index):
+            for reader in view.readers(port):
+                found = view.nodes[reader.node]
+                if found.op in _PASSING and found.index not in seen:
+                    seen.add(found.index)
+                    waiting.append(found)
+                elif found.op not in _PASSING:
+                    yield found
 
 
 def _variable_of(reader: Any) -> str:

@@ -20,11 +20,13 @@ from grappler_pass.shapes import Shape, Shapes
 from grappler_pass.type_slots import FLOAT32, op_def_of, signature_of
 from tf_amp.checking.cases import Watched
 from tf_amp.checking.verification import GRADIENT, OUTPUT
+from tf_amp.loss_scaling.scale_state import PREFIX as LOSS_SCALE
 from tf_amp.replay import hidden_nodes
 
 UPDATE = "update"
 _SCOPES = ("gradient_tape/", "gradients/", "gradients_")
-_PASSING = ("Identity", "RefSwitch", "Snapshot", "Switch", "_SwitchN")
+_PASSING_ALL = "IdentityN"
+_PASSING = ("Identity", _PASSING_ALL, "RefSwitch", "Snapshot", "Switch", "_SwitchN")
 _VARIABLES = ("ReadVariableOp", "Const", "VariableV2", "Variable", "_Arg")
 _RESULTS = ("_Retval", "_DeviceRetval")
 
@@ -119,6 +121,8 @@ class _Search:
             return None
         handle = self._handle(update)
         own_name = variables.get(handle.name, handle.name)
+        if LOSS_SCALE in own_name:
+            return None
         name = _trained(own_name, variables)
         is_moment = name != own_name
         kind = GRADIENT if is_moment or _is_gradient(source) else UPDATE
@@ -169,7 +173,7 @@ class _Search:
     def _source(self, port: Port) -> Port:
         node = self.view.nodes[port.node]
         while node.op in _PASSING and node.inputs:
-            port = node.inputs[0]
+            port = node.inputs[port.output if node.op == _PASSING_ALL else 0]
             node = self.view.nodes[port.node]
         return port
 

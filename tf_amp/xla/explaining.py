@@ -6,7 +6,6 @@ the functions it calls, by the same settings and prices as when it is rewritten.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -55,20 +54,11 @@ def plan_of_compiled(graph: Any, told: Told) -> Plan:
     from grappler_pass.graph import Item
     from grappler_pass.shapes import shapes_from_graph_def
 
-    traced = _Traced(graph, graph.inputs, graph.outputs)
+    traced = function_graphs.Traced.of(graph)
     graph_def = function_graphs.graph_with_variables(traced)
     item = Item(fetch=function_graphs.kept_nodes(traced))
     shapes = functools.partial(shapes_from_graph_def, graph_def)
     return merged(tuple(_parts(graph_def, item, shapes, graph.name, told)))
-
-
-@dataclasses.dataclass(frozen=True)
-class _Traced:
-    """A graph with its ends, as a function that was never called."""
-
-    graph: Any
-    inputs: Any
-    outputs: Any
 
 
 def _parts(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tf_amp import _tensorflow_private_functions as private
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import rewriter, settings, stamps
-from tf_amp.xla import originals
+from tf_amp.xla import originals, uncompiled
 from tf_amp.xla.pricing import settings_under_xla
 
 if TYPE_CHECKING:
@@ -39,8 +39,10 @@ def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
     def make_rewritten(
         name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        attrs = uncompiled.attributes_for(graph, attrs or {})
         function = make_function(name, graph, attrs, *args, **kwargs)
-        if private.is_compiled(attrs or {}) and not rewriter.leaves_graphs_alone():
+        uncompiled.know(function, graph, attrs)
+        if private.is_compiled(attrs) and not rewriter.leaves_graphs_alone():
             _rewrite(function, graph)
         return function
 
