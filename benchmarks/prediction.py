@@ -108,7 +108,8 @@ def _run(name: str, options: argparse.Namespace, folder: Path) -> list[Figures]:
         check=True,
     )
     lines = done.stdout.splitlines()[-len(MODES) :]
-    return [figures_from_json(line) for line in lines]
+    figures = [figures_from_json(line) for line in lines]
+    return sorted(figures, key=lambda each: MODES.index(each.mode))
 
 
 def figures_from_json(line: str) -> Figures:

@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     options = parser.parse_args(arguments)
     model = build_model(entry(options.model))
-    for mode in options.modes.split(","):
+    # Inference first: a table that was trained by rows is copied whenever it is read.
+    for mode in sorted(options.modes.split(",")):
         figures = compare(model, options.model, mode, seconds=options.seconds)
         print(json.dumps(dataclasses.asdict(figures)))
 

@@ -3,6 +3,7 @@
 ``python -m benchmarks.ship_profile NAME --rounds 2 --raw FILE`` keeps every
 measurement in FILE; a later run adds to it, and the least of all runs counts. On a
 machine with other work, several runs at different times are better than a long one.
+Tables beyond the cache are measured by ``benchmarks.large_tables``, to be run next.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from tf_amp.calibration import FINE, measure_into
 from tf_amp.calibration.assembling import Measurements, classes_from, roofline_from
 from tf_amp.calibration.cases import points_of
 from tf_amp.calibration.layout import all_cases
+from tf_amp.calibration.starting import call_seconds
 from tf_amp.calibration.timing import Turns
 from tf_amp.devices import cpu_key
 
@@ -83,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "tensorflow": tf.__version__,
             },
             "device": None,
+            "call_seconds": call_seconds(),
             "roofline": roofline_from(classes),
             "classes": classes,
         }

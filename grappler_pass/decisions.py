@@ -18,9 +18,11 @@ def plan_from_draft(draft: Draft) -> Plan:
     rows = tuple(
         _decision(draft, slot, cast_seconds) for slot in range(len(draft.slots.slots))
     )
-    priced = draft.prices is not None
-    conversions = [c for c in draft.casts.conversions if not c.is_identity]
     models = draft.settings.models
+    priced = draft.prices is not None
+    call_seconds = models["CPU"].profile.call_seconds if priced else 0.0
+    nodes_before, nodes_after = _seconds(draft, cast_seconds) if priced else (0.0, 0.0)
+    conversions = [c for c in draft.casts.conversions if not c.is_identity]
     # What is fused is not in memory.
     tells_memory = priced and not draft.settings.fuses
     before, after = _peaks(draft) if tells_memory else (0, 0)
@@ -30,8 +32,9 @@ def plan_from_draft(draft: Draft) -> Plan:
         opt_level=draft.settings.opt_level,
         graph=draft.name,
         profile=", ".join(sorted({m.profile.name for m in models.values()})),
-        seconds_before=sum(draft.prices.float32) if priced else 0.0,
-        seconds_after=_seconds_after(draft, cast_seconds) if priced else 0.0,
+        seconds_before=call_seconds + nodes_before,
+        seconds_after=call_seconds + nodes_after,
+        call_seconds=call_seconds,
         casts=len(conversions),
         casts_removed=len(draft.casts.absorbed)
         + len(draft.casts.conversions)
@@ -54,13 +57,14 @@ def _low_nodes(draft: Draft) -> set[int]:
     return {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
 
 
-def _seconds_after(draft: Draft, cast_seconds: Mapping[int, float]) -> float:
+def _seconds(draft: Draft, cast_seconds: Mapping[int, float]) -> tuple[float, float]:
+    """Return what the nodes of a priced draft take in float32 and under the plan."""
     low_nodes = _low_nodes(draft)
-    total = sum(cast_seconds.values())
+    after = sum(cast_seconds.values())
     for node, float32 in enumerate(draft.prices.float32):
         low = draft.prices.low[node]
-        total += low if node in low_nodes and low is not None else float32
-    return total
+        after += low if node in low_nodes and low is not None else float32
+    return sum(draft.prices.float32), after
 
 
 def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:

@@ -129,6 +129,7 @@ class Plan:
       profile: name of the device profile that priced it.
       seconds_before: predicted seconds per step in float32.
       seconds_after: predicted seconds per step under this plan, casts included.
+      call_seconds: what starting the graph takes, whatever it computes; part of both.
       casts: casts inserted (a tensor cast for several readers counts once).
       casts_removed: casts of the given graph that were absorbed.
       gain_error: standard deviation of the gain in seconds per step; 0 if not known.
@@ -144,6 +145,7 @@ class Plan:
     profile: str = ""
     seconds_before: float = 0.0
     seconds_after: float = 0.0
+    call_seconds: float = 0.0
     casts: int = 0
     casts_removed: int = 0
     gain_error: float = 0.0

@@ -22,7 +22,7 @@ from grappler_pass.costs.probes import Probe
 from grappler_pass.graph import GraphView, Node, Port, device_type_of
 from grappler_pass.probing import probe_of
 from grappler_pass.propagation import Constraints
-from grappler_pass.shapes import Shapes
+from grappler_pass.shapes import Shape, Shapes, shape_from_proto
 from grappler_pass.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.variable_reads import VariableReads
 
@@ -157,6 +157,7 @@ class Pricer:
         self.cast_errors: dict[Port, float] = {}
         self.cast_elements: dict[Port, int] = {}
         self.cast_sources: dict[Port, str] = {}
+        self._calls: dict[int, OpCall] = {}
 
     def node(self, node: Node, eligible: Sequence[int]) -> NodePrice:
         """Price a node, and the casts around it if it may go low."""
@@ -177,6 +178,9 @@ class Pricer:
 
     def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
         """Return the price of one execution of a node."""
+        if node.index in self._reads.copies:
+            value = (self.spec(Port(node.index, 0)),)
+            return self.model(node).price(OpCall("DeepCopy", {}, value, value), dtype)
         return self.model(node).price(self.call(node), dtype, probe)
 
     def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
@@ -188,21 +192,27 @@ class Pricer:
         return self._models.get(device_type_of(node.device)) or self._models["CPU"]
 
     def spec(self, port: Port) -> TensorSpec:
-        """Return shape and present dtype of a tensor."""
+        """Return shape and present dtype of a tensor; of a handle, the variable's."""
+        dtype = self._slots.output_dtype(port.node, port.output)
+        if dtype == types_pb2.DT_RESOURCE:
+            shape = _variable_shape(self._view.nodes[port.node])
+            return TensorSpec(shape, "resource")
         outputs = self._shapes.get(self._view.nodes[port.node].name, ())
         shape = outputs[port.output] if port.output < len(outputs) else None
-        dtype = self._slots.output_dtype(port.node, port.output)
         return TensorSpec(shape, _dtype_name(dtype))
 
     def call(self, node: Node) -> OpCall:
-        """Return a node as the models see it."""
-        outputs = range(self._slots.output_count(node.index))
-        return OpCall(
-            node.op,
-            attrs_from_node_def(node.proto),
-            tuple(map(self.spec, node.inputs)),
-            tuple(self.spec(Port(node.index, output)) for output in outputs),
-        )
+        """Return a node as the models see it, made once."""
+        known = self._calls.get(node.index)
+        if known is None:
+            outputs = range(self._slots.output_count(node.index))
+            known = self._calls[node.index] = OpCall(
+                node.op,
+                attrs_from_node_def(node.proto),
+                tuple(map(self.spec, node.inputs)),
+                tuple(self.spec(Port(node.index, output)) for output in outputs),
+            )
+        return known
 
     def _price_up(self, port: Port) -> None:
         price = self._noted(port, self.cast_up_price(port))
@@ -244,6 +254,16 @@ class Pricer:
 
 def _times(price: Price, weight: float) -> Price:
     return replace(price, seconds=price.seconds * weight)
+
+
+def _variable_shape(node: Node) -> Shape | None:
+    """Return the shape of the variable that a node hands out; None if not told."""
+    attr = node.proto.attr
+    if node.op == "VarHandleOp" and "shape" in attr:
+        return shape_from_proto(attr["shape"].shape)
+    if "_handle_shapes" in attr and attr["_handle_shapes"].list.shape:
+        return shape_from_proto(attr["_handle_shapes"].list.shape[0])
+    return None
 
 
 @functools.cache

@@ -30,6 +30,8 @@ _HARMLESS = frozenset(
         "NoOp",
     }
 )
+# They update rows in place; from then on TensorFlow copies the variable to read it.
+_ROW_UPDATES = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,21 +43,26 @@ class VariableReads:
         the same value; only where the two differ.
       hoists: port of a ReadVariableOp in a loop to the Enter nodes its handle came in
         through, innermost first; only where the read may move out of them.
+      copies: ReadVariableOps that copy the whole variable, since this graph updates
+        rows of it; that another graph does is not seen.
     """
 
     canonical: Mapping[Port, Port]
     hoists: Mapping[Port, tuple[int, ...]]
+    copies: frozenset[int] = frozenset()
 
     @classmethod
     def from_view(cls, view: GraphView) -> VariableReads:
         """Find what may be shared or moved in `view`."""
+        all_reads = _reads_by_variable(view)
+        copies = _copies(view, all_reads)
         reads = {
             key: found
-            for key, found in _reads_by_variable(view).items()
+            for key, found in all_reads.items()
             if len(found) > 1 or view.frame(found[0]) is not None
         }
         if not reads:
-            return cls({}, {})
+            return cls({}, {}, copies)
         writers = _writers_by_variable(view, reads.keys())
         watched = {
             i for found in (reads, writers) for ids in found.values() for i in ids
@@ -70,7 +77,7 @@ class VariableReads:
                 enters = _enters(view, read)
                 if enters and _may_move(view, read, written_by, before):
                     hoists[Port(read, 0)] = enters
-        return cls(canonical, hoists)
+        return cls(canonical, hoists, copies)
 
 
 class _Ancestors:
@@ -127,6 +134,16 @@ def _reads_by_variable(view: GraphView) -> dict[object, list[int]]:
         if node.op == "ReadVariableOp":
             reads.setdefault(_variable_of(view, node.inputs[0]), []).append(i)
     return reads
+
+
+def _copies(view: GraphView, reads: Mapping[object, list[int]]) -> frozenset[int]:
+    updated = {
+        _variable_of(view, port)
+        for node in view.nodes
+        if node.op.startswith(_ROW_UPDATES)
+        for port in node.inputs
+    }
+    return frozenset(read for key in updated & reads.keys() for read in reads[key])
 
 
 def _writers_by_variable(

@@ -20,9 +20,10 @@ from grappler_pass.costs.errors import (
     RUN_TO_RUN,
 )
 from grappler_pass.costs.interpolation import Anchor, Place, correction_at
-from grappler_pass.costs.measured_prices import CACHED_BYTES, ENOUGH
+from grappler_pass.costs.measured_prices import ENOUGH
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe, cast_probe
+from grappler_pass.costs.work import CACHED_BYTES
 
 SHIPPED = DeviceProfile.load("cpu-avx512-bf16")
 KEY = DeviceKey("a CPU", frozenset({"avx2"}), 2, onednn=True)

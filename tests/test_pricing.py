@@ -83,3 +83,49 @@ def test_every_node_that_may_go_low_knows_its_probe_and_its_error() -> None:
     assert min(draft.prices.errors[index["layer1"]]) > 0.0
     assert draft.prices.probes[index["x"]] is None
     assert draft.prices.low[index["x"]] is None
+
+
+TABLE = """
+table = VarHandleOp dtype=float shape=[{rows},64] shared_name=table
+ids = Placeholder dtype=int32 shape=[1024]
+axis = Const dtype=int32 value=0
+whole = ReadVariableOp(table) dtype=float
+rows = GatherV2(whole, ids, axis) Tparams=float Tindices=int32 Taxis=int32
+w = Placeholder shape=[64,64]
+product = MatMul(rows, w)
+y = MatMul(product, w)
+"""
+UPDATE = "update = ResourceScatterSub(table, ids, y) dtype=float Tindices=int32"
+LARGE = 1_000_000
+
+
+def float32_seconds(text: str) -> dict[str, float]:
+    _, draft = planned(text, "bfloat16", "cpu-avx512-bf16")
+    return dict(zip(draft.view.index, draft.prices.float32, strict=True))
+
+
+def test_a_table_that_is_trained_by_rows_is_copied_whole_to_be_read() -> None:
+    only_read = float32_seconds(TABLE.format(rows=LARGE))
+    trained = float32_seconds((TABLE + UPDATE).format(rows=LARGE))
+    assert only_read["whole"] == 0.0
+    # 256 MB read and written, at no more than memory gives.
+    assert 2 * 256e6 / 100e9 < trained["whole"] < 2 * 256e6 / 10e9
+
+
+def test_rows_cost_more_where_the_cache_cannot_hold_their_table() -> None:
+    small, large = (
+        float32_seconds((TABLE + UPDATE).format(rows=rows)) for rows in (1000, LARGE)
+    )
+    assert large["rows"] > 3 * small["rows"]
+    assert large["update"] > 3 * small["update"]
+
+
+def test_starting_a_graph_costs_the_same_in_both_types_and_does_not_color() -> None:
+    text = SMALL_LAYERS.replace("32", "1024").replace("64", "1024")
+    plan, draft = planned(text, "bfloat16", "cpu-avx512-bf16")
+    rows = [row for row in plan.decisions if row.is_low]
+    assert 0.0 < plan.call_seconds < 1e-3
+    nodes = sum(draft.prices.float32)
+    assert plan.seconds_before == pytest.approx(nodes + plan.call_seconds)
+    gain = sum(row.gain_seconds for row in rows)
+    assert plan.seconds_before - plan.seconds_after == pytest.approx(gain)

@@ -119,6 +119,34 @@ def test_cold_data_takes_another_run_where_they_exceed_the_cache(monkeypatch):
     assert set(sets) == {1}
 
 
+def test_look_ups_on_cold_data_share_the_table_and_take_other_rows(monkeypatch):
+    monkeypatch.setattr(memory, "cache_bytes", lambda: 1 << 20)
+    held = []
+    hold = op_timing.TimingGraph.hold
+    monkeypatch.setattr(
+        op_timing.TimingGraph,
+        "hold",
+        lambda self, arrays: held.append(arrays) or hold(self, arrays),
+    )
+    look_up = probe(
+        "GatherV2",
+        (1 << 15, 64),
+        indices=(1024,),
+        constants=[(0,)],
+        dtype_attr="Tparams",
+        Taxis="type: DT_INT32",
+        Tindices="type: DT_INT32",
+        batch_dims="i: 0",
+    )
+    (row,) = measure(look_up, ("float32",), "/CPU:0", 5.0)
+    assert row.sample.cold_seconds > 0.0
+    # Sets of 256 KiB looked up, half a MiB beyond the cache, after the warm one.
+    cold = held[1:]
+    assert [len(arrays) for arrays in cold] == [2, *[1] * (len(cold) - 1)]
+    assert len(cold) == 6
+    assert not np.array_equal(cold[1][0], cold[2][0])
+
+
 calls = []
 
 

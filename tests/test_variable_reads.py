@@ -144,3 +144,20 @@ def test_the_port_of_the_first_read_stands_for_the_others() -> None:
     )
     first, second = view.index["read0"], view.index["read1"]
     assert reads.canonical == {Port(second, 0): Port(first, 0)}
+
+
+def test_a_variable_is_copied_when_it_is_read_only_if_rows_of_it_are_updated() -> None:
+    text = (
+        VARIABLE
+        + """
+        rows = Const dtype=int32
+        read = ReadVariableOp(v) dtype=float
+        again = ReadVariableOp(v) dtype=float
+        update = ResourceScatterSub(v, rows, one) dtype=float Tindices=int32
+        w = VarHandleOp shared_name=w
+        other = ReadVariableOp(w) dtype=float
+        whole = AssignSubVariableOp(w, one) dtype=float
+    """
+    )
+    view, reads = reads_of(text)
+    assert {view.nodes[i].name for i in reads.copies} == {"read", "again"}

@@ -132,7 +132,8 @@ def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
         is_low = node.index in low_nodes and low is not None
         float32[node.op] += seconds
         mixed[node.op] += low if is_low and low is not None else seconds
-    casts = draft.plan.seconds_after - sum(mixed.values())
+    whole = draft.plan.seconds_after - draft.plan.call_seconds
+    casts = whole - sum(mixed.values())
     return float32, {**mixed, ADDED_CASTS: max(casts, 0.0)}
 
 

@@ -7,6 +7,7 @@ A profile is one JSON object::
     device       the key that a calibrated profile is found again by, or null
     roofline     the fields of ``Roofline``
     classes      op class -> {"axes": {axis: [sizes]}, "seconds": {dtype: [seconds]}}
+    call_seconds optional: what starting a graph takes on the host, whatever it holds
     extends      optional: another shipped profile whose classes serve where this one
                  has none, "scale" times as slow, except the class prefixes listed in
                  "without"
@@ -30,7 +31,7 @@ from typing import Any
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.multiprocessors import Multiprocessors
-from grappler_pass.costs.op_classes import axes_of
+from grappler_pass.costs.op_classes import COLD, axes_of
 from grappler_pass.costs.roofline import Roofline
 
 FORMAT = 1
@@ -79,7 +80,19 @@ class DeviceKey:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What one device is known to take; ``data`` is the profile as written."""
+    """What one device is known to take.
+
+    Args:
+        name: of the shipped profile, or "calibrated".
+        kind: "cpu" or "gpu".
+        description: for people.
+        provenance: where the figures come from.
+        device: that a calibrated profile holds for.
+        roofline: rates for what was not measured.
+        grids: seconds by op class and dtype.
+        data: the profile as written.
+        call_seconds: what starting a graph takes on the host, whatever it holds.
+    """
 
     name: str
     kind: str
@@ -89,6 +102,7 @@ class DeviceProfile:
     roofline: Roofline
     grids: Mapping[tuple[str, str], Grid]
     data: Mapping[str, Any]
+    call_seconds: float = 0.0
 
     @staticmethod
     def names() -> tuple[str, ...]:
@@ -130,6 +144,7 @@ class DeviceProfile:
                 roofline=_roofline(data["roofline"]),
                 grids=grids,
                 data=data,
+                call_seconds=_call_seconds(data),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ProfileError(f"profile lacks or garbles {error}") from error
@@ -137,11 +152,12 @@ class DeviceProfile:
     def grid(self, op_class: str, dtype: str) -> Grid | None:
         """Return the measured grid of a class in a dtype, if there is one.
 
-        A product's layout that was not measured is taken for the plain one.
+        A product's layout that was not measured is taken for the plain one, as are
+        rows that are not in the cache.
         """
         grid = self.grids.get((op_class, dtype))
-        if grid is None and op_class.endswith((".ta", ".tb")):
-            grid = self.grids.get((op_class[:-3], dtype))
+        if grid is None and op_class.endswith((".ta", ".tb", COLD)):
+            grid = self.grids.get((op_class.rpartition(".")[0], dtype))
         return grid
 
     def save(self, path: Path) -> None:
@@ -233,6 +249,15 @@ def _inherited(data: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:
         for key, grid in base.grids.items()
         if not key[0].startswith(without)
     }
+
+
+def _call_seconds(data: Mapping[str, Any]) -> float:
+    if "call_seconds" not in data and "extends" in data:
+        return DeviceProfile.load(str(data["extends"])).call_seconds
+    seconds = float(data.get("call_seconds", 0.0))
+    if not 0.0 <= seconds < math.inf:
+        raise ProfileError(f"call_seconds is {seconds}, expected 0 or more")
+    return seconds
 
 
 def _roofline(data: Mapping[str, Any]) -> Roofline:

@@ -20,11 +20,7 @@ from grappler_pass.costs.op_classes import MATRIX_PREFIXES
 from grappler_pass.costs.op_work import works_of
 from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.profile_prices import cast_works, price_from_profile
-from grappler_pass.costs.work import Work
-
-# What one node writes is still in the cache for the next if it is smaller than this: a
-# core's own cache, and the share of the common one that other tensors leave it.
-CACHED_BYTES = 4 * 2**20
+from grappler_pass.costs.work import CACHED_BYTES, Work
 
 # So many samples tell whether the device as a whole computes, or moves data, faster or
 # slower than the profile says.

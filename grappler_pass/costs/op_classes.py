@@ -84,7 +84,7 @@ BROADCASTS = ("row", "column", "scalar")
 # Data movement: seconds follow from the elements written.
 _MOVEMENT_ROWS: dict[str, str] = {
     "Transpose": "Transpose ConjugateTranspose",
-    "ConcatV2": "ConcatV2 Concat Pack ParallelDynamicStitch DynamicStitch "
+    "ConcatV2": "ConcatV2 Concat Pack DeepCopy ParallelDynamicStitch DynamicStitch "
     "TensorListStack TensorListConcatV2 TensorArrayGatherV3 TensorArrayConcatV3",
     "Slice": "Slice StridedSlice Split SplitV Unpack TensorListFromTensor "
     "TensorListSplit TensorArrayScatterV3 TensorArraySplitV3",
@@ -97,12 +97,14 @@ MOVEMENT = {
     op: op_class for op_class, ops in _MOVEMENT_ROWS.items() for op in ops.split()
 }
 
-# Seconds follow from rows gathered or summed, and their width.
+# Seconds follow from rows gathered or summed, and their width. Those of a table that
+# the cache cannot hold are a class of their own, with the suffix COLD.
+COLD = ".cold"
 GATHER = frozenset({"GatherV2", "Gather", "ResourceGather", "GatherNd"})
 SEGMENT = frozenset(
     """
     UnsortedSegmentSum SegmentSum SegmentSumV2 ScatterNd TensorScatterAdd
-    TensorScatterUpdate ResourceScatterAdd ResourceScatterSub
+    TensorScatterUpdate ResourceScatterAdd ResourceScatterSub ResourceScatterUpdate
     """.split()
 )
 

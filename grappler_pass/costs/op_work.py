@@ -20,6 +20,7 @@ from grappler_pass.costs.product_work import (
     matmul,
 )
 from grappler_pass.costs.work import (
+    CACHED_BYTES,
     Work,
     by_elements,
     by_rows,
@@ -37,8 +38,8 @@ def works_of(call: OpCall, dtype: str) -> tuple[Work, ...]:
     if call.op in op_classes.FREE_OPS:
         return ()
     builder = _BUILDERS.get(call.op)
-    writes = call.outputs or call.op in op_classes.UPDATES
-    if builder is None or not writes:
+    in_place = call.op in op_classes.UPDATES or call.op in op_classes.SEGMENT
+    if builder is None or not (call.outputs or in_place):
         return (_other(call, dtype),)
     try:
         return builder(call, dtype)
@@ -48,7 +49,8 @@ def works_of(call: OpCall, dtype: str) -> tuple[Work, ...]:
 
 
 def _other(call: OpCall, dtype: str) -> Work:
-    elements = max((spec.elements for spec in call.outputs + call.inputs), default=1)
+    tensors = (spec for spec in call.outputs + call.inputs if spec.dtype != "resource")
+    elements = max((spec.elements for spec in tensors), default=1)
     return Work(
         "elementwise", (float(elements),), float(elements), bytes_of(call, dtype)
     )
@@ -129,14 +131,24 @@ def _gather(call: OpCall, dtype: str) -> tuple[Work, ...]:
     width = output.dims[-1] if len(output.dims) > 1 else 1
     rows = output.elements // max(width, 1)
     moved = 2.0 * output.bytes_as(dtype)
-    return (Work("gather", (rows, width), 0.0, moved),)
+    op_class = "gather" + _coldness(call.inputs[0])
+    return (Work(op_class, (rows, width), 0.0, moved),)
 
 
 def _segment(call: OpCall, dtype: str) -> tuple[Work, ...]:
     spec = max(call.inputs[:3], key=lambda spec: spec.bytes_as(dtype))
     width = spec.dims[-1]
     rows = spec.elements // max(width, 1)
-    return (Work("segment", (rows, width), spec.elements, bytes_of(call, dtype)),)
+    table = call.inputs[0]
+    op_class = "segment" + (_coldness(table) if table.dtype == "resource" else "")
+    return (Work(op_class, (rows, width), spec.elements, bytes_of(call, dtype)),)
+
+
+def _coldness(table: TensorSpec) -> str:
+    """Return the suffix of a class whose rows are not in the cache, of either type."""
+    known = table.shape is not None
+    cold = table.elements * DTYPE_BYTES["float32"] > CACHED_BYTES
+    return op_classes.COLD if known and cold else ""
 
 
 def _pool(call: OpCall, dtype: str) -> tuple[Work, ...]:

@@ -9,6 +9,10 @@ from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, TensorSpec
 
 Dims = tuple[int, ...]
 
+# What one node writes is still in the cache for the next if it is smaller than this: a
+# core's own cache, and the share of the common one that other tensors leave it.
+CACHED_BYTES = 4 * 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Product:

@@ -27,10 +27,15 @@ class Part:
 def merged(parts: Sequence[Part]) -> Plan:
     """Return the plan of one step, with the rows of all parts in their order.
 
-    What else a plan tells is the first part's.
+    What else a plan tells is the first part's: the others are started with it.
     """
+    call_seconds = parts[0].plan.call_seconds
     totals = {
-        name: sum(part.weight * getattr(part.plan, name) for part in parts)
+        name: call_seconds
+        + sum(
+            part.weight * (getattr(part.plan, name) - part.plan.call_seconds)
+            for part in parts
+        )
         for name in ("seconds_before", "seconds_after")
     }
     errors = (part.weight * part.plan.gain_error for part in parts)

@@ -28,6 +28,7 @@ from grappler_pass.costs import (
 from tf_amp.calibration.assembling import Measurements, classes_from, roofline_from
 from tf_amp.calibration.cases import Case, Point, points_of
 from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
+from tf_amp.calibration.starting import call_seconds
 from tf_amp.calibration.timing import Turns, measure
 
 __all__ = ["COARSE", "FINE", "Sizes", "calibrate", "measure_cases", "measure_into"]
@@ -135,6 +136,7 @@ def _profile(
         "device": key.to_json(),
         "extends": nearest,
         "scale": _scale(measured, DeviceProfile.load(nearest)),
+        "call_seconds": call_seconds(),
         "roofline": roofline_from(classes),
         "classes": classes,
     }

@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.costs import op_classes
+from grappler_pass.costs.calls import DTYPE_BYTES
+from grappler_pass.costs.work import CACHED_BYTES
 from tf_amp.calibration.cases import Build, Case, Point, Shapes
 from tf_amp.calibration.sizes import Sizes
 
@@ -58,9 +60,11 @@ def by_rows(sizes: Sizes) -> list[Case]:
         Case(
             "gather",
             axes,
-            lambda point: ((8192, point[1]),),
+            lambda point: ((_table_rows(point), point[1]),),
             lambda table, point: tf.raw_ops.GatherV2(
-                params=table, indices=_scattered(point[0], 8192), axis=0
+                params=table,
+                indices=_scattered(point[0], _table_rows(point)),
+                axis=0,
             ),
         ),
         Case(
@@ -73,6 +77,11 @@ def by_rows(sizes: Sizes) -> list[Case]:
         ),
         *_normalizations(few),
     ]
+
+
+def _table_rows(point: Point) -> int:
+    """Return of how many rows a table is that the cache holds."""
+    return min(8192, CACHED_BYTES // (DTYPE_BYTES["float32"] * point[1]))
 
 
 def _scattered(count: int, limit: int) -> tf.Tensor:

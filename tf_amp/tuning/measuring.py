@@ -20,6 +20,7 @@ from absl import logging
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, TensorSpec
 from grappler_pass.costs import attrs_from_node_def as _attrs_of
 from grappler_pass.costs.calls import DTYPE_BYTES
+from grappler_pass.costs.op_classes import GATHER
 from grappler_pass.costs.price_list import Measured
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
 from grappler_pass.graph import device_type_of
@@ -36,6 +37,8 @@ _CHAIN_SECONDS = 4e-4
 _LONGEST_CHAIN = 16
 # Inputs to lose in the cache: sets of them, together larger than the cache by a half.
 _MOST_SETS = 12
+# Look-ups in one table hold but the rows' numbers.
+_MOST_LOOKUPS = 64
 _BEYOND_CACHE = 1.5
 # An op predicted to take so many times the time there is, is not begun.
 _HOPELESS = 2.0
@@ -148,18 +151,20 @@ class _Attempt:
         return self.graph.chain(add_op, sets, length)
 
     def _input_sets(self, count: int) -> list[list[Any]]:
-        """Hold `count` sets of inputs, all with the same constants."""
+        """Hold `count` sets of inputs, all with the same constants and tables."""
         inputs = inputs_of(self.probe, self.dtype)
         fixed = sorted(inputs.constants)
-        free = [p for p in range(len(inputs.values)) if p not in inputs.constants]
         constants = self.graph.constants([inputs.values[p]() for p in fixed])
-        arrays = [inputs.values[p]() for p in free]
+        common = dict(zip(fixed, constants, strict=True))
         sets = []
         for number in range(count):
-            # TensorFlow may read an array where it lies: each set needs its own.
-            held = self.graph.hold([a.copy() if number else a for a in arrays])
-            tensors = dict(zip((*fixed, *free), (*constants, *held), strict=True))
-            sets.append([tensors[p] for p in range(len(inputs.values))])
+            values = inputs_of(self.probe, self.dtype, number).values
+            free = [p for p in range(len(values)) if p not in common]
+            # TensorFlow may read an array where it lies: each set has its own.
+            held = self.graph.hold([values[p]() for p in free])
+            tensors = {**common, **dict(zip(free, held, strict=True))}
+            common.update((p, tensors[p]) for p in _tables(self.probe))
+            sets.append([tensors[p] for p in range(len(values))])
         return sets
 
 
@@ -172,11 +177,15 @@ def _warm(chain: Chain) -> Series:
 def _cold_series(attempts: Sequence[_Attempt]) -> list[Series]:
     """Add series on lost inputs for ops bound by memory: for all dtypes or for none."""
     needed = [_sets(attempt) for attempt in attempts]
+    if not needed:
+        return []
+    most = _MOST_LOOKUPS if _tables(attempts[0].probe) else _MOST_SETS
     # The largest decides, or else one dtype alone would be timed cold.
-    if not needed or not 0 < min(needed) <= _MOST_SETS:
+    if not 0 < min(needed) <= most:
         return []
     held = sum(
-        2 * sets * _bytes(attempt.call.inputs) + _bytes(attempt.call.outputs)
+        2 * (sets * _own_bytes(attempt) + _bytes(attempt.call.inputs))
+        + _bytes(attempt.call.outputs)
         for sets, attempt in zip(needed, attempts, strict=True)
     )
     if held > memory.most_bytes():
@@ -236,9 +245,23 @@ def _bytes(specs: Sequence[TensorSpec]) -> int:
     return sum(spec.elements * DTYPE_BYTES.get(spec.dtype, 8) for spec in specs)
 
 
+def _tables(probe: Probe) -> tuple[int, ...]:
+    """Return the inputs of which an op reads but some rows: all sets share them."""
+    return (0,) if probe.op in GATHER else ()
+
+
+def _own_bytes(attempt: _Attempt) -> int:
+    """Return what a set brings into the cache; of a table, the rows looked up."""
+    inputs = attempt.call.inputs
+    tables = _tables(attempt.probe)
+    own = _bytes([spec for p, spec in enumerate(inputs) if p not in tables])
+    looked_up = _bytes(attempt.call.outputs)
+    return own + sum(min(looked_up, _bytes(inputs[p : p + 1])) for p in tables)
+
+
 def _sets(attempt: _Attempt) -> int:
     """Return how many sets of inputs are more than the cache holds; 0: never mind."""
-    held = _bytes(attempt.call.inputs)
+    held = _own_bytes(attempt)
     is_product = OpLists.for_dtype("bfloat16").list_of(attempt.probe.op) == "allow"
     if is_product or attempt.device_type != "CPU" or not held:
         return 0

@@ -2,14 +2,13 @@
 
 Floating values lie in [0.5, 0.9]: no denormals, defined under logarithm, root and arc
 sine, and far from overflow. Integers that select (indices, labels, segments) lie within
-what they select from, spread as real ones are. Which integers those are is known for
+what they select from, at random as real ones do. Which integers those are is known for
 the ops of a table; an op that takes other integers is not run at all.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,8 +53,13 @@ class Inputs:
     constants: frozenset[int]
 
 
-def inputs_of(probe: Probe, dtype: str) -> Inputs:
+def inputs_of(probe: Probe, dtype: str, number: int = 0) -> Inputs:
     """Return how to make the inputs of a probe at a dtype.
+
+    Args:
+      probe: the op.
+      dtype: that it is run at.
+      number: of the set: what integers select differs from set to set.
 
     Raises:
       Unfit: an input is of a type, or selects in a way, that is not known here.
@@ -67,7 +71,7 @@ def inputs_of(probe: Probe, dtype: str) -> Inputs:
     values = [
         _from_constant(constants[position])
         if position in constants
-        else _from_spec(probe, spec, name, dtype)
+        else _from_spec(probe, spec, name, dtype, number)
         for position, (spec, name) in enumerate(zip(probe.inputs, names, strict=True))
     ]
     return Inputs(tuple(values), frozenset(constants))
@@ -103,24 +107,26 @@ def _from_constant(constant: Constant) -> Make:
     return lambda: np.array(constant.values, dtype).reshape(constant.shape)
 
 
-def _from_spec(probe: Probe, spec: TensorSpec, name: str, dtype: str) -> Make:
+def _from_spec(
+    probe: Probe, spec: TensorSpec, name: str, dtype: str, number: int
+) -> Make:
     wanted = dtype if spec.dtype == MEASURED_DTYPE else spec.dtype
     shape = spec.dims
     if wanted in _FLOATS:
         return lambda: _floats(shape, wanted)
     if wanted == "bool":
-        return lambda: _integers(shape, "int32", 2) > 0
+        return lambda: _integers(shape, "int32", 2, number) > 0
     if wanted not in _INTEGERS:
         raise Unfit(f"{probe.op} takes {wanted}")
     if probe.op in _ANY_INTEGER:
-        return lambda: _integers(shape, wanted, 100)
+        return lambda: _integers(shape, wanted, 100, number)
     limit = _LIMITS.get((probe.op, name))
     if limit is None:
         raise Unfit(f"{probe.op} takes integers {name!r} of unknown meaning")
     most = limit(_Call(probe))
     if (probe.op, name) in _SORTED:
-        return lambda: np.sort(_integers(shape, wanted, most), axis=None)
-    return lambda: _integers(shape, wanted, most)
+        return lambda: np.sort(_integers(shape, wanted, most, number), axis=None)
+    return lambda: _integers(shape, wanted, most, number)
 
 
 def _floats(shape: Sequence[int], dtype: str) -> Array:
@@ -135,10 +141,10 @@ def _few(dtype: str) -> Array:
     return few.astype(_numpy_dtype(dtype))
 
 
-def _integers(shape: Sequence[int], dtype: str, limit: int) -> Array:
-    """Return 0 to `limit` - 1, in an order that jumps about."""
-    numbers = np.arange(math.prod(shape)) * _STRIDE % max(limit, 1)
-    return numbers.astype(_numpy_dtype(dtype)).reshape(shape)
+def _integers(shape: Sequence[int], dtype: str, limit: int, number: int) -> Array:
+    """Return integers from 0 to `limit` - 1, drawn alike for one number."""
+    random = np.random.default_rng(number)
+    return random.integers(max(limit, 1), size=shape).astype(_numpy_dtype(dtype))
 
 
 def _numpy_dtype(name: str) -> Any:
