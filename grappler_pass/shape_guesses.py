@@ -26,6 +26,8 @@ _PUSHED_INPUT = {
     "TensorArrayWriteV3": 2,
     "StackPushV2": 1,
 }
+# Their lists are made of the rows of this input.
+_UNSTACKED = {"TensorListFromTensor": 0}
 _POPPED_OUTPUT = {
     "TensorListPopBack": 1,
     "TensorListGetItem": 0,
@@ -88,6 +90,9 @@ class _Filling:
     def _pushed(self, node: Node) -> Shape | None:
         """Return the shape of what was pushed on the list that `node` reads."""
         for source in self._behind_handle(node.inputs[0].node):
+            if source.op in _UNSTACKED:
+                whole = self._shape(source.inputs[_UNSTACKED[source.op]])
+                return whole[1:] if whole and _is_known(whole[1:]) else None
             if source.op in _PUSHED_INPUT:
                 shape = self._shape(source.inputs[_PUSHED_INPUT[source.op]])
             else:

@@ -100,6 +100,35 @@ def test_the_graph_is_optimized_as_for_the_device():
     assert fused == {"v100": False, "cpu-generic": True}
 
 
+def test_a_product_in_a_loop_has_the_rows_of_what_was_unstacked():
+    """And not those of the table that this was looked up in."""
+
+    @tf.function
+    def summed(table, indices, kernel):
+        steps = tf.TensorArray(tf.float32, tf.shape(indices)[0])
+        steps = steps.unstack(tf.gather(table, indices))
+        total = tf.zeros((8, 64))
+        for step in tf.range(tf.shape(indices)[0]):
+            total = tf.tanh(steps.read(step) @ kernel + total)
+        return total
+
+    audit = tf_amp.audit(
+        summed,
+        tf.TensorSpec((30_001, 64)),
+        tf.TensorSpec((None, 8), tf.int32),
+        tf.TensorSpec((64, 64)),
+        device="v100",
+    )
+    products = [each.shape for each in audit.obstacles if "MatMul" in each.op]
+    assert products == ["[8,64]x[64,64]"]
+
+
+def test_what_has_nothing_to_gain_is_said_to():
+    audit = tf_amp.audit(lambda x: x + 1.0, tf.TensorSpec((4,)), device="v100")
+    assert "no matrix product or convolution" in str(audit)
+    assert "step (ms)" not in str(audit)
+
+
 def test_a_small_batch_leaves_the_device_idle():
     @tf.function
     def layer(x, w):

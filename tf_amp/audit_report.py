@@ -23,6 +23,7 @@ _MILLI = 1e3
 _MEBI = 2.0**20
 _PAYS = 1.02
 _OP_WIDTH = 30
+_NOTHING = "It has no matrix product or convolution, which are what 16 bits speed up."
 
 
 def text_of(audit: Audit) -> str:
@@ -45,7 +46,11 @@ def print_audits(audits: Sequence[Audit], console: Console | None = None) -> Non
 
 def report_of(audit: Audit) -> RenderableType:
     """Return the verdict, the figures and the obstacles of one graph."""
-    parts: list[RenderableType] = [Text(_verdict(audit), "bold"), _figures(audit)]
+    parts: list[RenderableType] = [Text(_verdict(audit), "bold")]
+    if not audit.plan.seconds_before:
+        parts.append(Text(_NOTHING))
+        return Padding(Group(*parts), (0, 0, 1, 0))
+    parts.append(_figures(audit))
     if audit.guessed_shapes:
         parts.append(
             Text(
