@@ -9,10 +9,11 @@ its own affair; whatever goes wrong in it, the graph passes through unchanged.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 from absl import logging
@@ -176,6 +177,21 @@ def clear_callback(timeout_seconds: float = IDLE_TIMEOUT_SECONDS) -> bool:
     """
     _bridge.set_callback(None)
     return _bridge.wait_idle(timeout_seconds)
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Let graphs pass unchanged without asking Python.
+
+    For calls that keep Python's lock while other threads of TensorFlow run graphs: the
+    callback would wait for the lock, and the call for the graph.
+    """
+    optimize = _bridge.optimize
+    _bridge.set_callback(None)
+    try:
+        yield
+    finally:
+        _bridge.set_callback(optimize)
 
 
 # At exit no thread of TensorFlow may be inside Python when the interpreter goes away.

@@ -106,3 +106,22 @@ print(DTYPES[float(first[0, 0])], DTYPES[float(second[0, 0])], len(tf_amp.plans(
 def test_a_converted_model_is_left_as_it_is_where_mixed_precision_is_on() -> None:
     # Else its float32 part would go to float16, which is in force.
     assert output_of(EXPORTS + CONVERTED) == ["float32 bfloat16 0"]
+
+
+CONVERSION = """
+net = tf.Module()
+net.w = tf.Variable(tf.random.stateless_normal((64, 64), [1, 2]))
+net.serve = tf.function(lambda x: tf.nn.relu(x @ net.w), [tf.TensorSpec((8, 64))])
+net.serve(tf.ones((8, 64)))
+serve = net.serve.get_concrete_function()
+model = tf.lite.TFLiteConverter.from_concrete_functions([serve], net).convert()
+interpreter = tf.lite.Interpreter(model_content=model)
+print({tensor["dtype"].__name__ for tensor in interpreter.get_tensor_details()})
+before = len(tf_amp.plans())
+tf.function(lambda x: tf.nn.relu(x @ net.w))(tf.ones((8, 64)))
+print(len(tf_amp.plans()) - before)
+"""
+
+
+def test_a_conversion_to_tflite_ends_and_is_float32() -> None:
+    assert output_of(EXPORTS + CONVERSION) == ["{'float32'}", "1"]

@@ -24,6 +24,12 @@ SAVE_BUILDER = Hook(
     "save",
     _MARKED,
 )
+CONVERT_TO_TFLITE = Hook(
+    "tensorflow.compiler.mlir.lite.python.wrap_converter",
+    "",
+    "wrapped_convert",
+    "call tf_amp.disable() before converting to TFLite, which might hang",
+)
 
 
 def built_graph(result: Any) -> Any:

@@ -95,10 +95,22 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
     plugin.load(rewriter.rewrite_graph)
     private.install(private.CREATE_SESSION, stamping)
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
+    private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
     private.install(workers.SERVER_START, _serving)
     if config.strict:
         private.install(private.CALL_FUNCTION, rewriter.raising_failures)
         private.install(private.RUN_SESSION, rewriter.raising_failures)
+
+
+def _passing_graphs_through(convert: Callable[..., Any]) -> Callable[..., Any]:
+    from grappler_pass import plugin
+
+    @functools.wraps(convert)
+    def convert_what_was_written(*args: Any, **kwargs: Any) -> Any:
+        with plugin.paused():
+            return convert(*args, **kwargs)
+
+    return convert_what_was_written
 
 
 def _serving(start: Callable[[Any], None]) -> Callable[[Any], None]:
