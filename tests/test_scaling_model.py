@@ -4,7 +4,15 @@ import dataclasses
 
 import pytest
 
-from benchmarks.scaling import DEVICES, DGX1, MODELS, Cluster, Link, check_table
+from benchmarks.scaling import (
+    DEVICES,
+    DGX1,
+    MODELS,
+    Cluster,
+    Exchange,
+    Link,
+    check_table,
+)
 
 RESNET50, WIDE_DEEP, TRANSFORMER_XL = MODELS
 FREE = Cluster(8, Link(0.0, float("inf")), Link(0.0, float("inf")))
@@ -16,6 +24,14 @@ def test_a_ring_takes_its_hops_and_its_bytes():
     # Three hops there and back; three quarters of 100 bytes there and back.
     assert cluster.ring_seconds(4, 100) == 6 * 1.0 + 2 * 75 / 10
     assert cluster.ring_seconds(5, 100) == 8 * 2.0 + 2 * 80 / 5
+
+
+def test_sparse_gradients_are_gathered_and_never_travel_in_16_bits():
+    cluster = Cluster(4, Link(1.0, 10.0), Link(2.0, 5.0))
+    assert cluster.gather_seconds(4, 100) == 3 * (1.0 + 10.0)
+    exchange = Exchange(reduced=25, gathered=25, times=2)
+    seconds = [exchange.seconds(4, cluster, low=low) for low in (False, True)]
+    assert seconds == [2 * (6 + 15 + 33), 2 * (6 + 7.5 + 33)]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
@@ -55,14 +71,33 @@ def test_published_ratios_are_as_near_as_the_table_says():
         ratio = model.speed_up(8, DGX1, low=False, host=host)
         off[model.name] = ratio / (model.eight[1] / model.eight[0]) - 1
     assert abs(off["ResNet-50"]) < 0.02
-    assert off["wide & deep"] == pytest.approx(0.11, abs=0.01)
+    assert abs(off["wide & deep"]) < 0.01
     assert off["Transformer-XL base"] == pytest.approx(0.09, abs=0.01)
-    assert "(+11%)" in check_table() and "(+9%)" in check_table()
+    assert "(+9%)" in check_table()
+
+
+def test_the_mixed_step_of_transformer_xl_is_met_on_eight_devices():
+    """The ratio is off since float32 was published faster than the model has it."""
+    rates = [
+        TRANSFORMER_XL.rate(8, DGX1, mixed=mixed, low=False, host=0.0)
+        for mixed in (False, True)
+    ]
+    assert rates[1] == pytest.approx(TRANSFORMER_XL.eight[1], rel=0.03)
+    assert rates[0] < 0.95 * TRANSFORMER_XL.eight[0]
+
+
+def test_devices_that_wait_for_one_host_gain_nothing_from_16_bits():
+    host = WIDE_DEEP.host_seconds(DGX1)
+    ratios = [
+        WIDE_DEEP.speed_up(n, DGX1, low=False, host=host) for n in (1, 2, 4, 8, 16)
+    ]
+    assert ratios[0] > ratios[1] > 1.3
+    assert ratios[2:] == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_a_slower_network_leaves_less_of_the_gain():
     slow = dataclasses.replace(DGX1, between=Link(20e-6, 1e9))
-    for model in MODELS:
+    for model in (RESNET50, TRANSFORMER_XL):
         host = model.host_seconds(DGX1)
         fast_ratio = model.speed_up(64, DGX1, low=False, host=host)
         slow_ratio = model.speed_up(64, slow, low=False, host=host)
