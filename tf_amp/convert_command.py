@@ -34,8 +34,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--keep-io",
-        action="store_true",
-        help="signatures keep their dtypes, as they always do",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="signatures keep their dtypes (default), or take and give 16 bits",
     )
     parser.add_argument(
         "--weights",
@@ -89,6 +90,7 @@ def main(options: argparse.Namespace) -> int:
         device=options.device,
         opt_level=options.opt_level,
         exclude=options.exclude,
+        keep_io=options.keep_io,
         weights=options.weights,
         calibration=options.calibration,
         verify=options.verify,

@@ -62,10 +62,11 @@ def refuse_converted(extras: pathlib.Path) -> None:
     report = report_of(extras)
     stored = report.get("storage", {})
     counts = {name: len(stored.get(name, ())) for name in ("variables", "constants")}
+    counts["inputs and outputs"] = len(report.get("low_io", ()))
     if any(counts.values()):
-        told = " and ".join(f"{count} {name}" for name, count in counts.items())
+        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         raise AlreadyMixed(
-            f"tf-amp has converted the model already: {told} are stored in "
+            f"tf-amp has converted the model already: {told} are in "
             f"{report['low_dtype']}; it was left as it is. It goes back to float32 "
             "with --to float32."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pathlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.checking.batches import specs_of, specs_of_graph
@@ -46,7 +47,12 @@ def verifications(
             other, functools.partial(rounded, low_dtype=low_dtype)
         )
         found[name] = _compared(
-            function, mixed, inputs, low_dtype, f"{name}, on {words}", with_rounded
+            function,
+            _taking_any_type(mixed),
+            inputs,
+            low_dtype,
+            f"{name}, on {words}",
+            with_rounded,
         )
     return found
 
@@ -73,6 +79,25 @@ def frozen_verifications(
 def _first_batch(job: Job, function: Any) -> tuple[Any, str]:
     batches, words = batches_for(specs_of(function), job.options)
     return batches[0], words
+
+
+def _taking_any_type(signature: Any) -> Callable[..., Any]:
+    """Return a signature that may be called with float32 where it takes 16 bits."""
+    import tensorflow as tf
+
+    specs = signature.structured_input_signature[1]
+
+    def call(**inputs: Any) -> Any:
+        return signature(
+            **{
+                name: tf.cast(value, specs[name].dtype)
+                if specs[name].dtype.is_floating
+                else tf.convert_to_tensor(value)
+                for name, value in inputs.items()
+            }
+        )
+
+    return call
 
 
 def _compared(

@@ -28,6 +28,7 @@ def convert(
     device: str | None = None,
     opt_level: str | None = None,
     exclude: Iterable[str] = (),
+    keep_io: bool = True,
     weights: str = "float32",
     calibration: str | pathlib.Path | None = None,
     verify: bool = False,
@@ -38,8 +39,8 @@ def convert(
 ) -> ConversionReport:
     """Convert a stored model to mixed precision, or one of ours back to float32.
 
-    Signatures keep names and dtypes; assets, objects, function names and tags stay. The
-    result runs in TensorFlow alone.
+    Signatures keep names and, by default, dtypes; assets, objects, function names and
+    tags stay. The result runs in TensorFlow alone.
 
     Args:
       source: folder of a SavedModel, a .keras file, or a frozen graph (.pb).
@@ -48,6 +49,8 @@ def convert(
       device: name or path of a profile to plan for; the present device by default.
       opt_level: "O0" to "O3", as for `enable`.
       exclude: regular expressions; operations with such names stay float32.
+      keep_io: whether signatures keep their dtypes; if not, what is float32 in them is
+        in 16 bits for whoever calls them.
       weights: "low" stores matrices among variables and constants in 16 bits.
       calibration: an .npz file of inputs; what leaves the type's range on them stays
         float32.
@@ -80,6 +83,7 @@ def convert(
         device=device,
         opt_level=opt_level,
         exclude=exclude,
+        keep_io=keep_io,
         weights=weights,
         calibration=None if calibration is None else pathlib.Path(calibration),
         verify=verify,

@@ -16,6 +16,7 @@ from tf_amp.converting import (
 )
 from tf_amp.converting.interfaces import frozen_item
 from tf_amp.converting.options import FLOAT32
+from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:
     from tf_amp.converting.job import Job
@@ -30,6 +31,7 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
 
     Raises:
       AlreadyMixed: the graph computes in 16 bits already.
+      ConfigError: signatures are to change, of which it has none.
       ModelUnreadable: the file is damaged, or was not converted by this package.
       OSError: the file cannot be written.
     """
@@ -37,6 +39,11 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
 
     if job.options.to == FLOAT32:
         return _convert_back(job, draft)
+    if not job.options.keep_io:
+        raise ConfigError(
+            f"keep_io=False: {job.source} is a frozen graph, which has no signatures "
+            "whose dtypes could change; SavedModels and .keras files have."
+        )
     graph_def = frozen.read(job.given)
     back.refuse_converted(frozen.report_folder(job.given))
     item = frozen_item(graph_def)

@@ -45,6 +45,7 @@ class Job:
         low_dtype: str,
         *,
         written: pathlib.Path,
+        low_io: tuple[str, ...] = (),
         warnings: tuple[str, ...] = (),
         verifications: Mapping[str, Verification] | None = None,
     ) -> ConversionReport:
@@ -55,6 +56,7 @@ class Job:
           device: name of the profile.
           low_dtype: the 16-bit type.
           written: where the result is at the moment.
+          low_io: inputs and outputs of signatures that are in 16 bits.
           warnings: beside those of `mixed`.
           verifications: by signature.
         """
@@ -66,6 +68,7 @@ class Job:
             plans=mixed.outcome.plans,
             left_alone=mixed.outcome.left_alone,
             storage=mixed.storage,
+            low_io=low_io,
             warnings=(*mixed.warnings, *warnings),
             verifications=verifications or {},
         )

@@ -24,6 +24,7 @@ class Options:
     Attributes:
       config: dtype, level, lists and exclusions, as of `enable`.
       device: name or path of a profile to plan for; None: the present device.
+      keep_io: whether signatures keep their dtypes; else float32 goes to 16 bits.
       weights: "float32", or "low" for constants and variables in 16 bits.
       calibration: an .npz file of inputs, by which ranges are found; None: none.
       verify: whether the result is run beside the given model.
@@ -36,6 +37,7 @@ class Options:
 
     config: AmpConfig
     device: str | None = None
+    keep_io: bool = True
     weights: str = FLOAT32
     calibration: pathlib.Path | None = None
     verify: bool = False
@@ -74,10 +76,11 @@ def options_from(
         raise ConfigError(f"batch: received {options.batch}; at least 1 is needed.")
     if options.calibration is not None and not options.calibration.is_file():
         raise ScriptMissing(f"calibration: there is no file {options.calibration}.")
-    if options.to == FLOAT32 and (options.weights == "low" or options.calibration):
+    is_mixing = options.weights == "low" or options.calibration or not options.keep_io
+    if options.to == FLOAT32 and is_mixing:
         raise ConfigError(
-            "to='float32' takes a converted model back; weights='low' and calibration "
-            "belong to conversions to mixed precision."
+            "to='float32' takes a converted model back; weights='low', calibration and "
+            "keep_io=False belong to conversions to mixed precision."
         )
     return options
 

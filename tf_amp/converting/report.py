@@ -58,6 +58,7 @@ class ConversionReport:
       plans: by name of function; "" is the graph itself.
       left_alone: functions that keep every type, and why.
       storage: what is stored in 16 bits.
+      low_io: inputs and outputs of signatures in 16 bits, as "signature.name".
       bytes_before: of the source.
       bytes_after: of the result, without this report.
       warnings: what the user should know.
@@ -79,6 +80,7 @@ class ConversionReport:
     storage: Storage
     bytes_before: int
     bytes_after: int
+    low_io: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
     verifications: Mapping[str, Verification] = dataclasses.field(default_factory=dict)
@@ -125,6 +127,8 @@ class ConversionReport:
             f"  size {before:.1f} -> {after:.1f} MiB ({self._storage()}), "
             f"{self.seconds:.1f} s"
         )
+        if self.low_io:
+            lines.append(f"  in {self.low_dtype}: {', '.join(self.low_io)}")
         lines += [f"  left alone: {_named(n)}: {w}" for n, w in self.left_alone.items()]
         lines += [f"  warning: {text}" for text in self.warnings]
         lines += [str(found) for found in self.verifications.values()]

@@ -64,7 +64,7 @@ def retype_variables(
         if node.op in READS:
             node.attr["dtype"].type = low_dtype
             if not _retype_save(node, readers, low_dtype):
-                _cast_up(body, node, readers, low_dtype)
+                cast_up(body, node, readers, low_dtype)
     for name in handles:
         if name in nodes and nodes[name].op in REFERENCES:
             _cast_reference(body, nodes[name], readers, low_dtype)
@@ -94,7 +94,7 @@ def retype_constants(
         if not _fits(node, NUMPY_DTYPES[low_dtype]):
             continue
         node.CopyFrom(rounded)
-        _cast_up(body, node, readers, low_dtype)
+        cast_up(body, node, readers, low_dtype)
         stored.append(str(node.name))
     return tuple(stored)
 
@@ -125,7 +125,7 @@ def _retype_assignment(
         passed.append(nodes[name])
         name, output = split_input(nodes[name].input[0])
     if name not in nodes or nodes[name].op != "RestoreV2":
-        node.input[1] = _new_cast(body, node.input[1], FLOAT32, low_dtype).name
+        node.input[1] = new_cast(body, node.input[1], FLOAT32, low_dtype).name
         return
     nodes[name].attr["dtypes"].list.type[output] = low_dtype
     for identity in passed:
@@ -166,24 +166,32 @@ def _cast_reference(
         elif reader.op not in ASSIGNMENTS or position:
             others.append((reader, position))
     if others:
-        cast = _new_cast(body, variable.name, low_dtype, FLOAT32)
+        cast = new_cast(body, variable.name, low_dtype, FLOAT32)
         for reader, position in others:
             reader.input[position] = cast.name
 
 
-def _cast_up(body: GraphDef, node: NodeDef, readers: Readers, low_dtype: int) -> None:
+def cast_up(body: GraphDef, node: NodeDef, readers: Readers, low_dtype: int) -> None:
     """Give all readers of a node's value float32 again."""
     found = readers(node.name)
     if not found:
         return
-    cast = _new_cast(body, node.name, low_dtype, FLOAT32)
+    cast = new_cast(body, node.name, low_dtype, FLOAT32)
     if SHAPES in node.attr:
         cast.attr[SHAPES].CopyFrom(node.attr[SHAPES])
     for reader, position in found:
         reader.input[position] = cast.name
 
 
-def _new_cast(body: GraphDef, tensor: str, source: int, target: int) -> NodeDef:
+def new_cast(body: GraphDef, tensor: str, source: int, target: int) -> NodeDef:
+    """Add a cast of a tensor to a graph and return it; nobody reads it yet.
+
+    Args:
+      body: changed in place.
+      tensor: its name as an input.
+      source: DataType it has.
+      target: DataType wanted.
+    """
     wanted = "float32" if target == FLOAT32 else "stored"
     stem = f"{tensor.replace(':', '_')}/{CAST_STEM}{wanted}"
     names = {node.name for node in body.node}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import TYPE_CHECKING
 
+from grappler_pass.type_slots import DTYPE_ENUMS
 from tf_amp.converting import (
     back,
     calibrating,
@@ -15,6 +16,7 @@ from tf_amp.converting import (
     storing,
 )
 from tf_amp.converting.interfaces import item_of
+from tf_amp.converting.low_signatures import retype_signatures
 from tf_amp.converting.options import FLOAT32
 from tf_amp.converting.variables_file import VariablesFile
 from tf_amp.errors import ConfigError
@@ -33,7 +35,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
 
     Raises:
       AlreadyMixed: the model computes in 16 bits already.
-      ConfigError: weights cannot be stored low.
+      ConfigError: weights cannot be stored low, or no signature holds float32.
       ModelUnreadable: the model is damaged, or was not converted by this package.
       OSError: the folder cannot be written.
     """
@@ -49,6 +51,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
         model.meta_graphs[0].graph_def,
         calibrating.ranges_in_model(job),
     )
+    low_io = _retype_signatures(job, model, planner)
     mixed = _mix(job, model, planner, file)
     _write(job, draft, model, mixed, file)
     low_dtype = planner.settings.low_dtype
@@ -57,6 +60,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
         device,
         low_dtype,
         written=draft,
+        low_io=low_io,
         warnings=(*_remarks(model), *job.size_remarks(mixed)),
         verifications=comparison.verifications(job, draft, low_dtype),
     )
@@ -66,6 +70,23 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     graphs = [meta_graph.graph_def for meta_graph in original.meta_graphs]
     originals.keep(original, graphs, extras / originals.FILE)
     return report
+
+
+def _retype_signatures(
+    job: Job, model: SavedModel, planner: Planner
+) -> tuple[str, ...]:
+    """Put the signatures in 16 bits if that is asked for; return what changes."""
+    if job.options.keep_io:
+        return ()
+    low_dtype = DTYPE_ENUMS[planner.settings.low_dtype]
+    changed = (retype_signatures(graph, low_dtype) for graph in model.meta_graphs)
+    found = tuple(dict.fromkeys(name for names in changed for name in names))
+    if not found:
+        raise ConfigError(
+            f"keep_io=False: {job.source} has no signature with float32 inputs or "
+            "outputs."
+        )
+    return found
 
 
 def _mix(
