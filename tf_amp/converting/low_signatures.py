@@ -209,4 +209,4 @@ def _retype_structure(value: Any, low_dtype: int) -> None:
 
 
 def _is_float32(info: TensorInfo) -> bool:
-    return info.WhichOneof("encoding") == "name" and info.dtype == FLOAT32
+    return bool(info.WhichOneof("encoding") == "name" and info.dtype == FLOAT32)
