@@ -58,13 +58,14 @@ x, w, b = draw((64, 32)), draw((32, 32)) / 6, draw((32,))
 def net(x):
     for approximate in (False, True):
         x = tf.nn.gelu(tf.nn.bias_add(x @ w, b), approximate)
+    x = tf.nn.silu(x @ w)
     return tf.reduce_sum(x, 1)
 
 print(bool(np.abs(tf.function(net)(x) - net(x)).max() < 0.5))
 """
 
 
-def test_a_product_fused_with_gelu_runs_in_float16_or_not_at_all() -> None:
+def test_what_is_fused_with_gelu_or_into_swish_runs_in_float16_or_not_at_all() -> None:
     assert output_of(GELU) == ["True"]
 
 

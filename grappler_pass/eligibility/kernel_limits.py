@@ -11,6 +11,7 @@ from __future__ import annotations
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.graph import GraphView, Node
 from grappler_pass.type_slots import kernel_exists
 
 # Fused convolutions always raise (conv_ops_fused_impl.h); a fused product does with
@@ -58,6 +59,20 @@ def refuses_half(op: str, proto: NodeDef) -> bool:
     if op in _NEVER:
         return True
     return op in _PLAIN_ONLY and not _is_plain(proto)
+
+
+def becomes_swish(view: GraphView, node: Node) -> bool:
+    """Tell whether TensorFlow makes `_MklSwish` of x * sigmoid(x) after this pass.
+
+    Most CPUs refuse its float16 kernel (mkl_eltwise_activation_base_op.h).
+    """
+    if node.op != "Mul":
+        return False
+    for port, other in (node.inputs, node.inputs[::-1]):
+        source = view.nodes[port.node]
+        if source.op == "Sigmoid" and source.inputs[0] == other:
+            return True
+    return False
 
 
 def cancels(op: str, device_type: str) -> bool:

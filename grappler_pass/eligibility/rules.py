@@ -15,7 +15,12 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.eligibility.constant_ranges import out_of_range_slots
 from grappler_pass.eligibility.decompositions import slots_beside_decompositions
 from grappler_pass.eligibility.exactness import exact_slots
-from grappler_pass.eligibility.kernel_limits import cancels, has_kernel, refuses_half
+from grappler_pass.eligibility.kernel_limits import (
+    becomes_swish,
+    cancels,
+    has_kernel,
+    refuses_half,
+)
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.state_updates import (
@@ -199,6 +204,17 @@ def _kernel_reasons(
             yield None
 
 
+def _fused_afterwards(case: Case) -> Refusals:
+    """In float16 on a CPU, what TensorFlow fuses afterwards into what does not run."""
+    if case.low_dtype != DTYPE_ENUMS["float16"]:
+        return
+    for node, own in case.nodes_with_slots:
+        on_cpu = device_type_of(node.device) == "CPU"
+        if on_cpu and becomes_swish(case.view, node):
+            reason = Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
+            yield from ((slot, reason) for slot in own)
+
+
 def _exact_values(case: Case) -> Refusals:
     """Whole numbers that end as integers, and random draws that are compared."""
     origins = exact_slots(case.view, case.slots, case.edges)
@@ -263,6 +279,7 @@ RULES = (
     _state_updates,
     _fixed_and_listed,
     _missing_kernels,
+    _fused_afterwards,
     _exact_values,
     _out_of_range,
     _beside_decompositions,
