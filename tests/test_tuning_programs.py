@@ -202,6 +202,14 @@ def test_what_was_tuned_once_is_known_from_then_on(folder):
         assert "measured" in sources
 
 
+def test_a_script_that_is_interrupted_is_said_to_be_resumed(folder):
+    (folder / "stopped.py").write_text("raise KeyboardInterrupt")
+    done = tf_amp_of(folder, "tune", "stopped.py")
+    assert done.code == 130
+    assert "the same command goes on from here" in done.err
+    assert "nothing was left" not in done.err and "Traceback" not in done.err
+
+
 def test_mistakes_about_tuning_are_said_in_one_line(folder):
     tune = ("tune", "train.py")
     for arguments, settings, part in (

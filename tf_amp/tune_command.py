@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from grappler_pass.costs.price_list import Measured
 
+# What a shell makes of a program that Ctrl-C has ended.
+_INTERRUPTED = 130
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp tune` understands to its parser."""
@@ -57,10 +60,17 @@ def main(options: argparse.Namespace) -> int:
     _check_measurable(AmpConfig.from_env())
     display = _Display()
     report_to(display.show)
+    is_over = False
     try:
         running.run_script(options.script, options.arguments, as_module=options.module)
+        is_over = True
+    except SystemExit:
+        is_over = True
+        raise
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     finally:
-        display.sum_up()
+        display.sum_up(is_over=is_over)
     return 0
 
 
@@ -100,19 +110,23 @@ class _Display:
             self._bar.stop()
             self._bar = None
 
-    def sum_up(self) -> None:
-        """Print what was measured, op by op."""
+    def sum_up(self, *, is_over: bool) -> None:
+        """Print what was measured, op by op, and whether the script came to its end."""
         if self._bar is not None:
             self._bar.stop()
-        if not self._rows:
+        if self._rows:
+            self._console.print(_table(self._rows))
+            folder = AmpConfig.from_env().cache_dir
+            self._console.print(
+                f"tf-amp: {len(self._rows)} prices measured; kept in {folder}; "
+                "`tf-amp costs show` prints them"
+            )
+        elif is_over:
             self._console.print("tf-amp: nothing was left to measure")
-            return
-        self._console.print(_table(self._rows))
-        folder = AmpConfig.from_env().cache_dir
-        self._console.print(
-            f"tf-amp: {len(self._rows)} prices measured; kept in {folder}; "
-            "`tf-amp costs show` prints them"
-        )
+        if not is_over:
+            self._console.print(
+                "tf-amp: the script ended early; the same command goes on from here"
+            )
 
     def _started_bar(self, total: int) -> Progress:
         from rich import progress
