@@ -46,6 +46,7 @@ class Watch:
         self._given: bytes = b""
         self._running: bytes = b""
         self._pending: Sequence[Any] | None = None
+        self._is_looking = False
         with _lock:
             _watches[self.number] = self
 
@@ -89,6 +90,7 @@ class Watch:
             daemon=False,
         )
         _threads.append(thread)
+        self._is_looking = True
         thread.start()
 
     def settle_pending(self, session: Any) -> None:
@@ -100,7 +102,7 @@ class Watch:
 
     def _is_due(self, scale: float) -> bool:
         if self._is_at_minimum(scale) and not self.float32:
-            return True
+            return not self._is_looking
         return self._overflows & (self._overflows - 1) == 0
 
     def _is_at_minimum(self, scale: float) -> bool:
@@ -128,6 +130,8 @@ class Watch:
                 self._return_to_float32((found.node.name, *feeding, *too_large))
         except Exception as error:
             _say_unknown(error)
+        finally:
+            self._is_looking = False
 
     def _tell(self, origin: OverflowOrigin) -> None:
         with _lock:
