@@ -8,6 +8,7 @@ same noise. bfloat16 needs no scaling; it is what is fast on a CPU.
 import argparse
 import gc
 import os
+import random
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -136,9 +137,11 @@ def _measure(cases: Sequence[Case], rounds: int, title: str) -> dict[str, list[f
     steps = max(1, round(_BLOCK_SECONDS / _seconds(cases[0].step, 20)))
     times: dict[str, list[float]] = {case.scale: [] for case in cases}
     gc.disable()
-    for number in track(range(rounds), description=title):
-        # In either order, so that none always follows the same.
-        for case in cases[:: 1 if number % 2 else -1]:
+    shuffled = random.Random(rounds)
+    for _ in track(range(rounds), description=title):
+        # In any order: what follows itself more often than others finds warm caches.
+        for case in shuffled.sample(cases, len(cases)):
+            case.step()
             times[case.scale].append(_seconds(case.step, steps))
     gc.enable()
     return times
