@@ -90,7 +90,11 @@ def can_split(proto: NodeDef, low_dtype: int) -> bool:
 
 
 def split_fused(
-    proto: NodeDef, low_dtype: int, unused: Callable[[str], str]
+    proto: NodeDef,
+    low_dtype: int,
+    unused: Callable[[str], str],
+    *,
+    has_flat_bias: bool,
 ) -> Sequence[NodeDef]:
     """Return the parts of a retyped fused node, or the node alone if it can stay.
 
@@ -101,6 +105,8 @@ def split_fused(
       proto: a node whose low slots are already retyped.
       low_dtype: DataType of the low side.
       unused: makes a node name unique.
+      has_flat_bias: whether a bias surely has one dimension, as `BiasAdd` demands. The
+        fused op also takes one of shape [1, 1, 1, channels].
     """
     if not needs_split(proto, low_dtype):
         return (proto,)
@@ -109,7 +115,8 @@ def split_fused(
     controls = [text for text in proto.input if text.startswith("^")]
     made: list[NodeDef] = []
     for part in parts:
-        node = _part_node(proto, part.op, low_dtype)
+        adds = part.op == "BiasAdd" and not has_flat_bias and _ends_in_channels(proto)
+        node = _part_node(proto, "AddV2" if adds else part.op, low_dtype)
         is_last = part is parts[-1]
         wanted = f"{proto.name}/tf_amp_{part.op}"
         node.name = proto.name if is_last else unused(wanted)
@@ -144,5 +151,10 @@ def _part_node(proto: NodeDef, op: str, low_dtype: int) -> NodeDef:
 def _name_channels(bias: NodeDef) -> None:
     """Say where the channels are in the two names that `BiasAdd` has for all ranks."""
     if "data_format" in bias.attr:
-        is_last = bias.attr["data_format"].s.endswith(b"C")
-        bias.attr["data_format"].s = b"NHWC" if is_last else b"NCHW"
+        bias.attr["data_format"].s = b"NHWC" if _ends_in_channels(bias) else b"NCHW"
+
+
+def _ends_in_channels(proto: NodeDef) -> bool:
+    """Tell whether channels come last, where adding a bias broadcasts as it should."""
+    attrs = proto.attr
+    return "data_format" not in attrs or attrs["data_format"].s.endswith(b"C")

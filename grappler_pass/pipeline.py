@@ -157,6 +157,7 @@ def _rewrite(draft: Draft) -> Draft:
         draft.low_dtype,
         draft.casts,
         fold_constants=draft.settings.fold_constants,
+        shapes=draft.shapes,
     )
     return dataclasses.replace(draft, rewritten=rewritten)
 

@@ -13,7 +13,8 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.casts import NUMPY_DTYPES, CastPlan, Conversion
 from grappler_pass.fused_ops import split_fused
-from grappler_pass.graph import GraphView, Port
+from grappler_pass.graph import GraphView, Node, Port
+from grappler_pass.shapes import Shapes
 from grappler_pass.type_slots import DTYPE_NAMES, SlotTable
 
 # On every node this pass made or retyped: such a graph is not rewritten again.
@@ -40,6 +41,7 @@ def rewrite_graph(
     casts: CastPlan,
     *,
     fold_constants: bool = True,
+    shapes: Shapes | None = None,
 ) -> GraphDef:
     """Return a copy of the graph with low slots retyped and crossings converted.
 
@@ -57,6 +59,7 @@ def rewrite_graph(
       low_dtype: DataType of the low side.
       casts: what `plan_casts` found for this coloring.
       fold_constants: whether constants are rounded here, or by a cast when it runs.
+      shapes: static shapes, as far as they are known.
 
     Returns:
       A new GraphDef; each new node follows the node whose tensor it converts.
@@ -78,11 +81,24 @@ def rewrite_graph(
             _absorb(copy, low_dtype)
         if node.index in low_of:
             _retype(copy, slots, low_of[node.index], low_dtype)
-            rewritten.node.extend(split_fused(copy, low_dtype, names.unused))
+            is_flat = _has_flat_bias(view, node, shapes or {})
+            rewritten.node.extend(
+                split_fused(copy, low_dtype, names.unused, has_flat_bias=is_flat)
+            )
         else:
             rewritten.node.append(copy)
         rewritten.node.extend(edits.behind.get(node.index, ()))
     return rewritten
+
+
+def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
+    """Tell whether a fused node's first operand after the two factors is a vector."""
+    if len(node.inputs) < 3:
+        return False
+    bias = node.inputs[2]
+    known = shapes.get(view.nodes[bias.node].name, ())
+    shape = known[bias.output] if bias.output < len(known) else None
+    return shape is not None and len(shape) == 1
 
 
 def is_rewritten(graph_def: GraphDef) -> bool:

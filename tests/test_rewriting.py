@@ -12,6 +12,7 @@ from grappler_pass.graph import Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.pipeline import Rewrite, Settings, StageError, optimize
 from grappler_pass.rewriting import MARK
+from grappler_pass.shapes import Shapes
 from tests.soundness import casts_down, casts_up
 from tests.test_variable_reads import READ_IN_LOOP, VARIABLE
 from tests.text_graph import graph_from_text
@@ -24,10 +25,13 @@ def settings(low_dtype: str = "bfloat16", opt_level: str = "O2") -> Settings:
     return Settings(low_dtype, lists, {"CPU": MODEL, "GPU": MODEL}, opt_level)
 
 
-def rewrite(text: str, fetch: str, **options: str) -> Rewrite:
+def rewrite(
+    text: str, fetch: str, shapes: Shapes | None = None, **options: str
+) -> Rewrite:
     before = graph_from_text(text)
     item = Item(fetch=tuple(fetch.split()))
-    return optimize(before, item, settings(**options), shapes=dict)
+    known = shapes or {}
+    return optimize(before, item, settings(**options), shapes=lambda: known)
 
 
 def node(graph_def: GraphDef, name: str):
@@ -163,7 +167,13 @@ def test_an_integer_cast_is_fused_only_where_float32_holds_it() -> None:
     assert node(large, node(large, "allow1").input[0]).input[0] == "up"
 
 
-def test_a_fused_convolution_without_bfloat16_is_split_into_its_parts() -> None:
+@pytest.mark.parametrize(
+    ("bias_shape", "adding"),
+    [((8,), "BiasAdd"), ((1, 1, 1, 1), "AddV2"), (None, "AddV2")],
+)
+def test_a_fused_convolution_without_bfloat16_is_split_into_its_parts(
+    bias_shape: tuple[int, ...] | None, adding: str
+) -> None:
     text = """
         x = Placeholder
         w = Placeholder
@@ -173,12 +183,12 @@ def test_a_fused_convolution_without_bfloat16_is_split_into_its_parts() -> None:
         fetch = Sin(conv)
         """
     attrs = "fused_ops=BiasAdd,Relu num_args=1 TArgs=float strides=1,1,1,1 padding=SAME"
-    made = rewrite(text.format(attrs=attrs), "fetch").graph_def
+    made = rewrite(text.format(attrs=attrs), "fetch", {"b": (bias_shape,)}).graph_def
     assert "_FusedConv2D" not in ops(made)
     relu = node(made, "conv")
     bias = node(made, relu.input[0])
     conv = node(made, bias.input[0])
-    assert (relu.op, bias.op, conv.op) == ("Relu", "BiasAdd", "Conv2D")
+    assert (relu.op, bias.op, conv.op) == ("Relu", adding, "Conv2D")
     assert "^gate" in conv.input
     assert list(conv.attr["strides"].list.i) == [1, 1, 1, 1]
     assert {n.attr["T"].type for n in (relu, bias, conv)} == {14}

@@ -104,7 +104,11 @@ def op_at(probe: Probe, dtype: str, device_type: str, inputs: Sequence[Any]) -> 
     graph = tf.compat.v1.get_default_graph()
     tensors = {str(position): tensor for position, tensor in enumerate(inputs)}
     node = node_at(probe, dtype, device_type)
-    for part in split_fused(node, DTYPE_ENUMS[dtype], lambda name: name):
+    is_flat = len(inputs) > 2 and inputs[2].shape.rank == 1
+    parts = split_fused(
+        node, DTYPE_ENUMS[dtype], lambda name: name, has_flat_bias=is_flat
+    )
+    for part in parts:
         op = graph.create_op(
             part.op,
             [tensors[name] for name in part.input],
