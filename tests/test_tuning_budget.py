@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from tf_amp.tuning.budget import DEFAULT, Budget, Limits, limits_of
+from tf_amp.tuning.budget import DEFAULT, Budget, Limits, limits_of, process_age
 
 
 class Clock:
@@ -37,6 +37,14 @@ def test_a_graph_has_three_seconds_and_a_process_twenty(clock):
     assert budget.remaining("another") == 2.5
     spend(budget, clock, "another", 4.0)
     assert (budget.remaining("another"), budget.remaining("last")) == (0.0, 0.0)
+
+
+def test_the_share_counts_from_the_start_of_the_process(clock):
+    assert 0.0 < process_age() < 86400.0
+    old = Budget(DEFAULT, clock, age=100.0)
+    assert old.remaining("graph") == 3.0
+    spend(old, clock, "graph", 3.0)
+    assert old.remaining("another") == pytest.approx(0.05 * 103.0 - 3.0)
 
 
 def test_one_graph_that_comes_again_has_what_it_left(clock):

@@ -79,10 +79,10 @@ def known_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCosts:
 @functools.cache
 def budget_of(tune: str) -> Budget | None:
     """Return the time that this process has under a setting; None for "off"."""
-    from tf_amp.tuning.budget import Budget, limits_of
+    from tf_amp.tuning.budget import Budget, limits_of, process_age
 
     limits = limits_of(tune)
-    return None if limits is None else Budget(limits)
+    return None if limits is None else Budget(limits, age=process_age())
 
 
 def _forget_parent() -> None:

@@ -2,8 +2,8 @@
 
 By default 3 seconds per graph, 20 seconds per process, and after the process' first
 minute no more than a twentieth of the time it has run. What a graph has had in earlier
-processes counts: the second run of a job starts at once. Decides nothing about what the
-time is used for.
+processes counts, if it was of use: the second run of a job starts at once. Decides
+nothing about what the time is used for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
+import pathlib
 import threading
 import time
 from collections import OrderedDict
@@ -21,6 +23,8 @@ from typing import Protocol
 _GRAPHS_KEPT = 256
 # Where there is no limit: a time that can be waited for.
 _LONGEST_SECONDS = 86400.0
+# Of /proc/self/stat, behind the name of the program: see proc(5), starttime.
+_START_FIELD = 19
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +57,16 @@ def limits_of(tune: str) -> Limits | None:
     return Limits(per_process=float(seconds)) if seconds else DEFAULT
 
 
+def process_age() -> float:
+    """Return the seconds that this process has run; 0.0 where that is not told."""
+    try:
+        fields = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        started = int(fields[_START_FIELD]) / os.sysconf("SC_CLK_TCK")
+        return max(time.clock_gettime(time.CLOCK_BOOTTIME) - started, 0.0)
+    except (OSError, AttributeError, ValueError):
+        return 0.0
+
+
 class Ledger(Protocol):
     """Remembers between processes what one graph has taken."""
 
@@ -69,17 +83,21 @@ class Budget:
     """The time of one process; several threads may spend it at once."""
 
     def __init__(
-        self, limits: Limits, clock: Callable[[], float] = time.monotonic
+        self,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        age: float = 0.0,
     ) -> None:
-        """Start now.
+        """Begin with nothing spent.
 
         Args:
           limits: what may be spent.
           clock: returns seconds, from any origin.
+          age: seconds that the process has run.
         """
         self.limits = limits
         self._clock = clock
-        self._start = clock()
+        self._start = clock() - age
         self._lock = threading.Lock()
         self._spent = 0.0
         self._graphs: OrderedDict[Hashable, float] = OrderedDict()
@@ -163,8 +181,14 @@ class Allowance:
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time that a block takes, and remember it for later processes."""
+        """Count the time that a block takes."""
         with self.budget.spending(self.graph):
             yield
+
+    def keep(self) -> None:
+        """Let later processes count what the graph has taken: something was found.
+
+        What was spent in vain, as on a busy machine, is not counted against them.
+        """
         if self.ledger is not None:
             self.ledger.keep(self.budget.spent_on(self.graph))

@@ -92,7 +92,10 @@ class OnlineTuner:
         with self._turn() as is_mine:
             if is_mine:
                 self._measure_in_turn(stakes, low_dtype)
-        return self._version() > version
+        is_new = self._version() > version
+        if is_new:
+            self.allowance.keep()
+        return is_new
 
     def is_faster(self, trial: Trial) -> bool | None:
         """Tell whether the rewritten graph is; None where it cannot be found out."""

@@ -66,6 +66,7 @@ def _verdict(trial: Trial, costs: KnownCosts, allowance: Allowance) -> bool | No
         fingerprint += _OPEN
         faster = found.leans_faster(is_sure=trial.is_sure)
     _keep(fingerprint, Verdict(faster, found.comparison.ratio, time.time()), costs)
+    allowance.keep()
     return faster
 
 
