@@ -7,7 +7,8 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from tests.processes import ROOT, Outcome, run, run_python
+from tests.forking import run_forked
+from tests.processes import ROOT, Outcome, run
 
 # float32 keeps both low bits of VALUE, float16 one of them, bfloat16 none.
 PROBE = """
@@ -40,4 +41,4 @@ def run_interpreter(
 
 def output_of(program: str, *, env: Mapping[str, str] | None = None) -> list[str]:
     """Run PROBE and a program; return the lines it prints, or fail with its errors."""
-    return run_python(PROBE + textwrap.dedent(program), env=env).lines()
+    return run_forked(PROBE + textwrap.dedent(program), env=env).lines()

@@ -58,6 +58,12 @@ def run_python(
     )
 
 
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process in a test."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OWN_PREFIXES)}
+    return {**inherited, **SETTINGS, "TF_CPP_MIN_LOG_LEVEL": "2", **given}
+
+
 def run(
     command: Sequence[str],
     *,
@@ -65,10 +71,9 @@ def run(
     cwd: pathlib.Path | None = None,
 ) -> Outcome:
     """Run a command without the settings of the one who runs the tests."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OWN_PREFIXES)}
     done = subprocess.run(
         list(map(str, command)),
-        env={**inherited, **SETTINGS, "TF_CPP_MIN_LOG_LEVEL": "2", **(env or {})},
+        env=environment(env or {}),
         cwd=cwd,
         capture_output=True,
         text=True,

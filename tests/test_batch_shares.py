@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.processes import run_python
+from tests.forking import run_forked
 from tf_amp import ConfigError
 from tf_amp.placement import batch_shares
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_divided_is_refused(
 
 
 def test_a_step_is_measured_on_each_device_in_each_type() -> None:
-    lines = run_python(
+    lines = run_forked(
         """
         import tensorflow as tf
         cpu = tf.config.list_physical_devices("CPU")[0]

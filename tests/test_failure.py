@@ -1,7 +1,7 @@
 """A rewrite that fails never harms the program."""
 
+from tests.forking import run_forked
 from tests.fresh_process import PROBE, output_of
-from tests.processes import run_python
 from tf_amp import autostart
 
 FAILING = (
@@ -20,7 +20,7 @@ pipeline.STAGES = tuple(
 
 
 def test_a_failing_stage_leaves_the_graph_and_warns_once_per_graph():
-    done = run_python(
+    done = run_forked(
         FAILING
         + """
 tf_amp.enable(opt_level="O2")
@@ -35,7 +35,7 @@ print(dtype_of(product()), tf_amp.plans())
 
 
 def test_strict_raises_from_the_call_that_caused_it():
-    done = run_python(
+    done = run_forked(
         FAILING
         + """
 def attempt(call):
@@ -70,7 +70,7 @@ print(attempt(lambda: dtype_of(first)))
 def test_a_log_folder_that_cannot_be_written_costs_a_warning_only(tmp_path):
     occupied = tmp_path / "file"
     occupied.write_text("")
-    done = run_python(
+    done = run_forked(
         PROBE
         + f"""
 tf_amp.enable(opt_level="O2", log_dir={str(occupied / "graphs")!r})
@@ -96,7 +96,7 @@ except ShimError as error:
 runtime.enable_from_environment()
 print(dtype_of(product()), tf_amp.is_enabled())
 """
-    done = run_python(PROBE + program, env={"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
+    done = run_forked(PROBE + program, env={"TF_ENABLE_AUTO_MIXED_PRECISION": "1"})
     assert done.out.splitlines() == ["True False", "float32 False"], done.err
     # Once by the call, and once more by the autostart where that is installed.
     warnings = 1 + autostart.is_installed()
@@ -104,7 +104,7 @@ print(dtype_of(product()), tf_amp.is_enabled())
 
 
 def test_a_hook_that_is_gone_is_said_once_and_the_rest_works():
-    done = run_python(
+    done = run_forked(
         PROBE
         + """
 import dataclasses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from tests.processes import run_python
+from tests.forking import run_forked
 
 # Two devices that are one CPU: the profiles alone make them unlike.
 _TWO = """
@@ -50,7 +50,7 @@ def places(graph_def, op="MatMul"):
 
 
 def _output(program: str) -> list[str]:
-    return run_python(_TWO + textwrap.dedent(program)).lines()
+    return run_forked(_TWO + textwrap.dedent(program)).lines()
 
 
 def test_products_move_to_the_device_that_is_fast_in_16_bits_where_that_pays() -> None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_amp
-from tests.processes import run_python
+from tests.forking import run_forked
 from tf_amp import runtime
 
 # float32 keeps both low bits of VALUE, float16 one of them, bfloat16 none.
@@ -208,7 +208,7 @@ def test_a_model_that_is_compiled_in_a_scope_trains_in_it_wherever_it_is_fitted(
 
 
 def test_replicas_of_a_mirrored_strategy_are_in_the_scopes_around_them():
-    done = run_python(
+    done = run_forked(
         """
         import tensorflow as tf, tf_amp
         two = [tf.config.LogicalDeviceConfiguration()] * 2

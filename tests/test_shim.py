@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import shutil
 
+from tests.forking import run_forked
 from tests.processes import ROOT, run_python
 
 # Doubles every constant 1.0, so that it shows whether a graph was replaced.
@@ -34,13 +35,13 @@ def answer(function=None):
 """
 
 
-def run_with_shim(code: str, **settings: object) -> list[str]:
+def run_with_shim(code: str) -> list[str]:
     """Run code after the common part, and return what it printed."""
-    return run_python(f"{DOUBLING}\n{code}", **settings).lines()  # type: ignore[arg-type]
+    return run_forked(f"{DOUBLING}\n{code}").lines()
 
 
 def test_what_the_callback_returns_runs_and_all_else_leaves_the_result_alone() -> None:
-    ended = run_python(
+    ended = run_forked(
         DOUBLING
         + """
 def raises(graph, item): raise ValueError("broken pass")

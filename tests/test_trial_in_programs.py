@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.processes import run_python
+from tests.forking import run_forked
 from tf_amp.devices import cpu_flags
 
 pytestmark = pytest.mark.skipif(
@@ -125,7 +125,7 @@ for program in (run_function, run_session, run_fit, run_scaled_fit):
 
 
 def test_programs_notice_nothing_of_a_trial() -> None:
-    done = run_python(
+    done = run_forked(
         _PRELUDE + _PROGRAMS, env={"TF_AMP_TUNE": "budget:60", "TF_AMP_STRICT": "1"}
     )
     names = ("run_function", "run_session", "run_fit", "run_scaled_fit")

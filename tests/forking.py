@@ -1,0 +1,87 @@
+"""Run programs in children of one process that has imported TensorFlow, and no more.
+
+A child is as a fresh process is once it has imported TensorFlow, which takes most of a
+small program's time. What is about the start or the end of an interpreter, or about
+what TensorFlow reads from the environment, needs a process of its own: `run_python`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import functools
+import io
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import types
+from collections.abc import Mapping
+
+from tests.processes import ROOT, Outcome, environment
+
+_TIMEOUT_SECONDS = 300
+
+
+def run_forked(code: str, *, env: Mapping[str, str] | None = None) -> Outcome:
+    """Run code, with what is ours in the environment as given."""
+    assert all("TF_AMP" in name or "AUTO_MIXED" in name for name in env or {})
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = pathlib.Path(folder, "out"), pathlib.Path(folder, "err")
+        asked = {"code": textwrap.dedent(code), "env": dict(env or {})}
+        server = _server()
+        print(json.dumps([asked, str(out), str(err)]), file=server.stdin, flush=True)
+        status = os.waitstatus_to_exitcode(int(server.stdout.readline()))
+        return Outcome(status, out.read_text(), err.read_text())
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """Start the process that forks, once per process of the tests."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.forking"],
+        env=environment({"PYTHONPATH": str(ROOT)}),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(_end, server)
+    return server
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    server.kill()
+    server.wait()
+
+
+def _serve() -> None:
+    """Fork for each line of standard input; answer how the child ended."""
+    import tensorflow  # noqa: F401 - so that the children need not
+
+    answers = os.fdopen(os.dup(1), "w")
+    for line in iter(sys.stdin.readline, ""):
+        asked, out, err = json.loads(line)
+        child = os.fork()
+        if not child:
+            return _run(asked, out, err)
+        _, status = os.waitpid(child, 0)
+        print(status, file=answers, flush=True)
+
+
+def _run(asked: dict[str, object], out: str, err: str) -> None:
+    """Be the program, with its own standard streams."""
+    for number, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    faulthandler.dump_traceback_later(_TIMEOUT_SECONDS, exit=True)
+    sys.stdin = io.StringIO()
+    os.environ.update(asked["env"])
+    module = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(compile(asked["code"], "<string>", "exec", dont_inherit=True), vars(module))
+
+
+if __name__ == "__main__":
+    _serve()
