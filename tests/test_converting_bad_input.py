@@ -79,9 +79,15 @@ def test_variables_that_were_cut_off_are_refused(
     cut = copied(model, tmp_path / "cut")
     (data,) = (cut / "variables").glob("*.data-*")
     data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
-    with pytest.raises(ModelUnreadable, match="variables"):
+    with pytest.raises(ModelUnreadable, match="variables is damaged or cut off"):
         tf_amp.convert(cut, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_keras_file_that_was_cut_off_is_refused(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.keras").write_bytes(b"PK")
+    with pytest.raises(ModelUnreadable, match=r"model\.keras is damaged or cut off"):
+        tf_amp.convert(tmp_path / "model.keras", tmp_path / "out")
 
 
 def test_a_frozen_graph_that_was_cut_off_is_refused(

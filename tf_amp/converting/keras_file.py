@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import zipfile
 
 from tf_amp.errors import ModelUnreadable
 
@@ -23,6 +24,10 @@ def export(path: pathlib.Path, folder: pathlib.Path, *, allow_lambda: bool) -> N
     """
     import keras
 
+    if not zipfile.is_zipfile(path):
+        raise ModelUnreadable(
+            f"{path} is damaged or cut off: a .keras file is a zip archive."
+        )
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=not allow_lambda)
     except Exception as error:
@@ -42,7 +47,8 @@ def _reason(path: pathlib.Path, error: Exception) -> str:
             f"{path} holds a lambda layer, which is Python code; it was not run. Pass "
             "--allow-lambda (allow_lambda=True) if you trust the file."
         )
+    why = text.rstrip(".")
     return (
-        f"{path} cannot be loaded by Keras: {text}. A model with classes of your own "
-        "is converted from its SavedModel: model.export(folder)."
+        f"{path} cannot be loaded by Keras: {why}. A model with classes of "
+        "your own is converted from its SavedModel: model.export(folder)."
     )

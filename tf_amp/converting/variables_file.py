@@ -55,7 +55,7 @@ class VariablesFile:
         try:
             reader = tf.train.load_checkpoint(str(path))
         except (tf.errors.OpError, *_UNREADABLE) as error:
-            raise ModelUnreadable(f"{path}: {error}") from error
+            raise ModelUnreadable(f"{path} is damaged or cut off: {error}") from error
         shapes = reader.get_variable_to_shape_map()
         dtypes = reader.get_variable_to_dtype_map()
         return cls(
@@ -76,7 +76,9 @@ class VariablesFile:
         try:
             return self._reader.get_tensor(key)
         except (tf.errors.OpError, *_UNREADABLE) as error:
-            raise ModelUnreadable(f"{self.path}: {key}: {error}") from error
+            raise ModelUnreadable(
+                f"{self.path} is damaged or cut off: {key}: {error}"
+            ) from error
 
     def check(self) -> None:
         """Read everything once, one tensor after another.
