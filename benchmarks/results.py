@@ -25,6 +25,7 @@ _TABLES = {
     "replicas": "Two replicas",
     "scaling": "Many devices, by a model",
     "casts": "Casts per step",
+    "xla": "Steps compiled by XLA",
     "convert": "Converting a stored model",
     "serving": "Latency of exported models",
     "loss_scaling": "What loss scaling adds to a step",

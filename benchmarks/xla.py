@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from statistics import median
 
 import tensorflow as tf
-from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from benchmarks.catalog import entry, variant
+from benchmarks.context import context_of
 from benchmarks.driver import ROOT, worker_environment
-from benchmarks.machine import this_machine
+from benchmarks.report import markdown_table
+from benchmarks.results import keep_table, write_results
 from benchmarks.steps import build_model, step_of
 from benchmarks.variants import PREPARATIONS
 from benchmarks.worker import time_steps
@@ -29,30 +29,46 @@ _MODELS = ("mlp", "bert")
 _VARIANTS = ("float32", "keras", "ours")
 _LARGE = "resnet50"
 _WARM_STEPS = 3
+_TITLES = (
+    "model",
+    "time",
+    *(f"{name} ms" for name in _VARIANTS),
+    *(f"{name}: times as fast" for name in _VARIANTS[1:]),
+)
+_EXPLANATION = (
+    "A training step under `jit_compile=True`. *keras*: its mixed_bfloat16 policy; "
+    "*ours*: tf-amp. *step*: median time of a step; *processor*: processor time of "
+    "one, on all cores. *times as fast*: as float32; median of the rounds, in brackets "
+    "the lowest and highest."
+)
 
 # Model, variant, rounds, and in each what a step takes.
 Figures = dict[str, dict[str, list[dict[str, float]]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is named, and print a table."""
+    """Measure, print, and write the section of RESULTS.md on XLA."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.xla")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--worker", nargs=2, metavar=("MODEL", "VARIANT"))
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     if options.worker:
         print(json.dumps(_work(*options.worker, options.seconds)))
         return
     figures = _measure(options.rounds, options.seconds)
-    Console().print(_table(figures))
     seconds, nodes = _rewriting_seconds()
-    machine = this_machine()
-    print(f"{machine.processor} ({machine.kind}), {machine.cores} cores")
-    print(
-        f"rewriting a function of {nodes} nodes: {seconds:.2f} s of processor time, "
-        f"{seconds / nodes * 1e4:.2f} s per 10,000 nodes"
+    told = (
+        f"Rewriting a function of {nodes:,} nodes ({_LARGE}, a training step planned "
+        f"for a V100) takes {seconds:.2f} s of processor time: "
+        f"{seconds / nodes * 1e4:.2f} s per 10,000 nodes."
     )
+    table = "\n\n".join((markdown_table(_TITLES, _rows(figures)), _EXPLANATION, told))
+    print(table)
+    command = " ".join(("python -m benchmarks.xla", *given))
+    keep_table("xla", table, context_of(command, rounds=options.rounds))
+    write_results()
 
 
 def _measure(rounds: int, seconds: float) -> Figures:
@@ -99,20 +115,24 @@ def _work(model_name: str, variant_name: str, seconds: float) -> dict[str, float
     return {"step": median(times), "processor": processor}
 
 
-def _table(figures: Figures) -> Table:
-    table = Table(
-        "model", "time", *(f"{name} ms" for name in _VARIANTS), *_VARIANTS[1:]
+def _rows(figures: Figures) -> list[tuple[str, ...]]:
+    return [
+        _cells(model, kind, by_variant)
+        for model, by_variant in figures.items()
+        for kind in ("step", "processor")
+    ]
+
+
+def _cells(
+    model: str, kind: str, by_variant: dict[str, list[dict[str, float]]]
+) -> tuple[str, ...]:
+    by_name = {name: [run[kind] for run in by_variant[name]] for name in _VARIANTS}
+    return (
+        entry(model).title,
+        kind,
+        *(f"{1e3 * median(by_name[name]):.1f}" for name in _VARIANTS),
+        *(_ratio_text(by_name, name) for name in _VARIANTS[1:]),
     )
-    for model, by_variant in figures.items():
-        for kind in ("step", "processor"):
-            by_name = {n: [run[kind] for run in by_variant[n]] for n in _VARIANTS}
-            table.add_row(
-                model,
-                kind,
-                *(f"{1e3 * median(by_name[name]):.1f}" for name in _VARIANTS),
-                *(_ratio_text(by_name, name) for name in _VARIANTS[1:]),
-            )
-    return table
 
 
 def _ratio_text(by_name: dict[str, list[float]], name: str) -> str:
