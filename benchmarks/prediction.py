@@ -42,8 +42,9 @@ _EXPLANATION = (
     "*ratio*: predicted over measured, **bold** where off by more than 20 %. *gain*: "
     "share of the float32 step that mixed precision saves, **bold** where off by more "
     "than 10 points. *none*: the plan is empty, so both columns are float32. "
-    "Predictions are sums over the nodes of a graph; how ops overlap and what the "
-    "executor costs beside them is left out of float32 and of what stays as it was."
+    "Predictions are sums over the nodes of a graph, and what starting it takes; how "
+    "ops overlap and what the executor costs beside them is left out of float32 and of "
+    "what stays as it was."
 )
 
 

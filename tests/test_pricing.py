@@ -129,3 +129,70 @@ def test_starting_a_graph_costs_the_same_in_both_types_and_does_not_color() -> N
     assert plan.seconds_before == pytest.approx(nodes + plan.call_seconds)
     gain = sum(row.gain_seconds for row in rows)
     assert plan.seconds_before - plan.seconds_after == pytest.approx(gain)
+
+
+BESIDE_PRODUCTS = """
+x = Placeholder shape=[1024,512]
+w = Placeholder shape=[512,512]
+before = MatMul(x, w)
+{middle}
+after = MatMul(middle, w)
+y = Identity(after)
+"""
+
+
+@pytest.mark.parametrize(
+    ("middle", "expected"),
+    [
+        ("middle = Relu(before)", "bfloat16"),
+        ("middle = Sigmoid(before)", "float32"),
+        ("middle = SigmoidGrad(before, before)", "float32"),
+        ("middle = TanhGrad(before, before)", "float32"),
+        # The exact gelu, and the variance of a decomposed layer normalization.
+        ("gelu = Erfc(before)\nmiddle = Mul(gelu, before)", "float32"),
+        ("middle = SquaredDifference(before, before)", "float32"),
+    ],
+)
+def test_what_is_slower_in_16_bits_stays_float32_between_products(
+    middle: str, expected: str
+) -> None:
+    text = BESIDE_PRODUCTS.format(middle=middle)
+    plan, _ = planned(text, "bfloat16", "cpu-avx512-bf16")
+    decided = {row.slot.node: row.dtype for row in plan.decisions}
+    assert decided["before"] == "bfloat16"
+    assert decided[middle.partition(" ")[0]] == expected
+
+
+DEPTHWISE_GRADIENTS = """
+sizes = Const dtype=int32 value=[16,56,56,96]
+filter_sizes = Const dtype=int32 value=[{k},{k},96,1]
+filter = Placeholder shape=[{k},{k},96,1]
+x = Placeholder shape=[16,56,56,96]
+above = Placeholder shape=[16,{o},{o},96]
+w = Placeholder shape=[1,1,96,96]
+product = Conv2D(above, w) strides=[1,1,1,1] padding=SAME
+input = DepthwiseConv2dNativeBackpropInput(sizes, filter, product) {how}
+filters = DepthwiseConv2dNativeBackpropFilter(x, filter_sizes, product) {how}
+y = Identity(input)
+z = Identity(filters)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "expected"),
+    [
+        (3, 1, {"input": "bfloat16", "filters": "bfloat16"}),
+        (3, 2, {"input": "float32"}),
+        (5, 1, {"filters": "float32"}),
+    ],
+)
+def test_depthwise_gradients_go_low_only_where_they_gain(
+    kernel: int, stride: int, expected: dict[str, str]
+) -> None:
+    text = DEPTHWISE_GRADIENTS.format(
+        k=kernel, o=56 // stride, how=f"strides=[1,{stride},{stride},1] padding=SAME"
+    )
+    plan, _ = planned(text, "bfloat16", "cpu-avx512-bf16")
+    decided = {row.slot.node: row.dtype for row in plan.decisions}
+    assert decided["product"] == "bfloat16"
+    assert {name: decided[name] for name in expected} == expected
