@@ -71,7 +71,7 @@ class LossScaleMonitor(Monitor):
     @never_raising
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Write the latest reading into the logs; take one every so many batches."""
-        self._steps = self._steps_before + batch + 1
+        self._steps = self._steps_before + self._batches_up_to(batch)
         if not self._shows_batches:
             return
         if self._steps == 1 or self._steps - self._read_at >= self._every:
@@ -97,6 +97,11 @@ class LossScaleMonitor(Monitor):
             self._latest = self._readings.read(self._steps)
         self._read_at = self._steps
         return self._latest
+
+    def _batches_up_to(self, batch: int) -> int:
+        """Count batches; the last of several in one call may be none in fact."""
+        in_epoch = (self.params or {}).get("steps")
+        return batch + 1 if in_epoch is None else min(batch + 1, int(in_epoch))
 
     def _with_steps(self, reading: ScaleReading) -> ScaleReading:
         """Return a reading with the steps of now, where nothing else counts them."""

@@ -86,7 +86,7 @@ def mirrored_strategy(
     names = _devices_to_mirror(devices)
     exchange = None
     if len(names) == 1:
-        logging.info("One device, %s: there is nothing to reduce.", names[0])
+        logging.warning("One device, %s: there is nothing to reduce.", names[0])
     elif all_reduce != "float32" and private.can_mirror():
         exchange = FusedAllReduce(all_reduce, bucket_bytes)
     _note_earlier_variables()

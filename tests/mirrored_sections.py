@@ -181,9 +181,7 @@ print(make(["cpu:1", "/cpu:0"]).extended.worker_devices)
 """
 
 ONE_DEVICE = """
-logging.set_verbosity(logging.INFO)
 strategy = keras_callbacks.mirrored_strategy(["CPU:1"], all_reduce="float16")
-logging.set_verbosity(logging.WARNING)
 with strategy.scope():
     model = build()
 alone = build()

@@ -45,6 +45,12 @@ def test_where_nothing_is_scaled_the_scale_is_one_and_steps_are_counted(kit, cap
 
 
 @both_keras
+def test_steps_are_counted_as_they_were_taken_where_one_call_takes_several(kit):
+    model = telling_model(kit, steps_per_execution=3)
+    assert fit(model, LossScaleMonitor(), epochs=2)["good_steps"] == [4, 8]
+
+
+@both_keras
 def test_an_overflow_is_seen_by_every_callback_in_any_order(kit, tmp_path):
     inputs = X.copy()
     inputs[8:16] = np.inf

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp import _tensorflow_private_placement as private
 from tf_amp.placement.host_copies import HostCopies, Transfer
@@ -21,9 +20,10 @@ Update = Callable[[list[Any], list[Any]], Any]
 class HostState:
     """What belongs to one offloaded optimizer; no trackable object."""
 
-    def __init__(self, transfer: Transfer) -> None:
+    def __init__(self, transfer: Transfer, *, verbose: bool) -> None:
         """Begin without copies; these are made when the optimizer is built."""
         self.transfer = transfer
+        self.verbose = verbose
         self.copies: HostCopies | None = None
         self.report: OffloadReport | None = None
 
@@ -66,7 +66,8 @@ def _build(base: Any, optimizer: Any, variables: list[Any]) -> None:
         state.transfer.down.name,
         state.transfer.up.name,
     )
-    logging.info("%s", state.report)
+    if state.verbose:
+        print(state.report)
 
 
 def _applying(base: Any) -> Callable[..., Any]:

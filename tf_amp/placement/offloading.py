@@ -30,6 +30,7 @@ def offload_optimizer(
     *,
     down: str = "float32",
     up: str = "float32",
+    verbose: bool = True,
 ) -> Any:
     """Return a Keras optimizer, the very one, with its state on the host from now on.
 
@@ -43,6 +44,7 @@ def offload_optimizer(
         gradients overflow in float16.
       up: type that weights travel in. In 16 bits the model holds rounded weights, the
         host float32 ones; a checkpoint holds the rounded ones.
+      verbose: whether what this saves and takes is printed once the slots exist.
 
     Raises:
       ConfigError: the optimizer is of another kind or has been built, the device is not
@@ -54,7 +56,7 @@ def offload_optimizer(
     transfer = Transfer(target, *map(tf.as_dtype, types))
     optimizer.__class__ = offloaded_class(base)
     # Past an optimizer's own way to set attributes, which tracks what it is given.
-    vars(optimizer)[STATE] = HostState(transfer)
+    vars(optimizer)[STATE] = HostState(transfer, verbose=verbose)
     return optimizer
 
 
