@@ -1,19 +1,19 @@
-"""The rows of the cost database, and what makes one acceptable or better.
-
-A row may come from a file that somebody else wrote: nothing in it is believed before
-its types and ranges are checked.
-"""
+"""The rows of the cost database, and which of two is the better."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING
+from grappler_pass.costs.columns import (
+    read_count,
+    read_dtype,
+    read_name,
+    read_number,
+    read_probe,
+)
 from grappler_pass.costs.price_list import Measured, Sample
-from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
 
 COST_COLUMNS = (
     "device",
@@ -31,12 +31,8 @@ SPENDING_COLUMNS = ("device", "tensorflow", "fingerprint", "seconds")
 
 # A spread below this is luck: machines repeat themselves no better.
 _LEAST_SPREAD = 0.02
-_LARGEST_COUNT = 2**53
-_LONGEST_NAME = 500
 # Of dates that can be printed, in seconds since 1970.
 _END_OF_TIME = 2.5e11
-_OP_NAME = re.compile(r"[A-Za-z_][\w>.]*", re.ASCII)
-_INPUT_DTYPES = frozenset(DTYPE_BYTES) | {MEASURED_DTYPE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +86,14 @@ class CostRow:
             ValueError: one is missing, of a wrong type or out of range.
         """
         sample = Sample(
-            seconds=_number(columns, "seconds", above=0.0),
-            cold_seconds=_number(columns, "cold_seconds", above=0.0),
-            spread=_number(columns, "spread"),
-            count=_count(columns.get("count")),
-            when=_number(columns, "when", below=_END_OF_TIME),
+            seconds=read_number(columns, "seconds", above=0.0),
+            cold_seconds=read_number(columns, "cold_seconds", above=0.0),
+            spread=read_number(columns, "spread"),
+            count=read_count(columns),
+            when=read_number(columns, "when", below=_END_OF_TIME),
         )
-        measured = Measured(_probe(columns.get("probe")), _dtype(columns), sample)
-        return cls(_name(columns, "device"), _name(columns, "tensorflow"), measured)
+        measured = Measured(read_probe(columns), read_dtype(columns), sample)
+        return cls(*_origin(columns), measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +134,10 @@ class VerdictRow:
             raise ValueError(f"faster: received {faster!r}; allowed are true and false")
         verdict = Verdict(
             faster=bool(faster),
-            ratio=_number(columns, "ratio", above=0.0),
-            when=_number(columns, "when", below=_END_OF_TIME),
+            ratio=read_number(columns, "ratio", above=0.0),
+            when=read_number(columns, "when", below=_END_OF_TIME),
         )
-        device, tensorflow = _name(columns, "device"), _name(columns, "tensorflow")
-        return cls(device, tensorflow, _name(columns, "fingerprint"), verdict)
+        return cls(*_origin(columns), read_name(columns, "fingerprint"), verdict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +174,8 @@ class SpendingRow:
         Raises:
             ValueError: one is missing, of a wrong type or out of range.
         """
-        device, tensorflow = _name(columns, "device"), _name(columns, "tensorflow")
-        fingerprint = _name(columns, "fingerprint")
-        return cls(device, tensorflow, fingerprint, _number(columns, "seconds"))
+        fingerprint = read_name(columns, "fingerprint")
+        return cls(*_origin(columns), fingerprint, read_number(columns, "seconds"))
 
 
 AnyRow = CostRow | VerdictRow | SpendingRow
@@ -221,81 +215,6 @@ def _support(sample: Sample) -> tuple[float, ...]:
     return (-error, sample.when, sample.count, *(-figure for figure in figures))
 
 
-def _number(
-    columns: Mapping[str, object],
-    name: str,
-    *,
-    above: float | None = None,
-    below: float = 1e300,
-) -> float:
-    value = columns.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # Comparing before converting: an int may be too large to become a float.
-    if is_number and isinstance(value, int | float) and 0 <= value < below:
-        if above is None or value > above:
-            return float(value)
-    wanted = "0 or more" if above is None else "positive"
-    raise ValueError(f"{name}: received {_shown(value)}; wanted is a number, {wanted}")
-
-
-def _count(value: object) -> int:
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if is_whole and isinstance(value, int) and 1 <= value <= _LARGEST_COUNT:
-        return value
-    raise ValueError(f"count: received {_shown(value)}; wanted is 1 or more")
-
-
-def _dtype(columns: Mapping[str, object]) -> str:
-    value = columns.get("dtype")
-    if isinstance(value, str) and value in FLOATING:
-        return value
-    allowed = ", ".join(sorted(FLOATING))
-    raise ValueError(f"dtype: received {_shown(value)}; allowed are {allowed}")
-
-
-def _name(columns: Mapping[str, object], name: str) -> str:
-    value = columns.get(name)
-    if not isinstance(value, str) or not value or len(value) > _LONGEST_NAME:
-        raise ValueError(f"{name}: received {_shown(value)}; wanted is a short text")
-    if not value.isprintable():
-        raise ValueError(f"{name}: received {_shown(value)}, which cannot be printed")
-    return value
-
-
-def _probe(key: object) -> Probe:
-    if not isinstance(key, str):
-        raise ValueError(f"probe: received {_shown(key)}; wanted is a probe's key")
-    try:
-        probe = Probe.from_key(key)
-        is_probe = _is_sensible(probe) and probe.key == key
-    except (ValueError, TypeError, ArithmeticError, RecursionError):
-        is_probe = False
-    if not is_probe:
-        raise ValueError(f"probe: received {_shown(key)}; wanted is a probe's key")
-    return probe
-
-
-def _is_sensible(probe: Probe) -> bool:
-    return (
-        _OP_NAME.fullmatch(probe.op) is not None
-        and all(_is_shape(spec.shape) for spec in probe.inputs)
-        and all(spec.dtype in _INPUT_DTYPES for spec in probe.inputs)
-        and all(
-            0 <= position < len(probe.inputs) and _is_constant(each)
-            for position, each in probe.constants
-        )
-    )
-
-
-def _is_constant(constant: Constant) -> bool:
-    are_values = all(isinstance(value, int | float) for value in constant.values)
-    return constant.dtype in DTYPE_BYTES and _is_shape(constant.shape) and are_values
-
-
-def _is_shape(shape: tuple[int | None, ...] | None) -> bool:
-    return shape is not None and all(isinstance(s, int) and s >= 0 for s in shape)
-
-
-def _shown(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _origin(columns: Mapping[str, object]) -> tuple[str, str]:
+    """Return the device and the TensorFlow of a row."""
+    return read_name(columns, "device"), read_name(columns, "tensorflow")
