@@ -126,3 +126,8 @@ def test_what_does_not_pay_stays_as_it_is() -> None:
 def test_a_graph_without_fetches_is_refused() -> None:
     with pytest.raises(ValueError, match="needs fetches"):
         tf_amp.optimize(tf.Graph().as_graph_def())
+
+
+def test_what_is_no_function_is_refused_with_what_is_allowed() -> None:
+    with pytest.raises(TypeError, match=r"received 'model'; allowed are .* convert"):
+        tf_amp.optimize("model")

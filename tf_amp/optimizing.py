@@ -58,6 +58,7 @@ def optimize(
       ConfigError: an option is unknown.
       TensorFlowMissing: TensorFlow is not installed, or too old.
       ValueError: a GraphDef without fetches, or with one that it does not hold.
+      TypeError: `x` is none of these.
     """
     runtime.check_tensorflow()
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -67,6 +68,12 @@ def optimize(
     options = options_from(
         dtype=dtype, device=device, opt_level=opt_level, exclude=exclude, batch=batch
     )
+    if not callable(x) and not isinstance(x, GraphDef):
+        raise TypeError(
+            f"optimize: received {x!r}; allowed are a ConcreteFunction, a tf.function "
+            "or callable, a GraphDef and a Keras model. What is stored is converted by "
+            "tf_amp.convert."
+        )
     if isinstance(x, GraphDef):
         return _optimized_graph(x, fetches if fetches is not None else args, options)
     if _is_concrete(x):
