@@ -55,8 +55,11 @@ def has_kernel(
 
 
 def refuses_half(op: str, proto: NodeDef) -> bool:
-    """Tell whether a CPU's float16 kernel of an op raises with a node's attributes."""
-    if op in _NEVER:
+    """Tell whether a CPU's float16 kernel of an op raises with a node's attributes.
+
+    What has only oneDNN's own kernels raises on most CPUs.
+    """
+    if op in _NEVER or op.startswith("_Mkl"):
         return True
     return op in _PLAIN_ONLY and not _is_plain(proto)
 
