@@ -10,7 +10,7 @@ from grappler_pass.draft import Trial
 from grappler_pass.graph import Item
 from grappler_pass.shapes import shapes_from_graph_def
 from tests.processes import run_python
-from tf_amp.tuning.fingerprint import fingerprint_of
+from tf_amp.tuning.fingerprint import fingerprint_of, fingerprint_of_graph
 
 _FIT = """
     import numpy as np, tensorflow as tf, keras
@@ -63,3 +63,16 @@ def test_another_shape_or_another_plan_is_another_fingerprint() -> None:
         for transpose in (True, False)
     }
     assert len(prints) == 4
+
+
+def test_a_constant_that_cannot_be_read_back_is_known_by_its_shape() -> None:
+    graph_def = tf.Graph().as_graph_def()
+    text = graph_def.node.add(name="text", op="Const")
+    text.attr["dtype"].type = tf.string.as_datatype_enum
+    tensor = text.attr["value"].tensor
+    tensor.dtype = tf.string.as_datatype_enum
+    tensor.tensor_shape.dim.add(size=1)
+    tensor.tensor_content = b"\x04text"
+    first = fingerprint_of_graph(graph_def)
+    tensor.tensor_shape.dim[0].size = 2
+    assert fingerprint_of_graph(graph_def) != first

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.python.framework import tensor_util
+from tensorflow.python.framework import dtypes, tensor_util
 
 from grappler_pass.draft import Trial
 from grappler_pass.graph import GraphView, Item, Node
@@ -106,9 +106,10 @@ def _constant(value: AttrValue) -> bytes:
     count = 1
     for dim in tensor.tensor_shape.dim:
         count *= dim.size
-    array = tensor_util.MakeNdarray(tensor) if count <= _MOST_VALUES else None
-    if array is not None and array.dtype.kind in "iub":
-        told += array.reshape(-1).tolist()
+    # Folded texts cannot be read back.
+    dtype = dtypes.as_dtype(tensor.dtype)
+    if count <= _MOST_VALUES and (dtype.is_integer or dtype.is_bool):
+        told += tensor_util.MakeNdarray(tensor).reshape(-1).tolist()
     return repr(told).encode()
 
 
