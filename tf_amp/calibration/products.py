@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +12,21 @@ import tensorflow as tf
 from grappler_pass.costs import op_classes
 from tf_amp.calibration.cases import Build, Case, Point, Shapes, matrix_of
 from tf_amp.calibration.sizes import Sizes
+
+# Shapes of image, kernel and result.
+Tensors = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+# What computes the result, the gradient of the image, and that of the kernel.
+_CONVOLUTIONS = (
+    tf.raw_ops.Conv2D,
+    tf.raw_ops.Conv2DBackpropInput,
+    tf.raw_ops.Conv2DBackpropFilter,
+)
+_DEPTHWISE = (
+    tf.raw_ops.DepthwiseConv2dNative,
+    tf.raw_ops.DepthwiseConv2dNativeBackpropInput,
+    tf.raw_ops.DepthwiseConv2dNativeBackpropFilter,
+)
 
 # Suffix of the class of a product, and which of its operands is transposed.
 _LAYOUTS = {"": (False, False), ".ta": (True, False), ".tb": (False, True)}
@@ -91,43 +106,18 @@ def _convolution(direction: str, area: int, stride: int, sizes: Sizes) -> Case:
     side = round(area**0.5)
     inner = sizes.channels if area < 49 else (3, 32)
     outer = sizes.channels if area < 49 else (16, 64)
-    keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
 
-    def tensors(point: Point) -> tuple[list[int], list[int], list[int]]:
-        batch, edge = _image(point[0], stride)
-        small = edge // stride
-        return (
-            [batch, edge, edge, point[1]],
-            [side, side, point[1], point[2]],
-            [batch, small, small, point[2]],
-        )
-
-    def build(first: Any, second: Any, point: Point) -> Any:
-        image, kernel, _ = tensors(point)
-        if direction == "forward":
-            return tf.raw_ops.Conv2D(input=first, filter=second, **keep)
-        if direction == "input_gradient":
-            return tf.raw_ops.Conv2DBackpropInput(
-                input_sizes=image, filter=first, out_backprop=second, **keep
-            )
-        return tf.raw_ops.Conv2DBackpropFilter(
-            input=first, filter_sizes=kernel, out_backprop=second, **keep
-        )
+    def tensors(point: Point) -> Tensors:
+        pixels, into, out = point
+        return _tensors(pixels, stride, (side, side, into, out), out)
 
     return Case(
         f"conv.{direction}.{area}.s{stride}",
         dict(zip(op_classes.CONV_AXES, (sizes.pixels, inner, outer), strict=True)),
         lambda point: _two_of(tensors(point), direction),
-        build,
+        _built(_CONVOLUTIONS, direction, stride, tensors),
         flops=lambda point: 2.0 * math.prod(point) * area,
     )
-
-
-def _two_of(tensors: tuple[list[int], list[int], list[int]], direction: str) -> Shapes:
-    image, kernel, result = (tuple(shape) for shape in tensors)
-    if direction == "forward":
-        return image, kernel
-    return (kernel, result) if direction == "input_gradient" else (image, result)
 
 
 def depthwise(sizes: Sizes) -> list[Case]:
@@ -142,37 +132,60 @@ def depthwise(sizes: Sizes) -> list[Case]:
 
 def _depthwise_case(direction: str, area: int, stride: int, sizes: Sizes) -> Case:
     side = round(area**0.5)
-    keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
 
-    def tensors(point: Point) -> tuple[list[int], list[int], list[int]]:
-        batch, edge = _image(point[0], stride)
-        small = edge // stride
-        return (
-            [batch, edge, edge, point[1]],
-            [side, side, point[1], 1],
-            [batch, small, small, point[1]],
-        )
-
-    def build(first: Any, second: Any, point: Point) -> Any:
-        image, kernel, _ = tensors(point)
-        if direction == "forward":
-            return tf.raw_ops.DepthwiseConv2dNative(input=first, filter=second, **keep)
-        if direction == "input_gradient":
-            return tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-                input_sizes=image, filter=first, out_backprop=second, **keep
-            )
-        return tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-            input=first, filter_sizes=kernel, out_backprop=second, **keep
-        )
+    def tensors(point: Point) -> Tensors:
+        pixels, channels = point
+        return _tensors(pixels, stride, (side, side, channels, 1), channels)
 
     return Case(
         f"depthwise.{direction}.{area}.s{stride}",
         {"pixels": sizes.pixels[:4], "channels": sizes.channels},
         lambda point: _two_of(tensors(point), direction),
-        build,
+        _built(_DEPTHWISE, direction, stride, tensors),
         # Strided gradients are far slower in 16 bits than their flops tell.
         flops=lambda point: 200.0 * math.prod(point) * area,
     )
+
+
+def _tensors(
+    pixels: int, stride: int, kernel: tuple[int, ...], channels: int
+) -> Tensors:
+    """Return shapes of image, kernel and result, which has so many channels."""
+    batch, edge = _image(pixels, stride)
+    small = edge // stride
+    return (batch, edge, edge, kernel[2]), kernel, (batch, small, small, channels)
+
+
+def _two_of(tensors: Tensors, direction: str) -> Shapes:
+    image, kernel, result = tensors
+    if direction == "forward":
+        return image, kernel
+    return (kernel, result) if direction == "input_gradient" else (image, result)
+
+
+def _built(
+    ops: tuple[Any, Any, Any],
+    direction: str,
+    stride: int,
+    tensors: Callable[[Point], Tensors],
+) -> Build:
+    """Return what makes a convolution, or one of its gradients, of two tensors."""
+    forward, input_gradient, filter_gradient = ops
+    keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
+
+    def build(first: Any, second: Any, point: Point) -> Any:
+        image, kernel, _ = tensors(point)
+        if direction == "forward":
+            return forward(input=first, filter=second, **keep)
+        if direction == "input_gradient":
+            return input_gradient(
+                input_sizes=image, filter=first, out_backprop=second, **keep
+            )
+        return filter_gradient(
+            input=first, filter_sizes=kernel, out_backprop=second, **keep
+        )
+
+    return build
 
 
 # What is measured is a difference: few sizes, far apart.
