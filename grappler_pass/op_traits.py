@@ -101,11 +101,6 @@ def is_random(op: str) -> bool:
     return _DRAWS.match(op) is not None
 
 
-def is_comparison(op: str) -> bool:
-    """Tell whether `op` compares two tensors element by element."""
-    return op in _COMPARISONS
-
-
 def magnifies_rounding(op: str) -> bool:
     """Tell whether rounding a whole number or a draw can make another outcome of it.
 

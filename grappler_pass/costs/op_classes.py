@@ -190,7 +190,6 @@ POOLS = {
     "MaxPoolGrad": "MaxPoolGrad",
     "AvgPoolGrad": "AvgPoolGrad",
 }
-POOL_WINDOWS = (4, 9, 49)
 
 # Classes whose work is multiplication of matrices: their peak is that of matrix units.
 MATRIX_PREFIXES = ("matmul", "batch_matmul", "conv")
