@@ -3,6 +3,7 @@
 import pytest
 import tensorflow as tf
 
+from benchmarks.as_published import layout_seconds
 from benchmarks.fused_estimate import fused_seconds
 from benchmarks.published import CASES, planned_draft
 from benchmarks.published_report import Comparison, markdown
@@ -67,6 +68,61 @@ def test_a_scaled_step_tests_its_gradients():
     assert count == [0, 12]
 
 
+# Batch, and milliseconds of the convolutions of a forward pass:
+# PaddlePaddle, paddle/contrib/float16/float16_benchmark.md, images channels first.
+MEASURED = (
+    ("vgg16", 64, 130.11, 28.67),
+    ("resnet50", 128, 73.44, 28.40),
+)
+VGG16 = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
+
+
+def vgg16_loss(batch):
+    x = words.floats(batch, 224, 224, 3)
+    for widths in VGG16:
+        for width in widths:
+            x = convolutional.convolve(x, width, 3)
+        x = tf.nn.max_pool2d(x, 2, 2, "VALID")
+    return tf.reduce_sum(x)
+
+
+def forward_convolutions(build):
+    """Milliseconds in float32, and in float16 with images turned around."""
+    graph = tf.Graph()
+    with graph.as_default():
+        loss = build()
+    draft = planned_draft(words.Step(graph.as_graph_def(), (loss.op.name,)))
+    nodes = [n.index for n in draft.view.nodes if "Conv2D" in n.op]
+    prices = draft.prices
+    low = sum(prices.low[node] for node in nodes) + layout_seconds(draft)
+    return 1e3 * sum(prices.float32[node] for node in nodes), 1e3 * low
+
+
+@pytest.mark.parametrize(("model", "batch", "float32", "float16"), MEASURED)
+def test_convolutions_take_what_was_measured_on_a_v100(model, batch, float32, float16):
+    losses = {
+        "vgg16": lambda: vgg16_loss(batch),
+        "resnet50": lambda: convolutional.residual_loss(batch, (3, 4, 6, 3), 1),
+    }
+    found = forward_convolutions(losses[model])
+    assert found[1] == pytest.approx(float16, rel=0.1)
+    assert found[0] == pytest.approx(float32, rel=0.25)
+
+
+def test_the_lists_of_tensorflow_1_keep_softmax_in_float32():
+    def loss():
+        x = words.dense(words.floats(4096, 1024), 1024)
+        return tf.reduce_sum(words.dense(tf.nn.softmax(x), 1024))
+
+    step = words.training_step(loss, words.momentum, scaled=True)
+    types = {
+        row.dtype
+        for row in planned_draft(step, listed=True).plan.decisions
+        if row.op == "Softmax"
+    }
+    assert types == {"float32"}
+
+
 def test_the_graph_of_u_net_has_its_published_size():
     graph = convolutional.unet(1).graph_def
     kernels = [
@@ -89,11 +145,12 @@ def test_every_case_names_its_source():
 def test_the_table_shows_errors_and_their_mean():
     def row(name, seconds, xla):
         return Comparison(
-            name, 10, (8, 16), 3.0, (4.0, 12.0), seconds, (4.0, 4.0), xla, "a paper"
+            name, (8, 16), 3.0, (4.0, 12.0), seconds, 4.0, xla, 1.0 - xla, "a paper"
         )
 
     text = markdown([row("one", (2.0, 2.0), True), row("two", (3.0, 2.0), False)])
-    assert "| one* | 3.00 | 2.00 | -33% | 4 (4) | 8 (12) | 2.00 |" in text
-    assert "| two | 3.00 | 3.00 | +0% | 2.667 (4) | 8 (12) | - |" in text
-    assert "Mean error: 17%; 33% over the 1 run with XLA." in text
+    assert "| one* | 3.00 | 2.00 | -33% | 4 (4) | 8 (12) | 1.00 |" in text
+    assert "| two† | 3.00 | 3.00 | +0% | 2.667 (4) | 8 (12) | 1.50 |" in text
+    assert "Mean error: 17%; 33% over the 1 run with XLA; 0% over the 1" in text
+    assert "33% over the 1 without a dagger." in text
     assert "input pipeline" in text

@@ -129,7 +129,7 @@ def _relative(x: Tensor, memory: Tensor, distances: Tensor, mask: Tensor) -> Ten
     by_word = tf.matmul(query + of_words, _heads(key, heads), transpose_b=True)
     by_place = _shifted(tf.matmul(query + of_places, places[None]))
     scores = (by_word + by_place) * (width // heads) ** -0.5
-    chances = dropout(tf.nn.softmax(scores * (1.0 - mask) - 1e30 * mask))
+    chances = tf.nn.softmax(scores * (1.0 - mask) - 1e30 * mask)
     context = tf.transpose(tf.matmul(chances, _heads(value, heads)), (0, 2, 1, 3))
     return dense(tf.reshape(context, (batch, length, width)), width)
 

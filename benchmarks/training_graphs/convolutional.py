@@ -20,9 +20,10 @@ _CLASSES = 1001
 _WEIGHT_DECAY = 3e-5
 
 
-def _convolve(
+def convolve(
     x: Tensor, filters: int, size: int, stride: int = 1, groups: int = 1
 ) -> Tensor:
+    """Return a convolution without a bias; each group has its own channels."""
     kernel = variable("kernel", size, size, x.shape[-1] // groups, filters)
     return tf.nn.conv2d(x, kernel, stride, "SAME")
 
@@ -45,17 +46,18 @@ def _normalize(x: Tensor) -> Tensor:
 
 
 def _bottleneck(x: Tensor, width: int, out: int, stride: int, groups: int) -> Tensor:
-    y = tf.nn.relu(_normalize(_convolve(x, width, 1)))
-    y = tf.nn.relu(_normalize(_convolve(y, width, 3, stride, groups)))
-    y = _normalize(_convolve(y, out, 1))
+    y = tf.nn.relu(_normalize(convolve(x, width, 1)))
+    y = tf.nn.relu(_normalize(convolve(y, width, 3, stride, groups)))
+    y = _normalize(convolve(y, out, 1))
     if x.shape[-1] != out:
-        x = _normalize(_convolve(x, out, 1, stride))
+        x = _normalize(convolve(x, out, 1, stride))
     return tf.nn.relu(x + y)
 
 
-def _residual_loss(batch: int, blocks: tuple[int, ...], groups: int) -> Tensor:
+def residual_loss(batch: int, blocks: tuple[int, ...], groups: int) -> Tensor:
+    """Return the loss of a residual network with so many blocks in its stages."""
     x = floats(batch, 224, 224, 3)
-    x = tf.nn.relu(_normalize(_convolve(x, 64, 7, 2)))
+    x = tf.nn.relu(_normalize(convolve(x, 64, 7, 2)))
     x = tf.nn.max_pool2d(x, 3, 2, "SAME")
     for stage, count in enumerate(blocks):
         out = 256 << stage
@@ -77,14 +79,14 @@ def _residual_loss(batch: int, blocks: tuple[int, ...], groups: int) -> Tensor:
 def resnet50(batch: int, *, scaled: bool = False) -> Step:
     """Return a step of ResNet-50 v1.5 on images of 224 x 224."""
     return training_step(
-        lambda: _residual_loss(batch, (3, 4, 6, 3), 1), momentum, scaled=scaled
+        lambda: residual_loss(batch, (3, 4, 6, 3), 1), momentum, scaled=scaled
     )
 
 
 def resnext101(batch: int, *, scaled: bool = False) -> Step:
     """Return a step of ResNeXt-101 with 32 groups of 4 channels."""
     return training_step(
-        lambda: _residual_loss(batch, (3, 4, 23, 3), 32), momentum, scaled=scaled
+        lambda: residual_loss(batch, (3, 4, 23, 3), 32), momentum, scaled=scaled
     )
 
 
