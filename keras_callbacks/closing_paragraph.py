@@ -36,7 +36,7 @@ def paragraph(
     sentences = [_converted(role, watch.of_role(role), per) for role in _WHAT]
     sentences = list(filter(None, sentences))
     if not sentences:
-        sentences = ["No graph with a matrix product or a convolution was traced."]
+        sentences = ["No graph with a matrix product or a convolution was optimized."]
     sentences.append(_measured(comparison))
     sentences.append(_scaled(scale))
     return "Mixed precision: " + " ".join(sentences)
