@@ -32,10 +32,6 @@ def exported(tmp_path_factory):
     return folder
 
 
-def product_of(audit, width):
-    return next(each for each in audit.obstacles if f",{width}]" in each.shape)
-
-
 def test_a_layer_1001_wide_is_named_with_the_next_multiple_of_eight(exported):
     (audit,) = audit_saved_model(exported, targets.target_of("v100"), batch=4096)
     worst = audit.obstacles[0]
