@@ -56,6 +56,8 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
     if any(spec.dtype in _REFUSED_TYPES for spec in probe.inputs):
         raise Unfit(f"{probe.op} takes handles or text")
     node = node_at(probe, dtype, device_type)
+    if "strides" in node.attr and _lacks_rank(probe, len(node.attr["strides"].list.i)):
+        raise Unfit(f"{probe.op} would end the process: an operand's rank is unknown")
     ports = (*op_def.input_arg, *op_def.output_arg)
     if any(_is_refused(port, dict(node.attr)) for port in ports):
         raise Unfit(f"{probe.op} takes or makes handles or text")
@@ -134,6 +136,14 @@ def dtypes_of(probe: Probe, low_dtype: str) -> tuple[str, ...]:
 def _admits(probe: Probe, dtype: str) -> bool:
     enum = DTYPE_ENUMS[dtype]
     return all(admits(probe.op, name, enum) for name, _ in probe.dtype_attrs)
+
+
+def _lacks_rank(probe: Probe, rank: int) -> bool:
+    """Tell whether a convolution's image, or an operand of its gradient, is none."""
+    tensors = [spec for spec in probe.inputs if spec.dtype == MEASURED_DTYPE]
+    if "Backprop" not in probe.op:
+        tensors = tensors[:1]
+    return rank > 1 and any(len(spec.shape) != rank for spec in tensors)
 
 
 def _is_refused(port: op_def_pb2.OpDef.ArgDef, attrs: dict[str, AttrValue]) -> bool:
