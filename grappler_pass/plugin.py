@@ -179,6 +179,16 @@ def clear_callback(timeout_seconds: float = IDLE_TIMEOUT_SECONDS) -> bool:
     return _bridge.wait_idle(timeout_seconds)
 
 
+def set_patience(seconds: float) -> None:
+    """Set how long a graph waits for Python's lock before it passes unchanged.
+
+    A call that keeps the lock while it waits for the graph would wait for ever. The
+    shim begins with 20 seconds, and warns once on stderr.
+    """
+    for shim in _bridge.shims.values():
+        shim.tf_amp_set_patience(int(seconds * 1000))
+
+
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """Let graphs pass unchanged without asking Python.
@@ -227,6 +237,8 @@ def _load_shim(device_type: str) -> ctypes.CDLL:
     write_types = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
     shim.tf_amp_write_graph.argtypes = write_types
     shim.tf_amp_wait_idle.argtypes = (ctypes.c_int,)
+    shim.tf_amp_set_patience.argtypes = (ctypes.c_int,)
+    shim.tf_amp_set_patience.restype = None
     return shim
 
 

@@ -3,7 +3,8 @@
    TensorFlow calls `optimize` on any of its threads with a serialized GraphDef. The
    bytes go to the callback that Python has set; what Python writes with
    `tf_amp_write_graph` goes back. The graph is returned unchanged while there is no
-   callback, when the callback fails, and in a forked child until it sets its own.
+   callback, when the callback fails, when Python does not answer in time, and in a
+   forked child until it sets its own.
 
    Built without TensorFlow's headers and linked against nothing of it: the structs
    below restate tensorflow/c/tf_buffer.h and
@@ -18,6 +19,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -76,6 +78,17 @@ static atomic_int running;                 /* threads inside `callback` */
 static _Thread_local int running_here;     /* of them, calls of this thread */
 static _Thread_local int interrupted_here; /* Ctrl-C awaits this thread in Python */
 
+/* One question to Python, asked by a thread of its own that may wait for ever. */
+enum answer { AWAITED, ANSWERED, GIVEN_UP };
+typedef struct question {
+  atomic_int answer;
+  int (*take_lock)(void);
+  void (*release_lock)(int);
+} question;
+
+static atomic_int patience_milliseconds = 20000;
+static atomic_int unanswered; /* questions given up that still wait */
+
 static void free_copy(void *data, size_t length) {
   (void)length;
   free(data);
@@ -115,6 +128,73 @@ static void repeat_interrupt(void) {
   raise(SIGINT);
 }
 
+/* Pass the time until the next look: from 0.01 to 1 millisecond. */
+static long nap(int looks) {
+  long nanoseconds = looks < 100 ? 10000L * (looks + 1) : 1000000L;
+  const struct timespec duration = {0, nanoseconds};
+  nanosleep(&duration, NULL);
+  return nanoseconds;
+}
+
+static void *await_lock(void *given) {
+  question *asked = given;
+  asked->release_lock(asked->take_lock());
+  if (atomic_exchange(&asked->answer, ANSWERED) == GIVEN_UP) {
+    atomic_fetch_sub(&unanswered, 1);
+    free(asked);
+  }
+  return NULL;
+}
+
+/* Start a thread that takes Python's lock once; NULL where that cannot be done. */
+static question *ask(void) {
+  pthread_t thread;
+  question *asked = calloc(1, sizeof *asked);
+  if (!asked) return NULL;
+  *(void **)&asked->take_lock = dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
+  *(void **)&asked->release_lock = dlsym(RTLD_DEFAULT, "PyGILState_Release");
+  if (asked->take_lock && asked->release_lock &&
+      pthread_create(&thread, NULL, await_lock, asked) == 0) {
+    pthread_detach(thread);
+    return asked;
+  }
+  free(asked);
+  return NULL;
+}
+
+static void warn_once(void) {
+  static atomic_flag warned = ATOMIC_FLAG_INIT;
+  if (atomic_flag_test_and_set(&warned)) return;
+  fprintf(stderr,
+          "tf-amp: a graph passes through unchanged, since another thread has kept "
+          "Python's lock for %g seconds.\n",
+          atomic_load(&patience_milliseconds) / 1000.0);
+}
+
+/* Tell whether Python's lock is to be had. A call that keeps it while it waits for
+   this graph would wait for ever, and this thread with it. */
+static int python_answers(void) {
+  int (*has_lock)(void);
+  *(void **)&has_lock = dlsym(RTLD_DEFAULT, "PyGILState_Check");
+  if (has_lock && has_lock()) return 1;
+  if (atomic_load(&unanswered)) return 0;
+  question *asked = ask();
+  if (!asked) return 1;
+
+  long long left = atomic_load(&patience_milliseconds) * 1000000LL;
+  int looks = 0;
+  while (atomic_load(&asked->answer) == AWAITED && left > 0) left -= nap(looks++);
+  /* Counted first: the other thread may answer between these two lines. */
+  atomic_fetch_add(&unanswered, 1);
+  if (atomic_exchange(&asked->answer, GIVEN_UP) == AWAITED) {
+    warn_once();
+    return 0;
+  }
+  atomic_fetch_sub(&unanswered, 1);
+  free(asked);
+  return 1;
+}
+
 static void optimize(void *optimizer, const TF_Buffer *graph,
                      const TF_GrapplerItem *item, TF_Buffer *output,
                      TF_Status *status) {
@@ -126,7 +206,7 @@ static void optimize(void *optimizer, const TF_Buffer *graph,
   atomic_fetch_add(&running, 1);
   running_here++;
   optimize_callback call = atomic_load(&callback);
-  if (call && !interrupted_here)
+  if (call && !interrupted_here && python_answers())
     outcome = call(graph->data, graph->length, item, output);
   running_here--;
   atomic_fetch_sub(&running, 1);
@@ -147,6 +227,11 @@ EXPORT void tf_amp_set_callback(optimize_callback function) {
   atomic_store(&callback, function);
 }
 
+/* Set how long a graph waits for Python's lock before it passes unchanged. */
+EXPORT void tf_amp_set_patience(int milliseconds) {
+  atomic_store(&patience_milliseconds, milliseconds);
+}
+
 /* Wait until no other thread is inside the callback; returns how many still are. */
 EXPORT int tf_amp_wait_idle(int timeout_milliseconds) {
   const struct timespec millisecond = {0, 1000000};
@@ -162,6 +247,7 @@ EXPORT int tf_amp_wait_idle(int timeout_milliseconds) {
 static void forget_parent(void) {
   atomic_store(&callback, NULL);
   atomic_store(&running, running_here);
+  atomic_store(&unanswered, 0);
 }
 
 __attribute__((constructor)) static void watch_forks(void) {

@@ -279,3 +279,22 @@ print(real in doubled, folder in doubled, "Uninstall" in doubled)
 """
     )
     assert printed == ["True True", "True True", "1.0 False", "True True True"]
+
+
+def test_a_call_that_keeps_the_lock_and_waits_for_a_graph_ends() -> None:
+    ended = run_forked(
+        DOUBLING
+        + """
+plugin.load(double_ones)
+plugin.set_patience(0.3)
+net = tf.Module()
+net.weight = tf.Variable(tf.ones((64, 64)))
+serve = tf.function(lambda x: x @ net.weight, [tf.TensorSpec((8, 64))])
+concrete = serve.get_concrete_function()
+# The converter keeps the lock while another thread runs graphs.
+model = tf.lite.TFLiteConverter.from_concrete_functions([concrete], net).convert()
+print(len(model) > 0, answer())
+"""
+    )
+    assert ended.lines()[-1] == "True 2.0"
+    assert "another thread has kept Python's lock for 0.3 seconds" in ended.err

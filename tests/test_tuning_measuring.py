@@ -224,6 +224,20 @@ def test_what_has_effects_is_never_run(name, capfd):
         check_runnable(given, "float32", "CPU")
 
 
+def test_a_convolution_gradient_without_a_rank_is_never_run():
+    # TensorFlow ends the process on it.
+    lost = probe(
+        "Conv2DBackpropFilter",
+        (2, 8, 8, 3),
+        (),
+        constants=((3, 3, 3, 4),),
+        strides="list { i: [1, 1, 1, 1] }",
+        padding='s: "SAME"',
+    )
+    with pytest.raises(Unfit, match="rank"):
+        check_runnable(lost, "float32", "CPU")
+
+
 def test_a_counted_call_would_be_noticed():
     calls.clear()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

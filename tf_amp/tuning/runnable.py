@@ -143,7 +143,7 @@ def _lacks_rank(probe: Probe, rank: int) -> bool:
     tensors = [spec for spec in probe.inputs if spec.dtype == MEASURED_DTYPE]
     if "Backprop" not in probe.op:
         tensors = tensors[:1]
-    return rank > 1 and any(len(spec.shape) != rank for spec in tensors)
+    return rank > 1 and any(len(spec.shape or ()) != rank for spec in tensors)
 
 
 def _is_refused(port: op_def_pb2.OpDef.ArgDef, attrs: dict[str, AttrValue]) -> bool:
