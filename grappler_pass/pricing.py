@@ -22,7 +22,7 @@ from grappler_pass.costs.probes import Probe
 from grappler_pass.graph import GraphView, Node, Port, device_type_of
 from grappler_pass.probing import probe_of
 from grappler_pass.propagation import Constraints
-from grappler_pass.shapes import Shape, Shapes, shape_from_proto
+from grappler_pass.shapes import Shapes, variable_shape
 from grappler_pass.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.variable_reads import VariableReads
 
@@ -195,7 +195,7 @@ class Pricer:
         """Return shape and present dtype of a tensor; of a handle, the variable's."""
         dtype = self._slots.output_dtype(port.node, port.output)
         if dtype == types_pb2.DT_RESOURCE:
-            shape = _variable_shape(self._view.nodes[port.node])
+            shape = variable_shape(self._view.nodes[port.node].proto)
             return TensorSpec(shape, "resource")
         outputs = self._shapes.get(self._view.nodes[port.node].name, ())
         shape = outputs[port.output] if port.output < len(outputs) else None
@@ -254,16 +254,6 @@ class Pricer:
 
 def _times(price: Price, weight: float) -> Price:
     return replace(price, seconds=price.seconds * weight)
-
-
-def _variable_shape(node: Node) -> Shape | None:
-    """Return the shape of the variable that a node hands out; None if not told."""
-    attr = node.proto.attr
-    if node.op == "VarHandleOp" and "shape" in attr:
-        return shape_from_proto(attr["shape"].shape)
-    if "_handle_shapes" in attr and attr["_handle_shapes"].list.shape:
-        return shape_from_proto(attr["_handle_shapes"].list.shape[0])
-    return None
 
 
 @functools.cache

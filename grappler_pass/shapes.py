@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from grappler_pass import _grappler_c_api
@@ -76,3 +77,13 @@ def proto_from_shape(shape: Shape | None) -> TensorShapeProto:
         return TensorShapeProto(unknown_rank=True)
     sizes = (-1 if size is None else size for size in shape)
     return TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes])
+
+
+def variable_shape(proto: NodeDef) -> Shape | None:
+    """Return the shape of the variable that a node hands out; None if not told."""
+    attr = proto.attr
+    if proto.op == "VarHandleOp" and "shape" in attr:
+        return shape_from_proto(attr["shape"].shape)
+    if "_handle_shapes" in attr and attr["_handle_shapes"].list.shape:
+        return shape_from_proto(attr["_handle_shapes"].list.shape[0])
+    return None
