@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from tests.checkpointing import BAD, X, training
-from tests.fresh_process import run_python
+from tests.processes import run_python
 from tests.scaling import figures
 from tf_amp import DynamicLossScale
 from tf_amp.checkpoints import side_file
