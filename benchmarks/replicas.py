@@ -12,7 +12,10 @@ import importlib
 import resource
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain, repeat
+from multiprocessing import get_context
 from statistics import median
 from time import perf_counter
 
@@ -104,8 +107,10 @@ def _values(result: object) -> list[tf.Tensor]:
     return list(getattr(result, "values", (result,)))
 
 
-def rows_of(model: Entry, rounds: int) -> list[tuple[str, ...]]:
+def rows_of(name: str, rounds: int) -> list[tuple[str, ...]]:
     """Measure a model; return a row for each number of devices and exchange."""
+    set_up_devices()
+    model = entry(name)
     steps = [
         step_of(model, devices, exchange, mixed=mixed)
         for devices, exchange in _WAYS
@@ -141,11 +146,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--dry", action="store_true", help="print only")
     options = parser.parse_args(arguments)
-    set_up_devices()
-    rows: list[tuple[str, ...]] = []
-    for name in options.models:
-        rows += rows_of(entry(name), options.rounds)
-        tf.keras.backend.clear_session()
+    # TensorFlow takes gradients of one model for those of another in the same process:
+    # its collectives are numbered anew in each strategy.
+    with ProcessPoolExecutor(
+        1, get_context("spawn"), max_tasks_per_child=1
+    ) as processes:
+        tables = processes.map(rows_of, options.models, repeat(options.rounds))
+        rows = list(chain.from_iterable(tables))
     markdown = f"{markdown_table(_TITLES, rows)}\n\n{_LEGEND}"
     print(markdown)
     if not options.dry:

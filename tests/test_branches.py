@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tf_amp
 from benchmarks.executed import count_step_nodes
 from grappler_pass.branches import lighten_branches
 from grappler_pass.graph import Item
@@ -24,6 +25,12 @@ BRANCHES = """
     minus = Neg(if/in)
     out = Merge(twice, minus) N=2
 """
+
+
+@pytest.fixture(autouse=True)
+def disabled_afterwards():
+    yield
+    tf_amp.disable()
 
 
 def switches(graph_def):
