@@ -216,8 +216,7 @@ def optimize(
     if is_rewritten(graph_def):
         return Rewrite(graph_def, None, changed=False)
     draft = Draft(graph_def, item, settings, shapes, name)
-    draft = _run(STAGES, draft, observer)
-    return Rewrite(draft.rewritten, draft.plan, draft.rewritten is not graph_def)
+    return _rewrite_from(_run(STAGES, draft, observer))
 
 
 def optimize_at_each(
@@ -236,11 +235,13 @@ def optimize_at_each(
     if is_rewritten(graph_def):
         return [Rewrite(graph_def, None, changed=False) for _ in settings]
     shared = _run(_UNPRICED, Draft(graph_def, item, settings[0], shapes, name), None)
-    drafts = [
-        _run(_PRICED, dataclasses.replace(shared, settings=each), None)
-        for each in settings
-    ]
-    return [Rewrite(d.rewritten, d.plan, d.rewritten is not graph_def) for d in drafts]
+    drafts = (dataclasses.replace(shared, settings=each) for each in settings)
+    return [_rewrite_from(_run(_PRICED, draft, None)) for draft in drafts]
+
+
+def _rewrite_from(draft: Draft) -> Rewrite:
+    changed = draft.rewritten is not draft.graph_def
+    return Rewrite(draft.rewritten, draft.plan, changed)
 
 
 def plan_graph(

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tf_amp
 from benchmarks.executed import count_step_nodes
 from grappler_pass.branches import lighten_branches
 from grappler_pass.graph import Item
@@ -27,10 +26,7 @@ BRANCHES = """
 """
 
 
-@pytest.fixture(autouse=True)
-def disabled_afterwards():
-    yield
-    tf_amp.disable()
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 
 def switches(graph_def):

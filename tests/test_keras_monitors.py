@@ -22,11 +22,7 @@ from tests.keras_programs import X, Y, both_keras, fit, telling_model
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.scale_state import ScaleState
 
-
-@pytest.fixture(autouse=True)
-def _undone():
-    yield
-    tf_amp.disable()
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 
 def mixed(**options):

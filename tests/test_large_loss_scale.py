@@ -20,10 +20,7 @@ LOSSES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _undone():
-    yield
-    tf_amp.disable()
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 
 def gradient_of(loss, w):

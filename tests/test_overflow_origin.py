@@ -15,10 +15,7 @@ v1 = tf.compat.v1
 ONES = np.ones([4, 8], dtype="float32")
 
 
-@pytest.fixture(autouse=True)
-def _undone():
-    yield
-    tf_amp.disable()
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 
 @pytest.fixture

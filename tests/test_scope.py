@@ -19,10 +19,7 @@ DTYPES = {1.0: "bfloat16", 1 + 2**-9: "float16", VALUE: "float32"}
 X, EYE = np.eye(8, dtype="float32") * np.float32(VALUE), np.eye(8, dtype="float32")
 
 
-@pytest.fixture(autouse=True)
-def _undone():
-    yield
-    tf_amp.disable()
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 
 def scope(**settings):

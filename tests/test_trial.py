@@ -31,6 +31,11 @@ from tf_amp.tuning.trial import Comparison, compare
 _ALLOW = OpLists.for_dtype("bfloat16").list_of
 
 
+_WITH_16_BIT_UNITS = pytest.mark.skipif(
+    not cpu_flags() & {"avx512_bf16", "amx_bf16"}, reason="no 16-bit units"
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
     """A function's graph with what the pass is told of it."""
@@ -166,9 +171,7 @@ def test_a_plan_made_of_false_prices_is_withdrawn_however_sure(error: float) -> 
     assert rewrite.plan.filter(reason=Cause.TRIAL).decisions
 
 
-@pytest.mark.skipif(
-    not cpu_flags() & {"avx512_bf16", "amx_bf16"}, reason="no 16-bit units"
-)
+@_WITH_16_BIT_UNITS
 def test_a_plan_that_pays_is_kept() -> None:
     trier = _trier()
     rewrite = _rewritten(_product_step(), _settings(trier, BelievedPrices(0.5, 0.4)))
@@ -199,9 +202,7 @@ def test_what_can_gain_nothing_is_not_tried() -> None:
     assert trier.asked == []
 
 
-@pytest.mark.skipif(
-    not cpu_flags() & {"avx512_bf16", "amx_bf16"}, reason="no 16-bit units"
-)
+@_WITH_16_BIT_UNITS
 def test_an_uncertain_plan_that_pays_is_kept() -> None:
     uncertain, trier = BelievedPrices(low_share=0.9), _trier()
     assert not _rewritten(_product_step(), _settings(None, uncertain)).changed

@@ -115,12 +115,6 @@ def test_every_gradient_is_compared_under_the_name_of_its_variable(optimizer):
         np.testing.assert_array_equal(weight, unchanged)
 
 
-@pytest.fixture
-def disabled_afterwards():
-    yield
-    tf_amp.disable()
-
-
 @pytest.mark.usefixtures("disabled_afterwards")
 def test_a_loss_scale_comes_down_before_gradients_are_compared():
     scale = tf_amp.DynamicLossScale(initial=2.0**30, maximum=2.0**30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator
 from types import ModuleType
 
 import numpy as np
@@ -14,11 +13,7 @@ from sklearn.datasets import load_digits
 
 import tf_amp
 
-
-@pytest.fixture(autouse=True)
-def disabled_afterwards() -> Iterator[None]:
-    yield
-    tf_amp.disable()
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 
 @pytest.fixture(params=["keras", "tf_keras"])

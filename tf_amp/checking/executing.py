@@ -25,6 +25,7 @@ from tf_amp import _tensorflow_private_graphs as private_graphs
 from tf_amp.checking.cases import Case, Values, Watched
 from tf_amp.checking.differences import Array
 from tf_amp.checking.filling import FILLED, HANDLES, filling_graph, made_up
+from tf_amp.checking.passing import input_behind, passes_on
 from tf_amp.checking.traces import with_traced_shapes
 from tf_amp.config import LOW_DTYPES
 from tf_amp.errors import NotMeasurable
@@ -34,8 +35,6 @@ from tf_amp.xla.clusters import with_clusters
 
 _SEED = 20
 # They hand on what they get; a tensor within a branch cannot be fetched.
-_PASSING_ALL = "IdentityN"
-_PASSING = ("Identity", _PASSING_ALL, "RefSwitch", "Snapshot", "Switch", "_SwitchN")
 _PREFIX = "tf_amp_case"
 # What TensorFlow begins a message with that tells where in the graph it was.
 _FAILED = "Graph execution error:"
@@ -172,7 +171,7 @@ def _port_of(
     if watched.input is not None:
         name, output = split_input(given[name].input[watched.input])
     while name in given and _passes_on(given[name]):
-        passed = output if given[name].op == _PASSING_ALL else 0
+        passed = input_behind(given[name].op, output)
         name, output = split_input(given[name].input[passed])
     if name not in made:
         return None
@@ -183,7 +182,7 @@ def _port_of(
 
 
 def _passes_on(node: NodeDef) -> bool:
-    return node.op in _PASSING or (node.op == "Cast" and MARK in node.attr)
+    return passes_on(node.op) or (node.op == "Cast" and MARK in node.attr)
 
 
 def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:

@@ -19,14 +19,13 @@ from grappler_pass.op_traits import is_update
 from grappler_pass.shapes import Shape, Shapes
 from grappler_pass.type_slots import FLOAT32, op_def_of, signature_of
 from tf_amp.checking.cases import Watched
+from tf_amp.checking.passing import input_behind, passes_on
 from tf_amp.checking.verification import GRADIENT, OUTPUT
 from tf_amp.loss_scaling.scale_state import PREFIX as LOSS_SCALE
 from tf_amp.replay import hidden_nodes
 
 UPDATE = "update"
 _SCOPES = ("gradient_tape/", "gradients/", "gradients_")
-_PASSING_ALL = "IdentityN"
-_PASSING = ("Identity", _PASSING_ALL, "RefSwitch", "Snapshot", "Switch", "_SwitchN")
 _VARIABLES = ("ReadVariableOp", "Const", "VariableV2", "Variable", "_Arg")
 _RESULTS = ("_Retval", "_DeviceRetval")
 
@@ -172,8 +171,8 @@ class _Search:
 
     def _source(self, port: Port) -> Port:
         node = self.view.nodes[port.node]
-        while node.op in _PASSING and node.inputs:
-            port = node.inputs[port.output if node.op == _PASSING_ALL else 0]
+        while passes_on(node.op) and node.inputs:
+            port = node.inputs[input_behind(node.op, port.output)]
             node = self.view.nodes[port.node]
         return port
 
