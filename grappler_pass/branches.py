@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass import colocation
 from grappler_pass.graph import (
     ENTER_OPS,
     EXIT_OPS,
@@ -28,7 +29,6 @@ from grappler_pass.graph import (
     Item,
 )
 
-_CLASS = "_class"
 _BOUND = (
     ENTER_OPS
     | EXIT_OPS
@@ -79,7 +79,7 @@ def lighten_branches(
     nodes = [node for node in graph_def.node if part_of_name in node.name]
     readers = _readers(graph_def)
     pivots = _pivots(graph_def, nodes, readers)
-    kept = item.untouchable | _colocated(graph_def)
+    kept = item.untouchable | colocation.awaited(graph_def)
     outside: dict[str, _Outside] = {}
     for node in _inputs_first(nodes):
         if node.name not in kept:
@@ -169,16 +169,6 @@ def _inputs_first(nodes: Sequence[NodeDef]) -> Iterator[NodeDef]:
     yield from (node for node in nodes if node.op == "Identity")
 
 
-def _colocated(graph_def: GraphDef) -> frozenset[str]:
-    """Name the nodes whose device others are still to be given."""
-    waiting = (n for n in graph_def.node if _CLASS in n.attr and not n.device)
-    return frozenset(_name(v) for node in waiting for v in node.attr[_CLASS].list.s)
-
-
-def _name(colocation: bytes) -> str:
-    return colocation.decode().removeprefix("loc:@")
-
-
 def _without(graph_def: GraphDef, outside: Mapping[str, _Outside]) -> GraphDef:
     gone = {text.partition(":")[0] for text in outside}
     lighter = GraphDef()
@@ -189,7 +179,7 @@ def _without(graph_def: GraphDef, outside: Mapping[str, _Outside]) -> GraphDef:
             copy = lighter.node.add()
             copy.CopyFrom(node)
             _read_outside(copy, outside)
-            _forget_colocation(copy, gone)
+            colocation.forget(copy, gone)
     return lighter
 
 
@@ -205,14 +195,3 @@ def _read_outside(node: NodeDef, outside: Mapping[str, _Outside]) -> None:
     waits_for = [t for one in found for t in one.waits_for]
     del node.input[:]
     node.input.extend((*data, *dict.fromkeys((*controls, *waits_for))))
-
-
-def _forget_colocation(node: NodeDef, gone: Collection[str]) -> None:
-    if _CLASS not in node.attr:
-        return
-    values = node.attr[_CLASS].list.s
-    staying = [value for value in values if _name(value) not in gone]
-    del values[:]
-    values.extend(staying)
-    if not staying:
-        del node.attr[_CLASS]

@@ -103,6 +103,7 @@ def _attr_value(kind: str, value: str) -> AttrValue:
     elif kind == "func":
         result.func.name = value
     elif kind == "shape":
+        result.shape.SetInParent()
         for size in filter(None, value.strip("[]").split(",")):
             result.shape.dim.add(size=int(size))
     else:

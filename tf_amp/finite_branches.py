@@ -1,7 +1,8 @@
 """Branches taken where gradients are finite, and how they are made to cost little.
 
 The optimizer's updates are in one, with every variable and slot. TensorFlow puts a
-Switch and an Identity in front of each of them; both are taken out again here.
+Switch and an Identity in front of each of them; both are taken out again here. Then all
+that reads the learning rate or counts steps does so alike, and is made one.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ def lightened(
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.branches import lighten_branches
+    from grappler_pass.equal_reads import merge_equal_reads
 
-    lighter = lighten_branches(GraphDef.FromString(data), NAME, item())
-    return rewritten if lighter is None else bytes(lighter.SerializeToString())
+    before = graph_def = GraphDef.FromString(data)
+    for lighten in (lighten_branches, merge_equal_reads):
+        graph_def = lighten(graph_def, NAME, item()) or graph_def
+    return rewritten if graph_def is before else bytes(graph_def.SerializeToString())

@@ -1,0 +1,79 @@
+"""Read a variable once where nodes of one branch read it alike.
+
+Before   handle, ^pivot --> read --> a;  handle, ^pivot --> another read --> b
+After    handle, ^pivot --> read --> a and b
+
+What waits for the same nodes may run at the same moment, so that one value serves all;
+a write that waits for one of the reads waits for the one that stays. TensorFlow merges
+what is computed alike from equal values, but takes no two reads for equal.
+
+An optimizer that computes its rate anew for every variable then does so once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass import colocation
+from grappler_pass.graph import Item
+
+
+def merge_equal_reads(
+    graph_def: GraphDef, part_of_name: str, item: Item
+) -> GraphDef | None:
+    """Return a graph in which equal reads are one.
+
+    Args:
+      graph_def: the graph; not written.
+      part_of_name: what the names of these reads contain.
+      item: what the caller relies on.
+
+    Returns:
+      A new graph; None where no two reads are equal.
+    """
+    kept = item.untouchable | colocation.awaited(graph_def)
+    first: dict[Hashable, str] = {}
+    instead: dict[str, str] = {}
+    for node in graph_def.node:
+        if node.op != "ReadVariableOp" or part_of_name not in node.name:
+            continue
+        same = first.setdefault(_what_is_read(node), node.name)
+        if same != node.name and node.name not in kept:
+            instead[node.name] = same
+    return _reading(graph_def, instead) if instead else None
+
+
+def _what_is_read(node: NodeDef) -> Hashable:
+    handle, *controls = node.input
+    return handle, frozenset(controls), node.attr["dtype"].type, node.device
+
+
+def _reading(graph_def: GraphDef, instead: Mapping[str, str]) -> GraphDef:
+    """Return the graph without the reads for which there is another one."""
+    merged = GraphDef()
+    merged.versions.CopyFrom(graph_def.versions)
+    merged.library.CopyFrom(graph_def.library)
+    for node in graph_def.node:
+        if node.name not in instead:
+            copy = merged.node.add()
+            copy.CopyFrom(node)
+            _read(copy, instead)
+            colocation.forget(copy, instead.keys())
+    return merged
+
+
+def _read(node: NodeDef, instead: Mapping[str, str]) -> None:
+    texts = [_renamed(text, instead) for text in node.input]
+    data = [text for text in texts if not text.startswith("^")]
+    controls = dict.fromkeys(text for text in texts if text.startswith("^"))
+    del node.input[:]
+    node.input.extend((*data, *controls))
+
+
+def _renamed(text: str, instead: Mapping[str, str]) -> str:
+    mark = "^" if text.startswith("^") else ""
+    name = text.removeprefix("^").removesuffix(":0")
+    return f"{mark}{instead[name]}" if name in instead else text
