@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import pickle
+import time
 
 import pytest
 
@@ -51,12 +52,18 @@ GARBAGE = {
     "dtype": [{**GOOD, "dtype": each} for each in ("int8", None, ["float32"], {})],
     "seconds": [
         {**GOOD, "seconds": each}
-        for each in (0, -1.0, "1", True, None, float("nan"), float("inf"), 10**400)
+        for each in (0, -1.0, "1", True, None, float("nan"), float("inf"), 10**400, 1e9)
     ],
-    "cold_seconds": [{k: v for k, v in GOOD.items() if k != "cold_seconds"}],
-    "spread": [{**GOOD, "spread": each} for each in (-0.1, float("nan"), [])],
+    "cold_seconds": [
+        {k: v for k, v in GOOD.items() if k != "cold_seconds"},
+        {**GOOD, "cold_seconds": 1e6},
+    ],
+    "spread": [{**GOOD, "spread": each} for each in (-0.1, float("nan"), [], 1000.0)],
     "count": [{**GOOD, "count": each} for each in (0, 1.5, True, 2**70, "3")],
-    "when": [{**GOOD, "when": each} for each in (-1, 1e15, "now")],
+    "when": [{**GOOD, "when": each} for each in (-1, 1e15, "now", 2e11)] + [
+        {"device": "a", "tensorflow": "b", "fingerprint": "c", "faster": True,
+         "ratio": 1, "when": time.time() + 1e6}
+    ],
     "probe": [
         {**GOOD, "probe": each}
         for each in (
@@ -102,6 +109,22 @@ def test_a_row_that_cannot_be_believed_is_refused_with_its_reason(tmp_path, reas
         assert refusal.reason.startswith(reason)
         assert len(refusal.reason) < 200
     assert {row.device for row in export.rows} == {DEVICE}
+
+
+@pytest.mark.parametrize(
+    ("changed", "bound"),
+    [
+        ({"seconds": 1e299}, "more than 0 and at most 100000"),
+        ({"spread": 1000.0}, "0 or more and at most 10"),
+        ({"when": 2e11}, "a day from now"),
+    ],
+)
+def test_a_row_out_of_range_is_told_the_bound(tmp_path, changed, bound):
+    file = tmp_path / "costs.jsonl"
+    header = {"format": "tf-amp costs", "version": 1}
+    file.write_text("\n".join(map(json.dumps, [header, {**GOOD, **changed}])))
+    (refusal,) = read_export(file).refused
+    assert refusal.reason.endswith(bound)
 
 
 @pytest.mark.parametrize("kept", range(0, 6))

@@ -6,6 +6,7 @@ A row may come from a file that somebody else wrote.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 
 from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING
@@ -13,6 +14,8 @@ from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
 
 _LARGEST_COUNT = 2**53
 _LONGEST_NAME = 500
+# Of two machines, or of one that was set right.
+_CLOCKS_DIFFER_SECONDS = 86400.0
 _OP_NAME = re.compile(r"[A-Za-z_][\w>.]*", re.ASCII)
 _INPUT_DTYPES = frozenset(DTYPE_BYTES) | {MEASURED_DTYPE}
 
@@ -22,9 +25,9 @@ def read_number(
     name: str,
     *,
     above: float | None = None,
-    below: float = 1e300,
+    most: float = 1e300,
 ) -> float:
-    """Return a number of 0 or more, or greater than `above`; less than `below`.
+    """Return a number of 0 or more, or greater than `above`; `most` at most.
 
     Raises:
         ValueError: it is missing, of a wrong type or out of range; as all below.
@@ -32,11 +35,23 @@ def read_number(
     value = columns.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     # Comparing before converting: an int may be too large to become a float.
-    if is_number and isinstance(value, int | float) and 0 <= value < below:
+    if is_number and isinstance(value, int | float) and 0 <= value <= most:
         if above is None or value > above:
             return float(value)
-    wanted = "0 or more" if above is None else "positive"
-    raise ValueError(f"{name}: received {_shown(value)}; wanted is a number, {wanted}")
+    least = "0 or more" if above is None else f"more than {above:g}"
+    raise ValueError(
+        f"{name}: received {_shown(value)}; wanted is a number, {least} and at most "
+        f"{most:g}"
+    )
+
+
+def read_time(columns: Mapping[str, object]) -> float:
+    """Return when something was measured, in seconds since 1970."""
+    try:
+        return read_number(columns, "when", most=time.time() + _CLOCKS_DIFFER_SECONDS)
+    except ValueError as error:
+        # What claims to be from the future would count as the newest for ever.
+        raise ValueError(f"{error}, a day from now") from error
 
 
 def read_count(columns: Mapping[str, object]) -> int:

@@ -12,6 +12,7 @@ from grappler_pass.costs.columns import (
     read_name,
     read_number,
     read_probe,
+    read_time,
 )
 from grappler_pass.costs.price_list import Measured, Sample
 
@@ -31,8 +32,10 @@ SPENDING_COLUMNS = ("device", "tensorflow", "fingerprint", "seconds")
 
 # A spread below this is luck: machines repeat themselves no better.
 _LEAST_SPREAD = 0.02
-# Of dates that can be printed, in seconds since 1970.
-_END_OF_TIME = 2.5e11
+# Nobody measures for longer, nor does any op scatter so wildly; beyond, prices would
+# leave the numbers that a computer has.
+_MOST_SECONDS = 1e5
+_MOST_SPREAD = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,11 @@ class CostRow:
             ValueError: one is missing, of a wrong type or out of range.
         """
         sample = Sample(
-            seconds=read_number(columns, "seconds", above=0.0),
-            cold_seconds=read_number(columns, "cold_seconds", above=0.0),
-            spread=read_number(columns, "spread"),
+            seconds=_read_seconds(columns, "seconds"),
+            cold_seconds=_read_seconds(columns, "cold_seconds"),
+            spread=read_number(columns, "spread", most=_MOST_SPREAD),
             count=read_count(columns),
-            when=read_number(columns, "when", below=_END_OF_TIME),
+            when=read_time(columns),
         )
         measured = Measured(read_probe(columns), read_dtype(columns), sample)
         return cls(*_origin(columns), measured)
@@ -135,7 +138,7 @@ class VerdictRow:
         verdict = Verdict(
             faster=bool(faster),
             ratio=read_number(columns, "ratio", above=0.0),
-            when=read_number(columns, "when", below=_END_OF_TIME),
+            when=read_time(columns),
         )
         return cls(*_origin(columns), read_name(columns, "fingerprint"), verdict)
 
@@ -213,6 +216,10 @@ def _support(sample: Sample) -> tuple[float, ...]:
     error = max(sample.spread, _LEAST_SPREAD) / math.sqrt(sample.count)
     figures = (sample.seconds, sample.cold_seconds, sample.spread)
     return (-error, sample.when, sample.count, *(-figure for figure in figures))
+
+
+def _read_seconds(columns: Mapping[str, object], name: str) -> float:
+    return read_number(columns, name, above=0.0, most=_MOST_SECONDS)
 
 
 def _origin(columns: Mapping[str, object]) -> tuple[str, str]:
