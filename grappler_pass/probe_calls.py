@@ -20,7 +20,12 @@ from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
 from grappler_pass.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.type_slots import op_def_of, signature_of
 
-_REFUSED = (errors.OpError, text_format.ParseError, TypeError, ValueError)
+# What a probe that somebody else wrote may lead to: attributes that do not fit its op,
+# numbers that do not fit their type, a type where a list has no place for it.
+_REFUSED = (
+    *(errors.OpError, text_format.ParseError, TypeError, ValueError),
+    *(ArithmeticError, LookupError, RecursionError),
+)
 
 
 def calls_from_probes(probes: Iterable[Probe]) -> dict[str, OpCall]:

@@ -198,3 +198,20 @@ def test_one_probe_that_is_refused_does_not_spoil_the_others() -> None:
     wrong = Probe("MatMul", good.attrs, good.dtype_attrs, (good.inputs[0],) * 2)
     garbled = Probe("MatMul", (("transpose_a", "no such"),), (), good.inputs)
     assert set(calls_from_probes([wrong, good, garbled])) == {good.key}
+
+
+def test_a_probe_that_contradicts_itself_is_refused_alone() -> None:
+    good = probe("y = MatMul(x, w)")
+    assert good is not None
+    types = (("T", "list { type: [DT_FLOAT, DT_FLOAT] }"),)
+    nested = "list { func { name: 'f' attr { key: 'a' value { " * 400
+    size = Constant("int32", (1,), (10**30,))
+    spec = TensorSpec((1,), "int32")
+    wrong = [
+        Probe("MatMul", types, (("T", 5),), good.inputs),
+        Probe("MatMul", (("transpose_a", nested),), (("T", 0),), good.inputs),
+        Probe("Reshape", (), (("T", 0),), (good.inputs[0], spec), ((1, size),)),
+        Probe("Relu", (), (("T", 0),), (TensorSpec((10**400,), "*"),)),
+    ]
+    for each in wrong:
+        assert set(calls_from_probes([each, good])) == {good.key}
