@@ -99,6 +99,18 @@ def test_nothing_is_printed_written_or_called(
     assert "a sandbox" not in "".join(capfd.readouterr())
 
 
+def test_ops_that_watch_and_do_not_say_so_are_left_out() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.raw_ops.DebugIdentity(input=tf.random.uniform([4, 4]))
+        product = tf.raw_ops.DebugIdentityV2(input=x) @ tf.ones([4, 4])
+        nans = tf.raw_ops.DebugNanCount(input=product)
+        summary = tf.raw_ops.DebugNumericSummary(input=product)
+    sandbox = _sandbox_of_graph(graph, product, nans, summary)
+    assert "MatMul" in _ops(sandbox.graph_def)
+    assert not [op for op in _ops(sandbox.graph_def) if op.startswith("Debug")]
+    _run(sandbox)
+
+
 def test_data_sets_tables_and_generators_stay_where_they_are() -> None:
     data = iter(tf.data.Dataset.range(100).batch(4, drop_remainder=True))
     table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, -1.0)

@@ -53,6 +53,10 @@ def debugging():
     tf.raw_ops.DebugIdentityV2(input=tf.ones([2]))
 
 
+def counting_nans():
+    tf.raw_ops.DebugNanCount(input=tf.ones([2]))
+
+
 WITH_EFFECTS = {
     "numpy_function": numpy_function(True),
     "stateless numpy_function": numpy_function(False),
@@ -62,6 +66,7 @@ WITH_EFFECTS = {
     "AssignVariableOp": resource_assignment,
     "Print": printing,
     "DebugIdentityV2": debugging,
+    "DebugNanCount": counting_nans,
     "RandomUniform": lambda: tf.raw_ops.RandomUniform(
         shape=tf.constant([2]), dtype=tf.float32
     ),

@@ -35,20 +35,30 @@ class Role(enum.Enum):
 _HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
 _VARIABLES = frozenset({"Variable", "VariableV2"})
 # These only watch what goes through; a made-up value must not stop the step.
-_WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2", "DebugIdentityV2"})
-# They declare no state, and yet reach out of the graph.
+_WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
+# Their OpDefs claim that they have no state, and yet they reach out of the graph.
+UNDECLARED: Mapping[str, Role] = {
+    "Abort": Role.SOURCE,
+    "DebugIdentity": Role.PASS,
+    "DebugIdentityV2": Role.PASS,
+    "DebugIdentityV3": Role.PASS,
+    "DebugNanCount": Role.SOURCE,
+    "DebugNumericSummary": Role.SOURCE,
+    "DebugNumericSummaryV2": Role.SOURCE,
+    "MatchingFiles": Role.SOURCE,
+    "PyFuncStateless": Role.SOURCE,
+    "ReadFile": Role.SOURCE,
+    "XlaLaunch": Role.SOURCE,
+}
+# What a caller brings in or takes away.
 _OUTSIDE = frozenset(
     {
         "_Arg",
         "_DeviceArg",
         "_DeviceRetval",
         "_Retval",
-        "Abort",
         "Placeholder",
         "PlaceholderV2",
-        "MatchingFiles",
-        "PyFuncStateless",
-        "ReadFile",
     }
 )
 # Stateful, but the state is a private variable, or lives no longer than one step.
@@ -109,6 +119,8 @@ def role_of_op(op: str) -> Role:
         return Role.VARIABLE
     if op in _WATCHING:
         return Role.PASS
+    if op in UNDECLARED:
+        return UNDECLARED[op]
     if op == "VarHandleOp":
         return Role.HANDLE
     op_def = op_def_of(op)

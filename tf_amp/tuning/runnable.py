@@ -20,19 +20,18 @@ from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
 from grappler_pass.eligibility.kernel_limits import has_kernel
 from grappler_pass.fused_ops import can_split, split_fused
 from grappler_pass.type_slots import DTYPE_ENUMS, admits, op_def_of
+from tf_amp.tuning.roles import UNDECLARED
 from tf_amp.tuning.synthetic import Unfit
 
 _REFUSED_TYPES = frozenset({"resource", "variant", "string"})
 _REFUSED_ENUMS = frozenset(
     tf.as_dtype(name).as_datatype_enum for name in _REFUSED_TYPES
 )
-# Their OpDefs claim that they have no state.
-_WITH_EFFECTS = frozenset(
+# They steer the executor, which means nothing to an op alone.
+_STEERING = frozenset(
     """
-    Abort ControlTrigger DebugIdentity DebugIdentityV2 DebugIdentityV3 DebugNanCount
-    DebugNumericSummary DebugNumericSummaryV2 Enter Exit LoopCond Merge NextIteration
-    PyFuncStateless RefEnter RefExit RefIdentity RefMerge RefNextIteration RefSelect
-    RefSwitch Switch XlaLaunch
+    ControlTrigger Enter Exit LoopCond Merge NextIteration RefEnter RefExit RefIdentity
+    RefMerge RefNextIteration RefSelect RefSwitch Switch
     """.split()
 )
 
@@ -47,7 +46,7 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
     op_def = op_def_of(probe.op)
     if op_def is None:
         raise Unfit(f"{probe.op} is not an op of this TensorFlow")
-    if op_def.is_stateful or probe.op in _WITH_EFFECTS:
+    if op_def.is_stateful or probe.op in _STEERING or probe.op in UNDECLARED:
         raise Unfit(f"{probe.op} has state or effects")
     if any(attr.type in ("func", "list(func)") for attr in op_def.attr):
         raise Unfit(f"{probe.op} calls functions")
