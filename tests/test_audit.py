@@ -202,6 +202,19 @@ def test_bad_input_is_named_and_ends_with_2(
     assert all(word in said for word in words)
 
 
+@pytest.mark.parametrize("seconds", ["inf", "1e20", "nan", "0", "-3", "soon"])
+@pytest.mark.parametrize("command", [("audit", "--device", "t4"), ("verify",)])
+def test_a_time_that_cannot_be_waited_for_is_refused(
+    command, seconds, tmp_path, capsys
+):
+    script = tmp_path / "script.py"
+    script.write_text("raise AssertionError('not to be run')")
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*command, str(script), f"--seconds={seconds}"])
+    assert ended.value.code == 2
+    assert f"--seconds: received '{seconds}'" in capsys.readouterr().err
+
+
 def test_an_unknown_device_is_refused_in_python_too():
     with pytest.raises(ConfigError, match="Known devices: a100"):
         tf_amp.audit(lambda x: x, tf.TensorSpec(()), device="gtx")
@@ -229,11 +242,11 @@ SCRIPT = """
 """
 
 
-def audited_script(tmp_path, *arguments):
+def audited_script(tmp_path, *arguments, env=None):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = ("-m", "tf_amp", "audit", str(script), "--device", "v100")
-    return run_interpreter((*command, *arguments))
+    return run_interpreter((*command, *arguments), env=env)
 
 
 def test_a_script_runs_with_its_graphs_planned(tmp_path):
@@ -242,6 +255,13 @@ def test_a_script_runs_with_its_graphs_planned(tmp_path):
     assert "dtype float32 arguments ['--lr', '1']" in done.out
     assert "step: float16 does not pay on v100" in " ".join(done.out.split())
     assert "1001 -> 1008" in " ".join(done.out.split())
+
+
+def test_a_level_that_leaves_graphs_alone_is_named_as_the_cause(tmp_path):
+    done = audited_script(tmp_path, env={"TF_AMP_OPT_LEVEL": "O0"})
+    assert done.code == 3, done.err
+    assert "every graph stays as it is at level O0" in done.err
+    assert "no graph with a matrix product" not in done.err
 
 
 def test_a_script_is_stopped_when_its_time_is_up():

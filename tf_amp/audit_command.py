@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import model_options
+from tf_amp import left_alone, model_options
 
 if TYPE_CHECKING:
     from grappler_pass.draft import Settings
@@ -62,10 +62,7 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
     finally:
         _print(tuple(found.values()), as_json=options.json)
     if not found:
-        print(
-            "tf-amp: the script ran no graph with a matrix product or convolution.",
-            file=sys.stderr,
-        )
+        print(f"tf-amp: {left_alone.why_no_graph()}.", file=sys.stderr)
     return code
 
 

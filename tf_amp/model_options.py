@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
+from tf_amp.durations import seconds_from_text
 from tf_amp.errors import ConfigError, ScriptMissing
 
 # Commands that take a model or a script, whose arguments follow `--`.
@@ -46,7 +47,10 @@ def add_to(parser: argparse.ArgumentParser, *, data: str | None = None) -> None:
         parser.add_argument("--data", type=pathlib.Path, metavar="NPZ", help=data)
     parser.add_argument("--signature", help="only this one of a SavedModel")
     parser.add_argument(
-        "--seconds", type=float, metavar="N", help="stop the script after so long"
+        "--seconds",
+        type=seconds_from_text,
+        metavar="N",
+        help="stop the script after so long",
     )
     parser.epilog = "What follows `--` are the script's own arguments."
 
@@ -60,10 +64,9 @@ def check(options: argparse.Namespace) -> None:
     """
     if not options.model.exists():
         raise ScriptMissing(f"{options.model}: no such SavedModel or script.")
-    for name in ("seconds", "batch"):
-        value = getattr(options, name, None)
-        if value is not None and not value > 0:
-            raise ConfigError(f"--{name} must be positive, got {value:g}.")
+    batch = getattr(options, "batch", None)
+    if batch is not None and batch <= 0:
+        raise ConfigError(f"--batch must be positive, got {batch}.")
     if options.model.is_dir():
         if options.script_arguments or options.seconds is not None:
             raise ConfigError(

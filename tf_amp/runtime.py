@@ -19,14 +19,7 @@ from absl import logging
 from tf_amp import _tensorflow_private as private
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import _tensorflow_private_workers as private_workers
-from tf_amp import (
-    model_scopes,
-    patches,
-    rewriter,
-    scope_stack,
-    settings,
-    stamps,
-)
+from tf_amp import model_scopes, patches, rewriter, scope_stack, settings, stamps
 from tf_amp.config import AmpConfig, checked_dtype, checked_level, checked_tune
 from tf_amp.errors import TensorFlowMissing
 from tf_amp.exclusion import checked_patterns
@@ -164,6 +157,11 @@ def disable() -> None:
 def is_enabled() -> bool:
     """Tell whether functions traced now will be rewritten."""
     return current_config() is not None
+
+
+def is_switched_off() -> bool:
+    """Tell whether the program has called `disable`, and not `enable` since."""
+    return _decided_by_program and _current is None
 
 
 def current_config() -> AmpConfig | None:

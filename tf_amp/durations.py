@@ -1,0 +1,27 @@
+"""Seconds as given on a command line."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+# A year: what is longer is a mistake, and no timer of the system takes it.
+MOST_SECONDS = 365 * 86400.0
+
+
+def seconds_from_text(text: str) -> float:
+    """Return seconds, as the `type` of an option.
+
+    Raises:
+      ArgumentTypeError: it is no number, not greater than 0, or more than a year.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 < value <= MOST_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"received {text!r}; wanted are seconds, a number greater than 0 and at "
+            f"most {MOST_SECONDS:.0f}"
+        )
+    return value
