@@ -1,4 +1,4 @@
-"""Loss scales against models of a few lines, and what their arguments may be."""
+"""Loss scales against models of a few lines."""
 
 import dataclasses
 import math
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.scaling import figures, scaled_by, stepper
 from tf_amp import (
-    ConfigError,
     DynamicLossScale,
     LossScale,
     NoOpLossScale,
@@ -19,11 +18,8 @@ from tf_amp import (
     StatisticalLossScale,
     loss_scale_state,
 )
-from tf_amp.config import AmpConfig
-from tf_amp.loss_scaling import loss_scale_from_words, words_from_loss_scale
-from tf_amp.loss_scaling.choosing import loss_scale_for
-
-SCALING = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
+from tf_amp.loss_scaling import dynamic, resumption
+from tf_amp.loss_scaling.variables import find_state
 
 
 def model(spec, overflows):
@@ -92,11 +88,17 @@ def test_an_overflow_at_the_minimum_raises_when_told_to():
     assert float(step(tf.constant(1.0))) == 2.0
 
 
-def test_an_overflow_at_the_minimum_is_told_once_in_a_thousand(capfd):
+@pytest.mark.parametrize(("steps_between", "told"), [(None, 1), (10, 3)])
+def test_an_overflow_at_the_minimum_is_told_now_and_then(
+    steps_between, told, capfd, monkeypatch
+):
+    assert dynamic.STEPS_BETWEEN_WARNINGS == 1000
+    if steps_between is not None:
+        monkeypatch.setattr(dynamic, "STEPS_BETWEEN_WARNINGS", steps_between)
     step = stepper(DynamicLossScale(initial=1.0))
     for _ in range(30):
         step(tf.constant(math.inf))
-    assert capfd.readouterr().err.count("overflow at the lowest loss scale") == 1
+    assert capfd.readouterr().err.count("overflow at the lowest loss scale") == told
 
 
 def test_a_static_loss_scale_stays_and_counts():
@@ -161,6 +163,88 @@ def test_a_loss_scale_of_ones_own_takes_a_few_lines():
     assert figures(spec) == (512.0, 2, 1)
 
 
+class Doubling(StaticLossScale):
+    """Changes at finite steps, at which the class before it rests."""
+
+    def adjust(self, state, seen):
+        return {"scale": state["scale"] * 2} if seen.finite else {}
+
+
+class Resting(Doubling):
+    """Says itself when it rests."""
+
+    def rests(self, state):
+        return state["scale"] >= 16
+
+
+class Wrapping:
+    """Has everything of another loss scale but what is done after a step."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def adjust(self, state, seen):
+        return Doubling.adjust(self, state, seen)
+
+
+@pytest.mark.parametrize(
+    ("spec", "scale"),
+    [
+        (Doubling(4.0), 32.0),
+        (Resting(4.0), 16.0),
+        (Wrapping(StaticLossScale(4.0)), 32.0),
+    ],
+)
+def test_who_overrides_what_is_done_after_a_step_has_it_done_after_each(spec, scale):
+    step = stepper(spec)
+    for _ in range(3):
+        step(tf.constant(1.0))
+    assert loss_scale_state(spec).scale == scale
+
+
+def test_a_scale_that_changes_is_resumed_as_saved_and_one_that_stays_as_given():
+    saved = {"scale": 32.0, "good_steps": 3, "skipped_steps": 0, "finite": 1}
+    for spec, scale in ((Doubling(4.0), 32.0), (StaticLossScale(4.0), 4.0)):
+        resumption.wait((resumption.saved_scale(spec, saved),), "a checkpoint")
+        try:
+            fresh = {**saved, "scale": 4.0}
+            assert resumption.resumed(spec, fresh)["scale"] == scale
+        finally:
+            resumption.wait((), None)
+
+
+def test_a_state_may_begin_with_numbers_of_numpy():
+    class Numbered(LossScale):
+        def initial_state(self):
+            return {"scale": np.float32(0.5), "steps": np.int32(3)}
+
+    spec = Numbered()
+    assert float(stepper(spec)(tf.constant(1.0))) == 2.0
+    names = find_state(spec).names
+    assert "scale" in names["floats"] and "steps" in names["counters"]
+
+
+@pytest.mark.parametrize("scale", [2.0**126, 2.0**-126])
+@pytest.mark.parametrize("wrap", [tf.function, lambda function: function])
+def test_the_outermost_scales_do_no_harm(scale, wrap):
+    spec = StaticLossScale(scale)
+    factor = tf.constant(2.0**-60 if scale > 1 else 8.0)
+
+    @wrap
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * factor
+        return tape.gradient(y, x)
+
+    with scaled_by(spec):
+        assert float(slope(tf.constant(1.0))) == float(factor)
+    assert figures(spec) == (scale, 1, 0)
+
+
 def test_a_loss_scale_of_ones_own_that_is_wrong_is_told_what_is():
     class Misspelled(LossScale):
         def adjust(self, state, seen):
@@ -200,111 +284,6 @@ def test_state_is_made_per_object_not_per_value():
     stepper(first)(tf.constant(math.inf))
     stepper(second)(tf.constant(1.0))
     assert (figures(first)[2], figures(second)[2]) == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ({"initial": 0.0}, "initial=0.0"),
-        ({"initial": -2.0}, "initial=-2.0"),
-        ({"initial": math.nan}, "initial=nan"),
-        ({"initial": 1000.0}, "not a power of two.*1024.0"),
-        ({"minimum": 4.0, "maximum": 2.0}, "minimum=4.0 is above maximum=2.0"),
-        ({"initial": 2.0**30}, "outside of"),
-        ({"maximum": math.inf}, "maximum=inf"),
-        ({"growth_factor": 1.0}, "growth_factor=1.0"),
-        ({"backoff_factor": 1.0}, "backoff_factor=1.0"),
-        ({"backoff_factor": 0.0}, "backoff_factor=0.0"),
-        ({"growth_interval": 0}, "growth_interval=0"),
-        ({"hysteresis": 1.5}, "hysteresis=1.5"),
-        ({"at_minimum": "stop"}, "at_minimum='stop'; allowed are warn, raise"),
-    ],
-)
-def test_a_bad_argument_is_quoted(arguments, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        DynamicLossScale(**arguments)
-
-
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, "big", True])
-def test_a_static_scale_must_be_a_positive_number(value):
-    with pytest.raises(ConfigError, match="StaticLossScale: value="):
-        StaticLossScale(value)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"decay": 1.0}, {"deviations": -1.0}, {"initial": 3.0}]
-)
-def test_bad_arguments_of_a_statistical_scale_are_refused(arguments):
-    with pytest.raises(ConfigError, match=next(iter(arguments))):
-        StatisticalLossScale(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("words", "canonical", "kind"),
-    [
-        ("none", "none", NoOpLossScale),
-        ("Dynamic", "dynamic", DynamicLossScale),
-        ("statistical:decay=0.5", "statistical:decay=0.5", StatisticalLossScale),
-        ("1024", "1024.0", StaticLossScale),
-        (
-            "dynamic:hysteresis=2, initial=1024",
-            "dynamic:initial=1024.0,hysteresis=2",
-            DynamicLossScale,
-        ),
-        ("dynamic:initial=32768", "dynamic", DynamicLossScale),
-    ],
-)
-def test_words_stand_for_one_loss_scale(words, canonical, kind):
-    loss_scale = loss_scale_from_words(words)
-    assert type(loss_scale) is kind
-    assert words_from_loss_scale(loss_scale) == canonical
-    assert loss_scale_from_words(canonical) is loss_scale
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        ("big", "received 'big'; allowed are a number"),
-        ("dynamic:start=1", "'start=1'.*initial=<float>"),
-        ("dynamic:hysteresis=x", "hysteresis=x"),
-        ("dynamic:initial=3", "not a power of two"),
-        ("-4", "value=-4.0"),
-        (None, "received None"),
-        (DynamicLossScale, "received <class"),
-    ],
-)
-def test_unknown_words_are_quoted(words, complaint):
-    with pytest.raises(ConfigError, match=complaint):
-        loss_scale_from_words(words)
-
-
-def test_a_loss_scale_of_ones_own_has_no_words():
-    class Mine(LossScale):
-        pass
-
-    assert isinstance(loss_scale_from_words(Mine()), Mine)
-    with pytest.raises(ConfigError, match="cannot be written"):
-        AmpConfig(loss_scale=Mine()).to_env()
-
-
-@pytest.mark.parametrize(
-    ("environ", "words"),
-    [
-        ({"TF_AMP_DTYPE": "float16"}, "dynamic"),
-        ({"TF_AMP_DTYPE": "bfloat16"}, "none"),
-        ({"TF_AMP_DTYPE": "bfloat16", "TF_AMP_LOSS_SCALE": "64"}, "64.0"),
-        ({"TF_AMP_DTYPE": "bfloat16", SCALING: "1"}, "dynamic"),
-        ({"TF_AMP_DTYPE": "float16", SCALING: "0"}, "none"),
-        ({"TF_AMP_LOSS_SCALE": "64", SCALING: "0"}, "none"),
-        ({"TF_AMP_DTYPE": "float16", "TF_AMP_OPT_LEVEL": "O0"}, "none"),
-        ({"TF_AMP_DEVICE_PROFILE": "v100"}, "dynamic"),
-        ({"TF_AMP_DEVICE_PROFILE": "h200"}, "none"),
-    ],
-)
-def test_the_type_decides_unless_somebody_has(environ, words):
-    config = AmpConfig.from_env(environ)
-    assert words_from_loss_scale(loss_scale_for(config)) == words
-    assert words_from_loss_scale(loss_scale_for(None)) == "none"
 
 
 def test_every_field_of_a_state_is_told():

@@ -166,3 +166,69 @@ with strategy.scope():
         "True True 512 1 1 2",
         "True True 512 1 1 2",
     ]
+
+
+def test_the_state_lives_where_most_of_the_variables_do_or_in_the_scope_of_a_device():
+    lines = lines_of(
+        """
+        from tf_amp.loss_scaling.variables import find_state
+
+        cpu, = tf.config.list_physical_devices("CPU")
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+
+        def place(loss_scale):
+            variables = find_state(loss_scale).variables_by_kind.values()
+            return {variable.device[-5:] for variable in variables}
+
+        def weights_on(*devices):
+            for device in devices:
+                with tf.device(device):
+                    yield tf.Variable(tf.ones([4, 4]))
+
+        def steps(loss_scale, weights, wrap):
+            weights = list(weights)
+            optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+            optimizer.build(weights)
+            @wrap
+            def step(x):
+                with tf.GradientTape() as tape:
+                    loss = sum(tf.reduce_mean(x @ w) for w in weights)
+                optimizer.apply(tape.gradient(loss, weights), weights)
+            with tf_amp.mixed_precision_scope(loss_scale, "float16", "O0"):
+                for factor in (1, math.inf, 1):
+                    step(tf.constant(X * factor))
+            slots = {slot.value.device[-5:] for slot in optimizer.variables[-1:]}
+            state = tf_amp.loss_scale_state(loss_scale)
+            traced = getattr(step, "experimental_get_tracing_count", lambda: 1)()
+            print(*place(loss_scale), *slots, state.scale, traced)
+
+        def scale():
+            return tf_amp.DynamicLossScale(initial=4.0)
+
+        steps(scale(), weights_on("CPU:0"), tf.function)
+        steps(scale(), weights_on("CPU:0", "CPU:1", "CPU:1"), tf.function)
+        steps(scale(), weights_on("CPU:1"), lambda function: function)
+
+        def slope(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = x * x
+            return tape.gradient(y, x)
+
+        for device in ("CPU:0", "CPU:1"):
+            for compute in (tf.function(slope), slope):
+                loss_scale = scale()
+                with tf_amp.mixed_precision_scope(loss_scale, "float16", "O0"):
+                    with tf.device(device):
+                        compute(tf.constant(2.0))
+                print(*place(loss_scale))
+        """
+    )
+    assert lines == [
+        "CPU:0 CPU:0 2.0 1",
+        "CPU:1 CPU:1 2.0 1",
+        "CPU:1 CPU:1 2.0 1",
+        *["CPU:0"] * 2,
+        *["CPU:1"] * 2,
+    ]

@@ -106,7 +106,7 @@ def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..
         **kwargs: Any,
     ) -> Any:
         targets, given = _targets_and_seeds(target, output_gradients)
-        call = _begin(targets, current)
+        call = _begin(targets, sources, current)
         if call is None:
             return gradient(tape, target, sources, output_gradients, *args, **kwargs)
         seeds = call.seeds(_with_ones(targets, given, is_scalable))
@@ -133,7 +133,7 @@ def _scaling_graph(module: Any, current: Current) -> Any:
     ) -> Any:
         install_optimizers()
         targets, given = _targets_and_seeds(ys, grad_ys)
-        call = _begin(targets, current)
+        call = _begin(targets, xs, current)
         if call is None:
             return compute(ys, xs, grad_ys, *args, **kwargs)
         seeds = call.seeds(_with_ones(targets, given, _is_real))
@@ -189,7 +189,7 @@ def _is_ordinary(body: Any) -> bool:
     return inspect.isfunction(body) and "pfor_config" not in parameters
 
 
-def _begin(targets: Sequence[Any], current: Current) -> ScaledCall | None:
+def _begin(targets: Sequence[Any], sources: Any, current: Current) -> ScaledCall | None:
     """Return a call to be scaled; None where gradients are to be left alone."""
     if _thread.is_differentiating or not any(map(is_scalable, targets)):
         return None
@@ -198,7 +198,7 @@ def _begin(targets: Sequence[Any], current: Current) -> ScaledCall | None:
     loss_scale = current()
     if not loss_scale.scales or is_scaled_by_user(targets):
         return None
-    return _thread.loop.call if _thread.loop else ScaledCall(loss_scale)
+    return _thread.loop.call if _thread.loop else ScaledCall(loss_scale, sources)
 
 
 def _finish(call: ScaledCall, gradients: Any) -> Any:

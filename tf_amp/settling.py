@@ -11,7 +11,7 @@ import tensorflow as tf
 from tf_amp import _tensorflow_private_training as private
 from tf_amp import finite_branches
 from tf_amp.finiteness import largest_of, must_select
-from tf_amp.loss_scaling.protocol import Seen, State, check_names
+from tf_amp.loss_scaling.protocol import Seen, State, check_names, find_rests
 from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
 
 # Adds operations, told by a bool scalar whether gradients are finite.
@@ -89,10 +89,8 @@ class Settlement:
 
     def _rests(self) -> Any:
         """Return whether a finite step does nothing but count; None: not known."""
-        # A loss scale of the user's own may know nothing of this.
-        tell = getattr(self.state.loss_scale, "rests", lambda state: None)
         values = self.state.unpacked(self.vectors)
-        rests = tell(values)
+        rests = find_rests(self.state.loss_scale)(values)
         if rests is None or self.counts is not None:
             return None
         return tf.equal(values["finite"], 1) & rests

@@ -34,10 +34,10 @@ from tf_amp.votes import Vote, cast_vote, votes_behind
 class ScaledCall:
     """The state of a loss scale as one call for gradients uses it."""
 
-    def __init__(self, loss_scale: LossScale) -> None:
-        """Read the state."""
+    def __init__(self, loss_scale: LossScale, sources: Any = ()) -> None:
+        """Read the state, made with `sources` if there is none: see `state_of`."""
         self._loss_scale = loss_scale
-        self._state = state_of(loss_scale)
+        self._state = state_of(loss_scale, sources)
         self._vectors = self._state.read()
         self._reading = self._state.unpacked(self._vectors)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from tf_amp.loss_scaling.protocol import LossScale, State, check_positive
+from tf_amp.loss_scaling.arguments import check_positive
+from tf_amp.loss_scaling.protocol import LossScale, State
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,8 +33,8 @@ class StaticLossScale(LossScale):
 
     def __post_init__(self) -> None:
         """Check the value."""
-        check_positive("StaticLossScale", "value", self.value)
-        object.__setattr__(self, "value", float(self.value))
+        value = check_positive("StaticLossScale", "value", self.value)
+        object.__setattr__(self, "value", value)
 
     def initial_state(self) -> Mapping[str, float | int]:
         """Return the one scale."""

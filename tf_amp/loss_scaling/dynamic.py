@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling.protocol import (
-    LossScale,
-    Seen,
-    State,
+from tf_amp.loss_scaling.arguments import (
     check_bounds,
     check_count,
     check_power_of_two,
 )
+from tf_amp.loss_scaling.protocol import LossScale, Seen, State
 
 _OWNER = "DynamicLossScale"
+# What each of these must exceed, and what it must stay under.
+_POWERS = {
+    "initial": (0.0, math.inf),
+    "growth_factor": (1.0, math.inf),
+    "backoff_factor": (0.0, 1.0),
+    "minimum": (0.0, math.inf),
+    "maximum": (0.0, math.inf),
+}
 _AT_MINIMUM = ("warn", "raise", "float32")
-_STEPS_BETWEEN_WARNINGS = 1000
+STEPS_BETWEEN_WARNINGS = 1000
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -57,22 +64,14 @@ class DynamicLossScale(LossScale):
 
     def __post_init__(self) -> None:
         """Check every argument."""
-        powers = ("initial", "growth_factor", "backoff_factor", "minimum", "maximum")
-        for name in powers:
-            check_power_of_two(_OWNER, name, getattr(self, name))
-            object.__setattr__(self, name, float(getattr(self, name)))
-        check_count(_OWNER, "growth_interval", self.growth_interval)
-        check_count(_OWNER, "hysteresis", self.hysteresis)
+        for name, (above, below) in _POWERS.items():
+            value = getattr(self, name)
+            value = check_power_of_two(_OWNER, name, value, above=above, below=below)
+            object.__setattr__(self, name, value)
+        for name in ("growth_interval", "hysteresis"):
+            count = check_count(_OWNER, name, getattr(self, name))
+            object.__setattr__(self, name, count)
         check_bounds(_OWNER, self.initial, self.minimum, self.maximum)
-        if self.growth_factor <= 1:
-            raise ConfigError(
-                f"{_OWNER}: growth_factor={self.growth_factor!r}; it must be above 1."
-            )
-        if self.backoff_factor >= 1:
-            raise ConfigError(
-                f"{_OWNER}: backoff_factor={self.backoff_factor!r}; it must lie "
-                "between 0 and 1."
-            )
         if self.at_minimum not in _AT_MINIMUM:
             raise ConfigError(
                 f"{_OWNER}: at_minimum={self.at_minimum!r}; allowed are "
@@ -136,7 +135,7 @@ class DynamicLossScale(LossScale):
             return []
         if self.at_minimum == "raise":
             return _if_any(tf.debugging.Assert(tf.logical_not(stuck), [message]))
-        due = state["stuck_steps"] % _STEPS_BETWEEN_WARNINGS == 0
+        due = state["stuck_steps"] % STEPS_BETWEEN_WARNINGS == 0
         told = tf.logical_and(stuck, due)
         return _if_any(tf.cond(told, lambda: _say(message), lambda: False))
 

@@ -18,7 +18,6 @@ A loss scale of one's own is a class with what it changes:
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +27,6 @@ from tf_amp.errors import ConfigError
 COUNTERS: Mapping[str, int] = {"good_steps": 0, "skipped_steps": 0, "finite": 1}
 
 State = Mapping[str, Any]
-LARGEST_FLOAT = 2.0**127
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +91,8 @@ class LossScale:
     def rests(self, state: State) -> Any:
         """Return whether finite gradients would change nothing, bool scalar.
 
-        Only to save time: `adjust` is then left out. None: not known.
+        Only to save time: `adjust` is then left out. None: not known. A class that
+        overrides `adjust` and not this is not asked.
 
         Args:
           state: scalar tensors by name.
@@ -108,6 +107,19 @@ class LossScale:
           seen: how the gradients came out.
         """
         return {}
+
+
+def find_rests(loss_scale: Any) -> Callable[[State], Any]:
+    """Return the `rests` of a loss scale, unless its `adjust` is that of a subclass.
+
+    Args:
+      loss_scale: of any class; one that knows nothing of this is never at rest.
+    """
+    places = [getattr(loss_scale, "__dict__", {}), *map(vars, type(loss_scale).__mro__)]
+    first = next((p for p in places if "adjust" in p or "rests" in p), None)
+    if first is not None and "rests" not in first:
+        return lambda state: None
+    return getattr(loss_scale, "rests", lambda state: None)
 
 
 def check_names(loss_scale: LossScale, changed: State, state: State) -> None:
@@ -128,44 +140,4 @@ def check_has_scale(loss_scale: LossScale, state: State) -> None:
         raise ConfigError(
             f"{type(loss_scale).__name__}.initial_state returned {own}; it must hold "
             '"scale".'
-        )
-
-
-def check_power_of_two(owner: str, name: str, value: float) -> None:
-    """Raise ConfigError unless the value is a power of two within float32's range."""
-    check_positive(owner, name, value)
-    if math.frexp(value)[0] != 0.5:
-        near = 2.0 ** round(math.log2(value))
-        raise ConfigError(
-            f"{owner}: {name}={value!r} is not a power of two, so that scaling would "
-            f"round every gradient; the nearest is {near!r}."
-        )
-
-
-def check_positive(owner: str, name: str, value: float) -> None:
-    """Raise ConfigError unless the value is a positive number float32 can hold."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 1 / LARGEST_FLOAT <= value <= LARGEST_FLOAT:
-        raise ConfigError(
-            f"{owner}: {name}={value!r}; allowed are positive numbers from 2**-127 to "
-            "2**127."
-        )
-
-
-def check_count(owner: str, name: str, value: int) -> None:
-    """Raise ConfigError unless the value is a whole number of at least one."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(
-            f"{owner}: {name}={value!r}; allowed are whole numbers from 1 on."
-        )
-
-
-def check_bounds(owner: str, initial: float, minimum: float, maximum: float) -> None:
-    """Raise ConfigError unless minimum <= initial <= maximum."""
-    if minimum > maximum:
-        raise ConfigError(f"{owner}: minimum={minimum!r} is above maximum={maximum!r}.")
-    if not minimum <= initial <= maximum:
-        raise ConfigError(
-            f"{owner}: initial={initial!r} lies outside of minimum={minimum!r} and "
-            f"maximum={maximum!r}."
         )

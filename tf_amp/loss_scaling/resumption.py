@@ -117,7 +117,10 @@ def kind_of(loss_scale: LossScale) -> str:
 
 def given(loss_scale: LossScale) -> Values:
     """Return what the program has chosen, whatever was saved."""
-    return loss_scale.initial_state() if isinstance(loss_scale, StaticLossScale) else {}
+    is_constant = isinstance(loss_scale, StaticLossScale) and (
+        type(loss_scale).adjust is LossScale.adjust
+    )
+    return loss_scale.initial_state() if is_constant else {}
 
 
 def say_fresh(loss_scale: LossScale, initial: Values, path: str) -> None:

@@ -8,6 +8,7 @@ initializes; what has not been initialized reads as the state to begin with.
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -256,7 +257,7 @@ def _read(variable: Any) -> Any:
 
 
 def _kind_of(value: float | int) -> str:
-    return "floats" if isinstance(value, float) else "counters"
+    return "counters" if isinstance(value, numbers.Integral) else "floats"
 
 
 def _is_inside_function() -> bool:

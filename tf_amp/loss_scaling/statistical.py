@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling.protocol import (
-    LossScale,
-    Seen,
-    State,
+from tf_amp.loss_scaling.arguments import (
     check_bounds,
     check_power_of_two,
+    check_within,
+    is_number,
 )
+from tf_amp.loss_scaling.protocol import LossScale, Seen, State
 
 _OWNER = "StatisticalLossScale"
 # log2 of the first power of two that float16 cannot hold.
@@ -54,17 +54,16 @@ class StatisticalLossScale(LossScale):
     def __post_init__(self) -> None:
         """Check every argument."""
         for name in ("initial", "minimum", "maximum"):
-            check_power_of_two(_OWNER, name, getattr(self, name))
-            object.__setattr__(self, name, float(getattr(self, name)))
+            value = check_power_of_two(_OWNER, name, getattr(self, name))
+            object.__setattr__(self, name, value)
         check_bounds(_OWNER, self.initial, self.minimum, self.maximum)
-        if not 0 < self.decay < 1:
-            raise ConfigError(
-                f"{_OWNER}: decay={self.decay!r}; it must lie between 0 and 1."
-            )
-        if not 0 <= self.deviations < math.inf:
+        decay = check_within(_OWNER, "decay", self.decay, above=0.0, below=1.0)
+        object.__setattr__(self, "decay", decay)
+        if not is_number(self.deviations) or not 0 <= self.deviations < math.inf:
             raise ConfigError(
                 f"{_OWNER}: deviations={self.deviations!r}; it must be 0 or more."
             )
+        object.__setattr__(self, "deviations", float(self.deviations))
 
     def initial_state(self) -> Mapping[str, float | int]:
         """Return the first scale, with nothing seen yet."""

@@ -1,13 +1,16 @@
 """The states of loss scales, made when they are first needed.
 
 There is one state per loss scale, strategy and graph; functions share the one outside
-of all functions.
+of all functions. Without a strategy it lives where most of the variables do that
+gradients were first taken of, as an optimizer's slots do.
 """
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -29,12 +32,18 @@ _eager_states: _States = {}
 _latest: list[ScaleState] = []
 
 
-def state_of(loss_scale: LossScale) -> ScaleState:
-    """Return the state of a loss scale here, made if there is none yet."""
+def state_of(loss_scale: LossScale, sources: Any = ()) -> ScaleState:
+    """Return the state of a loss scale here, made if there is none yet.
+
+    Args:
+      loss_scale: the specification.
+      sources: nest of what gradients are taken of, variables among it; where there are
+        none, a new state lives on the device in whose scope this is called.
+    """
     strategy = tf.distribute.get_strategy()
     key = (id(loss_scale), id(strategy))
     if key not in _home():
-        _in_cross_replica_context(lambda: _make(loss_scale, strategy))
+        _in_cross_replica_context(lambda: _make(loss_scale, strategy, sources))
     state = _home()[key]
     _latest[:] = [state]
     return state
@@ -65,24 +74,37 @@ def latest_state() -> ScaleState | None:
     return _latest[0] if _latest else None
 
 
-def _make(loss_scale: LossScale, strategy: Any) -> None:
+def _make(loss_scale: LossScale, strategy: Any, sources: Any) -> None:
     key = (id(loss_scale), id(strategy))
     has_strategy, place = tf.distribute.has_strategy(), place_here()
     is_tracing = not tf.executing_eagerly()
 
-    def make() -> ScaleState:
+    def make(device: str | None) -> ScaleState:
         with contextlib.ExitStack() as scopes:
             if has_strategy:
                 scopes.enter_context(strategy.scope())
             else:
                 scopes.enter_context(tf.device(None))
-                scopes.enter_context(tf.device(place))
+                scopes.enter_context(tf.device(device))
             return ScaleState(loss_scale, strategy)
 
     with _lock, tf.init_scope():
         if key not in _home():
-            apart = is_tracing and tf.executing_eagerly()
-            _home()[key] = _in_a_thread(make) if apart else make()
+            is_eager = tf.executing_eagerly()
+            in_reach = is_eager and not has_strategy
+            made = functools.partial(make, _device(sources) if in_reach else place)
+            _home()[key] = _in_a_thread(made) if is_tracing and is_eager else made()
+
+
+def _device(sources: Any) -> str:
+    """Return the device of most of the variables, else the one in whose scope this is.
+
+    A thread of its own is in no scope.
+    """
+    handles = [getattr(source, "handle", None) for source in tf.nest.flatten(sources)]
+    devices = [handle.device for handle in handles if handle is not None]
+    counted = collections.Counter(device for device in devices if device)
+    return counted.most_common(1)[0][0] if counted else str(tf.identity(0.0).device)
 
 
 @unconverted

@@ -13,6 +13,7 @@ import functools
 from typing import Any
 
 from tf_amp.errors import ConfigError
+from tf_amp.loss_scaling.arguments import is_number
 from tf_amp.loss_scaling.constant import NoOpLossScale, StaticLossScale
 from tf_amp.loss_scaling.dynamic import DynamicLossScale
 from tf_amp.loss_scaling.protocol import LossScale
@@ -36,8 +37,8 @@ def loss_scale_from_words(value: object, name: str = "loss_scale") -> LossScale:
     Raises:
       ConfigError: the words are unknown, or a number is out of range.
     """
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return _shared("static", (("value", float(value)),))
+    if is_number(value):
+        return _shared("static", (("value", value),))
     if isinstance(value, str):
         return _from_text(value.strip(), name)
     functions = ("initial_state", "scale", "unscale", "adjust")
@@ -55,7 +56,7 @@ def words_from_loss_scale(loss_scale: LossScale) -> str:
     Raises:
       ConfigError: it is of a class of the user's own, which has no words.
     """
-    if isinstance(loss_scale, StaticLossScale):
+    if type(loss_scale) is StaticLossScale:
         return repr(loss_scale.value)
     for word, kind in _CLASSES.items():
         if type(loss_scale) is kind:

@@ -1,0 +1,120 @@
+"""What the arguments of loss scales may be.
+
+Ranges are looked at first: nobody is to be advised of a number that is refused next.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+from tf_amp.errors import ConfigError
+
+# Beyond it, the reciprocal is no normal float32, and becomes zero on most devices.
+LARGEST_SCALE = 2.0**126
+
+
+def check_power_of_two(
+    owner: str, name: str, value: float, *, above: float = 0.0, below: float = math.inf
+) -> float:
+    """Return a power of two within float32's range, as a float.
+
+    Args:
+      owner: class, for the message.
+      name: of the argument, for the message.
+      value: as given.
+      above: what it has to exceed: 0, or a power of two.
+      below: what it has to stay under: a power of two, or infinity.
+
+    Raises:
+      ConfigError: it is none, or is out of range.
+    """
+    checked = check_positive(owner, name, value, above=above, below=below)
+    if math.frexp(checked)[0] != 0.5:
+        near = 2.0 ** round(math.log2(checked))
+        near = min(max(near, 2 * above), below / 2)
+        raise ConfigError(
+            f"{owner}: {name}={value!r} is not a power of two, so that scaling would "
+            f"round every gradient; the nearest is {near!r}."
+        )
+    return checked
+
+
+def check_positive(
+    owner: str, name: str, value: float, *, above: float = 0.0, below: float = math.inf
+) -> float:
+    """Return a positive number that float32 can hold, and divide by, as a float.
+
+    Args:
+      owner: class, for the message.
+      name: of the argument, for the message.
+      value: as given.
+      above: what it has to exceed.
+      below: what it has to stay under.
+
+    Raises:
+      ConfigError: it is none, or is out of range.
+    """
+    number = check_within(owner, name, value, above=above, below=below)
+    if not 1 / LARGEST_SCALE <= number <= LARGEST_SCALE:
+        raise ConfigError(
+            f"{owner}: {name}={value!r}; allowed are positive numbers from 2**-126 to "
+            "2**126."
+        )
+    return number
+
+
+def check_within(
+    owner: str, name: str, value: float, *, above: float, below: float
+) -> float:
+    """Return a number between two others, as a float.
+
+    Raises:
+      ConfigError: it is none, or is out of range.
+    """
+    if not is_number(value):
+        raise ConfigError(f"{owner}: {name}={value!r}; it must be a number.")
+    number = _float(value)
+    if not above < number or number >= below < math.inf:
+        lies = f"be above {above:g}"
+        if below < math.inf:
+            lies = f"lie between {above:g} and {below:g}"
+        raise ConfigError(f"{owner}: {name}={value!r}; it must {lies}.")
+    return number
+
+
+def is_number(value: object) -> bool:
+    """Tell whether something is a real number, one of NumPy's included; no bool."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def check_count(owner: str, name: str, value: int) -> int:
+    """Return a whole number of at least one, as an int.
+
+    Raises:
+      ConfigError: it is none, or more than an int64 holds.
+    """
+    is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not is_whole or not 1 <= value < 2**63:
+        raise ConfigError(
+            f"{owner}: {name}={value!r}; allowed are ints from 1 to 2**63 - 1."
+        )
+    return int(value)
+
+
+def check_bounds(owner: str, initial: float, minimum: float, maximum: float) -> None:
+    """Raise ConfigError unless minimum <= initial <= maximum."""
+    if minimum > maximum:
+        raise ConfigError(f"{owner}: minimum={minimum!r} is above maximum={maximum!r}.")
+    if not minimum <= initial <= maximum:
+        raise ConfigError(
+            f"{owner}: initial={initial!r} lies outside of minimum={minimum!r} and "
+            f"maximum={maximum!r}."
+        )
