@@ -34,6 +34,12 @@ def count_step_nodes(first_call: Callable[[], object]) -> int:
     return max(len(graph.node) for graph in _executed_graphs(first_call))
 
 
+def count_executed(first_call: Callable[[], object], op: str) -> int:
+    """Return how many nodes of one op the executed graphs hold."""
+    graphs = _executed_graphs(first_call)
+    return sum(node.op == op for graph in graphs for node in graph.node)
+
+
 def _executed_graphs(first_call: Callable[[], object]) -> Sequence[graph_pb2.GraphDef]:
     ctx = context.context()
     ctx.enable_run_metadata()

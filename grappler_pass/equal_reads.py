@@ -8,6 +8,9 @@ a write that waits for one of the reads waits for the one that stays. TensorFlow
 what is computed alike from equal values, but takes no two reads for equal.
 
 An optimizer that computes its rate anew for every variable then does so once.
+
+Not done: a read that is fed gives its readers something else than the variable; reads
+that the pass treats differently, by an attribute of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass import colocation
 from grappler_pass.graph import Item
+
+# What begins the names of attributes that mark nodes for the pass.
+_OWN = "_tf_amp"
 
 
 def merge_equal_reads(
@@ -35,10 +41,13 @@ def merge_equal_reads(
       A new graph; None where no two reads are equal.
     """
     kept = item.untouchable | colocation.awaited(graph_def)
+    fed = frozenset(item.feed)
     first: dict[Hashable, str] = {}
     instead: dict[str, str] = {}
     for node in graph_def.node:
         if node.op != "ReadVariableOp" or part_of_name not in node.name:
+            continue
+        if node.name in fed:
             continue
         same = first.setdefault(_what_is_read(node), node.name)
         if same != node.name and node.name not in kept:
@@ -48,7 +57,9 @@ def merge_equal_reads(
 
 def _what_is_read(node: NodeDef) -> Hashable:
     handle, *controls = node.input
-    return handle, frozenset(controls), node.attr["dtype"].type, node.device
+    marks = {name: mark for name, mark in node.attr.items() if name.startswith(_OWN)}
+    told = frozenset((name, m.SerializeToString()) for name, m in marks.items())
+    return handle, frozenset(controls), node.attr["dtype"].type, node.device, told
 
 
 def _reading(graph_def: GraphDef, instead: Mapping[str, str]) -> GraphDef:

@@ -1,12 +1,18 @@
 """Equal reads become one without a change in what runs."""
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from benchmarks.executed import count_executed
+from grappler_pass import equal_reads
 from grappler_pass.equal_reads import merge_equal_reads
 from grappler_pass.graph import Item
+from tests.scaling import are_equal, values_of
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text
+from tf_amp import DynamicLossScale, loss_scale_state, mixed_precision_scope
 
 # The rate is read twice before it is doubled and twice after it.
 READS = """
@@ -28,18 +34,65 @@ READS = """
 """
 ASKED = Item(fetch=("out",))
 
+# Three times round, each adds what the variable was, and then doubles it.
+LOOP = """
+    rate = VarHandleOp dtype=float32 shape=[] shared_name=looped
+    two = Const value=2.0
+    start = AssignVariableOp(rate, two)
+    zero = Const(^start) value=0.0
+    if/Enter = Enter(zero) frame_name=loop
+    handle = Enter(rate) T=resource frame_name=loop is_constant=true
+    limit = Const value=30.0
+    bound = Enter(limit) frame_name=loop is_constant=true
+    Merge = Merge(if/Enter, next) N=2
+    Less = Less(Merge, bound)
+    LoopCond = LoopCond(Less)
+    Switch = Switch(Merge, LoopCond)
+    body = Identity(Switch:1)
+    if/read = ReadVariableOp(handle, ^body)
+    if/read_1 = ReadVariableOp(handle, ^body)
+    double = AddV2(if/read, if/read_1)
+    write = AssignVariableOp(handle, double, ^if/read, ^if/read_1)
+    sum = AddV2(body, double, ^write)
+    next = NextIteration(sum)
+    done = Exit(Switch)
+    out = Identity(done)
+"""
+
+# Where nothing is read, nothing may run that waits for a read.
+BRANCH = """
+    rate = VarHandleOp dtype=float32 shape=[] shared_name=branching
+    two = Const value=2.0
+    start = AssignVariableOp(rate, two)
+    taken = Placeholder dtype=bool
+    seven = Const(^start) value=7.0
+    pred = Switch(taken, taken, ^start) T=bool
+    no = Identity(pred) T=bool
+    yes = Identity(pred:1) T=bool
+    if/yes = ReadVariableOp(rate, ^yes)
+    if/yes_1 = ReadVariableOp(rate, ^yes)
+    if/no = ReadVariableOp(rate, ^no)
+    twice = AddV2(if/yes, if/yes_1)
+    write = AssignVariableOp(rate, twice, ^if/yes, ^if/yes_1)
+    minus = Neg(if/no)
+    merged = Merge(twice, minus) N=2
+    out = Identity(merged)
+"""
+
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
+
 
 def reads(graph_def):
     return [node.name for node in graph_def.node if node.op == "ReadVariableOp"]
 
 
-def outcome(graph_def):
+def outcome(graph_def, feed=None):
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         config = tf.compat.v1.ConfigProto()
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         with tf.compat.v1.Session(graph=graph, config=config) as session:
-            return session.run("out:0")
+            return session.run("out:0", feed)
 
 
 def test_what_is_read_at_one_moment_is_read_once_and_runs_as_before():
@@ -70,6 +123,10 @@ def test_a_write_waits_for_the_read_that_stays():
             ("^start)", "^start) @/device:CPU:0"),
         ),
         ("if/early_1", ("if/early_1", "elsewhere")),
+        (
+            "if/early_1 = ReadVariableOp(rate, ^start)",
+            ("^start)", "^start) _tf_amp_loss_scale=true"),
+        ),
     ],
 )
 def test_reads_stay_that_differ_in_more_than_their_names(line, instead):
@@ -92,3 +149,96 @@ def test_a_read_stays_that_is_fetched_or_whose_device_others_are_to_share():
     after = merge_equal_reads(graph_def, "if/", ASKED)
     assert "if/early_1" not in reads(after)
     assert all("_class" not in node.attr for node in after.node)
+
+
+@pytest.mark.parametrize("fed", ["if/early", "if/early_1"])
+def test_a_read_that_is_fed_serves_nobody_but_its_own_readers(fed):
+    before = graph_from_text(READS)
+    after = merge_equal_reads(before, "if/", Item(fetch=("out",), feed=(fed,)))
+    assert reads(after) == ["if/early", "if/early_1", "if/late"]
+    given = {f"{fed}:0": 11.0}
+    assert outcome(after, given) == outcome(before, given)
+
+
+def test_reads_of_one_type_only_are_equal():
+    # Which type a handle holds, the runtime looks up when it is read.
+    text = """
+        rate = Placeholder dtype=resource
+        if/float = ReadVariableOp(rate) dtype=float32
+        if/half = ReadVariableOp(rate) dtype=float16
+        if/same = ReadVariableOp(rate) dtype=float32
+        out = AddV2(if/float, if/same)
+        other = Identity(if/half) T=float16
+    """
+    after = merge_equal_reads(graph_from_text(text), "if/", ASKED)
+    assert reads(after) == ["if/float", "if/half"]
+    assert_valid(after)
+
+
+def test_the_order_in_which_nodes_are_named_that_reads_wait_for_does_not_matter():
+    text = READS.replace("if/late = ReadVariableOp(rate, ^write)", "")
+    text = text.replace("if/late_1 = ReadVariableOp(rate, ^write)", "")
+    late = """
+        if/late = ReadVariableOp(rate, ^write, ^start)
+        if/late_1 = ReadVariableOp(rate, ^start, ^write)
+    """
+    before = graph_from_text(text.replace("    if/third", f"{late}    if/third"))
+    after = merge_equal_reads(before, "if/", ASKED)
+    assert reads(after) == ["if/early", "if/late"]
+    assert outcome(after) == outcome(before) == outcome(graph_from_text(READS))
+
+
+def test_what_is_read_in_a_loop_is_read_once_in_each_round():
+    before = graph_from_text(LOOP)
+    after = merge_equal_reads(before, "if/", ASKED)
+    assert_valid(after)
+    assert reads(after) == ["if/read"]
+    # 4 + 8 + 16 + 32 is beyond 30; with the first round's value it would be 4 each.
+    assert outcome(after) == outcome(before) == 28.0 + 32.0
+
+
+def test_reads_of_two_branches_stay_two_and_the_dead_one_kills_nothing_else():
+    before = graph_from_text(BRANCH)
+    after = merge_equal_reads(before, "if/", ASKED)
+    assert_valid(after)
+    assert reads(after) == ["if/yes", "if/no"]
+    for taken, value in ((True, 4.0), (False, -2.0)):
+        given = {"taken:0": taken}
+        assert outcome(after, given) == outcome(before, given) == value
+
+
+def trained(monkeypatch, merging):
+    """Return the reads executed in a step, and all values after four."""
+    if not merging:
+        monkeypatch.setattr(equal_reads, "merge_equal_reads", lambda *given: None)
+    rng = np.random.default_rng(1)
+    x = tf.constant(rng.normal(size=(16, 4)), tf.float32)
+    shapes = [(4, 8), (8,), (8, 8), (8, 1)]
+    weights = [tf.Variable(rng.normal(size=s).astype("float32")) for s in shapes]
+    rate = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    optimizer = keras.optimizers.Adam(rate, use_ema=True, ema_overwrite_frequency=2)
+    optimizer.build(weights)
+    loss_scale = DynamicLossScale(initial=2.0**10, growth_interval=2)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            hidden = tf.tanh(tf.tanh(x @ weights[0] + weights[1]) @ weights[2])
+            loss = tf.reduce_mean((hidden @ weights[3]) ** 2)
+        optimizer.apply(tape.gradient(loss, weights), weights)
+
+    with mixed_precision_scope(loss_scale, "float16", "O2"):
+        executed = count_executed(lambda: step(x), "ReadVariableOp")
+        for factor in (np.inf, 1.0, -1.0):
+            step(x * factor)
+    assert int(optimizer.iterations) == 3
+    assert loss_scale_state(loss_scale).skipped_steps == 1
+    return executed, values_of([*weights, *optimizer.variables])
+
+
+def test_a_step_of_an_optimizer_reads_less_and_ends_with_the_same_bits(monkeypatch):
+    fewer, values = trained(monkeypatch, merging=True)
+    more, expected = trained(monkeypatch, merging=False)
+    assert are_equal(values, expected)
+    # The step counter, for the rate and for Adam's two powers, once for each weight.
+    assert fewer <= more - 2 * 3
