@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private_exports as exports
-from tf_amp._tensorflow_private_training import unconverted
+from tf_amp._tensorflow_private_training import can_merge, unconverted
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.scale_state import ScaleState
 from tf_amp.workers.placing import place_here
@@ -132,7 +132,9 @@ def _home() -> _States:
 
 def _in_cross_replica_context(make: Callable[[], None]) -> None:
     """Call a function where the variables of all replicas can be made."""
-    if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
+    in_replica = not tf.distribute.in_cross_replica_context()
+    # Where replicas cannot meet, `make` does its work in a thread that is of none.
+    if not tf.distribute.has_strategy() or not in_replica or not can_merge():
         make()
         return
     context = tf.distribute.get_replica_context()
