@@ -67,7 +67,7 @@ def _predict(graph: CapturedGraph) -> tuple[tuple[float, float], int]:
     plan = plan_graph(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
-        scope.settings_for(graph_def),
+        scope.settings_for(graph_def, lambda: graph.shapes),
         shapes=lambda: graph.shapes,
         name="step",
     )

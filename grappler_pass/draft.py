@@ -66,6 +66,7 @@ class Trial:
       peak_bytes: predicted of live activations, of the larger graph.
       nodes: by name of node, its seconds predicted in `before` and `after`.
       is_sure: whether the predicted gain is larger than the error of its prices.
+      low_dtype: that parts of `after` are in.
     """
 
     before: GraphDef
@@ -78,6 +79,7 @@ class Trial:
     peak_bytes: int = 0
     nodes: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     is_sure: bool = True
+    low_dtype: str = ""
 
 
 class Tuner(Protocol):

@@ -45,6 +45,7 @@ def trial_from_draft(draft: Draft) -> Trial:
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
         nodes=_seconds_by_node(draft),
         is_sure=draft.is_sure,
+        low_dtype=draft.settings.low_dtype,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from tf_amp import left_alone, model_options
@@ -46,7 +46,7 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
     """Run the script with its graphs planned, not changed; return its exit code."""
     from tf_amp import rewriter, running
 
-    found: dict[tuple[str, tuple[str, ...]], Audit] = {}
+    found: dict[Hashable, Audit] = {}
     rewriter.plan_only(_auditor(target, found))
     running.switch_on({})
     code = 0
@@ -66,10 +66,9 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
     return code
 
 
-def _auditor(
-    target: Target, found: dict[tuple[str, tuple[str, ...]], Audit]
-) -> Observer:
+def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
     from tf_amp import auditing
+    from tf_amp.seeds import digest_of_seeds
 
     def audit_graph(
         graph_def: Any,
@@ -81,7 +80,7 @@ def _auditor(
         placed = target.placed(graph_def)
         audit = auditing.audit_graph(placed, item, target, shapes=shapes, name=name)
         # The second of Grappler's two iterations has the graph that runs.
-        found[name, item.fetch] = audit
+        found[name, item.fetch, digest_of_seeds(graph_def, shapes())] = audit
 
     return audit_graph
 

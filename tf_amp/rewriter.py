@@ -108,7 +108,7 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
     given = Given(
         graph_def,
         functools.partial(_item_from_grappler, item),
-        item.shapes,
+        functools.cache(item.shapes),
         overflow_origin.float32_nodes(data),
     )
     changed = rewritten_by_stamps(given)
@@ -232,7 +232,7 @@ def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
 
     agreement.check_once(scope.config)
     graph_def = given.graph_def
-    chosen = given.adapted(scope.settings_for(graph_def))
+    chosen = given.adapted(scope.settings_for(graph_def, given.shapes))
     chosen = dataclasses.replace(chosen, memory=memory_for(plans.MEMORY))
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
         return None

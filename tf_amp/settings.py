@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tf_amp import devices, process_costs
@@ -24,6 +24,7 @@ from tf_amp.presets import preset_of
 if TYPE_CHECKING:
     from grappler_pass.op_lists import OpLists
     from grappler_pass.pipeline import Settings
+    from grappler_pass.shapes import Shapes
 
 # Graphs whose gradients are scaled differently may be rewritten as one.
 _UNRELATED: dict[str, Any] = {
@@ -45,13 +46,23 @@ class Scope:
         """What of the configuration bears on rewriting."""
         return dataclasses.replace(self.config, **_UNRELATED)
 
-    def settings_for(self, graph_def: Any) -> Settings:
-        """Return the settings for a graph, by the devices that it runs on."""
+    def settings_for(
+        self, graph_def: Any, shapes: Callable[[], Shapes] = dict
+    ) -> Settings:
+        """Return the settings for a graph, by the devices that it runs on.
+
+        Args:
+          graph_def: the graph.
+          shapes: infers static shapes; called only if something is to be measured.
+        """
+        from tf_amp.seeds import digest_of_seeds
+
         device_type = target_device_type(graph_def)
         chosen = settings_from_config(self.rewriting, device_type)
-        graph = tuple(
-            n.name for n in graph_def.node if chosen.lists.list_of(n.op) == "allow"
-        )
+
+        def graph() -> Hashable:
+            return chosen.low_dtype, digest_of_seeds(graph_def, shapes())
+
         tuner = process_costs.tuner_for(self.config, device_type, graph, graph_def)
         return dataclasses.replace(chosen, tuner=tuner)
 
@@ -104,10 +115,16 @@ def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
     """Return the op lists of a type with the user's edits.
 
     An op added to one list leaves the list it was in.
+
+    Raises:
+      ConfigError: TensorFlow has no op of a name that is added or removed.
+      OpListError: an op would be in two lists.
     """
     from grappler_pass.op_lists import OpLists
 
     lists = OpLists.for_dtype(low_dtype)
+    edits = tuple(edits)
+    _check_ops(edits)
     add: dict[str, list[str]] = {}
     remove: dict[str, list[str]] = {}
     for edit in edits:
@@ -119,13 +136,20 @@ def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
             target.setdefault(edit.list_name, []).append(op)
             if edit.verb == "add" and was_in not in (None, edit.list_name):
                 remove.setdefault(str(was_in), []).append(op)
-    return lists.edited(add=add, remove=remove, known_ops=_is_op)
+    return lists.edited(add=add, remove=remove)
 
 
-def _is_op(name: str) -> bool:
+def _check_ops(edits: Iterable[ListEdit]) -> None:
+    """Raise ConfigError for the first op that this TensorFlow does not have."""
     from tensorflow.python.framework import op_def_registry
 
-    return op_def_registry.get(name) is not None
+    for edit in edits:
+        for op in edit.ops:
+            if op_def_registry.get(op) is None:
+                raise ConfigError(
+                    f"{edit.origin}: received {op!r} for the {edit.list_name} list; "
+                    "allowed are ops of this TensorFlow. Check its spelling."
+                )
 
 
 def check_config(config: AmpConfig) -> None:

@@ -7,7 +7,8 @@ calls it, from this model or another, finds what he knows.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import functools
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from grappler_pass import pipeline
@@ -17,6 +18,7 @@ from grappler_pass.op_table import ALLOW
 from grappler_pass.op_traits import is_update
 from tf_amp import function_graphs, process_costs
 from tf_amp.converting.stored_shapes import known_arguments, stored_shapes
+from tf_amp.seeds import digest_of_seeds
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from grappler_pass.functions.conversion import Library
     from grappler_pass.pipeline import Rewrite
     from grappler_pass.plan import Plan
+    from grappler_pass.shapes import Shapes
     from tf_amp.config import AmpConfig
 
 # The graph itself among its functions.
@@ -52,15 +55,17 @@ class Planner:
     batch: int | None = None
     config: AmpConfig | None = None
 
-    def settings_for(self, graph_def: GraphDef) -> Settings:
+    def settings_for(
+        self, graph_def: GraphDef, shapes: Callable[[], Shapes]
+    ) -> Settings:
         """Return the settings of a graph, which has its own time to be measured."""
         if self.config is None:
             return self.settings
-        allow = (
-            n for n in graph_def.node if self.settings.lists.list_of(n.op) == ALLOW
-        )
-        key = tuple(node.name for node in allow)
-        tuner = process_costs.tuner_for(self.config, self.device_type, key)
+
+        def graph() -> Hashable:
+            return self.settings.low_dtype, digest_of_seeds(graph_def, shapes())
+
+        tuner = process_costs.tuner_for(self.config, self.device_type, graph)
         return dataclasses.replace(self.settings, tuner=tuner)
 
 
@@ -141,11 +146,12 @@ def _outcome(
         function = library[name]
         known = known_arguments(function)
         graph_def, item = conversion.graph_from_function(function, library, known)
+    shapes = functools.cache(functools.partial(stored_shapes, graph_def, planner.batch))
     outcome = pipeline.optimize(
         function_graphs.on_device(graph_def, planner.device_type),
         item,
-        planner.settings_for(graph_def),
-        shapes=lambda: stored_shapes(graph_def, planner.batch),
+        planner.settings_for(graph_def, shapes),
+        shapes=shapes,
         name=name,
     )
     _take_devices(outcome.graph_def, graph_def)

@@ -2,14 +2,16 @@
 
 By default 3 seconds per graph, 20 seconds per process, and after the process' first
 minute no more than a twentieth of the time it has run. What a graph has had in earlier
-processes counts, if it was of use: the second run of a job starts at once. Decides
-nothing about what the time is used for.
+processes counts, whether it was of use or not: the second run of a job starts at once.
+What went into waiting for other processes does not. Decides nothing about what the time
+is used for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import pathlib
@@ -101,17 +103,24 @@ class Budget:
         self._lock = threading.Lock()
         self._spent = 0.0
         self._graphs: OrderedDict[Hashable, float] = OrderedDict()
+        # Of those seconds, the ones that other processes have taken.
+        self._waited: dict[Hashable, float] = {}
 
     @property
     def spent(self) -> float:
         """Seconds spent so far, on all graphs."""
         return self._spent
 
-    def allowance(self, graph: Hashable, ledger: Ledger | None = None) -> Allowance:
+    def allowance(
+        self,
+        graph: Hashable | Callable[[], Hashable],
+        ledger: Ledger | None = None,
+    ) -> Allowance:
         """Return what one graph may use; equal graphs share theirs.
 
         Args:
-          graph: compares equal where the time is shared.
+          graph: compares equal where the time is shared; a function is asked for it
+            once it matters.
           ledger: asked once it matters; None: earlier processes do not count.
         """
         return Allowance(self, graph, ledger)
@@ -124,9 +133,9 @@ class Budget:
                 self._graphs.setdefault(graph, seconds)
 
     def spent_on(self, graph: Hashable) -> float:
-        """Return the seconds that a graph has taken, earlier processes included."""
+        """Return what a graph has taken, earlier processes included, waits left out."""
         with self._lock:
-            return self._graphs.get(graph, 0.0)
+            return self._graphs.get(graph, 0.0) - self._waited.get(graph, 0.0)
 
     def remaining(self, graph: Hashable) -> float:
         """Return the seconds that are left for a graph: 0.0 or more, a day at most."""
@@ -143,21 +152,24 @@ class Budget:
         return max(min(left), 0.0)
 
     @contextlib.contextmanager
-    def spending(self, graph: Hashable) -> Iterator[None]:
+    def spending(self, graph: Hashable, *, is_wait: bool = False) -> Iterator[None]:
         """Count the time that the block takes, however it ends."""
         begin = self._clock()
         try:
             yield
         finally:
-            self._spend(graph, self._clock() - begin)
+            self._spend(graph, self._clock() - begin, is_wait=is_wait)
 
-    def _spend(self, graph: Hashable, seconds: float) -> None:
+    def _spend(self, graph: Hashable, seconds: float, *, is_wait: bool = False) -> None:
         with self._lock:
             self._spent += seconds
             self._graphs[graph] = self._graphs.get(graph, 0.0) + seconds
             self._graphs.move_to_end(graph)
+            if is_wait:
+                self._waited[graph] = self._waited.get(graph, 0.0) + seconds
             if len(self._graphs) > _GRAPHS_KEPT:
-                self._graphs.popitem(last=False)
+                oldest, _ = self._graphs.popitem(last=False)
+                self._waited.pop(oldest, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,14 +177,18 @@ class Allowance:
     """What one graph may use of a budget."""
 
     budget: Budget
-    graph: Hashable
+    graph: Hashable | Callable[[], Hashable]
     ledger: Ledger | None = None
+
+    @functools.cached_property
+    def _key(self) -> Hashable:
+        return self.graph() if callable(self.graph) else self.graph
 
     def remaining(self) -> float:
         """Return the seconds that are left: 0.0 or more, a day at most."""
         if self.ledger is not None and self.budget.limits.per_graph < math.inf:
-            self.budget.open(self.graph, self.ledger.spent)
-        return self.budget.remaining(self.graph)
+            self.budget.open(self._key, self.ledger.spent)
+        return self.budget.remaining(self._key)
 
     def whole(self) -> float:
         """Return the seconds that a graph has; without a limit, what is left now."""
@@ -182,13 +198,19 @@ class Allowance:
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
         """Count the time that a block takes."""
-        with self.budget.spending(self.graph):
+        with self.budget.spending(self._key):
+            yield
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time that a block waits for other processes."""
+        with self.budget.spending(self._key, is_wait=True):
             yield
 
     def keep(self) -> None:
-        """Let later processes count what the graph has taken: something was found.
+        """Let later processes count what the graph has taken, in vain or not.
 
-        What was spent in vain, as on a busy machine, is not counted against them.
+        What it has waited is not counted against them: they may wait less.
         """
         if self.ledger is not None:
-            self.ledger.keep(self.budget.spent_on(self.graph))
+            self.ledger.keep(self.budget.spent_on(self._key))

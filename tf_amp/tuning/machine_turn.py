@@ -1,14 +1,18 @@
-"""One process at a time measures: two at once would time each other.
+"""One process of a machine at a time measures: two at once would time each other.
 
 Workers of one job start together and ask for the same prices. The first measures them,
-the others find them in the database when their turn comes.
+the others find them in the database when their turn comes. Machines that share the
+folder over a network do not wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 import pathlib
+import platform
 import time
 from collections.abc import Iterator
 from typing import IO
@@ -17,11 +21,15 @@ from tf_amp.tuning.budget import Allowance
 
 LOCK_NAME = "measuring.lock"
 _POLL_SECONDS = 0.02
+# The same in all containers of a machine, unlike its name.
+_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
+# Places in the lock file: so many that two machines hardly share one.
+_PLACE_BYTES = 3
 
 
 @contextlib.contextmanager
 def machine_turn(folder: pathlib.Path | None, patience: float) -> Iterator[bool]:
-    """Wait until no other process that shares the folder measures.
+    """Wait until no other process of this machine that shares the folder measures.
 
     The lock is the operating system's and goes with the process, however that ends; a
     forked child does not inherit it. Where there can be none (no folder, or one that is
@@ -47,7 +55,7 @@ def machine_turn(folder: pathlib.Path | None, patience: float) -> Iterator[bool]
 def paid_turn(folder: pathlib.Path | None, allowance: Allowance) -> Iterator[bool]:
     """Wait for the machine's turn as `machine_turn` does, at the expense of a graph."""
     with contextlib.ExitStack() as stack:
-        with allowance.spending():
+        with allowance.waiting():
             turn = machine_turn(folder, allowance.remaining())
             is_mine = stack.enter_context(turn)
         yield is_mine
@@ -64,7 +72,7 @@ def _is_locked(file: IO[bytes], patience: float) -> bool:
     end = time.monotonic() + patience
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place())
             return True
         except (BlockingIOError, PermissionError):
             if time.monotonic() >= end:
@@ -73,3 +81,14 @@ def _is_locked(file: IO[bytes], patience: float) -> bool:
             # A file system without locks.
             return True
         time.sleep(_POLL_SECONDS)
+
+
+@functools.cache
+def _place() -> int:
+    """Return the byte of the lock file that is this machine's."""
+    try:
+        machine = _BOOT_ID.read_text()
+    except OSError:
+        machine = platform.node()
+    made = hashlib.blake2b(machine.encode(), digest_size=_PLACE_BYTES)
+    return int.from_bytes(made.digest(), "big")
