@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import tensorflow as tf
 
 from grappler_pass.draft import Trial
@@ -76,3 +77,68 @@ def test_a_constant_that_cannot_be_read_back_is_known_by_its_shape() -> None:
     first = fingerprint_of_graph(graph_def)
     tensor.tensor_shape.dim[0].size = 2
     assert fingerprint_of_graph(graph_def) != first
+
+
+# The runtime forgets a function with the last who could call it.
+_alive: list[object] = []
+
+
+def _calling(products: int, *, branch: bool = False) -> tf.compat.v1.GraphDef:
+    """Return a graph whose products are all in a function that it calls."""
+
+    @tf.function
+    def chain(x: tf.Tensor) -> tf.Tensor:
+        for _ in range(products):
+            x = x @ x
+        return x
+
+    def outer(x: tf.Tensor) -> tf.Tensor:
+        if branch:
+            return tf.switch_case(tf.shape(x)[0], [lambda: x, lambda: chain(x)])
+        return chain(x)
+
+    traced = tf.function(outer).get_concrete_function(tf.TensorSpec([8, 8]))
+    _alive.append(traced)
+    return traced.graph.as_graph_def()
+
+
+def _without_bodies(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
+    """Return a graph as Grappler hands it over: the runtime knows the functions."""
+    emptied = tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString())
+    for function in emptied.library.function:
+        function.ClearField("node_def")
+        function.ClearField("ret")
+    return emptied
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_function_is_known_by_what_its_body_computes(branch: bool) -> None:
+    first = _calling(2, branch=branch)
+    # Traced anew, its functions have other names.
+    again = _calling(2, branch=branch)
+    longer = _calling(9, branch=branch)
+    for given in (lambda graph_def: graph_def, _without_bodies):
+        one, same, other = (
+            fingerprint_of_graph(given(each)) for each in (first, again, longer)
+        )
+        assert one == same != other
+
+
+def test_a_function_of_which_nothing_is_known_is_known_by_its_name() -> None:
+    def fingerprint(name: str) -> str:
+        graph_def = _without_bodies(_calling(2))
+        (function,) = graph_def.library.function
+        call = next(n for n in graph_def.node if n.op.endswith("PartitionedCall"))
+        call.attr["f"].func.name = function.signature.name = name
+        return fingerprint_of_graph(graph_def)
+
+    assert fingerprint("lost_7") == fingerprint("lost_8") != fingerprint("other_7")
+
+
+def test_a_function_that_calls_itself_has_a_fingerprint() -> None:
+    graph_def = _calling(2)
+    (function,) = graph_def.library.function
+    arguments = [function.signature.input_arg[0].name]
+    itself = function.node_def.add(name="itself", op="PartitionedCall", input=arguments)
+    itself.attr["f"].func.name = function.signature.name
+    assert fingerprint_of_graph(graph_def) != fingerprint_of_graph(_calling(2))

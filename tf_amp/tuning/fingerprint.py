@@ -1,7 +1,7 @@
 """Recognize a graph again: the same digest in every run of the same script.
 
 Nodes are told apart by what they compute from what, not by their names, which count up
-from trace to trace and from process to process.
+from trace to trace and from process to process; so are functions, by their bodies.
 """
 
 from __future__ import annotations
@@ -10,13 +10,20 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping
 
-from tensorflow.core.framework.attr_value_pb2 import AttrValue
+from tensorflow.core.framework.attr_value_pb2 import AttrValue, NameAttrList
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import dtypes, tensor_util
 
 from grappler_pass.draft import Trial
-from grappler_pass.graph import GraphView, Item, Node
+from grappler_pass.functions.conversion import (
+    FunctionError,
+    Library,
+    graph_from_function,
+    library_of,
+)
+from grappler_pass.graph import GraphError, GraphView, Item, Node
 from grappler_pass.shapes import Shapes
+from tf_amp.function_graphs import with_bodies
 from tf_amp.tuning.roles import Role, roles_for
 
 # Names of things, which say nothing about the time that they take.
@@ -61,42 +68,87 @@ def fingerprint_of_graph(graph_def: GraphDef) -> str:
 
 
 def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
-    view = GraphView.from_graph_def(graph_def, item)
-    return _digest(sorted(digests_of_nodes(graph_def, view, shapes).values()))
+    graph_def = with_bodies(graph_def)
+    return _Functions(library_of(graph_def)).digest_of_graph(graph_def, item, shapes)
 
 
 def digests_of_nodes(
     graph_def: GraphDef, view: GraphView, shapes: Shapes
 ) -> dict[int, bytes]:
     """Return by its number what each node computes from what, as a digest."""
-    role_of = roles_for(graph_def)
-    digests: dict[int, bytes] = {}
-    for i in view.order:
-        node = view.nodes[i]
-        parts = [node.op.encode(), node.device.rpartition("/")[2].encode()]
-        parts += _attrs(node)
-        if role_of(node.proto) is not Role.COMPUTE:
-            parts.append(repr(shapes.get(node.name)).encode())
-        # A loop's back edge leads to a node that has no digest yet.
-        for port in node.inputs:
-            parts += [b"%d" % port.output, digests.get(port.node, b"loop")]
-        parts += sorted(digests.get(source, b"loop") for source in node.controls)
-        parts.append(b"%d" % (node.name in view.item.untouchable))
-        digests[i] = _digest(parts)
-    return digests
+    functions = _Functions(library_of(graph_def))
+    return functions.digests_of_nodes(graph_def, view, shapes)
 
 
-def _attrs(node: Node) -> Iterable[bytes]:
-    attrs: Mapping[str, AttrValue] = node.proto.attr
-    for name in sorted(attrs):
-        if name not in _NAMES and not name.startswith("_"):
-            value = attrs[name].SerializeToString(deterministic=True)
-            # A function's name ends with a number that counts traces.
-            is_function = attrs[name].WhichOneof("value") == "func"
-            yield name.encode()
-            yield _COUNTER.sub(b"", value) if is_function else value
-    if node.op == "Const":
-        yield _constant(attrs["value"])
+class _Functions:
+    """Digests of graphs that call the functions of one library."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._digests: dict[str, bytes] = {}
+
+    def digest_of_graph(self, graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
+        view = GraphView.from_graph_def(graph_def, item)
+        return _digest(sorted(self.digests_of_nodes(graph_def, view, shapes).values()))
+
+    def digests_of_nodes(
+        self, graph_def: GraphDef, view: GraphView, shapes: Shapes
+    ) -> dict[int, bytes]:
+        role_of = roles_for(graph_def)
+        digests: dict[int, bytes] = {}
+        for i in view.order:
+            node = view.nodes[i]
+            parts = [self._op(node.op), node.device.rpartition("/")[2].encode()]
+            parts += self._attrs(node)
+            if role_of(node.proto) is not Role.COMPUTE:
+                parts.append(repr(shapes.get(node.name)).encode())
+            # A loop's back edge leads to a node that has no digest yet.
+            for port in node.inputs:
+                parts += [b"%d" % port.output, digests.get(port.node, b"loop")]
+            parts += sorted(digests.get(source, b"loop") for source in node.controls)
+            parts.append(b"%d" % (node.name in view.item.untouchable))
+            digests[i] = _digest(parts)
+        return digests
+
+    def _op(self, op: str) -> bytes:
+        return self._digest_of(op) if op in self._library else op.encode()
+
+    def _attrs(self, node: Node) -> Iterable[bytes]:
+        attrs: Mapping[str, AttrValue] = node.proto.attr
+        for name in sorted(attrs):
+            if name not in _NAMES and not name.startswith("_"):
+                yield name.encode()
+                yield self._value(attrs[name])
+        if node.op == "Const":
+            yield _constant(attrs["value"])
+
+    def _value(self, value: AttrValue) -> bytes:
+        called = [value.func] if value.HasField("func") else value.list.func
+        if called:
+            return _digest(self._called(each) for each in called)
+        return bytes(value.SerializeToString(deterministic=True))
+
+    def _called(self, function: NameAttrList) -> bytes:
+        attrs = NameAttrList(attr=function.attr).SerializeToString(deterministic=True)
+        return _digest([self._digest_of(function.name), attrs])
+
+    def _digest_of(self, name: str) -> bytes:
+        """Return what tells a function: its body, if that is known."""
+        if name not in self._digests:
+            # A name ends with a number that counts traces. A recursive call ends here.
+            self._digests[name] = _COUNTER.sub(b"", name.encode())
+            self._digests[name] = self._digest_of_body(name) or self._digests[name]
+        return self._digests[name]
+
+    def _digest_of_body(self, name: str) -> bytes | None:
+        function = self._library.get(name)
+        if function is None or len(function.ret) < len(function.signature.output_arg):
+            return None
+        try:
+            graph_def, item = graph_from_function(function, self._library)
+            return self.digest_of_graph(graph_def, item, {})
+        except (FunctionError, GraphError):
+            return None
 
 
 def _constant(value: AttrValue) -> bytes:
