@@ -2,16 +2,20 @@
 
 import dataclasses
 import itertools
+import logging
 import pathlib
 
 import pytest
 
+import tf_amp
 from tf_amp.config import (
     DTYPE,
+    LOSS_SCALING_SWITCH,
     OWN_NAMES,
     REWRITE_SWITCH,
     SWITCH,
     AmpConfig,
+    _warn_of_no_home,
     checked_dtype,
     checked_level,
 )
@@ -27,7 +31,6 @@ FULL = AmpConfig(
     log_dir=pathlib.Path("/tmp/graphs"),
     strict=True,
     cache_dir=pathlib.Path("/tmp/cache"),
-    loss_scaling=False,
     tune="budget:7.5",
     tie=0.05,
     loss_scale=loss_scale_from_words("dynamic:initial=1024,at_minimum=raise"),
@@ -79,10 +82,9 @@ def test_the_rewrite_switch_alone_is_enough():
     assert AmpConfig.from_env({REWRITE_SWITCH: "1"}).enabled is True
 
 
-def test_loss_scaling_is_kept():
-    variable = f"{SWITCH}_LOSS_SCALING"
-    assert AmpConfig.from_env({SWITCH: "1", variable: "0"}).loss_scaling is False
-    assert AmpConfig.from_env({SWITCH: "1"}).loss_scaling is None
+def test_a_type_beside_the_level_of_float32_is_how_runs_are_compared():
+    config = AmpConfig.from_env({SWITCH: "float16", "TF_AMP_OPT_LEVEL": "O0"})
+    assert (config.dtype, config.opt_level) == ("float16", "O0")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +93,9 @@ def test_loss_scaling_is_kept():
         {SWITCH: "bfloat16", DTYPE: "float16"},
         {SWITCH: "0", REWRITE_SWITCH: "1"},
         {SWITCH: "1", REWRITE_SWITCH: "0"},
+        {LOSS_SCALING_SWITCH: "0", "TF_AMP_LOSS_SCALE": "64"},
+        {LOSS_SCALING_SWITCH: "0", "TF_AMP_LOSS_SCALE": "dynamic"},
+        {LOSS_SCALING_SWITCH: "1", "TF_AMP_LOSS_SCALE": "none"},
         {f"{PREFIX}ALLOWLIST_ADD": "Foo", f"{PREFIX}DENYLIST_ADD": "Foo"},
         {f"{PREFIX}WHITELIST_ADD": "Foo", f"{PREFIX}ALLOWLIST_REMOVE": "Foo"},
     ],
@@ -162,6 +167,16 @@ def test_old_and_new_names_of_a_list_add_up():
     assert {(e.verb, e.list_name) for e in config.list_edits} == {("add", "infer")}
 
 
+def test_ops_under_an_old_and_a_new_name_reach_another_process():
+    config = AmpConfig.from_env(
+        {f"{PREFIX}GRAYLIST_ADD": "A,B", f"{PREFIX}INFERLIST_ADD": "C,A"}
+    )
+    (told,) = (v for k, v in config.to_env().items() if k.startswith(PREFIX))
+    assert sorted(told.split(",")) == ["A", "B", "C"]
+    again = AmpConfig.from_env(config.to_env())
+    assert again.to_env() == config.to_env()
+
+
 def test_empty_values_mean_unset():
     names = (*OWN_NAMES, SWITCH, REWRITE_SWITCH, f"{PREFIX}DENYLIST_ADD")
     empty = dict.fromkeys(names, "")
@@ -182,6 +197,22 @@ def test_lists_from_python_say_what_keys_are_allowed():
         edits_from_mapping({"insert": {"allow": ["A"]}})
 
 
+@pytest.mark.parametrize(
+    ("lists", "named"),
+    [
+        ("x", r"lists: received 'x'; allowed are mappings .*add, remove"),
+        (["MatMul"], r"lists: received \['MatMul'\]"),
+        ({"add": ["MatMul"]}, r"lists\['add'\]: .*mappings .*allow, infer"),
+        ({"add": {"allow": None}}, r"lists\['add'\]\['allow'\]: received None"),
+        ({"remove": {"deny": [5]}}, r"received 5; allowed are names of ops"),
+        ({5: {}}, r"lists: received 5; allowed are the keys add, remove"),
+    ],
+)
+def test_lists_of_a_wrong_type_say_what_is_allowed(lists, named):
+    with pytest.raises(ConfigError, match=named):
+        edits_from_mapping(lists)
+
+
 def test_levels_and_types_are_checked_for_python_callers():
     assert (checked_level("o2"), checked_dtype("BFloat16")) == ("O2", "bfloat16")
     with pytest.raises(ConfigError, match="opt_level: received 'O7'"):
@@ -200,3 +231,36 @@ def test_patterns_are_read_from_a_file_with_comments(tmp_path):
 def test_a_file_of_patterns_that_is_missing_is_told(tmp_path):
     with pytest.raises(ConfigError, match=r"TF_AMP_EXCLUDE.*none\.txt cannot be read"):
         AmpConfig.from_env({"TF_AMP_EXCLUDE": f"@{tmp_path}/none.txt"})
+
+
+def test_a_user_without_a_home_keeps_nothing_and_is_told_once(monkeypatch, caplog):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(pathlib.Path, "home", no_home)
+    _warn_of_no_home.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="absl"):
+        assert [AmpConfig.from_env({}).cache_dir for _ in range(3)] == [None] * 3
+    (record,) = caplog.records
+    assert "no home folder" in record.getMessage()
+    assert "TF_AMP_CACHE" in record.getMessage()
+    named = AmpConfig.from_env({"XDG_CACHE_HOME": "/cache"})
+    assert named.cache_dir == pathlib.Path("/cache/tf-amp")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "allowed"),
+    [
+        ("strict", "no", "True and False"),
+        ("strict", 1, "True and False"),
+        ("device_profile", 5, "a profile's name, or its path"),
+        ("log_dir", 5, "a path"),
+        ("log_dir", "", "a path"),
+        ("ranges", b"ranges.json", "a path"),
+    ],
+)
+def test_a_wrong_argument_is_quoted_with_what_is_allowed(argument, value, allowed):
+    with pytest.raises(ConfigError) as caught:
+        tf_amp.enable(**{argument: value})
+    assert f"{argument}: received {value!r}" in str(caught.value)
+    assert allowed in str(caught.value)

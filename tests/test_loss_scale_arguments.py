@@ -5,7 +5,9 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from tests.scaling import stepper
 from tests.test_loss_scale import Doubling
 from tf_amp import (
     ConfigError,
@@ -14,13 +16,18 @@ from tf_amp import (
     NoOpLossScale,
     StaticLossScale,
     StatisticalLossScale,
+    enable,
     mixed_precision_scope,
 )
 from tf_amp.config import AmpConfig
 from tf_amp.loss_scaling import loss_scale_from_words, words_from_loss_scale
 from tf_amp.loss_scaling.choosing import loss_scale_for
+from tf_amp.loss_scaling.variables import find_state
+from tf_amp.runtime import current_config
 
-SCALING = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
+SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
+REWRITE = f"{SWITCH}_GRAPH_REWRITE"
+SCALING = f"{SWITCH}_LOSS_SCALING"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +169,12 @@ def test_a_loss_scale_of_ones_own_has_no_words():
         ({"TF_AMP_DTYPE": "bfloat16", "TF_AMP_LOSS_SCALE": "64"}, "64.0"),
         ({"TF_AMP_DTYPE": "bfloat16", SCALING: "1"}, "dynamic"),
         ({"TF_AMP_DTYPE": "float16", SCALING: "0"}, "none"),
-        ({"TF_AMP_LOSS_SCALE": "64", SCALING: "0"}, "none"),
+        ({"TF_AMP_LOSS_SCALE": "64", SCALING: "1"}, "64.0"),
+        ({"TF_AMP_DTYPE": "float16", REWRITE: "1"}, "none"),
+        ({"TF_AMP_DTYPE": "float16", REWRITE: "1", SCALING: "1"}, "dynamic"),
+        ({"TF_AMP_DTYPE": "float16", REWRITE: "1", SWITCH: "1"}, "dynamic"),
+        ({"TF_AMP_LOSS_SCALE": "64", REWRITE: "1"}, "64.0"),
+        ({SWITCH: "float16", REWRITE: "1"}, "dynamic"),
         ({"TF_AMP_DTYPE": "float16", "TF_AMP_OPT_LEVEL": "O0"}, "none"),
         ({"TF_AMP_DEVICE_PROFILE": "v100"}, "dynamic"),
         ({"TF_AMP_DEVICE_PROFILE": "h200"}, "none"),
@@ -172,3 +184,22 @@ def test_the_type_decides_unless_somebody_has(environ, words):
     config = AmpConfig.from_env(environ)
     assert words_from_loss_scale(loss_scale_for(config)) == words
     assert words_from_loss_scale(loss_scale_for(None)) == "none"
+
+
+def test_a_state_may_begin_with_numbers_of_numpy():
+    class Numbered(LossScale):
+        def initial_state(self):
+            return {"scale": np.float32(0.5), "steps": np.int32(3)}
+
+    spec = Numbered()
+    assert float(stepper(spec)(tf.constant(1.0))) == 2.0
+    names = find_state(spec).names
+    assert "scale" in names["floats"] and "steps" in names["counters"]
+
+
+def test_what_python_names_goes_before_the_environment(
+    monkeypatch, disabled_afterwards
+):
+    monkeypatch.setenv(SCALING, "0")
+    enable("bfloat16", loss_scale=64)
+    assert words_from_loss_scale(loss_scale_for(current_config())) == "64.0"

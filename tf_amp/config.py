@@ -8,7 +8,8 @@ What the answer means for a device or a graph is decided elsewhere (`devices`,
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
+import logging
 import os
 import pathlib
 from collections.abc import Callable, Mapping
@@ -25,12 +26,20 @@ from tf_amp.loss_scaling import (
 )
 from tf_amp.presets import DEFAULT_LEVEL, level_names
 from tf_amp.setting_names import refuse_unknown
+from tf_amp.setting_values import (
+    DEFAULT_TUNE,
+    OFF,
+    ON,
+    checked_tie,
+    checked_tune,
+    checked_word,
+)
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE_SWITCH = f"{SWITCH}_GRAPH_REWRITE"
 LOSS_SCALING_SWITCH = f"{SWITCH}_LOSS_SCALING"
 SWITCHES = (SWITCH, REWRITE_SWITCH, LOSS_SCALING_SWITCH)
-_SWITCH_PREFIX = "TF_ENABLE_AUTO_MIXED"
+SWITCH_PREFIX = "TF_ENABLE_AUTO_MIXED"
 OWN_PREFIX = "TF_AMP_"
 OPT_LEVEL = "TF_AMP_OPT_LEVEL"
 DTYPE = "TF_AMP_DTYPE"
@@ -59,11 +68,7 @@ OWN_NAMES = (
 
 LOW_DTYPES = ("bfloat16", "float16")
 DTYPES = ("float32", *LOW_DTYPES)
-DEFAULT_TUNE = "budget"
 DEFAULT_TIE = 0.01
-_TUNE_WORDS = ("off", "budget", "full")
-_ON = ("1", "true", "on")
-_OFF = ("0", "false", "off")
 
 _T = TypeVar("_T")
 
@@ -80,7 +85,6 @@ class AmpConfig:
       log_dir: where each graph is written before and after, with its plan.
       strict: whether a rewrite that fails raises.
       cache_dir: where calibrations are kept; None means nowhere.
-      loss_scaling: whether losses are scaled; None leaves the choice to the dtype.
       list_edits: changes to the op lists, in the order given.
       exclude: regular expressions; operations with such a name, and their gradients,
         stay float32.
@@ -101,7 +105,6 @@ class AmpConfig:
     log_dir: pathlib.Path | None = None
     strict: bool = False
     cache_dir: pathlib.Path | None = None
-    loss_scaling: bool | None = None
     list_edits: tuple[ListEdit, ...] = ()
     exclude: tuple[str, ...] = ()
     tune: str = DEFAULT_TUNE
@@ -123,7 +126,7 @@ class AmpConfig:
         variables = os.environ if environ is None else environ
         given = {name: value.strip() for name, value in variables.items()}
         refuse_unknown((n for n in given if n.startswith(OWN_PREFIX)), OWN_NAMES)
-        refuse_unknown((n for n in given if n.startswith(_SWITCH_PREFIX)), SWITCHES)
+        refuse_unknown((n for n in given if n.startswith(SWITCH_PREFIX)), SWITCHES)
         return cls(
             enabled=_read_enabled(given),
             dtype=_read_dtype(given),
@@ -132,12 +135,11 @@ class AmpConfig:
             log_dir=_read(given, LOG, pathlib.Path, None),
             strict=bool(_read_flag(given, STRICT)),
             cache_dir=_read_cache_dir(given),
-            loss_scaling=_read_flag(given, LOSS_SCALING_SWITCH),
             list_edits=list_edits.edits_from_env(given),
             exclude=_read(given, EXCLUDE, patterns_from_text, ()),
             tune=_read(given, TUNE, checked_tune, DEFAULT_TUNE),
             tie=_read(given, TIE, checked_tie, DEFAULT_TIE),
-            loss_scale=_read(given, LOSS_SCALE, loss_scale_from_words, None),
+            loss_scale=_read_loss_scale(given),
             ranges=_read(given, RANGES, pathlib.Path, None),
         )
 
@@ -146,7 +148,6 @@ class AmpConfig:
         flags = {True: "1", False: "0", None: ""}
         variables = {
             SWITCH: flags[self.enabled],
-            LOSS_SCALING_SWITCH: flags[self.loss_scaling],
             DTYPE: self.dtype or "",
             OPT_LEVEL: self.opt_level,
             DEVICE_PROFILE: self.device_profile or "",
@@ -169,63 +170,17 @@ def _words_if_any(loss_scale: LossScale | None) -> str:
 
 def checked_dtype(value: object, name: str = "dtype") -> str:
     """Return the 16-bit type's name, or raise ConfigError."""
-    return _checked(value, name, LOW_DTYPES)
+    return checked_word(value, name, LOW_DTYPES)
 
 
 def checked_any_dtype(value: object, name: str) -> str:
     """Return the name of float32 or of a 16-bit type, or raise ConfigError."""
-    return _checked(value, name, DTYPES)
+    return checked_word(value, name, DTYPES)
 
 
 def checked_level(value: object, name: str = "opt_level") -> str:
     """Return the level's name, or raise ConfigError."""
-    return _checked(value, name, level_names(), str.upper)
-
-
-def checked_tune(value: object, name: str = "tune") -> str:
-    """Return what `AmpConfig.tune` may be, or raise ConfigError."""
-    text = value.strip().lower() if isinstance(value, str) else value
-    if text in _OFF:
-        return "off"
-    if text in _ON:
-        return DEFAULT_TUNE
-    word, _, seconds = str(text).partition(":")
-    if text in _TUNE_WORDS or (word == "budget" and _is_positive(seconds)):
-        return str(text)
-    raise ConfigError(
-        f"{name}: received {value!r}; allowed are {', '.join(_TUNE_WORDS)}, and "
-        "budget:SECONDS with a number greater than 0."
-    )
-
-
-def checked_tie(value: object, name: str = "tie") -> float:
-    """Return what `AmpConfig.tie` may be, or raise ConfigError."""
-    try:
-        share = float(str(value))
-    except ValueError:
-        share = math.nan
-    if 0.0 <= share <= 1.0:
-        return share
-    raise ConfigError(f"{name}: received {value!r}; allowed are numbers from 0 to 1.")
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0.0 < float(text) < math.inf
-    except ValueError:
-        return False
-
-
-def _checked(
-    value: object,
-    name: str,
-    allowed: tuple[str, ...],
-    fold: Callable[[str], str] = str.lower,
-) -> str:
-    text = fold(value) if isinstance(value, str) else value
-    if isinstance(text, str) and text in allowed:
-        return text
-    raise ConfigError(f"{name}: received {value!r}; allowed are {', '.join(allowed)}.")
+    return checked_word(value, name, level_names(), str.upper)
 
 
 def _read(
@@ -241,14 +196,30 @@ def _read_flag(given: Mapping[str, str], name: str) -> bool | None:
     value = given.get(name)
     if not value:
         return None
-    return _checked(value, name, _ON + _OFF) in _ON
+    return checked_word(value, name, ON + OFF) in ON
 
 
-def _read_cache_dir(given: Mapping[str, str]) -> pathlib.Path:
+def _read_cache_dir(given: Mapping[str, str]) -> pathlib.Path | None:
     if given.get(CACHE):
         return pathlib.Path(given[CACHE])
-    home = given.get("HOME") or str(pathlib.Path.home())
-    return pathlib.Path(given.get("XDG_CACHE_HOME") or f"{home}/.cache") / "tf-amp"
+    if given.get("XDG_CACHE_HOME"):
+        return pathlib.Path(given["XDG_CACHE_HOME"]) / "tf-amp"
+    try:
+        home = given.get("HOME") or pathlib.Path.home()
+    except RuntimeError:
+        _warn_of_no_home()
+        return None
+    return pathlib.Path(home) / ".cache" / "tf-amp"
+
+
+@functools.cache
+def _warn_of_no_home() -> None:
+    # absl's logger, without absl, which a broken installation may lack.
+    logging.getLogger("absl").warning(
+        "This user has no home folder: nothing that is measured is kept. %s names a "
+        "folder for it.",
+        CACHE,
+    )
 
 
 def switches_set(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -258,14 +229,19 @@ def switches_set(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     return tuple(f"{name}={variables[name]}" for name in names if variables.get(name))
 
 
+def settings_set(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return the variables, as NAME=value, that bear on what is done where it is on."""
+    variables = os.environ if environ is None else environ
+    edits = sorted(n for n in variables if n.startswith(list_edits.PREFIX))
+    names = (LOSS_SCALING_SWITCH, *sorted({*OWN_NAMES} - {CACHE}), *edits)
+    return tuple(f"{name}={variables[name]}" for name in names if variables.get(name))
+
+
 def _read_enabled(given: Mapping[str, str]) -> bool | None:
     """Tell what the two switches say, which may not be opposite things."""
     whole, rewrite = _switch_state(given), _read_flag(given, REWRITE_SWITCH)
     if None not in (whole, rewrite) and whole != rewrite:
-        raise ConfigError(
-            f"{SWITCH}={given[SWITCH]} and {REWRITE_SWITCH}={given[REWRITE_SWITCH]} "
-            "contradict each other; set one of them."
-        )
+        raise _contradiction(given, SWITCH, REWRITE_SWITCH)
     return rewrite if whole is None else whole
 
 
@@ -273,7 +249,7 @@ def _switch_state(given: Mapping[str, str]) -> bool | None:
     value = given.get(SWITCH)
     if not value:
         return None
-    return _checked(value, SWITCH, _ON + LOW_DTYPES + _OFF) not in _OFF
+    return checked_word(value, SWITCH, ON + LOW_DTYPES + OFF) not in OFF
 
 
 def _read_dtype(given: Mapping[str, str]) -> str | None:
@@ -283,8 +259,30 @@ def _read_dtype(given: Mapping[str, str]) -> str | None:
     if switch not in LOW_DTYPES:
         return chosen
     if chosen not in (None, switch):
-        raise ConfigError(
-            f"{SWITCH}={given[SWITCH]} and {DTYPE}={given[DTYPE]} contradict each "
-            "other: they name two different types; set one of them."
-        )
+        raise _contradiction(given, SWITCH, DTYPE)
     return switch
+
+
+def _read_loss_scale(given: Mapping[str, str]) -> LossScale | None:
+    """Return what losses are scaled by; None leaves the choice to the type.
+
+    The rewrite's switch alone is for programs that scale their losses themselves.
+    """
+    named = _read(given, LOSS_SCALE, loss_scale_from_words, None)
+    scaling = _read_flag(given, LOSS_SCALING_SWITCH)
+    if named is not None:
+        if scaling not in (None, named.scales):
+            raise _contradiction(given, LOSS_SCALING_SWITCH, LOSS_SCALE)
+        return named
+    if scaling is None and _switch_state(given) is None and _read_enabled(given):
+        scaling = False
+    if scaling is None:
+        return None
+    return loss_scale_from_words("dynamic" if scaling else "none")
+
+
+def _contradiction(given: Mapping[str, str], first: str, second: str) -> ConfigError:
+    return ConfigError(
+        f"{first}={given[first]} and {second}={given[second]} contradict each other; "
+        "set one of them."
+    )

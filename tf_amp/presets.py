@@ -1,4 +1,8 @@
-"""The optimization levels: how much of a graph goes to 16 bits, row by row."""
+"""The optimization levels: how much of a graph goes to 16 bits, row by row.
+
+A 16-bit type beside `O0` is no contradiction: it is how a program or a command line
+that names its type is run once in float32, to compare with.
+"""
 
 from __future__ import annotations
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 import secrets
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -20,7 +19,8 @@ from tf_amp import _tensorflow_private as private
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import _tensorflow_private_workers as private_workers
 from tf_amp import model_scopes, patches, rewriter, scope_stack, settings, stamps
-from tf_amp.config import AmpConfig, checked_dtype, checked_level, checked_tune
+from tf_amp import setting_values as values
+from tf_amp.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.errors import TensorFlowMissing
 from tf_amp.exclusion import checked_patterns
 from tf_amp.list_edits import edits_from_mapping
@@ -81,20 +81,20 @@ def enable(
     """
     global _decided_by_program
     check_tensorflow()
-    given: dict[str, Any] = {
-        "dtype": None if dtype is None else checked_dtype(dtype),
-        "opt_level": None if opt_level is None else checked_level(opt_level),
-        "device_profile": None if device_profile is None else os.fspath(device_profile),
-        "log_dir": None if log_dir is None else pathlib.Path(log_dir),
-        "strict": strict,
-        "list_edits": None if lists is None else edits_from_mapping(lists),
-        "exclude": None if exclude is None else checked_patterns(exclude),
-        "tune": None if tune is None else checked_tune(tune),
-        "loss_scale": None if loss_scale is None else loss_scale_from_words(loss_scale),
-        "ranges": None if ranges is None else pathlib.Path(ranges),
-    }
+    given: tuple[tuple[str, Any, Callable[[Any, str], Any]], ...] = (
+        ("dtype", dtype, checked_dtype),
+        ("opt_level", opt_level, checked_level),
+        ("device_profile", device_profile, values.checked_profile),
+        ("log_dir", log_dir, values.checked_path),
+        ("strict", strict, values.checked_bool),
+        ("list_edits", lists, lambda value, name: edits_from_mapping(value)),
+        ("exclude", exclude, checked_patterns),
+        ("tune", tune, values.checked_tune),
+        ("loss_scale", loss_scale, loss_scale_from_words),
+        ("ranges", ranges, values.checked_path),
+    )
+    chosen = {name: check(v, name) for name, v, check in given if v is not None}
     config = AmpConfig.from_env()
-    chosen = {name: value for name, value in given.items() if value is not None}
     _switch_on(dataclasses.replace(config, enabled=True, **chosen))
     _decided_by_program = True
 

@@ -23,6 +23,7 @@ from tf_amp import runtime, scope_stack
 from tf_amp.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.errors import ConfigError
 from tf_amp.exclusion import checked_patterns
+from tf_amp.setting_values import checked_bool
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -177,8 +178,7 @@ def mixed_precision_scope(
             f"mixed_precision_scope: received the function {loss_scale!r}; as a "
             "decorator it is written with parentheses: @mixed_precision_scope()."
         )
-    if not isinstance(enabled, bool):
-        raise ConfigError(f"enabled: received {enabled!r}; allowed are True and False.")
+    checked_bool(enabled, "enabled")
     chosen: dict[str, Any] = {}
     if dtype is not None:
         chosen["dtype"] = checked_dtype(dtype)
@@ -188,10 +188,8 @@ def mixed_precision_scope(
         from tf_amp.loss_scaling import loss_scale_from_words
 
         chosen["loss_scale"] = loss_scale_from_words(loss_scale)
-        chosen["loss_scaling"] = True
     patterns = checked_patterns(exclude)
     given = {**chosen, **({"exclude": patterns} if patterns else {})}
-    given.pop("loss_scaling", None)
     words = [f"{name}={value!r}" for name, value in given.items()]
     words += [] if enabled else ["enabled=False"]
     text = f"mixed_precision_scope({', '.join(words)})"

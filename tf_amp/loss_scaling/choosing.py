@@ -17,18 +17,17 @@ NO_SCALING = NoOpLossScale()
 def loss_scale_for(config: AmpConfig | None) -> LossScale:
     """Return the loss scale for gradients taken under a configuration.
 
-    The switch goes before all else; then what the user names, whatever the type.
-    Without either, float16 needs scaling, and what stays float32 or becomes bfloat16
-    does not.
+    What the user asks for goes before all else, whatever the type. Where nothing was
+    said, float16 needs scaling, and what stays float32 or becomes bfloat16 does not.
 
     Args:
       config: None where mixed precision is off.
     """
-    if config is None or config.loss_scaling is False:
+    if config is None:
         return NO_SCALING
     if config.loss_scale is not None:
         return config.loss_scale
-    if config.loss_scaling or _computes_in_float16(config):
+    if _computes_in_float16(config):
         return loss_scale_from_words("dynamic")
     return NO_SCALING
 

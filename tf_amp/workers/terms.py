@@ -26,7 +26,7 @@ from tf_amp.workers import jobs
 # A server is busy with what it is sent: it decides by the prices that it has.
 _TUNE = "off"
 # What a server takes from its own environment.
-_LOCAL = ("cache_dir", "log_dir", "strict", "loss_scale", "loss_scaling")
+_LOCAL = ("cache_dir", "log_dir", "strict", "loss_scale")
 
 
 def terms_of(settings_id: str) -> str:

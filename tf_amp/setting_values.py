@@ -1,0 +1,90 @@
+"""What the value of a setting may be, whoever gives it.
+
+Each function returns the value as the configuration holds it, or raises ConfigError
+with the setting's name, what was received and what is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+from collections.abc import Callable
+
+from tf_amp.errors import ConfigError
+
+ON = ("1", "true", "on")
+OFF = ("0", "false", "off")
+DEFAULT_TUNE = "budget"
+_TUNE_WORDS = ("off", "budget", "full")
+
+
+def checked_word(
+    value: object,
+    name: str,
+    allowed: tuple[str, ...],
+    fold: Callable[[str], str] = str.lower,
+) -> str:
+    """Return one of the words allowed, in whatever case it was given."""
+    text = fold(value) if isinstance(value, str) else value
+    if isinstance(text, str) and text in allowed:
+        return text
+    raise ConfigError(f"{name}: received {value!r}; allowed are {', '.join(allowed)}.")
+
+
+def checked_bool(value: object, name: str) -> bool:
+    """Return True or False; words such as "no" would all be true."""
+    if isinstance(value, bool):
+        return value
+    raise ConfigError(f"{name}: received {value!r}; allowed are True and False.")
+
+
+def checked_path(value: object, name: str) -> pathlib.Path:
+    """Return a path that was given as one or as text."""
+    return pathlib.Path(_path_text(value, name, "a path"))
+
+
+def checked_profile(value: object, name: str = "device_profile") -> str:
+    """Return a profile's name or path, as given: `./v100` is no shipped profile."""
+    return _path_text(value, name, "a profile's name, or its path")
+
+
+def checked_tune(value: object, name: str = "tune") -> str:
+    """Return what `AmpConfig.tune` may be."""
+    text = value.strip().lower() if isinstance(value, str) else value
+    if text in OFF:
+        return "off"
+    if text in ON:
+        return DEFAULT_TUNE
+    word, _, seconds = str(text).partition(":")
+    if text in _TUNE_WORDS or (word == "budget" and _is_positive(seconds)):
+        return str(text)
+    raise ConfigError(
+        f"{name}: received {value!r}; allowed are {', '.join(_TUNE_WORDS)}, and "
+        "budget:SECONDS with a number greater than 0."
+    )
+
+
+def checked_tie(value: object, name: str = "tie") -> float:
+    """Return what `AmpConfig.tie` may be."""
+    try:
+        share = float(str(value))
+    except ValueError:
+        share = math.nan
+    if 0.0 <= share <= 1.0:
+        return share
+    raise ConfigError(f"{name}: received {value!r}; allowed are numbers from 0 to 1.")
+
+
+def _path_text(value: object, name: str, allowed: str) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, str) and text:
+        return text
+    raise ConfigError(f"{name}: received {value!r}; allowed is {allowed}.")
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0.0 < float(text) < math.inf
+    except ValueError:
+        return False
