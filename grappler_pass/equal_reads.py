@@ -9,8 +9,8 @@ what is computed alike from equal values, but takes no two reads for equal.
 
 An optimizer that computes its rate anew for every variable then does so once.
 
-Not done: a read that is fed gives its readers something else than the variable; reads
-that the pass treats differently, by an attribute of its own.
+Not done: what the caller relies on, and may feed with something else than the variable;
+reads that the pass is to treat differently, by an attribute of its own.
 """
 
 from __future__ import annotations
@@ -40,17 +40,16 @@ def merge_equal_reads(
     Returns:
       A new graph; None where no two reads are equal.
     """
-    kept = item.untouchable | colocation.awaited(graph_def)
-    fed = frozenset(item.feed)
+    awaited = colocation.awaited(graph_def)
     first: dict[Hashable, str] = {}
     instead: dict[str, str] = {}
     for node in graph_def.node:
         if node.op != "ReadVariableOp" or part_of_name not in node.name:
             continue
-        if node.name in fed:
+        if node.name in item.untouchable:
             continue
         same = first.setdefault(_what_is_read(node), node.name)
-        if same != node.name and node.name not in kept:
+        if same != node.name and node.name not in awaited:
             instead[node.name] = same
     return _reading(graph_def, instead) if instead else None
 

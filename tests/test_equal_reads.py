@@ -12,7 +12,12 @@ from grappler_pass.graph import Item
 from tests.scaling import are_equal, values_of
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text
-from tf_amp import DynamicLossScale, loss_scale_state, mixed_precision_scope
+from tf_amp import (
+    DynamicLossScale,
+    finite_branches,
+    loss_scale_state,
+    mixed_precision_scope,
+)
 
 # The rate is read twice before it is doubled and twice after it.
 READS = """
@@ -158,6 +163,20 @@ def test_a_read_that_is_fed_serves_nobody_but_its_own_readers(fed):
     assert reads(after) == ["if/early", "if/early_1", "if/late"]
     given = {f"{fed}:0": 11.0}
     assert outcome(after, given) == outcome(before, given)
+
+
+def test_a_session_may_feed_a_read():
+    v1 = tf.compat.v1
+    graph = tf.Graph()
+    with graph.as_default(), mixed_precision_scope(dtype="float16", opt_level="O2"):
+        rate = v1.get_variable("rate", initializer=2.0, use_resource=True)
+        with tf.name_scope(finite_branches.NAME):
+            first, second = rate.read_value(), rate.read_value()
+            total = 10.0 * tf.reshape(first, [1]) + tf.reshape(second, [1])
+        with v1.Session() as session:
+            session.run(rate.initializer)
+            assert session.run(total, {first: 7.0}) == 72.0
+            assert session.run(total) == 22.0
 
 
 def test_reads_of_one_type_only_are_equal():

@@ -19,7 +19,6 @@ from tf_amp import (
     loss_scale_state,
 )
 from tf_amp.loss_scaling import dynamic, resumption
-from tf_amp.loss_scaling.variables import find_state
 
 
 def model(spec, overflows):
@@ -148,6 +147,19 @@ def test_a_statistical_loss_scale_halves_at_an_overflow_and_ignores_zeros():
     assert loss_scale_state(spec).scale == before
 
 
+def test_a_statistical_loss_scale_survives_gradients_beyond_float32():
+    spec = StatisticalLossScale(decay=0.5)
+    with scaled_by(spec):
+        x = tf.constant(1.0, tf.float64)
+        for factor in (1e300, *[2.0**-6] * 40):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = factor * x
+            assert float(tape.gradient(y, x)) == factor
+    # 16 + 6, rounded down.
+    assert loss_scale_state(spec).scale in (2.0**21, 2.0**22)
+
+
 def test_a_loss_scale_of_ones_own_takes_a_few_lines():
     class Halving(LossScale):
         def initial_state(self):
@@ -214,17 +226,6 @@ def test_a_scale_that_changes_is_resumed_as_saved_and_one_that_stays_as_given():
             assert resumption.resumed(spec, fresh)["scale"] == scale
         finally:
             resumption.wait((), None)
-
-
-def test_a_state_may_begin_with_numbers_of_numpy():
-    class Numbered(LossScale):
-        def initial_state(self):
-            return {"scale": np.float32(0.5), "steps": np.int32(3)}
-
-    spec = Numbered()
-    assert float(stepper(spec)(tf.constant(1.0))) == 2.0
-    names = find_state(spec).names
-    assert "scale" in names["floats"] and "steps" in names["counters"]
 
 
 @pytest.mark.parametrize("scale", [2.0**126, 2.0**-126])

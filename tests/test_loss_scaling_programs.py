@@ -232,3 +232,29 @@ def test_the_state_lives_where_most_of_the_variables_do_or_in_the_scope_of_a_dev
         *["CPU:0"] * 2,
         *["CPU:1"] * 2,
     ]
+
+
+def test_a_statistical_scale_goes_by_the_largest_gradient_of_all_replicas():
+    lines = lines_of(
+        REPLICAS
+        + """
+spec = tf_amp.StatisticalLossScale(initial=4.0, deviations=0.0, decay=0.5)
+with strategy.scope():
+    weight = tf.Variable(1.0)
+@tf.function
+def step():
+    def on_replica():
+        place = tf.distribute.get_replica_context().replica_id_in_sync_group
+        factor = tf.gather([2.0**-10, 1.2 * 2.0**-4], place)
+        with tf.GradientTape() as tape:
+            loss = factor * weight
+        return tape.gradient(loss, weight)
+    return strategy.run(on_replica)
+with tf_amp.mixed_precision_scope(spec, "float16", "O0"):
+    for _ in range(3):
+        step()
+print(math.log2(tf_amp.loss_scale_state(spec).scale))
+"""
+    )
+    # 16 - log2(1.2 * 2**-4), rounded down; of the mean of both it would be 20.
+    assert lines == ["19.0"]

@@ -3,7 +3,8 @@
 A step that overflows hands its inputs over, which costs other steps nothing, and is run
 again by itself (`replay`) while training goes on. That takes about as long as tracing,
 so it is done for the 1st, 2nd, 4th, 8th ... overflow of a function or graph, and each
-origin is told once. Functions compiled by XLA are not looked into.
+origin is told once. At the lowest scale it is done at once, if what is found is to go
+back to float32, until it helps no more. Functions compiled by XLA are not looked into.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Watch:
       number: in the attribute of the node that calls `record`.
       graph: the function or graph as traced.
       origin: found last; None before.
-      float32: nodes that went back to float32, once the loss scale was at its minimum.
+      float32: nodes that went back to float32, when the loss scale was at its minimum.
     """
 
     def __init__(self, graph: Any, loss_scale: Any) -> None:
@@ -47,6 +48,8 @@ class Watch:
         self._running: bytes = b""
         self._pending: Sequence[Any] | None = None
         self._is_looking = False
+        # In which graph there was nothing more to put back to float32.
+        self._in_vain: bytes | None = None
         with _lock:
             _watches[self.number] = self
 
@@ -101,7 +104,7 @@ class Watch:
             self._find(self._running, pending, variables)
 
     def _is_due(self, scale: float) -> bool:
-        if self._is_at_minimum(scale) and not self.float32:
+        if self._is_at_minimum(scale) and self._in_vain != self._running:
             return not self._is_looking
         return self._overflows & (self._overflows - 1) == 0
 
@@ -113,6 +116,7 @@ class Watch:
         """Run the step again and tell what was found."""
         from tf_amp.overflow_search import Search
 
+        is_at_minimum, helps = self._is_at_minimum(float(inputs[0])), False
         try:
             search = Search(running, self.number, inputs, variables)
             found = search.first_not_finite()
@@ -123,14 +127,16 @@ class Watch:
                 _latest[None] = (None, self.origin)
                 _latest[id(self._loss_scale)] = (self._loss_scale, self.origin)
             self._tell(self.origin)
-            if self._is_at_minimum(float(inputs[0])) and not self.float32:
+            if is_at_minimum:
                 before = Search(self._given, self.number, inputs, variables)
                 feeding = search.feeding(found.node.name)
                 too_large = before.too_large()
-                self._return_to_float32((found.node.name, *feeding, *too_large))
+                helps = self._return_to_float32((found.node.name, *feeding, *too_large))
         except Exception as error:
             _say_unknown(error)
         finally:
+            if is_at_minimum and not helps:
+                self._in_vain = running
             self._is_looking = False
 
     def _tell(self, origin: OverflowOrigin) -> None:
@@ -141,17 +147,23 @@ class Watch:
         level = logging.INFO if origin.is_gradient else logging.WARNING
         logging.log(level, "Not finite first: %s", origin)
 
-    def _return_to_float32(self, names: tuple[str, ...]) -> None:
+    def _return_to_float32(self, names: tuple[str, ...]) -> bool:
+        """Return to float32 what has not been there; tell whether there is any."""
         from tf_amp import _tensorflow_private_tracing as tracing
 
-        self.float32 = tuple(dict.fromkeys(names))
+        known = self.float32
+        self.float32 = tuple(dict.fromkeys((*known, *names)))
+        new = len(self.float32) - len(known)
+        if not new:
+            return False
         logging.warning(
             "The loss scale is at its minimum: back to float32 goes %s, with what "
             "feeds it and what float16 cannot hold (%d operations).",
             self.origin,
-            len(self.float32),
+            new,
         )
         tracing.forget_kernels()
+        return True
 
 
 _numbers = itertools.count(1)

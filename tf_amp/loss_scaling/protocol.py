@@ -38,8 +38,8 @@ class Seen:
         bool: `adjust` is traced once for each answer.
       applies: whether that is what happened, bool scalar; of what is returned where it
         is not, nothing is used. For effects other than a new state.
-      largest: returns the largest absolute value of the gradients, float32 scalar, in
-        true units; meaningless where they are not finite.
+      largest: returns the largest absolute value of the gradients on any replica, as
+        a finite float32 scalar, in true units; meaningless where they are not finite.
     """
 
     finite: bool
