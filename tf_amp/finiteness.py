@@ -45,14 +45,19 @@ def each_is_finite(gradients: Sequence[Any]) -> Any:
 
 
 def largest_of(gradients: Sequence[Any]) -> Any:
-    """Return the largest absolute value, float32; on average over the replicas."""
+    """Return the largest absolute value, on any replica, as a finite float32 scalar."""
     sizes = [tf.cast(tf.abs(gradient), tf.float32) for gradient in gradients]
     # The maximum of nothing is -inf.
     largest = tf.reduce_max(tf.stack([0.0, *map(tf.reduce_max, sizes)]))
+    # What only float64 holds has become infinite.
+    largest = tf.minimum(largest, tf.float32.max)
     if not on_several_replicas():
         return largest
     context = tf.distribute.get_replica_context()
-    return context.all_reduce(tf.distribute.ReduceOp.MEAN, largest)
+    # Replicas exchange sums and means only: in a vector, each has a place of its own.
+    place, places = context.replica_id_in_sync_group, context.num_replicas_in_sync
+    own = tf.one_hot(place, places, on_value=largest, off_value=0.0)
+    return tf.reduce_max(context.all_reduce(tf.distribute.ReduceOp.SUM, own))
 
 
 def agreed(finite: Any) -> Any:
