@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import devices
 from tf_amp.config import AmpConfig
+from tf_amp.tuning import progress
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -36,7 +37,7 @@ def prices_for(config: AmpConfig, device_type: str) -> PriceList | None:
 def tuner_for(
     config: AmpConfig,
     device_type: str,
-    graph: Hashable,
+    graph: Hashable | Callable[[], Hashable],
     graph_def: GraphDef | None = None,
 ) -> OnlineTuner | None:
     """Return the tuner of one graph; None where nothing is to be measured.
@@ -44,14 +45,15 @@ def tuner_for(
     Args:
       config: says whether, and for how long.
       device_type: of the device that the graph runs on.
-      graph: equal values share the time for one graph.
+      graph: equal values share the time for one graph; a function is asked for it
+        once time is needed.
       graph_def: the graph itself, by which later processes know it again; None: they
         do not.
     """
     budget = budget_of(config.tune)
-    if budget is None or config.device_profile is not None:
-        return None
-    if private.is_determinism_enabled():
+    why = _why_refused(config)
+    if budget is None or why:
+        progress.note(progress.Refused(why))
         return None
     from tf_amp.tuning.spending import GraphLedger
     from tf_amp.tuning.tuner import OnlineTuner
@@ -63,6 +65,27 @@ def tuner_for(
     )
     ledger = None if graph_def is None else GraphLedger(costs, graph_def)
     return OnlineTuner(costs, budget.allowance(graph, ledger), tuple(elsewhere))
+
+
+def _why_refused(config: AmpConfig) -> str:
+    """Say what forbids measuring; "" where nothing does."""
+    if budget_of(config.tune) is None:
+        return "tuning was switched off"
+    if config.device_profile is not None:
+        return f"plans are made for {config.device_profile}"
+    if private.is_determinism_enabled():
+        return "under enable_op_determinism plans may not change"
+    return ""
+
+
+def is_all_kept(cache_dir: pathlib.Path | None) -> bool:
+    """Write what is not written yet, and tell whether all of it could be."""
+    kinds = {device.device_type for device in devices.present_devices()}
+    known = [known_costs(cache_dir, kind).database for kind in sorted(kinds)]
+    for database in known:
+        if database is not None:
+            database.flush()
+    return all(database is not None and database.is_all_kept for database in known)
 
 
 @functools.cache

@@ -8,20 +8,22 @@ resumed by starting it once more.
 from __future__ import annotations
 
 import argparse
-import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from tf_amp import config, running
 from tf_amp.config import LOW_DTYPES, AmpConfig
+from tf_amp.durations import seconds_from_text
 from tf_amp.errors import ConfigError
 from tf_amp.presets import DEFAULT_LEVEL
-from tf_amp.tuning.progress import Measuring, report_to
+from tf_amp.tune_summary import Summary
+from tf_amp.tuning.progress import Measuring, Note, Waiting, report_to
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from grappler_pass.costs.price_list import Measured
+    from grappler_pass.pipeline import Rewrite
 
 # What a shell makes of a program that Ctrl-C has ended.
 _INTERRUPTED = 130
@@ -32,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=seconds_from_text,
         metavar="N",
         help="measure no longer than this; else all of it",
     )
@@ -58,8 +60,11 @@ def main(options: argparse.Namespace) -> int:
         given[config.DTYPE] = options.dtype
     running.switch_on(given)
     _check_measurable(AmpConfig.from_env())
+    from tf_amp import rewriter
+
     display = _Display()
-    report_to(display.show)
+    report_to(display.show, display.read)
+    rewriter.add_watcher(display.count)
     is_over = False
     try:
         running.run_script(options.script, options.arguments, as_module=options.module)
@@ -97,10 +102,12 @@ class _Display:
         self._console = rich.console.Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._rows: list[Measured] = []
+        self._summary = Summary()
 
     def show(self, state: Measuring) -> None:
         """Follow what is measured for one graph."""
         self._rows.extend(state.rows)
+        self._summary.hear(state)
         if self._bar is None:
             self._bar = self._started_bar(state.total)
         self._bar.update(
@@ -110,23 +117,30 @@ class _Display:
             self._bar.stop()
             self._bar = None
 
+    def read(self, note: Note) -> None:
+        """Say at once whom this process waits for, once; the rest at the end."""
+        if isinstance(note, Waiting) and not self._summary.has_waited:
+            self._say(f"{note.by} measures on this machine; waiting for it to end")
+        self._summary.read(note)
+
+    def count(self, rewrite: Rewrite) -> None:
+        """Note that a graph was planned."""
+        self._summary.graphs += 1
+
     def sum_up(self, *, is_over: bool) -> None:
         """Print what was measured, op by op, and whether the script came to its end."""
         if self._bar is not None:
             self._bar.stop()
         if self._rows:
             self._console.print(_table(self._rows))
-            folder = AmpConfig.from_env().cache_dir
-            self._console.print(
-                f"tf-amp: {len(self._rows)} prices measured; kept in {folder}; "
-                "`tf-amp costs show` prints them"
-            )
-        elif is_over:
-            self._console.print("tf-amp: nothing was left to measure")
+            self._say(f"{len(self._rows)} prices measured; {_where_kept()}")
         if not is_over:
-            self._console.print(
-                "tf-amp: the script ended early; the same command goes on from here"
-            )
+            self._say("the script ended early; the same command goes on from here")
+        elif reason := self._summary.reason:
+            self._say(reason)
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"tf-amp: {text}", markup=False)
 
     def _started_bar(self, total: int) -> Progress:
         from rich import progress
@@ -144,6 +158,17 @@ class _Display:
         bar.add_task("", total=total)
         bar.start()
         return bar
+
+
+def _where_kept() -> str:
+    from tf_amp import process_costs
+
+    folder = AmpConfig.from_env().cache_dir
+    if process_costs.is_all_kept(folder):
+        return f"kept in {folder}; `tf-amp costs show` prints them"
+    if folder is None:
+        return f"not kept: there is no cache folder; {config.CACHE} names one"
+    return f"not kept: {folder} cannot be used; {config.CACHE} names another folder"
 
 
 def _table(rows: list[Measured]) -> object:
@@ -164,15 +189,3 @@ def _table(rows: list[Measured]) -> object:
         ends = (f"{ratios[0]:.2f}x", f"{ratios[-1]:.2f}x") if ratios else ("", "")
         table.add_row(op, str(count), *ends)
     return table
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value < math.inf:
-        raise argparse.ArgumentTypeError(
-            f"received {text!r}; wanted is a number greater than 0"
-        )
-    return value

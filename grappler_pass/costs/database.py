@@ -135,6 +135,11 @@ class CostDatabase:
                 removed += tables.remove(writer, table, where)
         return removed
 
+    @property
+    def is_all_kept(self) -> bool:
+        """Whether nothing is left that could not be written yet."""
+        return not self._waiting
+
     def flush(self) -> None:
         """Write what could not be written before, if it can be now; never raises."""
         if self._waiting:

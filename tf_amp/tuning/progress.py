@@ -29,14 +29,72 @@ class Measuring:
     is_over: bool = False
 
 
+@dataclass(frozen=True)
+class Left:
+    """What the plan of one graph hangs on when no more will be measured for it.
+
+    Attributes:
+      asked: keys of the probes that its plan hung on.
+      missing: those that still have no price, but for what cannot be measured.
+      is_broken: whether measuring has failed, rather than run out of time.
+    """
+
+    asked: frozenset[str]
+    missing: frozenset[str]
+    is_broken: bool
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Another process measures on this machine, and this one waits.
+
+    Attributes:
+      by: the other one, for people.
+    """
+
+    by: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Nothing is measured for a graph, whatever its plan hangs on.
+
+    Attributes:
+      why: the reason, for people.
+    """
+
+    why: str
+
+
+Note = Left | Refused | Waiting
 Listener = Callable[[Measuring], None]
+Reader = Callable[[Note], None]
 
 _listeners: list[Listener] = []
+_readers: list[Reader] = []
 
 
-def report_to(listener: Listener) -> None:
-    """Tell `listener` of all that is measured from now on, in the measuring thread."""
+def report_to(listener: Listener, reader: Reader | None = None) -> None:
+    """Tell of all that is measured from now on, in the measuring thread.
+
+    Args:
+      listener: is told how it gets on.
+      reader: is told what is not measured, and why, on the thread of the graph.
+    """
     _listeners.append(listener)
+    if reader is not None:
+        _readers.append(reader)
+
+
+def is_read() -> bool:
+    """Tell whether notes are read, as a look-up for one may take time."""
+    return bool(_readers)
+
+
+def note(it: Note) -> None:
+    """Tell every reader."""
+    for reader in _readers:
+        reader(it)
 
 
 def tell(state: Measuring) -> None:

@@ -22,9 +22,10 @@ from grappler_pass.draft import Stake, Trial
 from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.lock_holder import tell_who_measures
 from tf_amp.tuning.machine_turn import paid_turn
 from tf_amp.tuning.measuring import measure_here
-from tf_amp.tuning.progress import Measuring, tell
+from tf_amp.tuning.progress import Left, Measuring, is_read, note, tell
 from tf_amp.tuning.runnable import dtypes_of
 from tf_amp.tuning.sandbox import local_device
 
@@ -86,15 +87,10 @@ class OnlineTuner:
         Returns:
           Whether a price of the models has changed.
         """
-        version = self._version()
-        if not self._wanted(stakes, low_dtype) or not self._has_time():
-            return False
-        with self._turn() as is_mine:
-            if is_mine:
-                self._measure_in_turn(stakes, low_dtype)
-        is_new = self._version() > version
-        if is_new:
-            self.allowance.keep()
+        is_new = False
+        if self._wanted(stakes, low_dtype) and self._has_time():
+            is_new = self._measure_when_free(stakes, low_dtype)
+        self._note_left(stakes, low_dtype)
         return is_new
 
     def is_faster(self, trial: Trial) -> bool | None:
@@ -104,6 +100,7 @@ class OnlineTuner:
         with self._turn() as is_mine:
             if not is_mine:
                 return None
+            tell_who_measures(self.costs.folder)
             return verdicts.is_faster(trial, self.costs, self.allowance)
 
     def _time(self) -> float:
@@ -124,6 +121,14 @@ class OnlineTuner:
             if costs and not all(costs.is_known(key, dtype) for dtype in dtypes):
                 missing.setdefault((key, costs.key), stake)
         return list(missing.values())
+
+    def _note_left(self, stakes: Sequence[Stake], low_dtype: str) -> None:
+        if is_read():
+            asked, missing = (
+                frozenset(stake.probe.key for stake in each)
+                for each in (stakes, self._wanted(stakes, low_dtype))
+            )
+            note(Left(asked, missing, _state.is_broken))
 
     def _costs_at(self, stake: Stake) -> KnownCosts | None:
         """Return those of the device that a stake names; None for one not present."""
@@ -149,10 +154,22 @@ class OnlineTuner:
             if is_mine:
                 turn.release()
 
+    def _measure_when_free(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
+        """Measure in this thread's turn; tell whether a price has changed."""
+        version = self._version()
+        with self._turn() as is_mine:
+            if is_mine:
+                self._measure_in_turn(stakes, low_dtype)
+        is_new = self._version() > version
+        if is_new:
+            self.allowance.keep()
+        return is_new
+
     def _measure_in_turn(self, stakes: Sequence[Stake], low_dtype: str) -> None:
         """Measure what no other thread or process has measured meanwhile."""
         if not self._wanted(stakes, low_dtype):
             return
+        tell_who_measures(self.costs.folder)
         with paid_turn(self.costs.folder, self.allowance) as is_mine:
             for costs in self._all_costs:
                 costs.refresh()

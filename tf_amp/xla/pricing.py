@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from tf_amp.tuning import progress
+
 if TYPE_CHECKING:
     from grappler_pass.costs import DeviceProfile
     from grappler_pass.pipeline import Settings
@@ -19,6 +21,7 @@ def settings_under_xla(chosen: Settings) -> Settings:
     """
     from grappler_pass.costs import CostModel
 
+    progress.note(progress.Refused("what XLA compiles is not measured"))
     models = {
         kind: CostModel(_profile_under_xla(model.profile))
         for kind, model in chosen.models.items()

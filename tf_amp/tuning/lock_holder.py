@@ -1,0 +1,57 @@
+"""Who measures on this machine while somebody else waits.
+
+To be asked only while this process itself does not hold the lock: closing the file
+would release it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pathlib
+import struct
+
+from tf_amp.tuning import machine_turn, progress
+
+# struct flock: type, whence, start, length, process; see fcntl(2), F_GETLK.
+_FLOCK = "hhqqi"
+_LONGEST_COMMAND = 60
+
+
+def tell_who_measures(folder: pathlib.Path | None) -> None:
+    """Note that another process holds the lock of a folder, if one does."""
+    if folder is None or not progress.is_read():
+        return
+    holder = holder_of(folder)
+    if holder is not None:
+        progress.note(progress.Waiting(_shown(holder)))
+
+
+def holder_of(folder: pathlib.Path) -> int | None:
+    """Return the number of the other process that measures; None: nobody does.
+
+    It is 0 or less for one that cannot be seen from here, as in another container.
+    """
+    place = machine_turn._place()
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+    try:
+        with (folder / machine_turn.LOCK_NAME).open("rb") as file:
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+    except OSError:
+        return None
+    kind, *_, process = struct.unpack(_FLOCK, answer)
+    return None if kind == fcntl.F_UNLCK else int(process)
+
+
+def _shown(process: int) -> str:
+    """Name a process by its number and its command line."""
+    if process <= 0:
+        return "another process"
+    try:
+        words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return f"process {process}"
+    command = " ".join(word.decode(errors="replace") for word in words if word)
+    if len(command) > _LONGEST_COMMAND:
+        command = f"...{command[-_LONGEST_COMMAND:]}"
+    return f"process {process} ({command})"
