@@ -1,7 +1,16 @@
 """What the doctor finds, and what it advises."""
 
+import importlib
+import re
+
+import pytest
+
+from tests.forking import run_forked
 from tests.fresh_process import run_interpreter
 from tests.processes import ROOT
+from tf_amp.config import SWITCH
+from tf_amp.doctor import DEPENDENCIES
+from tf_amp.list_edits import PREFIX
 
 DOCTOR = ("-m", "tf_amp", "doctor")
 # Puts the autostart's finder where the .pth file of an installation puts it.
@@ -51,7 +60,57 @@ def test_without_site_it_says_that_it_cannot_start_by_itself():
     assert mark == "FAIL"
     assert "cannot start by itself: python -S" in state
     assert "tf-amp run SCRIPT" in done.out
-    assert "pip install absl-py numpy scipy rich" in done.out
+    assert "pip install absl-py numpy protobuf rich scipy wrapt" in done.out
+
+
+def test_everything_that_is_required_is_looked_for():
+    project = (ROOT / "pyproject.toml").read_text()
+    (required,) = re.findall(r"^dependencies = \[(.*?)^\]", project, re.S | re.M)
+    assert [name for _, name in DEPENDENCIES] == re.findall(r'"([\w-]+)', required)
+    for module, _ in DEPENDENCIES:
+        assert importlib.import_module(module)
+
+
+def settings_examined(**environ):
+    """Return what the doctor finds of settings, and of all else."""
+    program = """
+import tf_amp._autostart_finder
+from tf_amp import doctor
+doctor.main()
+"""
+    return lines_of(run_forked(program, env=environ))
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"TF_AMP_EXCLUDE": "matmul"},
+        {"TF_AMP_EXCLUDE": ".*", SWITCH: "1"},
+        {f"{PREFIX}DENYLIST_ADD": "MatMul"},
+        {"TF_AMP_OPT_LEVEL": "O0"},
+    ],
+)
+def test_what_the_user_keeps_in_float32_is_not_for_the_installation_to_mend(environ):
+    found = settings_examined(**environ)
+    assert not [row for row in found.items() if row[1][0] == "FAIL"], found
+    assert found["rewrite"] == ("ok", "works: a function of this process was rewritten")
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"TF_AMP_DEVICE_PROFILE": "v1000", SWITCH: "1"}, "v1000"),
+        ({f"{PREFIX}DENYLIST_ADD": "MatMull"}, "MatMull"),
+        ({"TF_AMP_RANGES": "/nowhere/ranges.json"}, "/nowhere/ranges.json"),
+        ({"TF_AMP_DTYPE": "float12", SWITCH: "1"}, "float12"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_one_finding(environ, named):
+    found = settings_examined(**environ)
+    failures = {what: row for what, row in found.items() if row[0] == "FAIL"}
+    assert list(failures) == ["settings"], found
+    assert named in failures["settings"][1]
+    assert found["rewrite"][0] == "ok"
 
 
 def test_a_copy_that_is_not_installed_says_so():

@@ -6,29 +6,34 @@ has an answer in a broken installation too; `doctor_checks` looks at the rest.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from tf_amp import autostart
+from tf_amp.bare_environment import settings_set_aside
 from tf_amp.config import (
-    OWN_PREFIX,
     REWRITE_SWITCH,
     SWITCH,
     AmpConfig,
+    settings_set,
     switches_set,
 )
 from tf_amp.errors import AmpError
 
 # What is imported, and what installs it; TensorFlow has a check of its own.
-_DEPENDENCIES = (
+DEPENDENCIES = (
     ("absl", "absl-py"),
     ("numpy", "numpy"),
-    ("scipy", "scipy"),
+    ("google.protobuf", "protobuf"),
     ("rich", "rich"),
+    ("scipy", "scipy"),
+    ("wrapt", "wrapt"),
 )
 REINSTALL = "pip install --force-reinstall --no-deps tf-amp"
+MEND_SETTING = "correct or unset the variable"
 _BY_HAND = "call tf_amp.enable() in the script, or start it with: tf-amp run SCRIPT"
 
 
@@ -72,10 +77,14 @@ def show(finding: Finding) -> None:
 
 
 def examine() -> Findings:
-    """Yield every finding; those that need TensorFlow only where it works."""
-    yield from _configuration()
+    """Yield every finding; those that need TensorFlow only where it works.
+
+    Settings that cannot be used are one finding, and set aside for the rest of them.
+    """
+    found = tuple(_configuration())
+    yield from found
     yield from _start()
-    missing = [name for module, name in _DEPENDENCIES if not _is_present(module)]
+    missing = [name for module, name in DEPENDENCIES if not _is_present(module)]
     if missing:
         yield Finding(
             "packages",
@@ -86,11 +95,21 @@ def examine() -> Findings:
         return
     from tf_amp import doctor_checks
 
+    of_tensorflow = tuple(_guarded(doctor_checks.tensorflow))
+    yield from of_tensorflow
+    if _is_fatal(of_tensorflow):
+        return
+    if not _is_fatal(found):
+        found = tuple(_guarded(doctor_checks.unusable_settings))
+        yield from found
     for check in doctor_checks.CHECKS:
-        findings = tuple(_guarded(check))
+        with settings_set_aside() if _is_fatal(found) else contextlib.nullcontext():
+            findings = tuple(_guarded(check))
         yield from findings
-        if check is doctor_checks.CHECKS[0] and any(f.fatal for f in findings):
-            return
+
+
+def _is_fatal(findings: Iterable[Finding]) -> bool:
+    return any(finding.fatal for finding in findings)
 
 
 def _guarded(check: Callable[[], Findings]) -> Findings:
@@ -99,29 +118,25 @@ def _guarded(check: Callable[[], Findings]) -> Findings:
         yield from check()
     except Exception as error:
         state = f"{type(error).__name__}: {error}"
-        yield Finding(check.__name__, state, REINSTALL, fatal=True)
+        yield Finding(check.__name__.replace("_", " "), state, REINSTALL, fatal=True)
 
 
 def _configuration() -> Findings:
     try:
         config = AmpConfig.from_env()
     except AmpError as error:
-        yield Finding("settings", str(error), "correct or unset the variable", True)
+        yield Finding("settings", str(error), MEND_SETTING, fatal=True)
         return
-    given = {k: v for k, v in config.to_env().items() if k.startswith(OWN_PREFIX)}
-    default = AmpConfig(cache_dir=config.cache_dir).to_env()
-    changed = sorted(
-        name for name, value in given.items() if default.get(name) != value
-    )
+    given = settings_set()
     if config.enabled:
-        settings = [f"{name}={given[name]}" for name in changed]
-        yield Finding("switch", f"on: {' '.join([*switches_set(), *settings])}")
+        yield Finding("switch", f"on: {' '.join((*switches_set(), *given))}")
         return
     state = "off" if config.enabled is False else "not set"
+    names = ", ".join(each.partition("=")[0] for each in given)
     yield Finding(
         "switch",
         f"{SWITCH} is {state}; =1 switches mixed precision on",
-        f"export {SWITCH}=1, since {', '.join(changed)} is set" if changed else "",
+        f"export {SWITCH}=1, since {names} is set" if names else "",
     )
 
 
@@ -139,4 +154,8 @@ def _start() -> Findings:
 
 
 def _is_present(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        # The package around it is missing.
+        return False

@@ -1,7 +1,6 @@
 """The doctor's checks that need TensorFlow.
 
-The first is TensorFlow itself. The last rewrites a small function for real, so what it
-reports is what a program would meet.
+The last of them rewrites a small function for real.
 """
 
 from __future__ import annotations
@@ -12,10 +11,11 @@ import sys
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
-from tf_amp import devices, runtime
+from tf_amp import devices, runtime, settings
+from tf_amp.bare_environment import settings_set_aside
 from tf_amp.config import AmpConfig
-from tf_amp.doctor import REINSTALL, Finding, Findings
-from tf_amp.errors import TensorFlowMissing
+from tf_amp.doctor import MEND_SETTING, REINSTALL, Finding, Findings
+from tf_amp.errors import ConfigError, TensorFlowMissing
 
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
@@ -38,6 +38,14 @@ def tensorflow() -> Findings:
         except importlib.metadata.PackageNotFoundError:
             continue
     yield Finding("versions", ", ".join(found))
+
+
+def unusable_settings() -> Findings:
+    """Look for settings that no graph could be planned with."""
+    try:
+        settings.check_config(AmpConfig.from_env())
+    except ConfigError as error:
+        yield Finding("settings", str(error), MEND_SETTING, fatal=True)
 
 
 def onednn() -> Findings:
@@ -80,16 +88,20 @@ def choice() -> Findings:
 
 
 def rewrite() -> Findings:
-    """Rewrite a small function for real, under settings that always do."""
+    """Rewrite a small function for real, under settings that always do.
+
+    Those of the user may well leave it as it is, which is nothing to mend.
+    """
     import tensorflow as tf
 
-    runtime.enable(opt_level="O2")
-    try:
-        before = len(runtime.plans())
-        tf.function(lambda x: tf.math.tanh(x @ x))(tf.ones([64, 64]))
-        works = len(runtime.plans()) > before
-    finally:
-        runtime.disable()
+    with settings_set_aside():
+        runtime.enable(opt_level="O2")
+        try:
+            before = len(runtime.plans())
+            tf.function(lambda x: tf.math.tanh(x @ x))(tf.ones([64, 64]))
+            works = len(runtime.plans()) > before
+        finally:
+            runtime.disable()
     if works:
         yield Finding("rewrite", "works: a function of this process was rewritten")
     else:
@@ -97,7 +109,7 @@ def rewrite() -> Findings:
         yield Finding("rewrite", state, REINSTALL, fatal=True)
 
 
-CHECKS = (tensorflow, onednn, found_devices, choice, rewrite)
+CHECKS = (onednn, found_devices, choice, rewrite)
 
 
 def _sample_plan() -> Plan:
