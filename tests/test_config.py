@@ -22,6 +22,7 @@ from tf_amp.config import (
 from tf_amp.errors import ConfigError
 from tf_amp.list_edits import PREFIX, ListEdit, edits_from_mapping
 from tf_amp.loss_scaling import loss_scale_from_words
+from tf_amp.settings import check_config
 
 FULL = AmpConfig(
     enabled=False,
@@ -211,6 +212,22 @@ def test_lists_from_python_say_what_keys_are_allowed():
 def test_lists_of_a_wrong_type_say_what_is_allowed(lists, named):
     with pytest.raises(ConfigError, match=named):
         edits_from_mapping(lists)
+
+
+@pytest.mark.parametrize("way", ["ADD", "REMOVE"])
+def test_an_op_that_tensorflow_does_not_know_is_named_with_its_variable(way):
+    variable = f"{PREFIX}DENYLIST_{way}"
+    for ops in ("Exp,MatMull", "MatMull"):
+        config = AmpConfig.from_env({variable: ops})
+        with pytest.raises(ConfigError, match=f"{variable}: received 'MatMull'"):
+            check_config(config)
+
+
+def test_an_op_that_is_unknown_to_a_mapping_is_named_with_its_list():
+    edits = edits_from_mapping({"remove": {"allow": ["MatMull"]}})
+    named = r"lists\['remove'\]: received 'MatMull' for the allow list"
+    with pytest.raises(ConfigError, match=named):
+        check_config(AmpConfig(list_edits=edits))
 
 
 def test_levels_and_types_are_checked_for_python_callers():

@@ -61,22 +61,25 @@ def edits_from_mapping(
     """Return the edits of `{"add": {"allow": ["MyOp"]}, "remove": {"infer": [...]}}`.
 
     Raises:
-      ConfigError: a key is neither verb nor list, or two edits contradict each other.
+      ConfigError: a key is neither verb nor list, something is not of the type that it
+        has above, or two edits contradict each other.
     """
     edits = []
-    for verb, by_list in lists.items():
-        _check_key(verb, VERBS)
-        for list_name, ops in by_list.items():
-            _check_key(list_name, LISTS)
-            names = (ops,) if isinstance(ops, str) else tuple(ops)
-            edits.append(ListEdit(verb, list_name, names, f"lists[{verb!r}]"))
+    for verb, by_list in _items(lists, "lists", VERBS):
+        origin = f"lists[{verb!r}]"
+        for list_name, ops in _items(by_list, origin, LISTS):
+            names = _names(ops, f"{origin}[{list_name!r}]")
+            edits.append(ListEdit(verb, list_name, names, origin))
     return checked_edits(tuple(edits))
 
 
 def env_from_edits(edits: Iterable[ListEdit]) -> dict[str, str]:
-    """Return variables that `edits_from_env` reads back equal."""
+    """Return variables from which `edits_from_env` reads the same ops for each list."""
     names = {key: name for name, key in reversed(_variables().items())}
-    return {names[edit.verb, edit.list_name]: ",".join(edit.ops) for edit in edits}
+    ops: dict[str, list[str]] = {}
+    for edit in edits:
+        ops.setdefault(names[edit.verb, edit.list_name], []).extend(edit.ops)
+    return {name: ",".join(dict.fromkeys(found)) for name, found in ops.items()}
 
 
 def checked_edits(edits: tuple[ListEdit, ...]) -> tuple[ListEdit, ...]:
@@ -118,9 +121,33 @@ def _split(value: str) -> tuple[str, ...]:
     return tuple(op.strip() for op in value.split(",") if op.strip())
 
 
-def _check_key(key: str, known: tuple[str, ...]) -> None:
-    if key not in known:
-        raise ConfigError(
-            f"lists: received the key {key!r}; allowed are {', '.join(known)}, as in "
-            'lists={"add": {"allow": ["MatMul"]}}.'
-        )
+def _items(
+    given: object, name: str, known: tuple[str, ...]
+) -> Iterable[tuple[str, object]]:
+    """Return the items of a mapping whose keys are all known, or raise ConfigError."""
+    if not isinstance(given, Mapping):
+        raise _refusal(name, given, f"mappings with the keys {', '.join(known)}")
+    for key in given:
+        if key not in known:
+            raise _refusal(name, key, f"the keys {', '.join(known)}")
+    return given.items()
+
+
+def _names(ops: object, name: str) -> tuple[str, ...]:
+    """Return the ops as a tuple, or raise ConfigError where they are no names."""
+    if isinstance(ops, str):
+        return (ops,)
+    if not isinstance(ops, Iterable):
+        raise _refusal(name, ops, "names of ops")
+    names = tuple(ops)
+    for op in names:
+        if not isinstance(op, str):
+            raise _refusal(name, op, "names of ops")
+    return names
+
+
+def _refusal(name: str, received: object, allowed: str) -> ConfigError:
+    return ConfigError(
+        f"{name}: received {received!r}; allowed are {allowed}, as in "
+        'lists={"add": {"allow": ["MatMul"]}}.'
+    )
