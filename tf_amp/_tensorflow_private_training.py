@@ -33,6 +33,9 @@ VECTORIZED_LOOP = Hook(
 KERAS_APPLY = Hook(
     "keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply", _UNSKIPPED
 )
+KERAS_MULTI_APPLY = Hook(
+    "keras.src.optimizers.multi_optimizer", "MultiOptimizer", "apply", _UNSKIPPED
+)
 TF_KERAS_APPLY = Hook(
     "tf_keras.src.optimizers.optimizer", "Optimizer", "apply_gradients", _UNSKIPPED
 )

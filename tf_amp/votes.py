@@ -14,6 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp import eager_steps
+from tf_amp.finiteness import is_scalable
 from tf_amp.settling import Settlement
 
 _VOTES = "_tf_amp_votes"
@@ -47,16 +49,17 @@ class Ancestry:
 
     Attributes:
       votes: each one once, in the order found.
-      open_ended: whether gradients may also come in through a function's argument, or
-        out of a function that is called.
+      arguments: of functions, and what is fed, of which nothing more is known.
+      calls: operations that call functions.
     """
 
     votes: tuple[Vote, ...] = ()
-    open_ended: bool = False
+    arguments: tuple[Any, ...] = ()
+    calls: tuple[Any, ...] = ()
 
 
 def cast_vote(results: Sequence[Any], vote: Vote, computed: Sequence[Any]) -> None:
-    """Remember what the results of a call depend on; for tensors of a graph only.
+    """Remember what the results of a call depend on.
 
     Args:
       results: of the call, zeros unless all are finite.
@@ -64,10 +67,12 @@ def cast_vote(results: Sequence[Any], vote: Vote, computed: Sequence[Any]) -> No
       computed: the same tensors whether finite or not.
     """
     for tensor, raw in zip(results, computed, strict=True):
-        if isinstance(tensor, tf.Tensor) and _is_symbolic(tensor):
-            if not hasattr(tensor.graph, _VOTES):
-                setattr(tensor.graph, _VOTES, {})
-            getattr(tensor.graph, _VOTES)[tensor.ref()] = (vote, raw)
+        if not _is_symbolic(tensor):
+            eager_steps.remember(tensor, vote.finite)
+            continue
+        if not hasattr(tensor.graph, _VOTES):
+            setattr(tensor.graph, _VOTES, {})
+        getattr(tensor.graph, _VOTES)[tensor.ref()] = (vote, raw)
 
 
 def as_computed(gradient: Any) -> Any:
@@ -83,15 +88,18 @@ def as_computed(gradient: Any) -> Any:
 
 def ancestry_of(tensors: Iterable[Any]) -> Ancestry:
     """Walk back from tensors to the calls for gradients that they come from."""
-    votes: dict[int, Vote] = {}
-    open_ended = False
+    votes: dict[Vote, None] = {}
+    arguments = []
+    calls = {}
     for tensor in _walk(tensors, _vote_on):
         vote = _vote_on(tensor)
         if vote is not None:
-            votes[id(vote)] = vote
-        elif tensor.op.type == "Placeholder" or _calls_function(tensor.op):
-            open_ended = True
-    return Ancestry(tuple(votes.values()), open_ended)
+            votes[vote] = None
+        elif tensor.op.type == "Placeholder" and is_scalable(tensor):
+            arguments.append(tensor)
+        elif _calls_function(tensor.op):
+            calls[id(tensor.op)] = tensor.op
+    return Ancestry(tuple(votes), tuple(arguments), tuple(calls.values()))
 
 
 def votes_behind(tensors: Sequence[Any]) -> tuple[Vote, ...]:
@@ -105,6 +113,16 @@ def votes_behind(tensors: Sequence[Any]) -> tuple[Vote, ...]:
 def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], bool]) -> bool:
     """Tell whether a wanted tensor is among some, or behind them."""
     return any(is_wanted(tensor) for tensor in _walk(tensors, lambda tensor: None))
+
+
+def captured_from(tensor: Any) -> Any:
+    """Return what a tensor of a function stands for, outside of all functions."""
+    while _is_symbolic(tensor):
+        outer = _captured(tensor)
+        if outer is None:
+            break
+        tensor = outer
+    return tensor
 
 
 def _walk(tensors: Iterable[Any], stop: Callable[[Any], Any]) -> Iterator[Any]:

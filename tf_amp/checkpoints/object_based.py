@@ -16,7 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp import _tensorflow_private_checkpoints as private
-from tf_amp import optimizers
+from tf_amp import skipping
 from tf_amp.checkpoints import snapshot
 from tf_amp.checkpoints.record import (
     Record,
@@ -114,7 +114,7 @@ def _record_in(path: str) -> Record | None:
 
 
 def _is_of_training(saver: Any) -> bool:
-    return _reaches_optimizer(saver) or not optimizers.have_applied()
+    return _reaches_optimizer(saver) or not skipping.have_applied()
 
 
 def _reaches_optimizer(saver: Any) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tf_amp import optimizers
+from tf_amp import skipping
 from tf_amp.checkpoints import plans
 from tf_amp.checkpoints.record import Record
 from tf_amp.loss_scaling import resumption
@@ -28,7 +28,7 @@ def take(session: Any = None) -> Record:
     return Record(
         loss_scales=(*scales, *resumption.still_waiting()),
         plans=plans.MEMORY.known(),
-        has_optimizer=optimizers.have_applied(),
+        has_optimizer=skipping.have_applied(),
     )
 
 
