@@ -1,16 +1,19 @@
 """The benchmark's driver on its smallest model, and how its report reads."""
 
+import importlib
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from benchmarks import first_step
 from benchmarks.capture_graphs import CapturedGraph
 from benchmarks.casts import Casts, casts_in
-from benchmarks.catalog import variant
+from benchmarks.catalog import DEMO_MODELS, variant
 from benchmarks.context import Context
 from benchmarks.driver import Schedule, worker_environment
 from benchmarks.machine import Machine
@@ -176,3 +179,27 @@ def test_casts_are_counted_with_their_readers_and_bytes():
     )
     graph = CapturedGraph(b"", ("one", "two"), (), {"x": ((8, 4),)})
     assert casts_in(graph_def, graph) == Casts(1, 2, 1.0, 8 * 4 * 6 / 1e6)
+
+
+def test_the_first_step_is_told_with_its_share_for_the_demo_too():
+    seconds = {"float32": 2.0, "tuning off": 2.5, "empty database": 3.5}
+    later = {"float32": 0.2, "empty database": 0.1}
+    figures = {
+        (kind, model, "train"): [(seconds.get(kind, 2.6), later.get(kind, 0.1))]
+        for model in ("demo_text", "mlp")
+        for kind, _ in first_step._KINDS
+    }
+    text = first_step.markdown(figures)
+    row = "train | 2.00 | 2.50 | 3.50 | 2.60 | 1.00 | 50% | 0.10 | 5% | 15 |"
+    assert f"| demo: text | {row}" in text and f"| MLP | {row}" in text
+    assert "*share*" in text
+
+
+@pytest.mark.parametrize("model", DEMO_MODELS, ids=str)
+def test_the_demos_models_can_be_measured(model):
+    module = importlib.import_module(f"benchmarks.models.{model.name}")
+    generator = np.random.default_rng(0)
+    inputs, targets = module.sample(generator, model.train_batch)
+    assert len(inputs) == len(targets) == model.train_batch == model.infer_batch
+    outputs = module.build()(inputs, training=False)
+    assert np.isfinite(float(module.loss()(targets, outputs)))
