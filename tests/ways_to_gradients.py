@@ -212,4 +212,6 @@ def as_hessians(w, x):
     return tf.hessians(tf.reduce_sum(tf.tanh(small @ small)), small)
 
 
-IN_GRAPHS = (*EVERYWHERE, by_tf_gradients, by_nested_tf_gradients, as_hessians)
+IN_FUNCTIONS = (*EVERYWHERE, by_tf_gradients, by_nested_tf_gradients, as_hessians)
+# A `tf.Graph` has no AutoGraph, which makes loops of Python's.
+IN_SESSIONS = tuple(way for way in IN_FUNCTIONS if way is not in_a_loop)

@@ -30,6 +30,12 @@ GRAPH_GRADIENTS = Hook(
 VECTORIZED_LOOP = Hook(
     "tensorflow.python.ops.parallel_for.control_flow_ops", "", "pfor", _UNSCALED
 )
+PYTHON_FUNCTION = Hook(
+    "tensorflow.python.ops.script_ops",
+    "",
+    "_internal_py_func",
+    "gradients of Python functions are scaled twice",
+)
 KERAS_APPLY = Hook(
     "keras.src.optimizers.base_optimizer", "BaseOptimizer", "apply", _UNSKIPPED
 )
@@ -108,6 +114,21 @@ def with_gradients_function(module: Any, function: Method) -> Any:
     return stand_in
 
 
+def differentiated_parts(values: list[Any]) -> list[Any]:
+    """Return what TensorFlow differentiates of values: of composite ones, their parts.
+
+    Raises:
+      ValueError: TensorFlow does not differentiate one of them.
+    """
+    name = "tensorflow.python.framework.composite_tensor_gradient"
+    try:
+        parts = importlib.import_module(name).get_flat_tensors_for_gradients
+    except (ImportError, AttributeError):
+        warn_once("get_flat_tensors_for_gradients", _UNSCALED)
+        return values
+    return list(parts(values))
+
+
 def in_xla_context() -> bool:
     """Tell whether the function being traced will be compiled by XLA."""
     import tensorflow as tf
@@ -126,6 +147,18 @@ def in_xla_context() -> bool:
         return False
 
 
+def is_replica_thread() -> bool:
+    """Tell whether this code is traced or run once for each replica, in a thread.
+
+    Variables of all replicas are then written where the threads meet.
+    """
+    import tensorflow as tf
+
+    return (
+        _graph_of_replica() is not None and not tf.distribute.in_cross_replica_context()
+    )
+
+
 def can_merge() -> bool:
     """Tell whether replicas can agree here.
 
@@ -134,10 +167,13 @@ def can_merge() -> bool:
     """
     import tensorflow as tf
 
-    graph = getattr(threading.current_thread(), "graph", None)
-    if graph is None or tf.distribute.in_cross_replica_context():
+    if not is_replica_thread() or tf.executing_eagerly():
         return True
-    return tf.executing_eagerly() or graph is tf.compat.v1.get_default_graph()
+    return _graph_of_replica() is tf.compat.v1.get_default_graph()
+
+
+def _graph_of_replica() -> Any:
+    return getattr(threading.current_thread(), "graph", None)
 
 
 def unconverted(function: Method) -> Method:

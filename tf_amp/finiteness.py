@@ -79,9 +79,12 @@ def on_several_replicas() -> bool:
 def must_select() -> bool:
     """Tell whether both of two outcomes are to be computed, and one taken.
 
-    XLA does that faster than it branches, and replicas cannot meet within branches.
+    XLA does that faster than it branches, and replicas cannot meet within branches: not
+    even one that is alone.
     """
-    return private.in_xla_context() or on_several_replicas()
+    if private.in_xla_context() or on_several_replicas():
+        return True
+    return private.is_replica_thread()
 
 
 def _is_finite(gradient: Any) -> Any:

@@ -8,45 +8,25 @@ does, starts from that call's scaled gradients already.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_amp import _tensorflow_private_exports as exports
 from tf_amp import _tensorflow_private_training as private
-from tf_amp import optimizers
+from tf_amp import at_work, gradient_seeds, optimizers, replica_votes, tape_calls
 from tf_amp._tensorflow_private import install as install_hook
-from tf_amp.finiteness import each_is_finite, is_scalable
+from tf_amp.finiteness import each_is_finite
+from tf_amp.gradient_seeds import has_gradient, is_real
 from tf_amp.loss_scaling.choosing import NO_SCALING
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.standing_aside import is_scaled_by_user, noting_scaled_losses
 from tf_amp.unscaling import ScaledCall, map_scalable
 
 Current = Callable[[], LossScale]
-
-
-class _Thread(threading.local):
-    """What this thread is in the middle of."""
-
-    is_differentiating: bool = False
-    call: ScaledCall | None = None
-    loop: _Loop | None = None
-
-
-class _Loop:
-    """The body of a vectorized loop, whose gradients are checked after the loop."""
-
-    def __init__(self, call: ScaledCall) -> None:
-        self.call = call
-        self.finite: list[Any] = []
-
-
-_thread = _Thread()
 
 
 def install(current: Current) -> None:
@@ -63,17 +43,13 @@ def install(current: Current) -> None:
     install_hook(private.GRAPH_GRADIENTS, graph)
     loop = functools.partial(_checking_loop, current=current)
     install_hook(private.VECTORIZED_LOOP, loop)
+    install_hook(private.PYTHON_FUNCTION, at_work.passing_through_python)
     install_optimizers()
 
 
 def _loss_scale_here(current: Current) -> LossScale:
     """Return the loss scale; none for what is exported, which others run."""
     return NO_SCALING if exports.is_exporting() else current()
-
-
-def call_at_work() -> ScaledCall | None:
-    """Return the call whose scaled gradients the running code computes, if any."""
-    return _thread.call
 
 
 def install_optimizers() -> None:
@@ -85,11 +61,15 @@ def install_optimizers() -> None:
 
 
 def _preparing(enter: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tape's `__enter__` that finds a Keras imported in the meantime."""
+    """Return a tape's `__enter__` that notes where it is called.
+
+    It finds a Keras that was imported in the meantime, too.
+    """
 
     @functools.wraps(enter)
     def prepare_and_enter(tape: Any) -> Any:
         install_optimizers()
+        tape_calls.note_home(tape)
         return enter(tape)
 
     return prepare_and_enter
@@ -105,12 +85,12 @@ def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        targets, given = _targets_and_seeds(target, output_gradients)
-        call = _begin(targets, sources, current)
+        targets, given = gradient_seeds.targets_and_seeds(target, output_gradients)
+        call = _begin(targets, given, sources, current, tape)
         if call is None:
             return gradient(tape, target, sources, output_gradients, *args, **kwargs)
-        seeds = call.seeds(_with_ones(targets, given, is_scalable))
-        with _differentiating(call):
+        seeds = call.seeds(gradient_seeds.with_ones(targets, given, has_gradient))
+        with at_work.differentiating(call):
             result = gradient(tape, target, sources, seeds, *args, **kwargs)
         return _finish(call, result)
 
@@ -132,12 +112,12 @@ def _scaling_graph(module: Any, current: Current) -> Any:
         ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         install_optimizers()
-        targets, given = _targets_and_seeds(ys, grad_ys)
-        call = _begin(targets, xs, current)
+        targets, given = gradient_seeds.targets_and_seeds(ys, grad_ys)
+        call = _begin(targets, given, xs, current)
         if call is None:
             return compute(ys, xs, grad_ys, *args, **kwargs)
-        seeds = call.seeds(_with_ones(targets, given, _is_real))
-        with _differentiating(call):
+        seeds = call.seeds(gradient_seeds.with_ones(targets, given, is_real))
+        with at_work.differentiating(call):
             result = compute(ys, xs, seeds, *args, **kwargs)
         return _finish(call, result)
 
@@ -152,33 +132,37 @@ def _checking_loop(loop: Callable[..., Any], current: Current) -> Callable[..., 
 
     @functools.wraps(loop)
     def checked_loop(body: Any, *args: Any, **kwargs: Any) -> Any:
-        if _thread.is_differentiating or not current().scales:
+        if at_work.is_differentiating() or not current().scales:
             return loop(body, *args, **kwargs)
-        if not _is_ordinary(body) or not private.can_merge():
-            with _differentiating():
+        if not _is_ordinary(body) or not replica_votes.can_vote():
+            with at_work.differentiating():
                 return loop(body, *args, **kwargs)
-        outer = _thread.loop
-        call = outer.call if outer else ScaledCall(current())
-        result, flags = loop(_with_flags(body, call), *args, **kwargs)
+        outer = at_work.loop_at_work()
+        this = at_work.Loop(outer.call if outer else ScaledCall(current()))
+        result, flags = loop(_with_flags(body, this), *args, **kwargs)
         if not flags:
             return result
         finite = tf.reduce_all(tf.stack([tf.reduce_all(flag) for flag in flags]))
         if outer is None:
+            call = tape_calls.call_of_loop(this.tapes, this.call)
             return call.checked_results(result, finite)
         outer.finite.append(finite)
+        outer.tapes.extend(this.tapes)
         return result
 
     return checked_loop
 
 
-def _with_flags(body: Callable[..., Any], call: ScaledCall) -> Callable[..., Any]:
+def _with_flags(body: Callable[..., Any], loop: at_work.Loop) -> Callable[..., Any]:
     """Return a loop's body that tells also whether its gradients are finite."""
     converted = private.converted(body)
 
     @private.unconverted
     def body_with_flags(index: Any) -> Any:
-        with _in_loop(_Loop(call)) as this:
-            return converted(index), this.finite
+        # It may be traced more than once.
+        loop.finite.clear()
+        with at_work.in_loop(loop):
+            return converted(index), list(loop.finite)
 
     return body_with_flags
 
@@ -189,20 +173,40 @@ def _is_ordinary(body: Any) -> bool:
     return inspect.isfunction(body) and "pfor_config" not in parameters
 
 
-def _begin(targets: Sequence[Any], sources: Any, current: Current) -> ScaledCall | None:
+def _begin(
+    targets: Sequence[Any],
+    given: Sequence[Any],
+    sources: Any,
+    current: Current,
+    tape: Any = None,
+) -> ScaledCall | None:
     """Return a call to be scaled; None where gradients are to be left alone."""
-    if _thread.is_differentiating or not any(map(is_scalable, targets)):
-        return None
-    if not all(map(_is_plain, targets)) or not private.can_merge():
+    if at_work.is_differentiating() or not any(map(has_gradient, targets)):
         return None
     loss_scale = current()
     if not loss_scale.scales or is_scaled_by_user(targets):
         return None
-    return _thread.loop.call if _thread.loop else ScaledCall(loss_scale, sources)
+    # TensorFlow says what is wrong with seeds of another number.
+    if len(targets) != len(given) or not gradient_seeds.are_known(targets):
+        return None
+    if not replica_votes.can_vote():
+        return None
+    return _call(loss_scale, sources, tape).for_targets(targets)
+
+
+def _call(loss_scale: LossScale, sources: Any, tape: Any) -> ScaledCall:
+    """Return the call that a request for gradients belongs to."""
+    loop = at_work.loop_at_work()
+    if loop is not None:
+        loop.tapes.extend([tape] if tape else [])
+        return loop.call
+    if tape is not None:
+        return tape_calls.call_of(tape, loss_scale, sources)
+    return tape_calls.call_for_sources(loss_scale, sources)
 
 
 def _finish(call: ScaledCall, gradients: Any) -> Any:
-    loop = _thread.loop
+    loop = at_work.loop_at_work()
     if loop is None:
         return call.results(gradients)
 
@@ -212,59 +216,3 @@ def _finish(call: ScaledCall, gradients: Any) -> Any:
         return unscaled
 
     return map_scalable(unscaled_and_noted, gradients)
-
-
-def _targets_and_seeds(target: Any, seeds: Any) -> tuple[list[Any], list[Any]]:
-    """Return flat targets, and what is given to start from, None where nothing is."""
-    targets = tf.nest.flatten(target)
-    given = [None] * len(targets) if seeds is None else tf.nest.flatten(seeds)
-    return targets, given
-
-
-def _with_ones(
-    targets: Sequence[Any], given: Sequence[Any], starts_at_one: Callable[[Any], bool]
-) -> list[Any]:
-    """Fill in the ones that gradients start from by default.
-
-    What has no default is left to TensorFlow, with its warnings and errors.
-    """
-    if len(targets) != len(given):
-        return list(given)
-    seeds = []
-    for target, seed in zip(targets, given, strict=True):
-        if seed is not None:
-            seeds.append(tf.convert_to_tensor(seed, target.dtype))
-        elif starts_at_one(target):
-            seeds.append(tf.ones_like(target))
-        else:
-            seeds.append(None)
-    return seeds
-
-
-def _is_real(target: Any) -> bool:
-    return is_scalable(target) and bool(target.dtype.is_floating)
-
-
-def _is_plain(target: Any) -> bool:
-    return isinstance(target, tf.Tensor) and target.dtype not in (
-        tf.resource,
-        tf.variant,
-    )
-
-
-@contextlib.contextmanager
-def _differentiating(call: ScaledCall | None = None) -> Iterator[None]:
-    _thread.is_differentiating, _thread.call = True, call
-    try:
-        yield
-    finally:
-        _thread.is_differentiating, _thread.call = False, None
-
-
-@contextlib.contextmanager
-def _in_loop(loop: _Loop) -> Iterator[_Loop]:
-    outer, _thread.loop = _thread.loop, loop
-    try:
-        yield loop
-    finally:
-        _thread.loop = outer

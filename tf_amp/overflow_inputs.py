@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_amp.overflow_origin import WATCH, Watch
+from tf_amp.overflow_warning import warn_of_zeros
 
 
 def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
@@ -65,10 +66,15 @@ def handing_over(
     watched = Watch(graph, loss_scale)
     inputs = [state.get("scale", tf.constant(1.0)), *_inputs_of(graph, asked)]
 
+    def record(scale: Any, *values: Any) -> None:
+        if not values[-1]:
+            warn_of_zeros(float(scale))
+        watched.record(scale, *values)
+
     def hand_over(finite: Any) -> list[Any]:
         with tf.device(place):
             done = tf.numpy_function(
-                watched.record, [*inputs, finite], [], name="overflow_inputs"
+                record, [*inputs, finite], [], name="overflow_inputs"
             )
         done._set_attr(WATCH, _text(watched.number))
         return [done]

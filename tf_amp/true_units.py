@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from tf_amp import gradients, runtime, scope
+from tf_amp import at_work, runtime, scope
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.unscaling import ScaledCall, map_scalable
@@ -58,7 +58,7 @@ def _call_here() -> ScaledCall | None:
     The gradient of a function may be traced before anyone asks for it: then that is the
     loss scale in force.
     """
-    call = gradients.call_at_work()
+    call = at_work.call_at_work()
     if call is not None:
         return call.anew()
     if tf.executing_eagerly():

@@ -1,0 +1,165 @@
+"""Whatever gradients are taken of is scaled and checked, in the range of its type."""
+
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from tests.scaling import figures, scaled_by
+from tf_amp import DynamicLossScale, StaticLossScale
+
+X = np.linspace(0.5, 2.0, 4, dtype=np.float32)
+BAD = X * np.float32(math.inf)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Collect what is said at most so many times."""
+    lines = []
+
+    def log_first_n(level, message, count, *args):
+        lines.append(message % args)
+
+    monkeypatch.setattr(logging, "log_first_n", log_first_n)
+    return lines
+
+
+def slope_of(target):
+    """Return a function of x that takes a gradient of v * x and of others."""
+    v = tf.Variable(X)
+
+    def slope(x):
+        with tf.GradientTape() as tape:
+            y = v * x
+            targets = target(tf.reduce_sum(y), v, y)
+        return tape.gradient(targets, v)
+
+    return slope
+
+
+def as_ragged(values):
+    return tf.RaggedTensor.from_row_splits(values, [0, 1, 4])
+
+
+TARGETS = {
+    "a variable": (lambda loss, v, y: [loss, v], 1.0),
+    "a variable alone": (lambda loss, v, y: v, 1.0),
+    "a ragged tensor": (lambda loss, v, y: as_ragged(y), 0.0),
+    "a nest of them": (lambda loss, v, y: {"a": [as_ragged(y)], "b": v}, 1.0),
+}
+
+
+@pytest.mark.parametrize("build", [tf.function, lambda f: f], ids=["function", "eager"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_gradients_are_scaled_and_checked(name, build):
+    target, added = TARGETS[name]
+    alone = name == "a variable alone"
+    plain = build(slope_of(target))(tf.constant(X))
+    np.testing.assert_array_equal(plain, np.ones_like(X) if alone else X + added)
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        slope = build(slope_of(target))
+        np.testing.assert_array_equal(slope(tf.constant(X)), plain)
+        assert figures(loss_scale) == (2.0**10, 1, 0)
+        if not alone:
+            assert not slope(tf.constant(BAD)).numpy().any()
+            assert figures(loss_scale) == (2.0**9, 0, 1)
+
+
+def test_a_variable_of_keras_is_a_target_too():
+    v = keras.Variable(X)
+
+    @tf.function
+    def slope(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v.value * x)
+        return tape.gradient([loss, v], v.value)
+
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        np.testing.assert_array_equal(slope(tf.constant(X)), X + 1)
+        assert figures(loss_scale) == (2.0**10, 1, 0)
+
+
+def test_tf_gradients_takes_these_targets_as_well():
+    v = tf.Variable(X)
+
+    @tf.function
+    def slopes(x):
+        y = v * x
+        given = as_ragged(2 * tf.ones_like(x))
+        return [
+            tf.gradients(as_ragged(y), x)[0],
+            tf.gradients(as_ragged(y), x, grad_ys=[given])[0],
+        ]
+
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        once, twice = slopes(tf.constant(X))
+        np.testing.assert_array_equal(once, X)
+        np.testing.assert_array_equal(twice, 2 * X)
+        assert figures(loss_scale) == (2.0**10, 2, 0)
+
+
+def test_what_cannot_be_scaled_is_named_once(told):
+    v = tf.Variable(X)
+
+    @tf.function
+    def slope(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(v * x)
+        return tape.gradient([loss, v.handle], v)
+
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        np.testing.assert_array_equal(slope(tf.constant(X)), X + 1)
+        assert figures(loss_scale)[1:] == (0, 0)
+    assert [line for line in told if "resource" in line]
+
+
+@pytest.mark.parametrize("build", [tf.function, lambda f: f], ids=["function", "eager"])
+@pytest.mark.parametrize("scale", [2.0**15, 2.0**17, 2.0**30])
+def test_a_float16_target_is_scaled_as_far_as_float16_goes(scale, build, told):
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cast(x * x, tf.float16)
+        return tape.gradient(y, x)
+
+    with scaled_by(StaticLossScale(scale)) as loss_scale:
+        np.testing.assert_array_equal(build(slope)(tf.constant(X)), 2 * X)
+        assert figures(loss_scale) == (scale, 1, 0)
+    assert bool([line for line in told if "float16" in line]) is (scale > 2.0**15)
+
+
+def test_a_dynamic_scale_that_float16_targets_cut_backs_off_from_there():
+    @tf.function
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.cast(x * x, tf.float16)
+        return tape.gradient(y, x)
+
+    with scaled_by(DynamicLossScale(initial=2.0**24)) as loss_scale:
+        slope(tf.constant(X))
+        assert figures(loss_scale) == (2.0**24, 1, 0)
+        slope(tf.constant(BAD))
+        assert figures(loss_scale) == (2.0**14, 0, 1)
+
+
+def test_gradients_that_only_unscaling_takes_out_of_float16_overflow():
+    loss_scale = DynamicLossScale(initial=2.0**-4, minimum=2.0**-8)
+
+    @tf.function
+    def slope(x, factor):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(tf.cast(x, tf.float32) * factor)
+        return tape.gradient(y, x)
+
+    x = tf.constant([1.0], tf.float16)
+    with scaled_by(loss_scale):
+        # 2**15 fits both ways, 2**17 only while it is scaled down.
+        assert slope(x, 2.0**15).numpy() == [2.0**15]
+        assert figures(loss_scale) == (2.0**-4, 1, 0)
+        assert slope(x, 2.0**17).numpy() == [0.0]
+        assert figures(loss_scale) == (2.0**-5, 0, 1)

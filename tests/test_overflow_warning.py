@@ -1,0 +1,56 @@
+"""Zeros in place of gradients are told of, where no optimizer would skip the step."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import logging
+
+from tests.scaling import scaled_by
+from tf_amp import StaticLossScale, skipping
+
+v1 = tf.compat.v1
+
+
+@pytest.fixture
+def told(monkeypatch):
+    lines = []
+
+    def log_first_n(level, message, count, *args):
+        lines.append(message % args)
+
+    monkeypatch.setattr(logging, "log_first_n", log_first_n)
+    monkeypatch.setattr(skipping, "_applied", [])
+    return lines
+
+
+def slope(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = x * x
+    return tape.gradient(y, x)
+
+
+def in_session(x):
+    with tf.Graph().as_default(), v1.Session() as session:
+        fed = v1.placeholder(tf.float32, [])
+        return session.run(tf.gradients(fed * fed, fed), {fed: x.numpy()})[0]
+
+
+WAYS = {"eager": slope, "function": tf.function(slope), "session": in_session}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_gradients_that_overflow_are_told_of(name, told):
+    with scaled_by(StaticLossScale(1024.0)):
+        assert WAYS[name](tf.constant(3.0)) == 6.0
+        assert told == []
+        assert WAYS[name](tf.constant(np.inf)) == 0.0
+    said = [line.split(":")[0] for line in told if "zeros" in line]
+    assert said == ["Gradients overflowed at loss scale 1024"]
+
+
+def test_where_an_optimizer_skips_steps_nothing_is_said(told, monkeypatch):
+    monkeypatch.setattr(skipping, "_applied", [True])
+    with scaled_by(StaticLossScale(1024.0)):
+        assert slope(tf.constant(np.inf)) == 0.0
+    assert told == []

@@ -1,0 +1,166 @@
+"""Replicas that take gradients where they cannot meet skip a step together too.
+
+They cannot in a function, a branch or a loop that each of them traces for itself.
+"""
+
+import textwrap
+
+import pytest
+
+from tests.forking import run_forked
+
+PROGRAM = """
+import math
+import keras
+import numpy as np
+import tensorflow as tf
+from tests.scaling import figures, scaled_by
+from tf_amp import DynamicLossScale
+
+cpu, = tf.config.list_physical_devices("CPU")
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+strategy = tf.distribute.MirroredStrategy(DEVICES)
+count = strategy.num_replicas_in_sync
+X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+
+def slopes(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((x @ v) ** 2)
+    return tape.gradient(loss, v)
+
+def in_branch(x):
+    return tf.cond(tf.size(x) > 0, lambda: slopes(x), lambda: tf.zeros([4, 1]))
+
+def in_loop(x):
+    add = lambda i, total: (i + 1, total + slopes(x))
+    return tf.while_loop(lambda i, _: i < 2, add, (0, tf.zeros([4, 1])))[1]
+
+def clipped(x):
+    return tf.clip_by_value(tf.function(slopes)(x), -0.1, 0.1)
+
+def per_example(x):
+    return tf.function(lambda x: tf.vectorized_map(lambda r: slopes(r[None]), x))(x)
+
+WAYS = {
+    "function": lambda x: tf.function(slopes)(x),
+    "branch": in_branch,
+    "loop": in_loop,
+    "clipped": clipped,
+    "loop of vectors": lambda x: tf.reduce_mean(per_example(x), 0),
+}
+
+def copies(variable):
+    return [p.numpy() for p in strategy.experimental_local_results(variable)]
+
+def step_of(way):
+    inner = WAYS[way]
+    @tf.function
+    def step(x):
+        def on_replica(x):
+            optimizer.apply([inner(x)], [v])
+        strategy.run(on_replica, args=(x,))
+    return step
+
+def given(bad):
+    batches = [X.copy() for _ in range(count)]
+    for replica in bad:
+        batches[replica][0] = math.inf
+    function = lambda context: tf.constant(batches[context.replica_id_in_sync_group])
+    return strategy.experimental_distribute_values_from_function(function)
+"""
+
+BODY = """
+for way in NAMES:
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale, strategy.scope():
+        v = tf.Variable(tf.ones([4, 1]))
+        optimizer = keras.optimizers.SGD(0.1)
+        optimizer.build([v])
+        step = step_of(way)
+        step(given([]))
+        good = figures(loss_scale)
+        for bad in ([0], [count - 1], range(count)):
+            before = copies(v)
+            step(given(bad))
+            kept = all(map(np.array_equal, before, copies(v)))
+            print(way, kept, *map(int, figures(loss_scale)))
+        step(given([]))
+        after = copies(v)
+        trained = not np.array_equal(before[0], after[0])
+        alike = all(np.array_equal(after[0], other) for other in after)
+        print(trained, alike, *map(int, good[1:]), *map(int, figures(loss_scale)[1:]))
+"""
+
+
+def lines_of(names, devices=("CPU:0", "CPU:1"), body=BODY):
+    known = f"DEVICES = {list(devices)}\nNAMES = {list(names)}\n"
+    code = known + textwrap.dedent(PROGRAM) + textwrap.dedent(body)
+    return run_forked(code, env={"TF_AMP_TUNE": "off"}).lines()
+
+
+@pytest.mark.parametrize(
+    "way", ["function", "branch", "loop", "clipped", "loop of vectors"]
+)
+def test_an_overflow_on_either_replica_skips_the_step_on_both_and_halves_once(way):
+    assert lines_of([way]) == [
+        f"{way} True 512 0 1",
+        f"{way} True 256 0 2",
+        f"{way} True 128 0 3",
+        "True True 1 0 1 3",
+    ]
+
+
+def test_one_replica_alone_skips_too():
+    assert lines_of(["function"], ["CPU:0"]) == [
+        "function True 512 0 1",
+        "function True 256 0 2",
+        "function True 128 0 3",
+        "True True 1 0 1 3",
+    ]
+
+
+def test_gradients_are_those_without_scaling_and_zeros_where_they_overflow():
+    lines = lines_of(
+        [],
+        body="""
+        def run():
+            @tf.function
+            def compute(x):
+                return strategy.run(lambda x: tf.function(slopes)(x), args=(x,))
+            return lambda bad: strategy.experimental_local_results(compute(given(bad)))
+
+        with strategy.scope():
+            v = tf.Variable(tf.ones([4, 1]))
+            plain = run()([])
+            with scaled_by(DynamicLossScale(initial=2.0**10)):
+                compute = run()
+                same = map(np.array_equal, plain, compute([]))
+                print(all(same), [bool(r.numpy().any()) for r in compute([1])])
+        """,
+    )
+    assert lines == ["True [True, False]"]
+
+
+def test_eager_replicas_skip_together():
+    lines = lines_of(
+        [],
+        body="""
+        with scaled_by(DynamicLossScale(initial=2.0**10)) as scale, strategy.scope():
+            v = tf.Variable(tf.ones([4, 1]))
+            optimizer = keras.optimizers.SGD(0.1)
+            optimizer.build([v])
+            inner = tf.function(slopes)
+            def step(x):
+                strategy.run(lambda x: optimizer.apply([inner(x)], [v]), args=(x,))
+            for bad in ([], [1], [0], []):
+                before = copies(v)
+                step(given(bad))
+                print(all(map(np.array_equal, before, copies(v))), *figures(scale))
+        """,
+    )
+    assert lines == [
+        "False 1024.0 1 0",
+        "True 512.0 0 1",
+        "True 256.0 0 2",
+        "False 256.0 1 2",
+    ]

@@ -1,0 +1,148 @@
+"""All gradients of one tape count once, however often it is asked for some."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.scaling import figures, scaled_by
+from tf_amp import DynamicLossScale, StaticLossScale
+
+X = np.linspace(0.5, 2.0, 4, dtype=np.float32)
+BAD = X * np.float32(math.inf)
+
+built = pytest.mark.parametrize(
+    "build", [tf.function, lambda f: f], ids=["function", "eager"]
+)
+
+
+def one_by_one(variables, x):
+    with tf.GradientTape(persistent=True) as tape:
+        loss = tf.add_n([tf.reduce_sum(v * x) for v in variables])
+    return [tape.gradient(loss, v) for v in variables]
+
+
+@built
+def test_a_tape_that_is_asked_for_each_variable_counts_once(build):
+    variables = [tf.Variable(X) for _ in range(15)]
+    step = build(lambda x: one_by_one(variables, x))
+    with scaled_by(DynamicLossScale(initial=2.0**15)) as loss_scale:
+        step(tf.constant(X))
+        assert figures(loss_scale) == (2.0**15, 1, 0)
+        slopes = step(tf.constant(BAD))
+        assert figures(loss_scale) == (2.0**14, 0, 1)
+        assert not any(slope.numpy().any() for slope in slopes)
+        step(tf.constant(X))
+        assert figures(loss_scale) == (2.0**14, 1, 1)
+
+
+@built
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_overflow_in_any_of_its_gradients_counts(build, place):
+    variables = [tf.Variable(X) for _ in range(3)]
+
+    def step(*inputs):
+        with tf.GradientTape(persistent=True) as tape:
+            losses = [
+                tf.reduce_sum(v * x) for v, x in zip(variables, inputs, strict=True)
+            ]
+        return [tape.gradient(one, v) for one, v in zip(losses, variables, strict=True)]
+
+    inputs = [tf.constant(X)] * 3
+    inputs[place] = tf.constant(BAD)
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        slopes = build(step)(*inputs)
+        assert figures(loss_scale) == (2.0**9, 0, 1)
+    for number, slope in enumerate(slopes):
+        np.testing.assert_array_equal(slope, X * (number != place))
+
+
+@built
+def test_a_growing_scale_grows_once(build):
+    variables = [tf.Variable(X) for _ in range(3)]
+    step = build(lambda x: one_by_one(variables, x))
+    scale = DynamicLossScale(initial=2.0**10, growth_interval=2)
+    with scaled_by(scale):
+        step(tf.constant(X))
+        assert figures(scale) == (2.0**10, 1, 0)
+        slopes = step(tf.constant(X))
+        assert figures(scale) == (2.0**11, 0, 0)
+    for slope in slopes:
+        np.testing.assert_array_equal(slope, X)
+
+
+@built
+def test_jacobians_and_gradients_of_one_tape_count_together(build):
+    def step(x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = x * x
+        return tape.jacobian(y, x), tape.gradient(y, x), tape.jacobian(y, x)
+
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        step = build(step)
+        first, slope, second = step(tf.constant(X))
+        assert figures(loss_scale) == (2.0**10, 1, 0)
+        np.testing.assert_array_equal(first, np.diag(2 * X))
+        np.testing.assert_array_equal(second, first)
+        np.testing.assert_array_equal(slope, 2 * X)
+        step(tf.constant(BAD))
+        assert figures(loss_scale) == (2.0**9, 0, 1)
+
+
+@pytest.mark.parametrize("bad", [None, 0, 2])
+def test_a_tape_outside_of_a_loop_counts_once(bad):
+    @tf.function
+    def step(x):
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = x * x
+        total = tf.zeros_like(x)
+        for i in tf.range(4):
+            total += tape.gradient(y, x, output_gradients=tf.one_hot(i, 4))
+        return total
+
+    x = X.copy()
+    if bad is not None:
+        x[bad] = math.inf
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        step(tf.constant(x))
+        expected = (2.0**10, 1, 0) if bad is None else (2.0**9, 0, 1)
+        assert figures(loss_scale) == expected
+
+
+def test_a_tape_within_a_loop_counts_each_time():
+    @tf.function
+    def steps(x):
+        total = tf.zeros_like(x)
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = x * x
+            total += tape.gradient(y, x)
+        return total
+
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        steps(tf.constant(X))
+        assert figures(loss_scale) == (2.0**10, 3, 0)
+        steps(tf.constant(BAD))
+        assert figures(loss_scale) == (2.0**7, 0, 3)
+
+
+def test_two_loss_scales_of_one_tape_count_apart():
+    first, second = StaticLossScale(4.0), StaticLossScale(8.0)
+
+    @tf.function
+    def step(x):
+        with scaled_by(first), tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = x * x
+        for loss_scale in (first, second, first):
+            with scaled_by(loss_scale):
+                slope = tape.gradient(y, x)
+        return slope
+
+    np.testing.assert_array_equal(step(tf.constant(X)), 2 * X)
+    assert figures(first) == (4.0, 1, 0)
+    assert figures(second) == (8.0, 1, 0)
