@@ -1,6 +1,7 @@
 """Calibration measures the classes that pricing looks up, in the time it is given."""
 
 import functools
+import math
 import time
 
 import pytest
@@ -20,6 +21,9 @@ from tf_amp import calibrating, calibration
 from tf_amp.calibration.assembling import classes_from
 from tf_amp.calibration.cases import Case, points_of
 from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
+from tf_amp.config import AmpConfig
+from tf_amp.devices import Device
+from tf_amp.errors import ConfigError
 
 KEY = DeviceKey("This CPU", frozenset({"avx2"}), threads=2, onednn=True)
 TINY = Sizes(
@@ -94,6 +98,59 @@ def test_a_calibration_keeps_to_its_time():
     measured = calibration.measure_cases(all_cases(TINY), ("float32",), 0.0)
     assert {key[0] for key in measured} == {"matmul", "AddV2"}
     assert time.monotonic() - start < 30.0
+
+
+class Clock:
+    """A clock that only measurements move, by the more the more turns they take."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(calibration.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(calibration, "call_seconds", self.call)
+        monkeypatch.setattr(calibration, "measure_into", self.measure)
+
+    def call(self):
+        self.now += 4.0
+        return 1e-4
+
+    def measure(self, least, case, point, dtypes, turns):
+        self.now += turns.seconds * (20.0 if case.op_class == "matmul" else 5.0)
+        for dtype in dtypes:
+            least[case.op_class, dtype, point] = 1e-6
+
+
+@pytest.mark.parametrize("seconds", [20.0, 60.0, 61.3, 300.0])
+def test_all_of_a_calibration_takes_no_longer_than_it_may(seconds, monkeypatch):
+    clock = Clock(monkeypatch)
+    calibration.calibrate(seconds, progress=False, key=KEY, sizes=TINY)
+    assert 0.9 * seconds < clock.now <= seconds
+
+
+@pytest.mark.parametrize("seconds", [math.nan, -1.0])
+def test_a_time_that_is_none_ends_after_what_is_needed(seconds, monkeypatch):
+    Clock(monkeypatch)
+    measured = calibration.measure_cases(all_cases(TINY), ("float32",), seconds)
+    assert {key[0] for key in measured} == {"matmul", "AddV2"}
+
+
+def test_a_gpu_is_said_not_to_be_measured(tmp_path, monkeypatch, capsys):
+    Clock(monkeypatch)
+    quick = functools.partial(calibration.calibrate, sizes=TINY)
+    monkeypatch.setattr(calibration, "calibrate", quick)
+    found = (Device("CPU", "CPU:0"), Device("GPU", "GPU:0", "Tesla V100", (7, 0)))
+    monkeypatch.setattr(calibrating, "present_devices", lambda: found)
+    assert calibrating.main(10.0, tmp_path / "mine.json") == 0
+    assert "Only the CPU is measured" in capsys.readouterr().out
+    monkeypatch.setattr(calibrating, "present_devices", lambda: found[:1])
+    assert calibrating.main(10.0, tmp_path / "mine.json") == 0
+    assert "Only the CPU" not in capsys.readouterr().out
+
+
+def test_a_place_for_the_result_is_asked_for_before_it_is_measured(monkeypatch):
+    homeless = AmpConfig(cache_dir=None)
+    monkeypatch.setattr(AmpConfig, "from_env", lambda: homeless)
+    with pytest.raises(ConfigError, match="--out or TF_AMP_CACHE"):
+        calibrating.main(60.0, None)
 
 
 def test_what_cannot_be_written_is_a_warning(tmp_path):

@@ -6,9 +6,12 @@ import pytest
 
 import tf_amp
 from tests.fresh_process import PROBE, run_interpreter
-from tf_amp import cli
+from tests.processes import ROOT
+from tf_amp import autostart, cli, running
+from tf_amp.config import REWRITE_SWITCH as REWRITE
+from tf_amp.config import SWITCH, AmpConfig
+from tf_amp.errors import ConfigError
 
-SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 SCRIPT = """
 import os, sys
 print(__name__, sys.argv, os.path.basename(__file__), "tensorflow" in sys.modules)
@@ -87,6 +90,8 @@ def test_mistakes_are_said_in_one_line_with_exit_code_2(folder):
         (("scripts/script.py",), {SWITCH: "yes"}, "allowed are"),
         (("explain", "nowhere"), {}, "does not hold a SavedModel"),
         (("calibrate", "--seconds", "soon"), {}, "--seconds"),
+        (("",), {}, "received an empty text where a script's name should be"),
+        (("scripts",), {}, "scripts is a folder without a __main__.py"),
         ((), {}, "required: COMMAND"),
     ):
         done = tf_amp_of(folder, *arguments, env=env)
@@ -94,6 +99,49 @@ def test_mistakes_are_said_in_one_line_with_exit_code_2(folder):
         assert part in done.err.splitlines()[-1]
         assert "Traceback" not in done.err
         assert done.out == ""
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-5", "0", "1e300"])
+def test_a_calibration_ends(seconds, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["calibrate", "--seconds", seconds])
+    assert caught.value.code == 2
+    assert f"received {seconds!r}; wanted are seconds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("switches", [{REWRITE: "0"}, {REWRITE: "off", SWITCH: "0"}])
+def test_a_script_runs_whichever_switch_says_off(monkeypatch, switches):
+    monkeypatch.setattr(autostart, "is_installed", lambda: True)
+    for name in (SWITCH, REWRITE):
+        monkeypatch.setenv(name, switches.get(name, ""))
+    running.switch_on({})
+    assert AmpConfig.from_env().enabled
+
+
+def test_two_switches_that_contradict_each_other_are_not_mended(monkeypatch):
+    monkeypatch.setenv(SWITCH, "1")
+    monkeypatch.setenv(REWRITE, "0")
+    with pytest.raises(ConfigError, match="contradict each other"):
+        running.switch_on({})
+
+
+def test_without_tensorflow_there_is_one_error(folder):
+    (folder / "tensorflow.py").write_text("raise ModuleNotFoundError(name=__name__)")
+    program = """
+import tf_amp
+from tf_amp import cli
+for command in ("verify", "ranges"):
+    print(cli.main([command, "scripts/script.py"]))
+for attempt in (lambda: tf_amp.loss_scale_state(), lambda: tf_amp.verify):
+    try:
+        attempt()
+    except tf_amp.TensorFlowMissing as error:
+        print(error.remedy[:11])
+"""
+    env = {"PYTHONPATH": f"{folder}:{ROOT}"}
+    done = run_interpreter(("-c", program), cwd=folder, env=env)
+    assert done.lines() == ["2", "2", "pip install", "pip install"]
+    assert done.err.count("TensorFlow cannot be imported") == 2
 
 
 def test_version_and_help_are_printed(capsys):

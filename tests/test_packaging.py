@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pathlib
 import shutil
@@ -156,14 +157,28 @@ def test_the_shim_builds_where_no_compiler_is_installed_but_zig_is(
         f"os.environ['PATH'] = {os.environ['PATH']!r}\n"
         f"os.execv({compiler!r}, ['cc', *sys.argv[2:]])\n"
     )
-    sources = tmp_path / "sources"
+    build_without_compiler(tmp_path, PYTHONPATH=str(package.parent))
+
+
+def test_the_shim_that_zig_builds_can_be_loaded(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("ziglang", reason="the package ziglang is not installed here")
+    cache = str(tmp_path / "cache")
+    folders = {"ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
+    for shim in build_without_compiler(tmp_path, **folders):
+        assert ctypes.CDLL(str(shim)).TF_InitGraph
+
+
+def build_without_compiler(folder: pathlib.Path, **env: str) -> list[pathlib.Path]:
+    """Build a copy of the sources where no compiler is found; return the shims."""
+    sources = folder / "sources"
     sources.mkdir()
     copy_sources(sources)
-    env = {"PATH": str(tmp_path), "CC": "", "PYTHONPATH": str(package.parent)}
     build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
-    run(build, env=env, cwd=sources).lines()
-    assert (sources / "grappler_pass" / "_shim_cpu.so").is_file()
-    assert (sources / "grappler_pass" / "_shim_gpu.so").is_file()
+    bare = {"PATH": str(folder), "CC": ""}
+    run(build, env={**bare, **env}, cwd=sources).lines()
+    shims = [sources / "grappler_pass" / f"_shim_{kind}.so" for kind in ("cpu", "gpu")]
+    assert all(shim.is_file() for shim in shims)
+    return shims
 
 
 _REQUIREMENTS = """

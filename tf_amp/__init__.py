@@ -125,12 +125,21 @@ _MODULES = ("placement",)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in."""
+    """Load a public name from the module it lives in.
+
+    Raises:
+      TensorFlowMissing: it needs TensorFlow, which cannot be imported.
+    """
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] == "tensorflow":
+            importlib.import_module("tf_amp.runtime").check_tensorflow()
+        raise
     globals()[name] = value
     return value
 

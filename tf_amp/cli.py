@@ -31,6 +31,7 @@ from tf_amp import (
     verify_command,
 )
 from tf_amp.config import LOW_DTYPES
+from tf_amp.durations import seconds_from_text
 from tf_amp.errors import AmpError
 from tf_amp.presets import PRESETS
 
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command is a script to run.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and arguments[0] not in _COMMANDS and arguments[0][0] != "-":
+    if arguments and arguments[0] not in _COMMANDS and arguments[0][:1] != "-":
         arguments.insert(0, "run")
     arguments, own = model_options.split(arguments)
     options = _parser().parse_args(arguments)
@@ -170,7 +171,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 def _add_calibrate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=seconds_from_text,
         default=_CALIBRATION_SECONDS,
         metavar="N",
         help=f"take no longer than this ({_CALIBRATION_SECONDS:g})",
@@ -198,7 +199,7 @@ _COMMANDS = {
         ranges_command.add_options,
         "record the ranges that tensors keep to, and what leaves the 16-bit range",
     ),
-    "calibrate": (_add_calibrate, "measure this device and keep the result"),
+    "calibrate": (_add_calibrate, "measure this CPU and keep the result"),
     "convert": (
         convert_command.add_options,
         "convert a stored model to mixed precision, or back",

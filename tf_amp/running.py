@@ -15,12 +15,14 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tf_amp import autostart
-from tf_amp.config import SWITCH, AmpConfig
+from tf_amp.config import REWRITE_SWITCH, SWITCH, AmpConfig
 from tf_amp.errors import ScriptMissing
 
 
 def switch_on(given: Mapping[str, str]) -> None:
     """Set the switch and the settings given on the command line.
+
+    A switch that says "off" is for programs started without this command.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
@@ -28,6 +30,7 @@ def switch_on(given: Mapping[str, str]) -> None:
     os.environ.update(given)
     if not AmpConfig.from_env().enabled:
         os.environ[SWITCH] = "1"
+        os.environ.pop(REWRITE_SWITCH, None)
     AmpConfig.from_env()
     if not autostart.is_installed():
         importlib.import_module("tf_amp._autostart_finder")
@@ -49,9 +52,13 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
     if as_module:
         _run_module(script, arguments)
         return
+    if not script:
+        raise ScriptMissing("received an empty text where a script's name should be")
     path = pathlib.Path(script)
     if not path.exists():
         raise ScriptMissing(f"can't open file {str(path.resolve())!r}: no such file")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise ScriptMissing(f"{script} is a folder without a __main__.py to run")
     sys.argv[:] = [script, *arguments]
     _set_first_folder(path.resolve().parent if path.is_file() else path)
     runpy.run_path(script, run_name="__main__")

@@ -81,9 +81,10 @@ def main(options: argparse.Namespace) -> int:
     """
     model_options.check(options)
     from tf_amp import runtime
-    from tf_amp.checking.functions import checked_tolerance
 
     runtime.check_tensorflow()
+    from tf_amp.checking.functions import checked_tolerance
+
     checked_tolerance(options.tolerance)
     found = _of_model(options) if options.model.is_dir() else _of_script(options)
     _print(found, as_json=options.json)

@@ -35,6 +35,8 @@ __all__ = ["COARSE", "FINE", "Sizes", "calibrate", "measure_cases", "measure_int
 
 _FIRST_TURNS = Turns(seconds=0.004, least=3)
 _LATER_TURNS = Turns(seconds=0.02, least=5)
+# By how much a later measurement takes longer than the first, at most.
+_MORE_TURNS = _LATER_TURNS.seconds / _FIRST_TURNS.seconds
 _BASIC_CLASSES = frozenset({"AddV2", "matmul"})
 
 
@@ -50,8 +52,9 @@ def calibrate(
     """Measure this CPU and keep its profile.
 
     Args:
-        seconds: time to measure for; classes that do not fit are taken from the shipped
-            profile of the nearest device.
+        seconds: time for all of it; classes that do not fit are taken from the shipped
+            profile of the nearest device. Products and additions are measured once,
+            whatever that takes: the roofline is made of them.
         out: file to write; None keeps nothing.
         progress: whether to show a progress bar.
         key: of this device, by which the profile is found again.
@@ -61,10 +64,14 @@ def calibrate(
     Returns:
         The profile, also when it could not be written (a warning says why).
     """
+    end = time.perf_counter() + seconds
     cases = all_cases(sizes)
-    with _bar(progress, seconds) as advance:
-        measured = measure_cases(cases, dtypes, seconds, advance)
-    profile = DeviceProfile.from_json(_profile(cases, measured, key, seconds))
+    starting = call_seconds()
+    left = end - time.perf_counter()
+    with _bar(progress, left) as advance:
+        measured = measure_cases(cases, dtypes, left, advance)
+    data = _profile(cases, measured, key, seconds)
+    profile = DeviceProfile.from_json({**data, "call_seconds": starting})
     if out is not None:
         keep_profile(profile, Path(out))
     return profile
@@ -79,22 +86,29 @@ def measure_cases(
     """Time every point of every case, again and again while time is left.
 
     The least of all rounds counts: what disturbs a measurement only adds to it. Cases
-    come in the order given, so that the first are the last to be missing.
+    come in the order given, so that the first are the last to be missing. What may
+    take longer than the time that is left is not begun: what was never measured as long
+    as the dearest so far, the rest as long as before.
     """
     start = time.perf_counter()
     items = [(case, point) for case in cases for point in points_of(case)]
+    dearest, longest = 0.0, [0.0] * len(items)
     least: Measurements = {}
     for turns in itertools.chain([_FIRST_TURNS], itertools.repeat(_LATER_TURNS)):
-        for case, point in items:
-            elapsed = time.perf_counter() - start
-            first = turns is _FIRST_TURNS
-            # The roofline needs the basic classes, whatever they take.
-            if elapsed >= seconds and not (first and case.op_class in _BASIC_CLASSES):
-                if first:
-                    continue
+        first = turns is _FIRST_TURNS
+        for number, (case, point) in enumerate(items):
+            begin = time.perf_counter() - start
+            fits = begin + (dearest if first else longest[number]) < seconds
+            if not (fits or first):
                 return least
-            advance(case.op_class, min(elapsed, seconds))
+            # The roofline needs the basic classes, whatever they take.
+            if not (fits or case.op_class in _BASIC_CLASSES):
+                continue
+            advance(case.op_class, min(begin, seconds))
             measure_into(least, case, point, dtypes, turns)
+            took = time.perf_counter() - start - begin
+            dearest = max(dearest, took)
+            longest[number] = took * (_MORE_TURNS if first else 1.0)
     return least
 
 
@@ -136,7 +150,6 @@ def _profile(
         "device": key.to_json(),
         "extends": nearest,
         "scale": _scale(measured, DeviceProfile.load(nearest)),
-        "call_seconds": call_seconds(),
         "roofline": roofline_from(classes),
         "classes": classes,
     }

@@ -40,8 +40,12 @@ def loss_scale_state(
       session: for gradients in a `tf.Graph`; by default the one in force.
 
     Raises:
+      TensorFlowMissing: TensorFlow is not installed, or too old.
       ValueError: the state lives in a `tf.Graph`, and there is no Session to read it.
     """
+    from tf_amp import runtime
+
+    runtime.check_tensorflow()
     from tf_amp import overflow_origin
     from tf_amp.loss_scaling import variables
 
