@@ -7,16 +7,31 @@ disjoint, and edited. What the lists mean for a graph is decided in `propagation
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from grappler_pass.op_table import LIST_NAMES, OP_TABLE
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.fusions import ops_within, root_of
+from grappler_pass.op_table import DENY, LIST_NAMES, OP_TABLE
 
 Edits = Mapping[str, Iterable[str]]
 _BY_USER = "put there by the user"
 
 
 class OpListError(ValueError):
-    """An op is in two lists, is unknown, or a list's name is wrong."""
+    """An op is in two lists, or a list's name is wrong."""
+
+
+class Place(NamedTuple):
+    """A list's name, None for no list, and why a node is there."""
+
+    list_name: str | None
+    reason: str
+
+
+_NOWHERE = Place(None, "")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,6 +65,19 @@ class OpLists:
                 list_of[op] = name
         object.__setattr__(self, "_list_of", list_of)
 
+    @functools.cached_property
+    def _moved(self) -> frozenset[str]:
+        """The ops that are not on the list that they are on as shipped."""
+        shipped = OpLists.for_dtype(self.low_dtype)
+        ops = self._list_of.keys() | shipped._list_of.keys()
+        return frozenset(o for o in ops if self.list_of(o) != shipped.list_of(o))
+
+    @functools.cached_property
+    def _places(self) -> Mapping[str, Place]:
+        return {
+            op: Place(name, self.reason_of(op)) for op, name in self._list_of.items()
+        }
+
     @classmethod
     def for_dtype(cls, low_dtype: str) -> OpLists:
         """Return the lists as shipped for "bfloat16" or "float16".
@@ -82,6 +110,27 @@ class OpLists:
         """Return why `op` is on its list; empty for an op in no list."""
         return self.reasons.get(op, "") if op in self._list_of else ""
 
+    def place_of(self, node: NodeDef) -> Place:
+        """Return the list of a node's op, or of what the user moved of its parts.
+
+        Before   matmul --> bias_add --> relu       BiasAdd on the deny list
+        After    fused matmul                       as on the deny list
+
+        What may hold an op that stays in float32 stays there as a whole. To any other
+        list a fused node follows the product or normalization that it begins with.
+        """
+        moved = [op for op in ops_within(node) if op in self._moved]
+        if not moved:
+            return self._places.get(node.op, _NOWHERE)
+        held = (node.op, *moved)
+        strictest = [o for to in (DENY, None) for o in held if self.list_of(o) == to]
+        roots = [op for op in moved if op == root_of(node.op)]
+        op = (*strictest, *roots, node.op)[0]
+        if op == node.op:
+            return Place(self.list_of(op), self.reason_of(op))
+        reason = ": ".join(filter(None, (f"as {op} in it", self.reason_of(op))))
+        return Place(self.list_of(op), reason)
+
     def reduces_gradients(self, op: str) -> bool:
         """Tell whether `op` ends the walk back from a variable's update."""
         return op in self.gradient_reductions
@@ -91,7 +140,6 @@ class OpLists:
         *,
         add: Edits | None = None,
         remove: Edits | None = None,
-        known_ops: Callable[[str], bool] | None = None,
     ) -> OpLists:
         """Return the lists with a user's additions and removals.
 
@@ -101,15 +149,11 @@ class OpLists:
         Args:
           add: list name to ops.
           remove: list name to ops.
-          known_ops: tells whether TensorFlow has an op of this name; None to accept
-            every name.
 
         Raises:
-          OpListError: an op that `known_ops` denies, an op that would be in two lists,
-            or a list of another name.
+          OpListError: an op would be in two lists, or there is no list of a name.
         """
-        added = _checked(add or {}, known_ops)
-        removed = _checked(remove or {}, known_ops)
+        added, removed = _checked(add or {}), _checked(remove or {})
         lists = {
             name: (ops | added.get(name, frozenset())) - removed.get(name, frozenset())
             for name, ops in self.lists.items()
@@ -142,10 +186,8 @@ def _two_lists(op: str, first: str, second: str) -> str:
     )
 
 
-def _checked(
-    edits: Edits, known_ops: Callable[[str], bool] | None
-) -> dict[str, frozenset[str]]:
-    """Return the edits as sets, every name in them checked."""
+def _checked(edits: Edits) -> dict[str, frozenset[str]]:
+    """Return the edits as sets, the names of the lists checked."""
     checked: dict[str, frozenset[str]] = {}
     for name, ops in edits.items():
         if name not in LIST_NAMES:
@@ -157,10 +199,4 @@ def _checked(
                 f"write [{ops!r}]"
             )
         checked[name] = frozenset(ops)
-        for op in sorted(checked[name]):
-            if known_ops is not None and not known_ops(op):
-                raise OpListError(
-                    f"op {op!r} (for list {name!r}) is not an op of this TensorFlow; "
-                    f"check its spelling"
-                )
     return checked

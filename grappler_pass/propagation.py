@@ -8,7 +8,6 @@ over float32 edges, as far as `eligibility.RULES` leave room. Costs are not look
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import Protocol
 
 from grappler_pass.eligibility.exclusions import excludes, known_by
@@ -127,8 +126,7 @@ def _constraints(
     case: Case, ties: tuple[tuple[int, ...], ...], refused: dict[int, Reason]
 ) -> Constraints:
     slots = range(len(case.slots.slots))
-    reason_of = functools.cache(functools.partial(_eligible_reason, case))
-    reasons = (refused.get(slot) or reason_of(case.node(slot).op) for slot in slots)
+    reasons = (refused.get(slot) or _eligible_reason(case, slot) for slot in slots)
     anchors = case.edges.allow if case.uses_lists else [True] * len(slots)
     return Constraints(
         eligible=tuple(slot not in refused for slot in slots),
@@ -138,7 +136,8 @@ def _constraints(
     )
 
 
-def _eligible_reason(case: Case, op: str) -> Reason:
-    place = case.lists.list_of(op)
-    detail = f"{place}: {case.lists.reason_of(op)}" if place else "in no list"
-    return Reason(Cause.FORCED, detail)
+def _eligible_reason(case: Case, slot: int) -> Reason:
+    place = case.lists.place_of(case.node(slot).proto)
+    if place.list_name is None:
+        return Reason(Cause.FORCED, "in no list")
+    return Reason(Cause.FORCED, f"{place.list_name}: {place.reason}")

@@ -30,7 +30,7 @@ from grappler_pass.eligibility.state_updates import (
 )
 from grappler_pass.fused_ops import can_split
 from grappler_pass.graph import GraphView, Node, device_type_of
-from grappler_pass.op_lists import OpLists
+from grappler_pass.op_lists import OpLists, Place
 from grappler_pass.op_table import ALLOW, DENY
 from grappler_pass.op_traits import is_random, is_update, why_fixed
 from grappler_pass.plan import Cause, Reason
@@ -144,24 +144,23 @@ def _by_region(case: Case, region: list[int], cause: Cause) -> Refusals:
 
 def _fixed_and_listed(case: Case) -> Refusals:
     """Ops whose types cannot change, and those that the lists do not let go low."""
-    reason_of = functools.cache(functools.partial(_op_reason, case))
+    reason_of = functools.cache(functools.partial(_op_reason, case.uses_lists))
     for node, own in case.nodes_with_slots:
-        reason = reason_of(node.op)
+        reason = reason_of(node.op, case.lists.place_of(node.proto))
         if reason is not None:
             yield from ((slot, reason) for slot in own)
 
 
-def _op_reason(case: Case, op: str) -> Reason | None:
-    place = case.lists.list_of(op)
-    fixed = why_fixed(op, place not in (None, DENY))
+def _op_reason(uses_lists: bool, op: str, place: Place) -> Reason | None:
+    fixed = why_fixed(op, place.list_name not in (None, DENY))
     if is_random(op):
         return Reason(Cause.EXACT, "draws random numbers")
     if fixed:
         return Reason(Cause.FIXED, fixed)
-    if case.uses_lists and place is None:
-        return Reason(Cause.NOT_LISTED)
-    if case.uses_lists and place == DENY:
-        return Reason(Cause.DENY, case.lists.reason_of(op))
+    if uses_lists and place.list_name is None:
+        return Reason(Cause.NOT_LISTED, place.reason)
+    if uses_lists and place.list_name == DENY:
+        return Reason(Cause.DENY, place.reason)
     return None
 
 

@@ -1,4 +1,4 @@
-"""The float32 edges between slots, both ways, and what each slot's op is listed as."""
+"""The float32 edges between slots, both ways, and the list of each slot's node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SlotEdges:
     Attributes:
       readers: slot to slots that read what it governs.
       sources: slot to slots that govern what it reads.
-      allow: per slot, whether its op is on the allow list; likewise the others.
+      allow: per slot, whether its node is on the allow list; likewise the others.
       infer: likewise.
       deny: likewise.
       clear: likewise.
@@ -65,7 +65,8 @@ class SlotEdges:
                 readers[member].append(hub)
                 sources[hub].append(member)
                 sources[member].append(hub)
-        listed = [lists.list_of(view.nodes[node].op) for node in slots.node_of]
+        places = [lists.place_of(node.proto).list_name for node in view.nodes]
+        listed = [places[node] for node in slots.node_of]
         return cls(
             readers,
             sources,
@@ -77,12 +78,12 @@ class SlotEdges:
 
     @functools.cached_property
     def allow_or_clear(self) -> list[bool]:
-        """Per slot, whether its op is on the allow or the clear list."""
+        """Per slot, whether its node is on the allow or the clear list."""
         return [a or b for a, b in zip(self.allow, self.clear, strict=True)]
 
     @functools.cached_property
     def infer_or_clear(self) -> list[bool]:
-        """Per slot, whether its op is on the infer or the clear list."""
+        """Per slot, whether its node is on the infer or the clear list."""
         return [a or b for a, b in zip(self.infer, self.clear, strict=True)]
 
     @property

@@ -32,7 +32,7 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
     inputs = [[port.node for port in node.inputs] for node in view.nodes]
     untouchable = view.item.untouchable
     open_to_walk = [
-        lists.list_of(node.op) != ALLOW
+        lists.place_of(node.proto).list_name != ALLOW
         and not lists.reduces_gradients(node.op)
         and not is_update(node.op)
         and node.name not in untouchable
@@ -122,7 +122,9 @@ def behind_loss_scales(view: GraphView, lists: OpLists) -> list[int]:
     means are differentiated. The walk ends at products, before which they have.
     """
     marked = [n.index for n in view.nodes if _is_marked(n.proto, LOSS_SCALE)]
-    enters = [lists.list_of(node.op) != ALLOW for node in view.nodes] if marked else []
+    if not marked:
+        return [UNREACHED] * len(view.nodes)
+    enters = [lists.place_of(n.proto).list_name != ALLOW for n in view.nodes]
     return _spread_forward(view, marked, enters)
 
 
