@@ -80,11 +80,11 @@ def cast_seconds(term: CastTerm, low: Sequence[bool]) -> float:
     return term.down_seconds if any(readers_low) else 0.0
 
 
-def minimum_cut(problem: Problem) -> tuple[bool, ...]:
-    """Return for every variable whether it is low; ties go to float32.
+def minimum_cut(problem: Problem, *, low_at_ties: bool = False) -> tuple[bool, ...]:
+    """Return for every variable whether it is low; ties go to float32 by default.
 
     Seconds are rounded to 2**-29 of the sum of all terms; a smaller difference counts
-    as a tie.
+    as a tie. A side that takes infinitely long is not chosen.
     """
     count = len(problem.float32_seconds)
     if count == 0:
@@ -94,14 +94,16 @@ def minimum_cut(problem: Problem) -> tuple[bool, ...]:
     residual = (network.capacities - flow.flow).tocsr()
     residual.data[residual.data < 0] = 0
     residual.eliminate_zeros()
-    # What the source still reaches is the smallest low side among all minimum cuts.
-    reached = breadth_first_order(
-        residual, network.source, directed=True, return_predecessors=False
-    )
-    low = np.zeros(network.capacities.shape[0], dtype=bool)
-    low[reached] = True
-    assert not low[network.sink], "an augmenting path is left: the flow is not maximal"
-    return tuple(bool(b) for b in low[:count])
+    # What the source still reaches is the smallest low side among all minimum cuts;
+    # what still reaches the sink, the smallest float32 side.
+    start, end = network.source, network.sink
+    if low_at_ties:
+        residual, start, end = residual.T.tocsr(), end, start
+    reached = np.zeros(network.capacities.shape[0], dtype=bool)
+    found = breadth_first_order(residual, start, return_predecessors=False)
+    reached[found] = True
+    assert not reached[end], "an augmenting path is left: the flow is not maximal"
+    return tuple(bool(b) != low_at_ties for b in reached[:count])
 
 
 @dataclasses.dataclass(frozen=True)

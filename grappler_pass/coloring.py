@@ -1,4 +1,4 @@
-"""Color the slots: the minimum cut at O1, everything eligible where forced.
+"""Color the slots: the minimum cut at O1, what is eligible where forced.
 
 A plan must gain a share of the step, and more than the errors of its prices leave
 uncertain. One that may do so is colored, too, where a trial can tell (`trying`); any
@@ -18,6 +18,7 @@ from grappler_pass.cut_problem import (
     variables_of_nodes,
 )
 from grappler_pass.draft import FORCED, PRICED, Draft
+from grappler_pass.movement import forced_colors
 from grappler_pass.plan import Cause
 from grappler_pass.recalling import color_as_recalled
 
@@ -40,7 +41,7 @@ def color_slots(draft: Draft) -> Draft:
     problem = problem_from_prices(*priced)
     forced = settings.opt_level in FORCED
     if forced:
-        low = [True] * variables.count
+        low = list(forced_colors(draft, variables, problem))
     else:
         low = list(minimum_cut(problem_from_prices(*priced, settings.tie)))
     anchors = {variables.of_slot[s] for s in draft.constraints.allow} - {-1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 
 import pytest
@@ -47,13 +48,22 @@ def best_seconds(problem: Problem) -> float:
 def test_the_cut_costs_what_brute_force_finds(block: int) -> None:
     for seed in range(60 * block, 60 * (block + 1)):
         problem = random_problem(seed)
-        found = problem.seconds(minimum_cut(problem))
-        assert found == pytest.approx(best_seconds(problem), rel=1e-6, abs=1e-6), seed
+        best = pytest.approx(best_seconds(problem), rel=1e-6, abs=1e-6)
+        assert problem.seconds(minimum_cut(problem)) == best, seed
+        assert problem.seconds(minimum_cut(problem, low_at_ties=True)) == best, seed
 
 
 def test_a_tie_goes_to_float32() -> None:
     problem = Problem([1.0, 2.0], [2.0, 1.0], [CastTerm(0, frozenset({1}), 1.0, 1.0)])
     assert minimum_cut(problem) == (False, False)
+    assert minimum_cut(problem, low_at_ties=True) == (True, True)
+
+
+def test_a_side_that_takes_infinitely_long_is_not_chosen() -> None:
+    term = CastTerm(0, frozenset({1}), 1e6, 1e6)
+    problem = Problem([math.inf, 0.0, 0.0], [0.0, math.inf, 0.0], [term])
+    assert minimum_cut(problem) == (True, False, False)
+    assert minimum_cut(problem, low_at_ties=True) == (True, False, True)
 
 
 def test_a_cast_for_three_readers_is_charged_once() -> None:
