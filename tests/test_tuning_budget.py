@@ -6,8 +6,14 @@ import concurrent.futures as futures
 import math
 
 import pytest
+import tensorflow as tf
 
+from grappler_pass.draft import Stake
+from tests.probe_samples import matmul
+from tf_amp.tuning import tuner
 from tf_amp.tuning.budget import DEFAULT, Budget, Limits, limits_of, process_age
+from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.spending import GraphLedger
 
 
 class Clock:
@@ -108,3 +114,43 @@ def test_graphs_without_number_do_not_fill_the_memory(clock):
     for graph in range(1000):
         spend(budget, clock, graph, 0.0)
     assert len(budget._graphs) == 256
+
+
+def test_waits_count_in_their_own_process_alone(clock):
+    class Ledger:
+        kept = 0.0
+
+        def spent(self):
+            return self.kept
+
+        def keep(self, seconds):
+            self.kept = seconds
+
+    ledger = Ledger()
+    first = Budget(DEFAULT, clock).allowance("graph", ledger)
+    assert first.remaining() == 3.0
+    with first.waiting():
+        clock.now += 1.5
+    spend(first.budget, clock, "graph", 0.5)
+    first.keep()
+    assert first.remaining() == 1.0 and first.budget.spent == 2.0
+    second = Budget(DEFAULT, clock).allowance("graph", ledger)
+    assert second.remaining() == 2.5
+
+
+def test_prices_that_were_sought_in_vain_are_not_by_every_process(
+    clock, tmp_path, monkeypatch
+):
+    def in_vain(work, patience):
+        clock.now += 1.5
+
+    def in_a_new_process():
+        costs = KnownCosts.load("CPU", "this CPU", tf.__version__, tmp_path)
+        ledger = GraphLedger(costs, tf.Graph().as_graph_def())
+        allowance = Budget(DEFAULT, clock).allowance("graph", ledger)
+        return tuner.OnlineTuner(costs, allowance)
+
+    monkeypatch.setattr(tuner, "run_apart", in_vain)
+    first = in_a_new_process()
+    assert not first.measure([Stake(matmul(8, 8, 8), 1.0)], "bfloat16")
+    assert in_a_new_process().allowance.remaining() == pytest.approx(1.5, abs=0.2)

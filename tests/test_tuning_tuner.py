@@ -153,7 +153,7 @@ def test_a_graph_that_had_its_time_in_an_earlier_process_starts_at_once(
     assert first.allowance.remaining() == 3.0
     with first.allowance.spending():
         now[0] += 2.0
-    # In vain so far: the next process may try as long.
+    # Not kept yet, as by a process that is killed: the next one may try as long.
     second = in_a_new_process(graph.as_graph_def())
     assert second.allowance.remaining() == 3.0
     first.allowance.keep()

@@ -28,11 +28,11 @@ def tell_who_measures(folder: pathlib.Path | None) -> None:
 
 
 def holder_of(folder: pathlib.Path) -> int | None:
-    """Return the number of the other process that measures; None: nobody does.
+    """Return the number of the other process that measures here; None: nobody does.
 
     It is 0 or less for one that cannot be seen from here, as in another container.
     """
-    place = machine_turn._place()
+    place = machine_turn.place()
     asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
     try:
         with (folder / machine_turn.LOCK_NAME).open("rb") as file:

@@ -72,7 +72,7 @@ def _is_locked(file: IO[bytes], patience: float) -> bool:
     end = time.monotonic() + patience
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _place())
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place())
             return True
         except (BlockingIOError, PermissionError):
             if time.monotonic() >= end:
@@ -84,7 +84,7 @@ def _is_locked(file: IO[bytes], patience: float) -> bool:
 
 
 @functools.cache
-def _place() -> int:
+def place() -> int:
     """Return the byte of the lock file that is this machine's."""
     try:
         machine = _BOOT_ID.read_text()

@@ -160,10 +160,7 @@ class OnlineTuner:
         with self._turn() as is_mine:
             if is_mine:
                 self._measure_in_turn(stakes, low_dtype)
-        is_new = self._version() > version
-        if is_new:
-            self.allowance.keep()
-        return is_new
+        return self._version() > version
 
     def _measure_in_turn(self, stakes: Sequence[Stake], low_dtype: str) -> None:
         """Measure what no other thread or process has measured meanwhile."""
@@ -190,6 +187,7 @@ class OnlineTuner:
         except (RuntimeError, MemoryError, tf.errors.OpError) as error:
             _state.is_broken = True
             logging.warning("No more prices are measured in this process: %s", error)
+        self.allowance.keep()
 
     def _measure_all(
         self, wanted: Sequence[Stake], low_dtype: str, stopped: Callable[[], bool]
