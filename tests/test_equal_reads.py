@@ -173,9 +173,12 @@ def test_a_session_may_feed_a_read():
         with tf.name_scope(finite_branches.NAME):
             first, second = rate.read_value(), rate.read_value()
             total = 10.0 * tf.reshape(first, [1]) + tf.reshape(second, [1])
+        read, other = first.op.inputs[0], second.op.inputs[0]
+        assert read.op.type == other.op.type == "ReadVariableOp"
         with v1.Session() as session:
             session.run(rate.initializer)
-            assert session.run(total, {first: 7.0}) == 72.0
+            assert session.run(total, {read: 7.0}) == 72.0
+            assert session.run(total, {other: 7.0}) == 27.0
             assert session.run(total) == 22.0
 
 
