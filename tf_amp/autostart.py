@@ -14,10 +14,13 @@ import threading
 
 _lock = threading.RLock()
 _started = False
+_is_done = False
 
 
 def start(made: object) -> None:
     """Enable tf-amp as the environment says, once per process.
+
+    A thread that comes while another one enables waits until that is done.
 
     Args:
       made: the FuncGraph or Session just made, or the server about to start; functions
@@ -27,11 +30,12 @@ def start(made: object) -> None:
       ConfigError: a variable has a value that is not known. Every later call raises
         too, so that no program goes on in a precision that nobody asked for.
     """
-    global _started
-    if _started:
+    global _started, _is_done
+    if _is_done:
         return
     with _lock:
         if _started:
+            _join(made)
             return
         # Set before enabling, which may itself make graphs in this thread.
         _started = True
@@ -39,9 +43,18 @@ def start(made: object) -> None:
             from tf_amp import runtime
 
             runtime.enable_from_environment(made)
+            _is_done = True
         except BaseException:
             _started = False
             raise
+
+
+def _join(made: object) -> None:
+    """Take in what was made while this thread waited for another one to enable."""
+    if _is_done:
+        from tf_amp import runtime
+
+        runtime.take_in(made)
 
 
 def is_installed() -> bool:
@@ -51,8 +64,8 @@ def is_installed() -> bool:
 
 def _forget_parent() -> None:
     """Start anew in a forked child, where graphs pass unchanged until then."""
-    global _started, _lock
-    _started = False
+    global _started, _is_done, _lock
+    _started = _is_done = False
     _lock = threading.RLock()
 
 

@@ -7,10 +7,12 @@ A folder that cannot be written costs one warning, never a rewrite.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import pathlib
 import re
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,14 +21,19 @@ from absl import logging
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.pipeline import Rewrite
+    from grappler_pass.graph import Item
+    from grappler_pass.pipeline import Rewrite, Settings
 
 _numbers = itertools.count(1)
+_thread = threading.local()
 
 
 def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) -> None:
-    """Write one graph before and, where it changed, after; and its plan."""
-    if rewrite.plan is None:
+    """Write one graph before and, where it changed, after; and its plan.
+
+    One that was left alone comes a second time from Grappler, and is written once.
+    """
+    if rewrite.plan is None or _comes_again(rewrite):
         return
     stem = f"{os.getpid()}-{next(_numbers):04d}-{_file_name(name)}"
     texts: dict[str, Callable[[], str]] = {
@@ -44,6 +51,33 @@ def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) ->
         logging.log_first_n(
             logging.WARNING, "TF_AMP_LOG: cannot write to %s: %s", 1, folder, error
         )
+
+
+def dump_unplanned(
+    folder: pathlib.Path, name: str, graph: GraphDef, item: Item, settings: Settings
+) -> None:
+    """Write a graph that is left alone, since no op in it starts low precision.
+
+    Its plan tells for each slot why it stays float32.
+    """
+    from grappler_pass.pipeline import Rewrite, plan_graph
+
+    # Where lists count, since it is by them that the graph was left alone.
+    listed = dataclasses.replace(settings, opt_level="O2", tuner=None, memory=None)
+    plan = plan_graph(graph, item, listed, shapes=dict, name=name)
+    plan = dataclasses.replace(plan, opt_level=settings.opt_level)
+    dump(folder, name, graph, Rewrite(graph, plan, changed=False))
+
+
+def _comes_again(rewrite: Rewrite) -> bool:
+    """Tell whether this thread had the same graph just before, in whatever order."""
+    plan, before = rewrite.plan, getattr(_thread, "left_alone", None)
+    rows = None
+    if plan is not None and not rewrite.changed:
+        rows = plan.graph, frozenset((d.slot, d.reason) for d in plan.decisions)
+    # But for its name, the third may be another graph.
+    _thread.left_alone = None if rows == before else rows
+    return rows is not None and rows == before
 
 
 def _file_name(name: str) -> str:

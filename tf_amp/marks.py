@@ -44,6 +44,14 @@ def _unless_off(settings: str) -> str | None:
     return None if settings == OFF else settings
 
 
+def main_stamp(data: bytes) -> Stamp:
+    """Return the stamp that most operations of a serialized GraphDef have, if any."""
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    stamps = Counter(_stamps(GraphDef.FromString(data)).values())
+    return stamps.most_common(1)[0][0] if stamps else Stamp(None)
+
+
 def settings_in(graph_def: Any, canonical: Canonical = _unless_off) -> tuple[str, ...]:
     """Return the ids of all settings that parts of a graph were traced under.
 

@@ -16,7 +16,14 @@ from tf_amp import _tensorflow_private_exports as exports
 from tf_amp import _tensorflow_private_functions as functions
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import _tensorflow_private_workers as workers
-from tf_amp import origins, overflow_origin, rewriter, scope_stack, stamps
+from tf_amp import (
+    failures,
+    origins,
+    overflow_origin,
+    rewriter,
+    scope_stack,
+    stamps,
+)
 from tf_amp.config import AmpConfig
 from tf_amp.converting import stripping
 from tf_amp.loss_scaling.protocol import LossScale
@@ -98,8 +105,8 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
     private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
     private.install(workers.SERVER_START, _serving)
     if config.strict:
-        private.install(private.CALL_FUNCTION, rewriter.raising_failures)
-        private.install(private.RUN_SESSION, rewriter.raising_failures)
+        private.install(private.CALL_FUNCTION, failures.raising)
+        private.install(private.RUN_SESSION, failures.raising)
 
 
 def _passing_graphs_through(convert: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,9 +1,8 @@
 """What happens to each graph that TensorFlow hands over.
 
 Called on TensorFlow's threads, several at once, so nothing is held while it works.
-Whatever fails, the graph passes unchanged and one warning names the graph, the stage
-and the cause; under strict settings the failure is kept, and raised by the Python call
-that caused it as soon as that returns, since TensorFlow ignores an optimizer's errors.
+Whatever fails, the graph passes as it was before the stage that failed, and `failures`
+is told of the graph, the stage and the cause.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from tf_amp import finite_branches, log, overflow_origin, settings, stamps
+from tf_amp import failures, finite_branches, log, overflow_origin, settings, stamps
 from tf_amp.converting import stripping
-from tf_amp.errors import RewriteFailed
+from tf_amp.failures import naming_stage, reporting
 from tf_amp.marks import (
     Marks,
     excluded_parts,
@@ -49,7 +48,6 @@ _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 _thread = threading.local()
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
-_failures: deque[RewriteFailed] = deque()
 _told: set[str] = set()
 # What is told of graphs instead of their being rewritten; a graph that it returns runs.
 Observer = Callable[
@@ -91,8 +89,13 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     if leaves_graphs_alone():
         return None
     told = functools.partial(_item_from_grappler, item)
-    rewritten = finite_branches.lightened(data, _rewritten(data, item), told)
-    overflow_origin.keep_graph(data, data if rewritten is None else rewritten)
+    rewritten = None
+    with reporting("read", data, "stays float32"):
+        rewritten = _rewritten(data, item)
+    with reporting("lighten", data, "keeps a Switch in front of each variable"):
+        rewritten = finite_branches.lightened(data, rewritten, told)
+    with reporting("watch", data, "does not tell where it overflows"):
+        overflow_origin.keep_graph(data, data if rewritten is None else rewritten)
     return rewritten
 
 
@@ -133,7 +136,8 @@ def rewritten_by_stamps(given: Given) -> Any | None:
 
     if stripping.is_converted(given.graph_def):
         return None
-    ids = settings_in(given.graph_def, settings.canonical_id)
+    with naming_stage("marks"):
+        ids = settings_in(given.graph_def, settings.canonical_id)
     ids = ids or (_fallback_settings() or "",)
     changed = _rewritten_part(given, ids[0])
     if len(ids) > 1 and not is_rewritten(given.graph_def):
@@ -160,11 +164,14 @@ def _rewritten_part(given: Given, settings_id: str) -> Any | None:
     scope = settings.scope_of(settings_id)
     if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
-    marks = marks_from_graph_def(given.graph_def, settings.canonical_id, settings_id)
+    with naming_stage("marks"):
+        marks = marks_from_graph_def(
+            given.graph_def, settings.canonical_id, settings_id
+        )
     try:
         return _rewrite(given, marks, scope)
     except Exception as error:
-        report_failure(error, marks.graph, strict=scope.config.strict)
+        failures.report(error, marks.graph, strict=scope.config.strict)
         return None
 
 
@@ -209,35 +216,24 @@ def leaving_graphs_alone() -> Iterator[None]:
         _thread.leaves_graphs_alone = False
 
 
-def raising_failures(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method that raises what failed in a rewrite before or during its call.
-
-    Used for strict settings, on what runs functions and Sessions.
-    """
-
-    @functools.wraps(call)
-    def call_and_raise(*args: Any, **kwargs: Any) -> Any:
-        _raise_failure()
-        result = call(*args, **kwargs)
-        _raise_failure()
-        return result
-
-    return call_and_raise
-
-
 def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
     from grappler_pass import pipeline
     from tf_amp.checkpoints import plans
     from tf_amp.workers.shared_plans import memory_for
 
-    agreement.check_once(scope.config)
     graph_def = given.graph_def
-    chosen = given.adapted(scope.settings_for(graph_def, given.shapes))
-    chosen = dataclasses.replace(chosen, memory=memory_for(plans.MEMORY))
+    with naming_stage("settings"):
+        agreement.check_once(scope.config)
+        chosen = given.adapted(scope.settings_for(graph_def, given.shapes))
+        chosen = dataclasses.replace(chosen, memory=memory_for(plans.MEMORY))
+        item = given.item()
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
+        if scope.config.log_dir is not None and not _observers:
+            log.dump_unplanned(
+                scope.config.log_dir, marks.graph, graph_def, item, chosen
+            )
         return None
     begin = time.perf_counter()
-    item = given.item()
     item = dataclasses.replace(
         item,
         preserve=(*item.preserve, *marks.strangers),
@@ -249,9 +245,10 @@ def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
         graph_def, item, chosen, shapes=given.shapes, name=marks.graph
     )
     rewrite = placers.placed(rewrite, graph_def, item, given.shapes, chosen)
-    _record(rewrite, time.perf_counter() - begin)
+    seconds = time.perf_counter() - begin
     if scope.config.log_dir is not None:
         log.dump(scope.config.log_dir, marks.graph, graph_def, rewrite)
+    _record(rewrite, seconds)
     return rewrite.graph_def if rewrite.changed else None
 
 
@@ -271,22 +268,6 @@ def _record(rewrite: Rewrite, seconds: float) -> None:
     if rewrite.changed or summary not in _told:
         _told.add(summary)
         logging.info("%s; planned in %.2f s", summary, seconds)
-
-
-def report_failure(error: Exception, graph: str, *, strict: bool) -> None:
-    """Warn that a graph passes unchanged, and keep the error under strict settings."""
-    message = f"graph {graph!r} stays float32: {error}"
-    # Grappler comes a second time with the graph that it has optimized once more.
-    if message not in _told:
-        _told.add(message)
-        logging.warning("%s", message, exc_info=strict)
-    if strict and message not in map(str, _failures):
-        _failures.append(RewriteFailed(message))
-
-
-def _raise_failure() -> None:
-    with contextlib.suppress(IndexError):
-        raise _failures.popleft()
 
 
 def _mention_unstamped(data: bytes) -> None:

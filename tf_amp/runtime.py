@@ -18,19 +18,25 @@ from absl import logging
 from tf_amp import _tensorflow_private as private
 from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import _tensorflow_private_workers as private_workers
-from tf_amp import model_scopes, patches, rewriter, scope_stack, settings, stamps
+from tf_amp import (
+    failures,
+    model_scopes,
+    patches,
+    rewriter,
+    scope_stack,
+    settings,
+    stamps,
+)
 from tf_amp import setting_values as values
 from tf_amp.config import AmpConfig, checked_dtype, checked_level
-from tf_amp.errors import TensorFlowMissing
 from tf_amp.exclusion import checked_patterns
 from tf_amp.list_edits import edits_from_mapping
 from tf_amp.loss_scaling import LossScale, loss_scale_from_words
+from tf_amp.tensorflow_version import check_tensorflow as check_tensorflow
 from tf_amp.workers import jobs
 
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
-
-OLDEST_TENSORFLOW = (2, 16)
 
 Lists = Mapping[str, Mapping[str, Iterable[str]]]
 
@@ -134,9 +140,18 @@ def enable_from_environment(made: Any = None) -> None:
             raise
         logging.warning("Mixed precision stays off: %s", error)
         return
+    take_in(made)
+
+
+def take_in(made: Any) -> None:
+    """Let what was in the making while mixed precision was enabled count as later.
+
+    Args:
+      made: as for `enable_from_environment`.
+    """
     if private.is_session(made):
         stamp_graph(made.graph)
-    if private_workers.is_server(made):
+    if _current is not None and private_workers.is_server(made):
         jobs.serve(made)
 
 
@@ -150,6 +165,7 @@ def disable() -> None:
     with _lock:
         _decided_by_program = True
         _current = None
+        failures.forget()
         if not _open_scopes:
             private.remove()
 
@@ -244,24 +260,6 @@ def stamp_graph(graph: Any) -> None:
     scope = _current
     if scope is not None:
         stamps.stamp_unstamped(graph, scope.id)
-
-
-def check_tensorflow() -> None:
-    """Raise TensorFlowMissing unless a supported TensorFlow can be imported."""
-    oldest = ".".join(map(str, OLDEST_TENSORFLOW))
-    try:
-        import tensorflow as tf
-    except ImportError as error:
-        raise TensorFlowMissing(
-            f"TensorFlow cannot be imported ({error})",
-            "pip install 'tf-amp[cpu]', or for GPUs: pip install 'tf-amp[cuda]'",
-        ) from error
-    version = getattr(tf, "__version__", "0.0")
-    if tuple(map(int, version.split(".")[:2])) < OLDEST_TENSORFLOW:
-        raise TensorFlowMissing(
-            f"TensorFlow {version} is too old: {oldest} or newer is needed",
-            f"pip install --upgrade 'tensorflow>={oldest}'",
-        )
 
 
 def _switch_on(config: AmpConfig) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_amp import _tensorflow_private_functions as private
 from tf_amp import _tensorflow_private_tracing as tracing
-from tf_amp import rewriter, settings, stamps
+from tf_amp import failures, rewriter, settings, stamps
 from tf_amp.xla import originals, uncompiled
 from tf_amp.xla.pricing import settings_under_xla
 
@@ -57,7 +57,7 @@ def _rewrite(function: Any, graph: Any) -> None:
     try:
         _rewrite_accessed(access, graph)
     except Exception as error:
-        rewriter.report_failure(error, access.name, strict=_is_strict(graph))
+        failures.report(error, access.name, strict=_is_strict(graph))
 
 
 def _is_strict(graph: Any) -> bool:

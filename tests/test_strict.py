@@ -1,0 +1,184 @@
+"""Under strict settings the call that caused a failed rewrite raises it, and no other.
+
+Whatever fails outside of the pass's stages is reported like what fails in one.
+"""
+
+import pytest
+
+from tests.fresh_process import output_of
+
+# Any graph of which a name says so fails in the pass.
+FAILING = """
+from grappler_pass import pipeline
+
+stages = dict(pipeline.STAGES)
+def fail_if_named(draft):
+    if "guilty" in draft.name:
+        raise ZeroDivisionError("planted")
+    return stages["price"](draft)
+pipeline.STAGES = tuple((dict(stages, price=fail_if_named)).items())
+pipeline._PRICED = pipeline.STAGES[2:]
+
+def attempt(call):
+    try:
+        return call()
+    except tf_amp.RewriteFailed as error:
+        # TensorFlow's filter of tracebacks takes the cause away.
+        return f"{type(error.__context__).__name__} {error}"
+
+def guilty(x, y):
+    return tf.nn.relu(x @ y)
+
+tf_amp.enable(opt_level="O2", strict=True)
+"""
+REPORT = "graph 'guilty' stays float32: stage 'price': ZeroDivisionError: planted"
+
+# What is called for each graph outside of the stages, and what the graph then is.
+OUTSIDE = {
+    "tf_amp.rewriter.settings_in": ("marks", "float32"),
+    "tf_amp.rewriter.marks_from_graph_def": ("marks", "float32"),
+    "tf_amp.settings.Scope.settings_for": ("settings", "float32"),
+    "tf_amp.rewriter._item_from_grappler": ("settings", "float32"),
+    "tf_amp.rewriter.stripping.is_converted": ("read", "float32"),
+    "tf_amp.overflow_origin.float32_nodes": ("read", "float32"),
+    "tf_amp.finite_branches.lightened": ("lighten", "bfloat16"),
+    "tf_amp.overflow_origin.keep_graph": ("watch", "bfloat16"),
+}
+
+
+def test_what_fails_outside_of_the_stages_is_named_and_raised_too():
+    lines = output_of(
+        f"""
+        from unittest import mock
+
+        logged = []
+        from absl import logging
+        logging.warning = lambda text, *args, **kwargs: logged.append(text % args)
+        for target in {list(OUTSIDE)}:
+            for strict in (False, True):
+                tf_amp.enable(opt_level="O2", strict=strict)
+                def traced(x, y):
+                    return tf.nn.relu(x @ y)
+                traced.__name__ = f"{{target}}_{{strict}}"
+                fn = tf.function(traced)
+                error = ZeroDivisionError("planted")
+                try:
+                    with mock.patch(target, side_effect=error):
+                        dtype_of(fn)
+                except tf_amp.RewriteFailed as failed:
+                    print("raised", failed)
+                print(*logged, dtype_of(fn))
+                logged.clear()
+        """
+    )
+    printed = iter(lines)
+    for target, (stage, dtype) in OUTSIDE.items():
+        for strict in (False, True):
+            begin = f"graph '{target}_{strict}' "
+            end = f": stage '{stage}': ZeroDivisionError: planted"
+            if strict:
+                raised = next(printed)
+                assert raised.startswith(f"raised {begin}") and raised.endswith(end)
+            warned = next(printed)
+            assert warned.startswith(begin) and warned.endswith(f"{end} {dtype}")
+    assert not list(printed)
+
+
+def test_a_call_that_raises_itself_raises_both():
+    lines = output_of(
+        FAILING
+        + """
+@tf.function
+def guilty(x, y):
+    z = tf.nn.relu(x @ y)
+    tf.debugging.assert_less(z, 0.0)
+    return z
+
+print(attempt(lambda: guilty(X, EYE)))
+tf_amp.disable()
+tf_amp.enable(opt_level="O0", strict=True)
+print(attempt(lambda: tf.function(lambda x: x + 1)(1.0).numpy()))
+"""
+    )
+    assert lines[0] == f"InvalidArgumentError {REPORT}"
+    assert lines[1].startswith("The call then failed: InvalidArgumentError: ")
+    assert lines[-1] == "2.0"
+
+
+def test_each_of_several_threads_raises_what_its_own_call_has_caused():
+    lines = output_of(
+        FAILING
+        + """
+import concurrent.futures as futures
+
+barrier = threading.Barrier(4)
+def innocent(x, y):
+    return tf.nn.relu(x @ y)
+
+def work(number):
+    outcomes = set()
+    for _ in range(5):
+        fn = tf.function(guilty if number % 2 else innocent)
+        barrier.wait()
+        outcomes.add(attempt(lambda: dtype_of(fn)))
+    return outcomes
+
+with futures.ThreadPoolExecutor(4) as pool:
+    for outcomes in pool.map(work, range(4)):
+        print(*outcomes)
+"""
+    )
+    assert lines == ["bfloat16", f"NoneType {REPORT}"] * 2
+
+
+@pytest.mark.parametrize(
+    "kind", ["jit_compile=True", "experimental_attributes={'_noinline': True}"]
+)
+def test_a_function_that_another_one_calls_fails_that_call_and_no_other(kind):
+    lines = output_of(
+        FAILING
+        + f"""
+guilty = tf.function(guilty, autograph=False, {kind})
+traced = guilty.get_concrete_function(X, EYE)
+print(attempt(lambda: dtype_of(product())))
+
+@tf.function(autograph=False)
+def outer(x, y):
+    return guilty(x, y) + 0.0
+for _ in range(2):
+    print(attempt(lambda: outer(X, EYE).shape))
+print(attempt(lambda: dtype_of(product())))
+"""
+    )
+    assert "guilty" in lines[1] and "ZeroDivisionError: planted" in lines[1]
+    assert lines[0] == lines[3] == "bfloat16" and lines[2] == "(8, 8)"
+
+
+def test_what_failed_before_any_call_is_forgotten_when_disabled():
+    lines = output_of(
+        FAILING
+        + """
+fn = tf.function(guilty, jit_compile=True).get_concrete_function(X, EYE)
+tf_amp.disable()
+tf_amp.enable(opt_level="O2", strict=True)
+print(attempt(lambda: dtype_of(fn)))
+"""
+    )
+    assert lines == ["float32"]
+
+
+def test_what_failed_in_a_callable_of_a_session_is_raised_by_its_next_run():
+    lines = output_of(
+        FAILING.replace('"guilty" in', '"graph" ==')
+        + """
+with tf.Graph().as_default():
+    a = tf.random.uniform([8, 8])
+    b = tf.nn.relu(tf.nn.relu(a @ a))
+    with tf.compat.v1.Session() as session:
+        session.make_callable(b)()
+        for _ in range(2):
+            print(attempt(lambda: session.run(b).shape))
+"""
+    )
+    assert lines[0].startswith("NoneType graph 'graph' stays float32")
+    assert lines[1:] == ["(8, 8)"]
