@@ -30,6 +30,8 @@ from tf_amp.setting_values import (
     DEFAULT_TUNE,
     OFF,
     ON,
+    checked_path,
+    checked_profile,
     checked_tie,
     checked_tune,
     checked_word,
@@ -131,8 +133,8 @@ class AmpConfig:
             enabled=_read_enabled(given),
             dtype=_read_dtype(given),
             opt_level=_read(given, OPT_LEVEL, checked_level, DEFAULT_LEVEL),
-            device_profile=given.get(DEVICE_PROFILE) or None,
-            log_dir=_read(given, LOG, pathlib.Path, None),
+            device_profile=_read(given, DEVICE_PROFILE, checked_profile, None),
+            log_dir=_read(given, LOG, checked_path, None),
             strict=bool(_read_flag(given, STRICT)),
             cache_dir=_read_cache_dir(given),
             list_edits=list_edits.edits_from_env(given),
@@ -140,7 +142,7 @@ class AmpConfig:
             tune=_read(given, TUNE, checked_tune, DEFAULT_TUNE),
             tie=_read(given, TIE, checked_tie, DEFAULT_TIE),
             loss_scale=_read_loss_scale(given),
-            ranges=_read(given, RANGES, pathlib.Path, None),
+            ranges=_read(given, RANGES, checked_path, None),
         )
 
     def to_env(self) -> dict[str, str]:
@@ -189,7 +191,7 @@ def _read(
     value = given.get(name)
     if not value:
         return default
-    return parse(value) if parse is pathlib.Path else parse(value, name)
+    return parse(value, name)
 
 
 def _read_flag(given: Mapping[str, str], name: str) -> bool | None:
@@ -201,7 +203,7 @@ def _read_flag(given: Mapping[str, str], name: str) -> bool | None:
 
 def _read_cache_dir(given: Mapping[str, str]) -> pathlib.Path | None:
     if given.get(CACHE):
-        return pathlib.Path(given[CACHE])
+        return checked_path(given[CACHE], CACHE)
     if given.get("XDG_CACHE_HOME"):
         return pathlib.Path(given["XDG_CACHE_HOME"]) / "tf-amp"
     try:

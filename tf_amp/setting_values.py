@@ -40,7 +40,7 @@ def checked_bool(value: object, name: str) -> bool:
 
 
 def checked_path(value: object, name: str) -> pathlib.Path:
-    """Return a path that was given as one or as text."""
+    """Return a path that was given as one or as text; `~` is the home folder."""
     return pathlib.Path(_path_text(value, name, "a path"))
 
 
@@ -79,7 +79,8 @@ def checked_tie(value: object, name: str = "tie") -> float:
 def _path_text(value: object, name: str, allowed: str) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(text, str) and text:
-        return text
+        # What a shell does, where the variable is set in one.
+        return os.path.expanduser(text)
     raise ConfigError(f"{name}: received {value!r}; allowed is {allowed}.")
 
 

@@ -1,0 +1,48 @@
+"""The folder of TF_AMP_LOG: what is written of graphs that stay as they are."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import pytest
+
+from grappler_pass.plan import Cause, Plan
+from tests.fresh_process import output_of
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
+    tmp_path: pathlib.Path, level: str
+) -> None:
+    lines = output_of(
+        f"""
+        tf_amp.enable("bfloat16", {level!r}, log_dir={str(tmp_path)!r}, strict=True)
+        def without_product(x):
+            return tf.exp(x) + tf.reduce_sum(x)
+        # Two graphs that differ in nothing.
+        for _ in range(2):
+            tf.function(without_product)(X)
+        product()(X, EYE)
+        print(len(tf_amp.plans()))
+        """
+    )
+    assert lines == ["0" if level == "O1" else "1"]
+    files = sorted(re.sub(r"^\d+-", "", path.name) for path in tmp_path.iterdir())
+    kept = ("before.pbtxt", "plan.json", "plan.txt")
+    assert files[:6] == [
+        f"{number}-without_product.{suffix}"
+        for number in ("0001", "0002")
+        for suffix in kept
+    ]
+    changed = kept if level == "O1" else ("after.pbtxt", *kept)
+    assert files[6:] == [f"0003-_lambda_.{suffix}" for suffix in changed]
+    path = next(tmp_path.glob("*-0001-*.json"))
+    plan = Plan.from_json(path.read_text())
+    assert (plan.graph, plan.opt_level, plan.is_empty) == (
+        "without_product",
+        level,
+        True,
+    )
+    causes = {decision.op: decision.reason.cause for decision in plan.decisions}
+    assert causes["Exp"] is Cause.NOT_REACHED and causes["Sum"] is Cause.DENY
