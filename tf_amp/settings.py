@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     from grappler_pass.shapes import Shapes
 
 # Graphs whose gradients are scaled differently may be rewritten as one.
-_UNRELATED: dict[str, Any] = {
-    field.name: None
-    for field in dataclasses.fields(AmpConfig)
-    if field.name in ("loss_scale", "loss_scaling")
-}
+_UNRELATED: dict[str, Any] = {"loss_scale": None}
 
 
 @dataclasses.dataclass(frozen=True)
