@@ -177,23 +177,6 @@ def test_two_losses_in_one_run_share_a_scale_that_no_overflow_is_lost_on():
     assert (scale, skipped) == (2.0**4, 6)
 
 
-@pytest.mark.parametrize("bad_towers", [(0,), (1,), (0, 1)])
-def test_an_overflow_in_any_tower_skips_all_and_halves_once(bad_towers):
-    with a_graph(DynamicLossScale(initial=2.0**10)):
-        optimizer, towers, pairs = v1.train.AdamOptimizer(0.1), [batch(), batch()], []
-        for x in towers:
-            with tf.device("/CPU:0"):
-                pairs.append(optimizer.compute_gradients(loss_of(x)))
-        averaged = [
-            (tf.add_n([g for g, _ in column]) / 2, column[0][1])
-            for column in zip(*pairs, strict=True)
-        ]
-        train = optimizer.apply_gradients(averaged)
-        feed = dict.fromkeys(towers, X)
-        bad = {**feed, **{towers[i]: BAD for i in bad_towers}}
-        assert check_skips(train, feed, bad) == (2.0**9, 1, 1)
-
-
 def test_a_checkpoint_of_before_can_be_restored(tmp_path):
     with tf.Graph().as_default(), v1.Session() as session:
         v1.train.AdamOptimizer(0.1).minimize(loss_of(batch()))

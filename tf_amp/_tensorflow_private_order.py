@@ -17,7 +17,9 @@ def can_order_by_hand(operation: Any) -> bool:
         # Frames of old loops admit nothing from outside.
         frame = getattr(operation, "_get_control_flow_context", lambda: None)()
         return frame is None
-    if hasattr(getattr(graph, "experimental_acd_manager", None), "run_independently"):
+    # What is wrapped in a function without any order has no manager.
+    manager = getattr(graph, "experimental_acd_manager", graph)
+    if manager is None or hasattr(manager, "run_independently"):
         return True
     warn_once(
         "experimental_acd_manager",
@@ -28,5 +30,6 @@ def can_order_by_hand(operation: Any) -> bool:
 
 def order_by_hand(operation: Any) -> None:
     """Let an operation of a function wait for nothing but what it is told to."""
-    if operation.graph.building_function:
-        operation.graph.experimental_acd_manager.run_independently(operation)
+    manager = getattr(operation.graph, "experimental_acd_manager", None)
+    if manager is not None:
+        manager.run_independently(operation)

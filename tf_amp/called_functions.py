@@ -31,20 +31,25 @@ def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
     Args:
       calls: operations that call functions.
       states: of loss scales.
+
+    Returns:
+      Flags; None among them where it cannot be told.
     """
-    flags = []
+    flags: list[Any] = []
     for call in calls:
         for state in states:
+            if state.is_per_worker:
+                flags.append(None)
+                continue
             handle = _handle_within(call, state)
-            if handle is not None and order.can_order_by_hand(call):
-                flags.append(_flag(call, state, handle))
+            if handle is not None:
+                known = order.can_order_by_hand(call)
+                flags.append(_flag(call, state, handle) if known else None)
     return flags
 
 
 def _handle_within(call: Any, state: Any) -> Any:
     """Return a call's input that is the variable of a state's counters, if any."""
-    if state.is_per_worker:
-        return None
     variable = state.variables_by_kind["counters"]
     local = state.strategy.experimental_local_results(variable)
     handles = [one.handle for one in local]

@@ -46,9 +46,10 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
       optimizer: that is to apply them; None: something else is.
     """
     noted = [getattr(part, _FINITE, None) for part in parts]
-    if not all(bool(finite) for finite in noted if finite is not None):
+    known = [finite for finite in noted if finite is not None]
+    if not all(bool(finite) for finite in known):
         return False
-    if None not in noted:
+    if len(known) == len(parts):
         return True
     now = {(state, _replica()): _count_of(state) for state in states}
     before = _exchange(optimizer, now)

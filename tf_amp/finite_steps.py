@@ -39,9 +39,10 @@ def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
         return eager_steps.is_to_be_taken(parts, states, optimizer)
     found = votes.ancestry_of(parts)
     flags = [*noted, *(vote.finite for vote in as_one_step(found.votes))]
-    flags += called_functions.finite_flags(found.calls, states)
-    unknown = found.calls and any(state.is_per_worker for state in states)
-    if states and (found.arguments or unknown):
+    of_calls = called_functions.finite_flags(found.calls, states)
+    flags += [flag for flag in of_calls if flag is not None]
+    is_open_ended = found.arguments or any(flag is None for flag in of_calls)
+    if states and is_open_ended:
         flags.append(_finite_elsewhere(states, parts, found.arguments))
     if not flags:
         return None
