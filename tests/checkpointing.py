@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.scaling import scaled_by
-from tf_amp import LossScale, optimizers
+from tf_amp import LossScale, skipping
 from tf_amp.checkpoints import installing, plans
 from tf_amp.loss_scaling import resumption, variables
 
@@ -25,7 +25,7 @@ def training(loss_scale: LossScale) -> Iterator[LossScale]:
         patch.setattr(variables, "_eager_states", {})
         patch.setattr(variables, "_latest", [])
         patch.setattr(resumption, "_waiting", resumption._Waiting())
-        patch.setattr(optimizers, "_applied", [])
+        patch.setattr(skipping, "_applied", [])
         patch.setattr(plans.MEMORY, "_plans", plans._Plans())
         installing.install()
         yield loss_scale
