@@ -1,5 +1,8 @@
 """Custom gradients that are not linear can ask for gradients in true units."""
 
+import contextlib
+
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -64,3 +67,73 @@ def test_it_is_right_under_eager_execution_too_and_without_scaling():
 def test_only_functions_can_be_decorated():
     with pytest.raises(ConfigError, match="received 3"):
         tf_amp.in_true_units(3)
+
+
+@contextlib.contextmanager
+def under_a_mixed_policy():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+@contextlib.contextmanager
+def disabled():
+    tf_amp.disable()
+    yield
+
+
+LATER = {
+    "the same": contextlib.nullcontext,
+    "another scale": lambda: tf_amp.mixed_precision_scope(loss_scale=2.0),
+    "no scale": lambda: tf_amp.mixed_precision_scope(loss_scale="none"),
+    "a policy of Keras": under_a_mixed_policy,
+    "nothing any more": disabled,
+}
+
+
+@pytest.mark.usefixtures("disabled_afterwards")
+@pytest.mark.parametrize("name", LATER)
+def test_a_function_may_be_called_before_it_is_known_what_will_be_scaled(name):
+    tf_amp.enable("float16", "O0", loss_scale=1024.0)
+    x = tf.constant(X)
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            # The gradient of the function is traced here.
+            loss = tf.reduce_sum(tf.function(clipping(tf_amp.in_true_units))(x) ** 2)
+        with LATER[name]():
+            np.testing.assert_array_equal(tape.gradient(loss, x), EXPECTED)
+
+
+@pytest.mark.usefixtures("disabled_afterwards")
+def test_what_the_program_scales_itself_is_seen_as_the_program_scales_it():
+    tf_amp.enable("float16", "O0", loss_scale=1024.0)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(0.1), initial_scale=8.0
+    )
+    optimizer.build([tf.Variable(X)])
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(tf.function(clipping(tf_amp.in_true_units))(x) ** 2)
+        loss = optimizer.scale_loss(loss)
+    expected = np.clip(8.0 * 2 * X, -1.0, 1.0)
+    np.testing.assert_array_equal(tape.gradient(loss, x), expected)
+
+
+@pytest.mark.usefixtures("disabled_afterwards")
+@pytest.mark.parametrize("use_pfor", [True, False])
+def test_jacobians_through_functions_are_right_too(use_pfor):
+    tf_amp.enable("float16", "O0", loss_scale=1024.0)
+
+    @tf.function
+    def jacobian(x):
+        with tf.GradientTape() as outer, tf.GradientTape(persistent=True) as tape:
+            outer.watch(x)
+            tape.watch(x)
+            y = tf.function(clipping(tf_amp.in_true_units))(x) ** 2
+        return tape.jacobian(y, x, experimental_use_pfor=use_pfor)
+
+    np.testing.assert_array_equal(jacobian(tf.constant(X)), np.diag(EXPECTED))

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tf_amp import traced_ahead
 from tf_amp.unscaling import ScaledCall
 
 
@@ -60,6 +61,15 @@ def differentiating(call: ScaledCall | None = None) -> Iterator[None]:
         yield
     finally:
         _thread.is_differentiating, _thread.call = before
+
+
+def computed(call: ScaledCall, compute: Callable[[], Any]) -> Any:
+    """Compute the scaled gradients of a call."""
+    with differentiating(call):
+        # In the body of a vectorized loop nothing can be assigned.
+        if _thread.loop is not None:
+            return compute()
+        return traced_ahead.computed_at(call.scale, compute)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,14 @@ import tensorflow as tf
 
 from tf_amp import _tensorflow_private_exports as exports
 from tf_amp import _tensorflow_private_training as private
-from tf_amp import at_work, gradient_seeds, optimizers, replica_votes, tape_calls
+from tf_amp import (
+    at_work,
+    gradient_seeds,
+    optimizers,
+    replica_votes,
+    tape_calls,
+    traced_ahead,
+)
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp.finiteness import each_is_finite
 from tf_amp.gradient_seeds import has_gradient, is_real
@@ -90,9 +97,10 @@ def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..
         if call is None:
             return gradient(tape, target, sources, output_gradients, *args, **kwargs)
         seeds = call.seeds(gradient_seeds.with_ones(targets, given, has_gradient))
-        with at_work.differentiating(call):
-            result = gradient(tape, target, sources, seeds, *args, **kwargs)
-        return _finish(call, result)
+        compute = functools.partial(
+            gradient, tape, target, sources, seeds, *args, **kwargs
+        )
+        return _finish(call, at_work.computed(call, compute))
 
     return scaled_gradient
 
@@ -117,9 +125,8 @@ def _scaling_graph(module: Any, current: Current) -> Any:
         if call is None:
             return compute(ys, xs, grad_ys, *args, **kwargs)
         seeds = call.seeds(gradient_seeds.with_ones(targets, given, is_real))
-        with at_work.differentiating(call):
-            result = compute(ys, xs, seeds, *args, **kwargs)
-        return _finish(call, result)
+        scaled = functools.partial(compute, ys, xs, seeds, *args, **kwargs)
+        return _finish(call, at_work.computed(call, scaled))
 
     return private.with_gradients_function(module, scaled_gradients)
 
@@ -139,7 +146,9 @@ def _checking_loop(loop: Callable[..., Any], current: Current) -> Callable[..., 
                 return loop(body, *args, **kwargs)
         outer = at_work.loop_at_work()
         this = at_work.Loop(outer.call if outer else ScaledCall(current()))
-        result, flags = loop(_with_flags(body, this), *args, **kwargs)
+        run = functools.partial(loop, _with_flags(body, this), *args, **kwargs)
+        scale = this.call.scale
+        result, flags = run() if outer else traced_ahead.computed_at(scale, run)
         if not flags:
             return result
         finite = tf.reduce_all(tf.stack([tf.reduce_all(flag) for flag in flags]))

@@ -8,7 +8,6 @@ scale, when an optimizer asks whether to take the step.
 
 from __future__ import annotations
 
-import concurrent.futures
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from absl import logging
 
 from tf_amp import _tensorflow_private_training as private
 from tf_amp.finiteness import on_several_replicas
+from tf_amp.lasting import made_outside
 from tf_amp.loss_scaling.scale_state import ScaleState
 from tf_amp.settling import Settlement
 
@@ -84,12 +84,11 @@ def _sum_over_replicas(own: Any) -> Any:
     return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
 
 
-@private.unconverted
 def _made_apart(strategy: Any) -> Any:
-    """Make two counters on each replica, which a replica's own thread cannot."""
+    """Make two counters on each replica."""
 
     def make() -> Any:
-        with tf.init_scope(), strategy.scope():
+        with strategy.scope():
             return tf.Variable(
                 [0.0, 0.0],
                 trainable=False,
@@ -98,5 +97,4 @@ def _made_apart(strategy: Any) -> Any:
                 name="tf_amp_noted",
             )
 
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(make).result()
+    return made_outside(make)

@@ -17,7 +17,8 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from tf_amp import at_work, runtime, scope
+from tf_amp import _tensorflow_private_exports as exports
+from tf_amp import at_work, runtime, scope, traced_ahead
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.unscaling import ScaledCall, map_scalable
@@ -55,13 +56,18 @@ def in_true_units(slope: _Function) -> _Function:
 def _call_here() -> ScaledCall | None:
     """Return what the gradients here are scaled by, read anew in the present graph.
 
-    The gradient of a function may be traced before anyone asks for it: then that is the
-    loss scale in force.
+    The gradient of a function may be traced before anyone asks for it: then the scale
+    is known when it runs.
     """
     call = at_work.call_at_work()
     if call is not None:
         return call.anew()
-    if tf.executing_eagerly():
+    if tf.executing_eagerly() or exports.is_exporting():
         return None
     loss_scale = loss_scale_for(runtime.current_config())
-    return ScaledCall(loss_scale) if loss_scale.scales else None
+    if not loss_scale.scales:
+        return None
+    call = ScaledCall(loss_scale)
+    if not traced_ahead.can_tell():
+        return call
+    return call.at_scale(traced_ahead.scale_at_work())

@@ -63,6 +63,17 @@ class ScaledCall:
         call = ScaledCall(self.loss_scale)
         return call._limited() if self._is_limited else call
 
+    @property
+    def scale(self) -> Any:
+        """What the loss is multiplied by, float32 scalar."""
+        return self._reading["scale"]
+
+    def at_scale(self, scale: Any) -> ScaledCall:
+        """Return a call with another scale."""
+        call = copy.copy(self)
+        call._reading = {**self._reading, "scale": scale}
+        return call
+
     def again(self) -> ScaledCall:
         """Return a call that is scaled as this one, and counts together with it."""
         call = copy.copy(self)
