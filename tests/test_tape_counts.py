@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.scaling import figures, scaled_by
-from tf_amp import DynamicLossScale, StaticLossScale
+from tf_amp import DynamicLossScale, StaticLossScale, loss_scale_state
 
 X = np.linspace(0.5, 2.0, 4, dtype=np.float32)
 BAD = X * np.float32(math.inf)
@@ -128,6 +128,29 @@ def test_a_tape_within_a_loop_counts_each_time():
         assert figures(loss_scale) == (2.0**10, 3, 0)
         steps(tf.constant(BAD))
         assert figures(loss_scale) == (2.0**7, 0, 3)
+
+
+@pytest.mark.parametrize("is_resource", [True, False])
+def test_steps_in_a_loop_of_a_graph_count_each(is_resource):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        loss_scale = DynamicLossScale(initial=2.0**10)
+        weight = v1.get_variable("w", [4], use_resource=is_resource)
+        fed = v1.placeholder(tf.float32, [3, 4])
+
+        def body(i, total):
+            loss = tf.reduce_sum(weight * fed[i])
+            # What optimizers ask for.
+            source = weight.handle if is_resource else weight._ref()
+            return i + 1, total + tf.gradients(loss, source)[0]
+
+        with scaled_by(loss_scale):
+            _, total = tf.while_loop(lambda i, _: i < 3, body, (0, tf.zeros([4])))
+        session.run(v1.global_variables_initializer())
+        batches = np.stack([X, X, X])
+        np.testing.assert_array_equal(session.run(total, {fed: batches}), 3 * X)
+        state = loss_scale_state(session=session)
+        assert (state.scale, state.good_steps) == (2.0**10, 3)
 
 
 def test_two_loss_scales_of_one_tape_count_apart():

@@ -147,6 +147,14 @@ def in_xla_context() -> bool:
         return False
 
 
+def runs_what_is_written() -> bool:
+    """Tell whether assignments run here by themselves; not in parts of a `tf.Graph`."""
+    import tensorflow as tf
+
+    graph = tf.compat.v1.get_default_graph()
+    return bool(getattr(graph, "_add_control_dependencies", False))
+
+
 def is_replica_thread() -> bool:
     """Tell whether this code is traced or run once for each replica, in a thread.
 

@@ -70,9 +70,11 @@ class Settlement:
         def take_note() -> Any:
             if rests is None:
                 return self._if_it_counts(lambda: self._write(True))
-            # Nobody waits for it: the update need not either.
-            self.state.count_step()
-            return tf.constant(True)
+            counting = self.state.count_step()
+            # Where it runs by itself, the update need not wait for it.
+            waits = not private.runs_what_is_written()
+            with tf.control_dependencies([counting] if waits else []):
+                return tf.constant(True)
 
         def look_and_settle() -> Any:
             finite = look()

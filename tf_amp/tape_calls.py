@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp.finiteness import is_scalable
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.unscaling import ScaledCall
 
@@ -91,8 +92,12 @@ def _is_around(home: Any) -> bool:
 
 
 def _graph_of(sources: list[Any]) -> Any:
-    """Return the graph that all of some tensors belong to; None: no such graph."""
-    if not all(isinstance(source, tf.Tensor) for source in sources):
+    """Return the graph that all of some tensors belong to; None: no such graph.
+
+    Variables, whose handles optimizers take gradients of, change from step to step.
+    """
+    values = [s for s in sources if is_scalable(s) and s.dtype == s.dtype.base_dtype]
+    if len(values) < len(sources):
         return None
     graphs = {getattr(source, "graph", None) for source in sources}
     return graphs.pop() if len(graphs) == 1 else None
