@@ -2,8 +2,8 @@
 
     DIR/<process>-<number>-<function>.before.pbtxt  .after.pbtxt  .plan.txt  .plan.json
 
-Written is every graph traced under settings that rewrite, also one that stays as it was.
-What `tf.data` traces is not, nor what was traced at O0 or while mixed precision was off.
+Written is every graph traced under settings that rewrite, also one that stays as it is.
+What `tf.data` traces is not, nor what is traced at O0 or while mixed precision is off.
 A folder that cannot be written costs one warning, never a rewrite.
 """
 
