@@ -43,6 +43,7 @@ def per_example(x):
     return tf.function(lambda x: tf.vectorized_map(lambda r: slopes(r[None]), x))(x)
 
 WAYS = {
+    "replica": slopes,
     "function": lambda x: tf.function(slopes)(x),
     "branch": in_branch,
     "loop": in_loop,
@@ -110,11 +111,12 @@ def test_an_overflow_on_either_replica_skips_the_step_on_both_and_halves_once(wa
     ]
 
 
-def test_one_replica_alone_skips_too():
-    assert lines_of(["function"], ["CPU:0"]) == [
-        "function True 512 0 1",
-        "function True 256 0 2",
-        "function True 128 0 3",
+@pytest.mark.parametrize("way", ["replica", "function"])
+def test_one_replica_alone_skips_too(way):
+    assert lines_of([way], ["CPU:0"]) == [
+        f"{way} True 512 0 1",
+        f"{way} True 256 0 2",
+        f"{way} True 128 0 3",
         "True True 1 0 1 3",
     ]
 
