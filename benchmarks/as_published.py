@@ -17,7 +17,7 @@ from grappler_pass.costs.op_classes import CONVOLUTIONS
 from grappler_pass.draft import Draft, Settings
 from grappler_pass.graph import Node, Port
 from grappler_pass.op_lists import OpLists
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.targets import Target
 
 _IMAGE_RANK = 4

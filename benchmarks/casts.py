@@ -24,8 +24,8 @@ from benchmarks.steps import build_model, step_of
 from benchmarks.variants import switch_on_builtin_pass
 from grappler_pass.graph import GraphView, Item, Node
 from grappler_pass.pipeline import optimize
-from tf_amp import settings
-from tf_amp.config import AmpConfig
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig
 
 _FLOATING = (tf.float32.as_datatype_enum, tf.bfloat16.as_datatype_enum)
 _BYTES = {tf.float32.as_datatype_enum: 4, tf.bfloat16.as_datatype_enum: 2}

@@ -20,7 +20,8 @@ from benchmarks.prediction import Figures
 from benchmarks.steps import Step, build_model, step_of
 from grappler_pass.graph import Item
 from grappler_pass.pipeline import plan_graph
-from tf_amp import runtime, settings
+from tf_amp import runtime
+from tf_amp.configuration import settings
 
 _WARM_STEPS = 3
 _FEWEST_PAIRS = 5

@@ -31,7 +31,8 @@ from benchmarks.training_graphs.words import Step
 from grappler_pass.draft import Draft
 from grappler_pass.graph import Item
 from grappler_pass.shapes import shapes_from_graph_def
-from tf_amp import auditing, targets
+from tf_amp import targets
+from tf_amp.auditing import audits as auditing
 
 DEVICE, DTYPE = "v100", "float16"
 _NVIDIA = "NVIDIA DeepLearningExamples, TensorFlow"

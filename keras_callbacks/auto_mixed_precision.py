@@ -22,12 +22,14 @@ from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.scale_readings import ScaleReadings
 from keras_callbacks.standing_aside import obstacle_of, scales_losses
 from keras_callbacks.summaries import writes
-from tf_amp import model_scopes, runtime, scope_stack
+from tf_amp import runtime
 from tf_amp.checkpoints import installing
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.choosing import loss_scale_for
-from tf_amp.scope import mixed_precision_scope
+from tf_amp.scopes import model_scopes
+from tf_amp.scopes import stack as scope_stack
+from tf_amp.scopes.scope import mixed_precision_scope
 
 
 class AutoMixedPrecision(Callback):

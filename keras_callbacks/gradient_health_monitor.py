@@ -9,9 +9,11 @@ from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.checks import check_count, check_one_of
 from keras_callbacks.summaries import Summaries
-from tf_amp import model_scopes, runtime, scope_stack
-from tf_amp.config import LOW_DTYPES
-from tf_amp.scope import float32_scope
+from tf_amp import runtime
+from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.scopes import model_scopes
+from tf_amp.scopes import stack as scope_stack
+from tf_amp.scopes.scope import float32_scope
 
 if TYPE_CHECKING:
     from keras_callbacks.gradient_statistics import GradientHealth, GradientStatistics

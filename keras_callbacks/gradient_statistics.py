@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from keras_callbacks.standing_aside import scales_losses
 from tf_amp import runtime
-from tf_amp._tensorflow_private_training import unconverted
+from tf_amp._tensorflow_private.training import unconverted
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.loss_scaling.variables import find_state
 

@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_amp import _tensorflow_private_all_reduce as private
-from tf_amp import _tensorflow_private_training as training
+from tf_amp._tensorflow_private import all_reduce as private
+from tf_amp._tensorflow_private import training as training
 from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES
 from tf_amp.all_reduce.fused import (
     FusedAllReduce,
@@ -20,7 +20,7 @@ from tf_amp.all_reduce.fused import (
     keras_gradients,
 )
 from tf_amp.all_reduce.traffic import Exchange
-from tf_amp.config import checked_any_dtype
+from tf_amp.configuration.config import checked_any_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.placement.named_devices import checked_devices, short_name
 

@@ -13,8 +13,8 @@ from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.run_record import Event, RunRecord
 from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
 from keras_callbacks.summaries import writes
-from tf_amp import model_scopes
 from tf_amp.errors import ConfigError
+from tf_amp.scopes import model_scopes
 
 NAME = "precision_report"
 # Tables of large plans are not written after each short epoch.

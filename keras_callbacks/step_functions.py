@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_callbacks.values import number
-from tf_amp import model_scopes, scope_stack
+from tf_amp.scopes import model_scopes
+from tf_amp.scopes import stack as scope_stack
 
 ROLES = ("train", "test", "predict")
 StepFunction = Callable[..., Any]

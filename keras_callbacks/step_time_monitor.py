@@ -16,8 +16,9 @@ from keras_callbacks.checks import check_count
 from keras_callbacks.step_comparison import Alternation, Comparison
 from keras_callbacks.summaries import Summaries
 from keras_callbacks.values import number
-from tf_amp import model_scopes, runtime
-from tf_amp.scope import mixed_precision_scope
+from tf_amp import runtime
+from tf_amp.scopes import model_scopes
+from tf_amp.scopes.scope import mixed_precision_scope
 
 # Of an epoch: these may trace, plan and fill caches.
 _LEFT_OUT = 2

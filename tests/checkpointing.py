@@ -10,9 +10,10 @@ import pytest
 import tensorflow as tf
 
 from tests.scaling import scaled_by
-from tf_amp import LossScale, skipping
+from tf_amp import LossScale
 from tf_amp.checkpoints import installing, plans
 from tf_amp.loss_scaling import resumption, variables
+from tf_amp.steps import skipping
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 BAD = X * np.float32(np.inf)

@@ -18,7 +18,7 @@ from grappler_pass.graph import Item
 from grappler_pass.pipeline import plan_graph
 from grappler_pass.plan import Decision, Plan
 from grappler_pass.shapes import Shapes
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.devices import profile_dtype
 from tf_amp.targets import Target
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_amp import LossScale, gradients, loss_scale_state
+from tf_amp import LossScale, loss_scale_state
 from tf_amp import _tensorflow_private as private
+from tf_amp.gradients import decorators as gradients
 
 
 @contextlib.contextmanager

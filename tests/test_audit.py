@@ -11,8 +11,9 @@ import tensorflow as tf
 import tf_amp
 from grappler_pass.costs import DeviceProfile
 from tests.fresh_process import run_interpreter
-from tf_amp import cli, model_options, targets
-from tf_amp.auditing import audit_saved_model
+from tf_amp import cli, targets
+from tf_amp.auditing.audits import audit_saved_model
+from tf_amp.commands import model_options
 from tf_amp.errors import ConfigError
 
 

@@ -17,11 +17,12 @@ from grappler_pass.costs import (
 )
 from grappler_pass.costs.op_classes import axes_of
 from grappler_pass.costs.op_work import works_of
-from tf_amp import calibrating, calibration
+from tf_amp import calibration
 from tf_amp.calibration.assembling import classes_from
 from tf_amp.calibration.cases import Case, points_of
 from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
-from tf_amp.config import AmpConfig
+from tf_amp.commands import calibrate as calibrating
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.devices import Device
 from tf_amp.errors import ConfigError
 

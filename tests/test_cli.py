@@ -7,9 +7,10 @@ import pytest
 import tf_amp
 from tests.fresh_process import PROBE, run_interpreter
 from tests.processes import ROOT
-from tf_amp import autostart, cli, running
-from tf_amp.config import REWRITE_SWITCH as REWRITE
-from tf_amp.config import SWITCH, AmpConfig
+from tf_amp import autostart, cli
+from tf_amp.commands import running
+from tf_amp.configuration.config import REWRITE_SWITCH as REWRITE
+from tf_amp.configuration.config import SWITCH, AmpConfig
 from tf_amp.errors import ConfigError
 
 SCRIPT = """

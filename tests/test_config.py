@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 import tf_amp
-from tf_amp.config import (
+from tf_amp.configuration.config import (
     DTYPE,
     LOSS_SCALING_SWITCH,
     OWN_NAMES,
@@ -19,10 +19,10 @@ from tf_amp.config import (
     checked_dtype,
     checked_level,
 )
+from tf_amp.configuration.list_edits import PREFIX, ListEdit, edits_from_mapping
+from tf_amp.configuration.settings import check_config
 from tf_amp.errors import ConfigError
-from tf_amp.list_edits import PREFIX, ListEdit, edits_from_mapping
 from tf_amp.loss_scaling import loss_scale_from_words
-from tf_amp.settings import check_config
 
 FULL = AmpConfig(
     enabled=False,

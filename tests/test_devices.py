@@ -4,8 +4,9 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile, ProfileError
-from tf_amp import devices, settings
-from tf_amp.config import AmpConfig
+from tf_amp import devices
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.devices import Device
 
 CPU = Device("CPU", "/physical_device:CPU:0", "a CPU")

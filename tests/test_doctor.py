@@ -8,9 +8,9 @@ import pytest
 from tests.forking import run_forked
 from tests.fresh_process import run_interpreter
 from tests.processes import ROOT
-from tf_amp.config import SWITCH
-from tf_amp.doctor import DEPENDENCIES
-from tf_amp.list_edits import PREFIX
+from tf_amp.commands.doctor import DEPENDENCIES
+from tf_amp.configuration.config import SWITCH
+from tf_amp.configuration.list_edits import PREFIX
 
 DOCTOR = ("-m", "tf_amp", "doctor")
 # Puts the autostart's finder where the .pth file of an installation puts it.
@@ -75,7 +75,7 @@ def settings_examined(**environ):
     """Return what the doctor finds of settings, and of all else."""
     program = """
 import tf_amp._autostart_finder
-from tf_amp import doctor
+from tf_amp.commands import doctor
 doctor.main()
 """
     return lines_of(run_forked(program, env=environ))
@@ -119,7 +119,7 @@ def test_a_copy_that_is_not_installed_says_so():
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.meta_path[:] = [f for "
     )
     program += "f in sys.meta_path if not getattr(f, 'tf_amp_autostart', False)]\n"
-    program += "from tf_amp import doctor; print(*doctor._start(), sep='')"
+    program += "from tf_amp.commands import doctor; print(*doctor._start(), sep='')"
     done = run_interpreter(("-c", program))
     assert "tf_amp_autostart.pth is in no site folder" in done.out, done.err
     assert "pip install tf-amp (without --target)" in done.out

@@ -13,7 +13,7 @@ from grappler_pass.plan import Plan
 from tests.forking import run_forked
 from tests.fresh_process import ROOT, run_interpreter
 from tf_amp import autostart
-from tf_amp.config import LOG, OPT_LEVEL, STRICT, SWITCH
+from tf_amp.configuration.config import LOG, OPT_LEVEL, STRICT, SWITCH
 
 EXAMPLES = ROOT / "examples"
 SCRIPTS = (

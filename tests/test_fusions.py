@@ -12,7 +12,7 @@ from grappler_pass.op_table import ALLOW, DENY, INFER
 from grappler_pass.plan import Cause
 from tests.coloring import color
 from tests.fresh_process import output_of
-from tf_amp.list_edits import PREFIX
+from tf_amp.configuration.list_edits import PREFIX
 
 SHIPPED = OpLists.for_dtype("bfloat16")
 FUSED = """

@@ -17,10 +17,10 @@ from grappler_pass.op_lists import OpLists
 from grappler_pass.shapes import Shapes, shapes_from_graph_def
 from tests.forking import run_forked
 from tf_amp import process_costs
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
+from tf_amp.configuration.settings import Scope
 from tf_amp.converting.planner import Planner
 from tf_amp.devices import cpu_flags
-from tf_amp.settings import Scope
 from tf_amp.tuning import verdicts
 from tf_amp.tuning.budget import DEFAULT, Allowance, Budget
 from tf_amp.tuning.judging import Judgment

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_amp
 from tests.test_overflow_origin import ONES, scaling, training_step
-from tf_amp import overflow_origin
+from tf_amp.overflow import origin as overflow_origin
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

@@ -8,8 +8,8 @@ from absl import logging
 
 import tf_amp
 from tests.processes import run_python
-from tf_amp import overflow_origin
 from tf_amp.loss_scaling import DynamicLossScale, LossScale
+from tf_amp.overflow import origin as overflow_origin
 
 v1 = tf.compat.v1
 ONES = np.ones([4, 8], dtype="float32")

@@ -6,7 +6,8 @@ import tensorflow as tf
 from absl import logging
 
 from tests.scaling import scaled_by
-from tf_amp import StaticLossScale, skipping
+from tf_amp import StaticLossScale
+from tf_amp.steps import skipping
 
 v1 = tf.compat.v1
 

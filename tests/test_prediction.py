@@ -11,7 +11,7 @@ import tf_amp
 from grappler_pass.plan import Plan
 from tf_amp import cli
 from tf_amp.errors import NotMeasurable
-from tf_amp.prediction import ADDED_CASTS, OpTimes, Prediction, Times
+from tf_amp.explaining.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 
 
 @pytest.fixture(scope="module")

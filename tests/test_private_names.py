@@ -16,13 +16,13 @@ import tensorflow as tf
 import tf_amp
 from tests.fresh_process import output_of
 from tf_amp import _tensorflow_private as private
-from tf_amp import _tensorflow_private_all_reduce as all_reduce
-from tf_amp import _tensorflow_private_exports as exports
-from tf_amp import _tensorflow_private_functions as functions
-from tf_amp import _tensorflow_private_graphs as graphs
-from tf_amp import _tensorflow_private_tracing as tracing
-from tf_amp import _tensorflow_private_training as training
-from tf_amp import _tensorflow_private_workers as workers
+from tf_amp._tensorflow_private import all_reduce as all_reduce
+from tf_amp._tensorflow_private import exports as exports
+from tf_amp._tensorflow_private import functions as functions
+from tf_amp._tensorflow_private import graphs as graphs
+from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp._tensorflow_private import training as training
+from tf_amp._tensorflow_private import workers as workers
 
 # Of a MirroredStrategy that is asked for 16 bits, not of `enable`.
 ELSEWHERE = {all_reduce.KERAS_ALL_REDUCE}

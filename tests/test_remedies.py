@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tf_amp.remedies import Finding, finding_of
+from tf_amp.auditing.remedies import Finding, finding_of
 
 
 def product_obstacle(function, *shapes):

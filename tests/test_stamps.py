@@ -4,8 +4,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from tests.fresh_process import output_of
-from tf_amp import stamps
-from tf_amp.marks import Marks, marks_from_graph_def
+from tf_amp.scopes import stamps
+from tf_amp.scopes.marks import Marks, marks_from_graph_def
 
 
 def graph_def(*lines: str) -> tf.compat.v1.GraphDef:

@@ -37,12 +37,12 @@ REPORT = "graph 'guilty' stays float32: stage 'price': ZeroDivisionError: plante
 OUTSIDE = {
     "tf_amp.rewriter.settings_in": ("marks", "float32"),
     "tf_amp.rewriter.marks_from_graph_def": ("marks", "float32"),
-    "tf_amp.settings.Scope.settings_for": ("settings", "float32"),
+    "tf_amp.configuration.settings.Scope.settings_for": ("settings", "float32"),
     "tf_amp.rewriter._item_from_grappler": ("settings", "float32"),
     "tf_amp.rewriter.stripping.is_converted": ("read", "float32"),
-    "tf_amp.overflow_origin.float32_nodes": ("read", "float32"),
-    "tf_amp.finite_branches.lightened": ("lighten", "bfloat16"),
-    "tf_amp.overflow_origin.keep_graph": ("watch", "bfloat16"),
+    "tf_amp.overflow.origin.float32_nodes": ("read", "float32"),
+    "tf_amp.steps.finite_branches.lightened": ("lighten", "bfloat16"),
+    "tf_amp.overflow.origin.keep_graph": ("watch", "bfloat16"),
 }
 
 

@@ -25,7 +25,7 @@ from grappler_pass import plugin
 from grappler_pass.draft import Stake
 from tests.probe_samples import matmul
 from tf_amp import process_costs
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
 
 config = AmpConfig.from_env()
 sizes = iter(range(8, 10**6, 8))

@@ -17,7 +17,7 @@ from grappler_pass.draft import Stake
 from tests.probe_samples import matmul, probe, probe_of_op
 from tests.processes import ROOT
 from tf_amp import process_costs
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.tuning import apart, progress, tuner
 from tf_amp.tuning.budget import DEFAULT, Budget, Limits
 from tf_amp.tuning.known_costs import KnownCosts

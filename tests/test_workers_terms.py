@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tf_amp import settings
-from tf_amp.config import AmpConfig
-from tf_amp.list_edits import edits_from_mapping
-from tf_amp.stamps import Stamp
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig
+from tf_amp.configuration.list_edits import edits_from_mapping
+from tf_amp.scopes.stamps import Stamp
 from tf_amp.workers import agreement, jobs, terms
 
 CONFIG = AmpConfig(

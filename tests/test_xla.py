@@ -237,7 +237,7 @@ def test_on_a_cpu_nothing_changes_where_speed_decides() -> None:
 
 @pytest.fixture
 def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tf_amp._tensorflow_private_functions import FunctionAccess
+    from tf_amp._tensorflow_private.functions import FunctionAccess
 
     monkeypatch.setattr(FunctionAccess, "library", lambda self: {}[self.name])
 
@@ -264,7 +264,7 @@ def test_a_rewrite_that_fails_is_raised_where_that_is_asked_for(
 
 def test_without_access_to_functions_one_warning_says_so(caplog) -> None:
     from tf_amp import _tensorflow_private as hooks
-    from tf_amp import _tensorflow_private_functions as private
+    from tf_amp._tensorflow_private import functions as private
 
     hooks._warned.discard("AtomicFunction.definition")
     for _ in range(2):

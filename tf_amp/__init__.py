@@ -22,14 +22,16 @@ from tf_amp.errors import (
 
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
-    from tf_amp.auditing import audit
+    from tf_amp.auditing.audits import audit
     from tf_amp.checking.functions import ranges, verify
     from tf_amp.checking.ranges import Ranges
     from tf_amp.checking.verification import Verification
-    from tf_amp.config import AmpConfig
+    from tf_amp.configuration.config import AmpConfig
     from tf_amp.converting.conversion import convert
     from tf_amp.converting.report import ConversionReport
-    from tf_amp.explanation import explain
+    from tf_amp.explaining.explanation import explain
+    from tf_amp.explaining.prediction import Prediction
+    from tf_amp.gradients.true_units import in_true_units
     from tf_amp.loss_scaling import (
         DynamicLossScale,
         LossScale,
@@ -41,10 +43,8 @@ if TYPE_CHECKING:
     )
     from tf_amp.optimizing import optimize
     from tf_amp.porting import init_trainer, initialize, scale_loss
-    from tf_amp.prediction import Prediction
     from tf_amp.runtime import disable, enable, init, is_enabled, plans
-    from tf_amp.scope import float32_scope, mixed_precision_scope
-    from tf_amp.true_units import in_true_units
+    from tf_amp.scopes.scope import float32_scope, mixed_precision_scope
 
 __version__ = "0.1.0"
 
@@ -88,31 +88,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AmpConfig": "tf_amp.config",
+    "AmpConfig": "tf_amp.configuration.config",
     "ConversionReport": "tf_amp.converting.report",
     "DynamicLossScale": "tf_amp.loss_scaling",
     "LossScale": "tf_amp.loss_scaling",
     "LossScaleState": "tf_amp.loss_scaling",
     "NoOpLossScale": "tf_amp.loss_scaling",
     "Plan": "grappler_pass.plan",
-    "Prediction": "tf_amp.prediction",
+    "Prediction": "tf_amp.explaining.prediction",
     "Ranges": "tf_amp.checking.ranges",
     "StaticLossScale": "tf_amp.loss_scaling",
     "StatisticalLossScale": "tf_amp.loss_scaling",
     "Verification": "tf_amp.checking.verification",
-    "audit": "tf_amp.auditing",
+    "audit": "tf_amp.auditing.audits",
     "convert": "tf_amp.converting.conversion",
     "disable": "tf_amp.runtime",
     "enable": "tf_amp.runtime",
-    "explain": "tf_amp.explanation",
-    "float32_scope": "tf_amp.scope",
-    "in_true_units": "tf_amp.true_units",
+    "explain": "tf_amp.explaining.explanation",
+    "float32_scope": "tf_amp.scopes.scope",
+    "in_true_units": "tf_amp.gradients.true_units",
     "init": "tf_amp.runtime",
     "init_trainer": "tf_amp.porting",
     "initialize": "tf_amp.porting",
     "is_enabled": "tf_amp.runtime",
     "loss_scale_state": "tf_amp.loss_scaling",
-    "mixed_precision_scope": "tf_amp.scope",
+    "mixed_precision_scope": "tf_amp.scopes.scope",
     "optimize": "tf_amp.optimizing",
     "plans": "tf_amp.runtime",
     "ranges": "tf_amp.checking.functions",

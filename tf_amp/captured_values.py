@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_amp import traced_graphs
-from tf_amp.stamps import ATTRIBUTE, Stamp
+from tf_amp.scopes.stamps import ATTRIBUTE, Stamp
 
 Variable = Callable[[Any], Any]
 
@@ -20,7 +20,7 @@ def of_function(graph: Any) -> Variable:
     Args:
       graph: of the function; what functions within it use is among its own.
     """
-    from tf_amp import _tensorflow_private_tracing as tracing
+    from tf_amp._tensorflow_private import tracing as tracing
 
     handles = {}
     for tensor, _ in graph.captures:

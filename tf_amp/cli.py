@@ -19,21 +19,18 @@ import sys
 from collections.abc import Sequence
 
 import tf_amp
-from tf_amp import (
-    audit_command,
-    config,
-    convert_command,
-    costs_command,
-    model_options,
-    ranges_command,
-    running,
-    tune_command,
-    verify_command,
-)
-from tf_amp.config import LOW_DTYPES
-from tf_amp.durations import seconds_from_text
+from tf_amp.commands import audit as audit_command
+from tf_amp.commands import convert as convert_command
+from tf_amp.commands import costs as costs_command
+from tf_amp.commands import model_options, running
+from tf_amp.commands import ranges as ranges_command
+from tf_amp.commands import tune as tune_command
+from tf_amp.commands import verify as verify_command
+from tf_amp.commands.durations import seconds_from_text
+from tf_amp.configuration import config
+from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.configuration.presets import PRESETS
 from tf_amp.errors import AmpError
-from tf_amp.presets import PRESETS
 
 _USAGE_ERROR = 2
 _CALIBRATION_SECONDS = 60.0
@@ -77,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from tf_amp import doctor
+    from tf_amp.commands import doctor
 
     if options.devices:
         from tf_amp.topology import report
@@ -87,7 +84,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from tf_amp import explanation, printing
+    from tf_amp.commands import printing
+    from tf_amp.explaining import explanation
 
     plans = explanation.explain_saved_model(
         options.saved_model, options.signature, measure=options.measure
@@ -104,7 +102,7 @@ def _calibrate(options: argparse.Namespace) -> int:
     from tf_amp import runtime
 
     runtime.check_tensorflow()
-    from tf_amp import calibrating
+    from tf_amp.commands import calibrate as calibrating
 
     return calibrating.main(options.seconds, options.out)
 

@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
 
 if TYPE_CHECKING:
     from grappler_pass.costs import DeviceKey, DeviceProfile

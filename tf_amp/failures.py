@@ -19,11 +19,11 @@ from typing import Any
 
 from absl import logging
 
-from tf_amp import settings
-from tf_amp.config import AmpConfig
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import RewriteFailed
-from tf_amp.marks import main_stamp
-from tf_amp.stamps import Stamp
+from tf_amp.scopes.marks import main_stamp
+from tf_amp.scopes.stamps import Stamp
 
 _FLOAT32 = "stays float32"
 # What graphs of Sessions are called, as in stamps.

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from tf_amp import _tensorflow_private_graphs as private
-from tf_amp import _tensorflow_private_tracing as tracing
 from tf_amp import devices, rewriter
+from tf_amp._tensorflow_private import graphs as private
+from tf_amp._tensorflow_private import tracing as tracing
 from tf_amp._tensorflow_private import warn_once
 
 if TYPE_CHECKING:

@@ -122,7 +122,7 @@ def _optimized_graph(
     graph_def: GraphDef, fetches: Iterable[Any], options: Options
 ) -> GraphDef:
     from grappler_pass.graph import Item
-    from tf_amp.explanation import traced_graph
+    from tf_amp.explaining.explanation import traced_graph
 
     names = tuple(fetches)
     if len(names) == 1 and not isinstance(names[0], str):

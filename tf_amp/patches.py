@@ -12,21 +12,17 @@ from collections.abc import Callable
 from typing import Any
 
 from tf_amp import _tensorflow_private as private
-from tf_amp import _tensorflow_private_exports as exports
-from tf_amp import _tensorflow_private_functions as functions
-from tf_amp import _tensorflow_private_tracing as tracing
-from tf_amp import _tensorflow_private_workers as workers
-from tf_amp import (
-    failures,
-    origins,
-    overflow_origin,
-    rewriter,
-    scope_stack,
-    stamps,
-)
-from tf_amp.config import AmpConfig
+from tf_amp import failures, rewriter
+from tf_amp._tensorflow_private import exports as exports
+from tf_amp._tensorflow_private import functions as functions
+from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp._tensorflow_private import workers as workers
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.converting import stripping
 from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.overflow import origin as overflow_origin
+from tf_amp.scopes import origins, stamps
+from tf_amp.scopes import stack as scope_stack
 from tf_amp.workers import jobs
 from tf_amp.xla import functions as compiled
 
@@ -66,8 +62,8 @@ def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None
     Args:
       current_config: returns the configuration in force where it is called.
     """
-    from tf_amp import gradients
     from tf_amp.checkpoints import installing
+    from tf_amp.gradients import decorators as gradients
     from tf_amp.loss_scaling.choosing import loss_scale_for
     from tf_amp.workers import agreement, sync_replicas
 

@@ -15,10 +15,11 @@ from typing import Any
 
 from absl import logging
 
-from tf_amp import runtime, scope
+from tf_amp import runtime
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling import DynamicLossScale, LossScale, loss_scale_from_words
 from tf_amp.loss_scaling.choosing import loss_scale_for
+from tf_amp.scopes import scope
 
 # Arguments of Apex that mean nothing here, with the reason.
 _WITHOUT_EFFECT = {

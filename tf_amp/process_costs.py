@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import devices
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.tuning import progress
 
 if TYPE_CHECKING:

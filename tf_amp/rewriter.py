@@ -18,18 +18,22 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from tf_amp import failures, finite_branches, log, overflow_origin, settings, stamps
+from tf_amp import failures, log
+from tf_amp.configuration import settings
+from tf_amp.configuration.presets import preset_of
 from tf_amp.converting import stripping
 from tf_amp.failures import naming_stage, reporting
-from tf_amp.marks import (
+from tf_amp.overflow import origin as overflow_origin
+from tf_amp.placement import placers
+from tf_amp.scopes import stamps
+from tf_amp.scopes.marks import (
     Marks,
     excluded_parts,
     marks_from_graph_def,
     settings_in,
     terms_in,
 )
-from tf_amp.placement import placers
-from tf_amp.presets import preset_of
+from tf_amp.steps import finite_branches
 from tf_amp.workers import agreement, jobs, terms
 
 if TYPE_CHECKING:

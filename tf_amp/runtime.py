@@ -16,22 +16,17 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from tf_amp import _tensorflow_private as private
-from tf_amp import _tensorflow_private_tracing as tracing
-from tf_amp import _tensorflow_private_workers as private_workers
-from tf_amp import (
-    failures,
-    model_scopes,
-    patches,
-    rewriter,
-    scope_stack,
-    settings,
-    stamps,
-)
-from tf_amp import setting_values as values
-from tf_amp.config import AmpConfig, checked_dtype, checked_level
-from tf_amp.exclusion import checked_patterns
-from tf_amp.list_edits import edits_from_mapping
+from tf_amp import failures, patches, rewriter
+from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp._tensorflow_private import workers as private_workers
+from tf_amp.configuration import setting_values as values
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig, checked_dtype, checked_level
+from tf_amp.configuration.exclusion import checked_patterns
+from tf_amp.configuration.list_edits import edits_from_mapping
 from tf_amp.loss_scaling import LossScale, loss_scale_from_words
+from tf_amp.scopes import model_scopes, stamps
+from tf_amp.scopes import stack as scope_stack
 from tf_amp.tensorflow_version import check_tensorflow as check_tensorflow
 from tf_amp.workers import jobs
 

@@ -16,7 +16,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.op_table import ALLOW, OP_TABLE
 from grappler_pass.shapes import Shape, Shapes
-from tf_amp.stamps import ATTRIBUTE
+from tf_amp.scopes.stamps import ATTRIBUTE
 
 # What the low precision of a plan starts from: the ops on the allow list.
 _SEED_OPS = frozenset(

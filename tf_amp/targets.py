@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from tf_amp import _tensorflow_private_graphs as private
-from tf_amp import devices, function_graphs, settings
-from tf_amp.config import AmpConfig, checked_dtype
+from tf_amp import devices, function_graphs
+from tf_amp._tensorflow_private import graphs as private
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_amp import _tensorflow_private_all_reduce as private
-from tf_amp._tensorflow_private_training import unconverted
+from tf_amp._tensorflow_private import all_reduce as private
+from tf_amp._tensorflow_private.training import unconverted
 from tf_amp.all_reduce import traffic
 from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from tf_amp.all_reduce.encoding import ENCODINGS

@@ -21,13 +21,13 @@ from grappler_pass.graph import Item, split_input
 from grappler_pass.op_traits import is_random
 from grappler_pass.rewriting import MARK
 from grappler_pass.shapes import Shape, Shapes, shapes_from_graph_def
-from tf_amp import _tensorflow_private_graphs as private_graphs
+from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.checking.cases import Case, Values, Watched
 from tf_amp.checking.differences import Array
 from tf_amp.checking.filling import FILLED, HANDLES, filling_graph, made_up
 from tf_amp.checking.passing import input_behind, passes_on
 from tf_amp.checking.traces import with_traced_shapes
-from tf_amp.config import LOW_DTYPES
+from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.errors import NotMeasurable
 from tf_amp.op_timing import quiet_config
 from tf_amp.tuning.sandbox import STEP, NotRunnable, Sandbox, sandbox_from_graph

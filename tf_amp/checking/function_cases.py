@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tf_amp import _tensorflow_private_tracing as tracing
-from tf_amp import explanation, function_graphs, runtime
-from tf_amp._tensorflow_private_functions import is_compiled_function
+from tf_amp import function_graphs, runtime
+from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.checking.batches import specs_of
 from tf_amp.checking.call_values import arguments_by_placeholder, places_of
 from tf_amp.checking.cases import Case
 from tf_amp.checking.differences import Array
 from tf_amp.checking.traces import variable_names, with_traced_shapes
-from tf_amp.config import AmpConfig, checked_dtype, checked_level
+from tf_amp.configuration.config import AmpConfig, checked_dtype, checked_level
+from tf_amp.explaining import explanation
 from tf_amp.xla.pricing import settings_under_xla
 
 

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tf_amp import explanation, runtime
+from tf_amp import runtime
 from tf_amp.checking import batches as data
 from tf_amp.checking.call_values import batch_by_placeholder
 from tf_amp.checking.function_cases import (
@@ -19,8 +19,9 @@ from tf_amp.checking.ranges import DEFAULT_UNDERFLOW, Ranges
 from tf_amp.checking.ranging import ranges_of
 from tf_amp.checking.verification import TensorCheck, Verdict, Verification
 from tf_amp.checking.verifying import verified
+from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.errors import ConfigError
-from tf_amp.exclusion import checked_patterns
+from tf_amp.explaining import explanation
 
 
 def verify(

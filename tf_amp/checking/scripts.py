@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp import rewriter, running
+from tf_amp import rewriter
 from tf_amp.checking.capturing import Captures, is_recording
 from tf_amp.checking.ranges import Ranges
-from tf_amp.model_options import TimeIsUp, limited
+from tf_amp.commands import running
+from tf_amp.commands.model_options import TimeIsUp, limited
 from tf_amp.xla import uncompiled
 
 if TYPE_CHECKING:

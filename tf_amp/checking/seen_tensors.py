@@ -14,8 +14,8 @@ from grappler_pass.propagation import constrain
 from grappler_pass.shapes import Shapes
 from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 from tf_amp.checking.ranges import TensorRange
-from tf_amp.config import LOW_DTYPES
-from tf_amp.replay import SWITCHES
+from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.overflow.replay import SWITCHES
 
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from grappler_pass.graph import GraphView, Node
 from tf_amp import traced_graphs
 from tf_amp.captured_values import outermost
-from tf_amp.stamps import ATTRIBUTE, Stamp
+from tf_amp.scopes.stamps import ATTRIBUTE, Stamp
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

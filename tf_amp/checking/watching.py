@@ -22,7 +22,7 @@ from tf_amp.checking.cases import Watched
 from tf_amp.checking.passing import input_behind, passes_on
 from tf_amp.checking.verification import GRADIENT, OUTPUT
 from tf_amp.loss_scaling.scale_state import PREFIX as LOSS_SCALE
-from tf_amp.replay import hidden_nodes
+from tf_amp.overflow.replay import hidden_nodes
 
 UPDATE = "update"
 _SCOPES = ("gradient_tape/", "gradients/", "gradients_")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from tf_amp import _tensorflow_private_checkpoints as private
+from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import installed
 from tf_amp.checkpoints import keras_files, name_based, object_based

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from tf_amp import _tensorflow_private_checkpoints as private
+from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.checkpoints import side_file, snapshot
 from tf_amp.checkpoints.record import Record
 

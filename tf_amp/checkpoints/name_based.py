@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp import _tensorflow_private_checkpoints as private
+from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.checkpoints import plans, side_file
 from tf_amp.checkpoints.record import Record
 from tf_amp.loss_scaling import resumption

@@ -15,8 +15,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_amp import _tensorflow_private_checkpoints as private
-from tf_amp import skipping
+from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.checkpoints import snapshot
 from tf_amp.checkpoints.record import (
     Record,
@@ -24,6 +23,7 @@ from tf_amp.checkpoints.record import (
     records_from_text,
     text_from_records,
 )
+from tf_amp.steps import skipping
 
 KEY = "_TF_AMP_RECORD"
 

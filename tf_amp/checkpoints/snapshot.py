@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tf_amp import skipping
 from tf_amp.checkpoints import plans
 from tf_amp.checkpoints.record import Record
 from tf_amp.loss_scaling import resumption
 from tf_amp.loss_scaling.scale_state import ScaleState
 from tf_amp.loss_scaling.variables import latest_state, states_here
+from tf_amp.steps import skipping
 
 
 def take(session: Any = None) -> Record:

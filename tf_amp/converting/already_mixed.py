@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW
 from grappler_pass.type_slots import DTYPE_ENUMS, DTYPE_NAMES
-from tf_amp.config import LOW_DTYPES
+from tf_amp.configuration.config import LOW_DTYPES
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

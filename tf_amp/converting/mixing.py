@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.functions import conversion
-from tf_amp import settings, targets
+from tf_amp import targets
+from tf_amp.configuration import settings
 from tf_amp.converting import stripping
 from tf_amp.converting.already_mixed import products_in_16_bits, unknown_ops
 from tf_amp.converting.options import Options

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tf_amp import runtime
-from tf_amp.config import AmpConfig, checked_dtype, checked_level
+from tf_amp.configuration.config import AmpConfig, checked_dtype, checked_level
+from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.errors import ConfigError, ScriptMissing
-from tf_amp.exclusion import checked_patterns
 
 MIXED, FLOAT32 = "mixed", "float32"
 WEIGHTS = (FLOAT32, "low")

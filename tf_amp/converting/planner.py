@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from grappler_pass.pipeline import Rewrite
     from grappler_pass.plan import Plan
     from grappler_pass.shapes import Shapes
-    from tf_amp.config import AmpConfig
+    from tf_amp.configuration.config import AmpConfig
 
 # The graph itself among its functions.
 MAIN = ""

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_amp import _tensorflow_private_exports as exports
-from tf_amp.stamps import ATTRIBUTE
+from tf_amp._tensorflow_private import exports as exports
+from tf_amp.scopes.stamps import ATTRIBUTE
 from tf_amp.xla import originals
 
 _PREFIX = "_tf_amp"

@@ -6,7 +6,8 @@ import contextlib
 from contextlib import AbstractContextManager
 from typing import Any
 
-from tf_amp import runtime, scope
+from tf_amp import runtime
+from tf_amp.scopes import scope
 
 
 def unmixed() -> AbstractContextManager[Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 
 from tf_amp import devices
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
+from tf_amp.configuration.presets import preset_of
 from tf_amp.loss_scaling.constant import NoOpLossScale
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.words import loss_scale_from_words
-from tf_amp.presets import preset_of
 
 NO_SCALING = NoOpLossScale()
 

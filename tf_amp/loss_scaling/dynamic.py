@@ -124,7 +124,7 @@ class DynamicLossScale(LossScale):
         import tensorflow as tf
 
         # Imported here: the configuration is read in broken installations too.
-        from tf_amp import _tensorflow_private_training as private
+        from tf_amp._tensorflow_private import training as private
 
         message = (
             f"Gradients overflow at the lowest loss scale, {self.minimum}: the step is "

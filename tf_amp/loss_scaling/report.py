@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tf_amp.loss_scaling.protocol import LossScale
 
 if TYPE_CHECKING:
-    from tf_amp.overflows import OverflowOrigin
+    from tf_amp.overflow.messages import OverflowOrigin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +46,8 @@ def loss_scale_state(
     from tf_amp import runtime
 
     runtime.check_tensorflow()
-    from tf_amp import overflow_origin
     from tf_amp.loss_scaling import variables
+    from tf_amp.overflow import origin as overflow_origin
 
     known = variables.latest_state()
     if loss_scale is not None and (known is None or known.loss_scale is not loss_scale):

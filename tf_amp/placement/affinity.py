@@ -24,9 +24,9 @@ from grappler_pass.graph import Item
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.pricing import TRANSFER_BYTES_PER_SECOND
 from grappler_pass.shapes import Shapes, shapes_from_graph_def
-from tf_amp import settings
+from tf_amp.configuration import settings
 from tf_amp.errors import ConfigError
-from tf_amp.explanation import traced_graph
+from tf_amp.explaining.explanation import traced_graph
 from tf_amp.placement import placers
 from tf_amp.placement.cut import Placed, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name

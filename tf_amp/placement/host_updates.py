@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp import _tensorflow_private_placement as private
+from tf_amp._tensorflow_private import placement as private
 from tf_amp.placement.host_copies import HostCopies, Transfer
 from tf_amp.placement.prediction import OffloadReport, report_for
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp.config import checked_dtype
+from tf_amp.configuration.config import checked_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.placement.named_devices import checked_devices, short_name
-from tf_amp.scope import float32_scope, mixed_precision_scope
+from tf_amp.scopes.scope import float32_scope, mixed_precision_scope
 
 
 def measured_throughputs(

@@ -6,7 +6,7 @@ import pathlib
 import shutil
 from collections.abc import Iterator, Sequence
 
-from tf_amp.doctor import Finding, Findings, show
+from tf_amp.commands.doctor import Finding, Findings, show
 from tf_amp.errors import MachineUnclear
 from tf_amp.topology import gpu_links
 from tf_amp.topology.advice import advise

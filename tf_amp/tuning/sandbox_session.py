@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp import _tensorflow_private_graphs as private_graphs
+from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.op_timing import quiet_config
 from tf_amp.tuning.contents import FILL, filling_graph
 from tf_amp.tuning.sandbox import STEP, Sandbox

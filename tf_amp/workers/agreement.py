@@ -14,7 +14,7 @@ import time
 
 from absl import logging
 
-from tf_amp.config import AmpConfig
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.workers.peers import Peers, peers
 
 _SETTINGS = "settings"

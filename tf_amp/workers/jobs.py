@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from tf_amp import _tensorflow_private_workers as private
+from tf_amp._tensorflow_private import workers as private
 
 # Processes that direct others, and are not always listed among them.
 _DIRECTING = frozenset({"chief", "coordinator", "evaluator", "localhost"})

@@ -9,7 +9,7 @@ import dataclasses
 
 from absl import logging
 
-from tf_amp import _tensorflow_private_workers as private
+from tf_amp._tensorflow_private import workers as private
 
 _PREFIX = "tf_amp"
 _TRAINING = ("chief", "worker")

@@ -21,10 +21,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp import _tensorflow_private_training as private_training
-from tf_amp import _tensorflow_private_workers as private
 from tf_amp._tensorflow_private import install as install_hook
-from tf_amp.finite_steps import finite_step
+from tf_amp._tensorflow_private import training as private_training
+from tf_amp._tensorflow_private import workers as private
+from tf_amp.steps.finite_steps import finite_step
 
 # Of a step before all others.
 _GONE_BY = -1

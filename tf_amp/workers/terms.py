@@ -18,8 +18,8 @@ from collections.abc import Iterable
 
 from absl import logging
 
-from tf_amp import settings
-from tf_amp.config import AmpConfig
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.workers import jobs
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tf_amp import _tensorflow_private_workers as private
+from tf_amp._tensorflow_private import workers as private
 
 # Servers may outlive those that use them.
 _process = secrets.token_hex(4)

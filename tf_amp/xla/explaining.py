@@ -10,8 +10,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import _tensorflow_private_functions as private
 from tf_amp import function_graphs
+from tf_amp._tensorflow_private import functions as private
 from tf_amp.xla.pricing import settings_under_xla
 
 if TYPE_CHECKING:

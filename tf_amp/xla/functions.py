@@ -12,9 +12,11 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import _tensorflow_private_functions as private
-from tf_amp import _tensorflow_private_tracing as tracing
-from tf_amp import failures, rewriter, settings, stamps
+from tf_amp import failures, rewriter
+from tf_amp._tensorflow_private import functions as private
+from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp.configuration import settings
+from tf_amp.scopes import stamps
 from tf_amp.xla import originals, uncompiled
 from tf_amp.xla.pricing import settings_under_xla
 

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tf_amp import _tensorflow_private_functions as private
 from tf_amp import traced_graphs
-from tf_amp.stamps import ATTRIBUTE, Stamp
+from tf_amp._tensorflow_private import functions as private
+from tf_amp.scopes.stamps import ATTRIBUTE, Stamp
 
 _ONLY_COMPILED = "Xla"
 

@@ -1,0 +1,121 @@
+"""`tf-amp audit`: of a SavedModel, or of the graphs of a script while it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from tf_amp.commands import left_alone, model_options
+
+if TYPE_CHECKING:
+    from grappler_pass.draft import Settings
+    from grappler_pass.graph import Item
+    from grappler_pass.shapes import Shapes
+    from tf_amp.auditing.audits import Audit
+    from tf_amp.rewriter import Observer
+    from tf_amp.targets import Target
+
+
+def main(options: argparse.Namespace) -> int:
+    """Audit what the command line names and print the reports.
+
+    Raises:
+      ConfigError: an option makes no sense; the message names what is allowed.
+      ScriptMissing: there is no such SavedModel or script.
+    """
+    model_options.check(options)
+    from tf_amp import runtime
+
+    runtime.check_tensorflow()
+    from tf_amp import targets
+    from tf_amp.auditing import audits as auditing
+
+    target = targets.target_of(options.device, options.dtype)
+    if options.model.is_dir():
+        audits = auditing.audit_saved_model(
+            options.model, target, options.signature, options.batch
+        )
+        _print(audits, as_json=options.json)
+        return 0
+    return _audit_script(options, target)
+
+
+def _audit_script(options: argparse.Namespace, target: Target) -> int:
+    """Run the script with its graphs planned, not changed; return its exit code."""
+    from tf_amp import rewriter
+    from tf_amp.commands import running
+
+    found: dict[Hashable, Audit] = {}
+    rewriter.plan_only(_auditor(target, found))
+    running.switch_on({})
+    code = 0
+    try:
+        with model_options.limited(options.seconds):
+            running.run_script(
+                str(options.model), options.script_arguments, as_module=False
+            )
+    except model_options.TimeIsUp:
+        print(f"tf-amp: stopped after {options.seconds:g} s.", file=sys.stderr)
+    except SystemExit as exit_:
+        code = _exit_code(exit_)
+    finally:
+        _print(tuple(found.values()), as_json=options.json)
+    if not found:
+        print(f"tf-amp: {left_alone.why_no_graph()}.", file=sys.stderr)
+    return code
+
+
+def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
+    from tf_amp.auditing import audits as auditing
+    from tf_amp.seeds import digest_of_seeds
+
+    def audit_graph(
+        graph_def: Any,
+        item: Item,
+        shapes: Callable[[], Shapes],
+        name: str,
+        settings: Settings,
+    ) -> None:
+        placed = target.placed(graph_def)
+        audit = auditing.audit_graph(placed, item, target, shapes=shapes, name=name)
+        # The second of Grappler's two iterations has the graph that runs.
+        found[name, item.fetch, digest_of_seeds(graph_def, shapes())] = audit
+
+    return audit_graph
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    if exit_.code is None or isinstance(exit_.code, int):
+        return exit_.code or 0
+    print(exit_.code, file=sys.stderr)
+    return 1
+
+
+def _print(audits: tuple[Audit, ...], *, as_json: bool) -> None:
+    from tf_amp.auditing import report as audit_report
+
+    ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)
+    if as_json:
+        print(json.dumps([audit.to_json() for audit in ranked], indent=1))
+        return
+    audit_report.print_audits(ranked)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to a parser."""
+    model_options.add_to(parser)
+    parser.add_argument(
+        "--device",
+        required=True,
+        metavar="NAME",
+        help="v100, t4, a100, h100, ...; need not be present",
+    )
+    parser.add_argument("--dtype", help="bfloat16 or float16; the device's by default")
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="for unknown first dimensions of inputs"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(command=main)

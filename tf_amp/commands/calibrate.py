@@ -1,0 +1,36 @@
+"""`tf-amp calibrate`: measure this CPU and keep the result in the user's cache."""
+
+from __future__ import annotations
+
+import pathlib
+
+from tf_amp.configuration.config import CACHE, AmpConfig
+from tf_amp.devices import cpu_key, present_devices
+from tf_amp.errors import ConfigError
+
+
+def main(seconds: float, out: pathlib.Path | None) -> int:
+    """Measure for `seconds`; return 1 if the result could not be kept.
+
+    Raises:
+      ConfigError: no file is named, and there is no folder for one.
+    """
+    from grappler_pass.costs import calibrated_path, keep_profile
+    from tf_amp.calibration import calibrate
+
+    key = cpu_key()
+    cache_dir = AmpConfig.from_env().cache_dir
+    if out is None:
+        if cache_dir is None:
+            raise ConfigError(
+                f"There is no folder to keep the result in; --out or {CACHE} names one."
+            )
+        out = calibrated_path(cache_dir, key)
+    gpus = [d.model for d in present_devices() if d.device_type == "GPU"]
+    if gpus:
+        print(f"Only the CPU is measured; shipped profiles stay for {', '.join(gpus)}.")
+    profile = calibrate(seconds, progress=True, key=key)
+    if keep_profile(profile, out) is None:
+        return 1
+    print(f"{key.model}, {key.threads} threads: kept in {out}")
+    return 0

@@ -1,0 +1,106 @@
+"""`tf-amp convert`: a stored model to mixed precision, or one of ours back."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+
+from tf_amp.configuration.config import LOW_DTYPES
+
+_NOT_VERIFIED = 1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "source",
+        metavar="IN",
+        type=pathlib.Path,
+        help="a SavedModel, a .keras file or a frozen graph (.pb)",
+    )
+    parser.add_argument(
+        "target", metavar="OUT", type=pathlib.Path, help="what to write, of its kind"
+    )
+    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
+    parser.add_argument("--device", metavar="PROFILE", help="plan for this device")
+    parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help="O0 to O3")
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="REGEX",
+        help="operations with such names stay float32; @FILE reads a list",
+    )
+    parser.add_argument(
+        "--keep-io",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="signatures keep their dtypes (default), or take and give 16 bits",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=("float32", "low"),
+        default="float32",
+        help="store matrices in float32 (default) or in 16 bits",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=pathlib.Path,
+        metavar="NPZ",
+        help="inputs; what leaves the type's range on them stays float32",
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="run both models and compare"
+    )
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help="plan for this size where it is open"
+    )
+    parser.add_argument(
+        "--to",
+        choices=("mixed", "float32"),
+        default="mixed",
+        help="float32: take a converted model back",
+    )
+    parser.add_argument(
+        "--allow-lambda",
+        action="store_true",
+        help="run Python code that a .keras file holds",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(command=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Convert what the command line names, and print the report.
+
+    Returns:
+      0; 1 where a verification failed, the result being written all the same.
+
+    Raises:
+      AmpError: it cannot be converted; the message says why and what to do.
+    """
+    from tf_amp.converting.conversion import convert
+
+    report = convert(
+        options.source,
+        options.target,
+        dtype=options.dtype,
+        device=options.device,
+        opt_level=options.opt_level,
+        exclude=options.exclude,
+        keep_io=options.keep_io,
+        weights=options.weights,
+        calibration=options.calibration,
+        verify=options.verify,
+        overwrite=options.overwrite,
+        allow_lambda=options.allow_lambda,
+        batch=options.batch,
+        to=options.to,
+    )
+    print(report.to_json() if options.json else report)
+    if report.is_verified:
+        return 0
+    print("tf-amp: the numbers do not hold; see above.", file=sys.stderr)
+    return _NOT_VERIFIED

@@ -1,0 +1,237 @@
+"""`tf-amp costs`: look at what was measured, and carry it to another machine.
+
+tf-amp costs show [--sort seconds] [--op MatMul] [--device this] [--limit 20]
+tf-amp costs export FILE | import FILE | merge FILE... --out FILE | clear
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tf_amp.configuration.config import CACHE, AmpConfig
+from tf_amp.errors import CostsUnreadable
+
+if TYPE_CHECKING:
+    from grappler_pass.costs.database import CostDatabase
+    from grappler_pass.costs.exchange import Export
+    from grappler_pass.costs.tables import Row
+
+SORTS = ("op", "dtype", "seconds", "spread", "count", "when")
+_DEVICES = ("all", "this")
+_PATIENCE_SECONDS = 10.0
+_REFUSALS_SHOWN = 10
+_ELSEWHERE = f"; {CACHE} names another folder to keep costs in"
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the actions of `costs` to its parser."""
+    parser.set_defaults(command=_run)
+    commands = parser.add_subparsers(metavar="ACTION", required=True)
+    show = commands.add_parser("show", help="print what was measured as a table")
+    show.add_argument("--sort", choices=SORTS, default="op", help="order of the rows")
+    show.add_argument("--op", metavar="NAME", help="only this op; * stands for any")
+    show.add_argument(
+        "--limit", type=_limit, default=50, metavar="N", help="rows (50); 0 for all"
+    )
+    _add_filters(show, _show)
+    export = commands.add_parser("export", help="write it to a text file")
+    export.add_argument("file", type=pathlib.Path, metavar="FILE", help="to write")
+    _add_filters(export, _export)
+    take = commands.add_parser("import", help="add the rows of an exported file")
+    take.add_argument("file", type=pathlib.Path, metavar="FILE", help="to read")
+    take.set_defaults(action=_import)
+    merge = commands.add_parser(
+        "merge", help="join exported files; of two figures the better supported stays"
+    )
+    merge.add_argument(
+        "files", type=pathlib.Path, nargs="+", metavar="FILE", help="to read"
+    )
+    merge.add_argument(
+        "--out", type=pathlib.Path, required=True, metavar="FILE", help="to write"
+    )
+    merge.set_defaults(action=_merge)
+    clear = commands.add_parser("clear", help="forget what was measured, and say what")
+    _add_filters(clear, _clear)
+
+
+def _add_filters(parser: argparse.ArgumentParser, action: object) -> None:
+    parser.add_argument(
+        "--device",
+        choices=_DEVICES,
+        default="all",
+        help="of all devices (default), or this",
+    )
+    parser.add_argument("--tensorflow", metavar="VERSION", help="only of this version")
+    parser.set_defaults(action=action)
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"received {text!r}; wanted is 0 or more")
+    return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        import sqlite3  # noqa: F401 - some builds of Python lack it
+    except ModuleNotFoundError as error:
+        raise CostsUnreadable(f"this Python cannot keep costs: {error}") from error
+    return int(options.action(options))
+
+
+def _show(options: argparse.Namespace) -> int:
+    from tf_amp.commands import costs_table
+
+    database = _database()
+    with _clear_errors(database.path, _ELSEWHERE):
+        rows = [
+            row for row in _chosen(database.rows(), options) if _is(row, options.op)
+        ]
+    if not rows:
+        name = f" of {options.op}" if options.op else ""
+        print(f"no measured costs{name}{_filter_text(options)} in {database.path}")
+        return 0
+    costs_table.show(rows, sort=options.sort, limit=options.limit)
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from grappler_pass.costs.exchange import write_export
+
+    database = _database()
+    with _clear_errors(database.path, _ELSEWHERE):
+        rows = _chosen(database.rows(), options)
+    with _clear_errors(options.file):
+        count = write_export(options.file, rows)
+    # The file may be standard output.
+    print(
+        f"{_rows(count)} of {database.path} written to {options.file}", file=sys.stderr
+    )
+    return 0
+
+
+def _import(options: argparse.Namespace) -> int:
+    database = _database()
+    export = _read(options.file)
+    with _clear_errors(database.path, _ELSEWHERE):
+        merged = database.put(export.rows) if export.rows else 0
+    print(
+        f"{options.file}: {_rows(len(export.rows) - merged)} taken, {merged} merged, "
+        f"{len(export.refused)} refused; kept in {database.path}"
+    )
+    _report_refusals(options.file, export)
+    return 0 if export.rows or not export.refused else 1
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from grappler_pass.costs.exchange import merge_exports, write_export
+
+    exports = [_read(path) for path in options.files]
+    rows = merge_exports(exports)
+    with _clear_errors(options.out):
+        write_export(options.out, rows)
+    read = " and ".join(str(len(export.rows)) for export in exports)
+    print(f"{read} rows made {len(rows)} in {options.out}", file=sys.stderr)
+    for path, export in zip(options.files, exports, strict=True):
+        _report_refusals(path, export)
+    return 0
+
+
+def _clear(options: argparse.Namespace) -> int:
+    database = _database()
+    removed = 0
+    with _clear_errors(database.path, _ELSEWHERE):
+        for where in _conditions(options) if database.path.exists() else ():
+            removed += database.clear(where)
+    print(f"{_rows(removed)}{_filter_text(options)} removed from {database.path}")
+    return 0
+
+
+def _database() -> CostDatabase:
+    from grappler_pass.costs.database import CostDatabase, costs_path
+
+    cache_dir = AmpConfig.from_env().cache_dir
+    if cache_dir is None:
+        raise CostsUnreadable(f"there is no cache folder; {CACHE} names one")
+    return CostDatabase(costs_path(cache_dir), patience_seconds=_PATIENCE_SECONDS)
+
+
+def _rows(count: int) -> str:
+    return f"{count} row{'s' * (count != 1)}"
+
+
+def _read(path: pathlib.Path) -> Export:
+    from grappler_pass.costs.exchange import ExportError, read_export
+
+    try:
+        with _clear_errors(path):
+            return read_export(path)
+    except ExportError as error:
+        raise CostsUnreadable(str(error)) from error
+
+
+def _report_refusals(path: pathlib.Path, export: Export) -> None:
+    for refusal in export.refused[:_REFUSALS_SHOWN]:
+        print(f"{path}:{refusal.line}: refused: {refusal.reason}", file=sys.stderr)
+    if (more := len(export.refused) - _REFUSALS_SHOWN) > 0:
+        print(f"{path}: {_rows(more)} more refused", file=sys.stderr)
+    if export.missing:
+        print(f"{path}: cut off, {_rows(export.missing)} missing", file=sys.stderr)
+
+
+def _is(row: Row, op: str | None) -> bool:
+    from grappler_pass.costs.records import CostRow
+
+    if op is None:
+        return True
+    name = row.measured.probe.op.lower() if isinstance(row, CostRow) else ""
+    return fnmatch.fnmatchcase(name, op.lower())
+
+
+def _chosen(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
+    conditions = _conditions(options)
+    return [
+        row
+        for row in rows
+        if any(
+            all(getattr(row, name) == value for name, value in condition.items())
+            for condition in conditions
+        )
+    ]
+
+
+def _conditions(options: argparse.Namespace) -> list[dict[str, str]]:
+    """Return what rows may agree with: every value of one of these."""
+    version = {"tensorflow": options.tensorflow} if options.tensorflow else {}
+    if options.device == "all":
+        return [version]
+    from tf_amp import devices, runtime
+
+    runtime.check_tensorflow()
+    keys = {devices.cost_key(device) for device in devices.present_devices()}
+    return [{"device": key, **version} for key in sorted(keys)]
+
+
+def _filter_text(options: argparse.Namespace) -> str:
+    device = "" if options.device == "all" else " of this device"
+    return device + (f" of TensorFlow {options.tensorflow}" * bool(options.tensorflow))
+
+
+@contextlib.contextmanager
+def _clear_errors(path: pathlib.Path, remedy: str = "") -> Iterator[None]:
+    """Raise what went wrong with a file as one line that names it."""
+    import sqlite3
+
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CostsUnreadable(f"{path} cannot be used: {reason}{remedy}") from error
+    except sqlite3.Error as error:
+        raise CostsUnreadable(f"{path} cannot be used: {error}{remedy}") from error

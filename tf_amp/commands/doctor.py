@@ -1,0 +1,161 @@
+"""`tf-amp doctor`: whether mixed precision works here, and what mends it if not.
+
+This module looks at what needs neither TensorFlow nor any other package, so that it
+has an answer in a broken installation too; `doctor_checks` looks at the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+from tf_amp import autostart
+from tf_amp.commands.bare_environment import settings_set_aside
+from tf_amp.configuration.config import (
+    REWRITE_SWITCH,
+    SWITCH,
+    AmpConfig,
+    settings_set,
+    switches_set,
+)
+from tf_amp.errors import AmpError
+
+# What is imported, and what installs it; TensorFlow has a check of its own.
+DEPENDENCIES = (
+    ("absl", "absl-py"),
+    ("numpy", "numpy"),
+    ("google.protobuf", "protobuf"),
+    ("rich", "rich"),
+    ("scipy", "scipy"),
+    ("wrapt", "wrapt"),
+)
+REINSTALL = "pip install --force-reinstall --no-deps tf-amp"
+MEND_SETTING = "correct or unset the variable"
+_BY_HAND = "call tf_amp.enable() in the script, or start it with: tf-amp run SCRIPT"
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One line of the report; a `remedy` means that something is amiss.
+
+    Attributes:
+      what: the thing looked at.
+      state: what was found.
+      remedy: the command that mends it, empty where nothing needs mending.
+      fatal: whether mixed precision does not work without the remedy.
+    """
+
+    what: str
+    state: str
+    remedy: str = ""
+    fatal: bool = False
+
+
+Findings = Iterator[Finding]
+
+
+def main() -> int:
+    """Print the report; return 0 if mixed precision works here, else 1."""
+    healthy = True
+    for finding in examine():
+        show(finding)
+        healthy = healthy and not finding.fatal
+    print("healthy" if healthy else "not healthy: see the lines marked FAIL")
+    return 0 if healthy else 1
+
+
+def show(finding: Finding) -> None:
+    """Print a line, and another one for the remedy."""
+    mark = "FAIL" if finding.fatal else "note" if finding.remedy else "ok"
+    # Not a table: a command that is wrapped cannot be copied.
+    print(f"{mark:<5}{finding.what:<16}{finding.state}", flush=True)
+    if finding.remedy:
+        print(f"{'':<21}-> {finding.remedy}", flush=True)
+
+
+def examine() -> Findings:
+    """Yield every finding; those that need TensorFlow only where it works.
+
+    Settings that cannot be used are one finding, and set aside for the rest of them.
+    """
+    found = tuple(_configuration())
+    yield from found
+    yield from _start()
+    missing = [name for module, name in DEPENDENCIES if not _is_present(module)]
+    if missing:
+        yield Finding(
+            "packages",
+            f"missing: {', '.join(missing)}",
+            f"pip install {' '.join(missing)}",
+            fatal=True,
+        )
+        return
+    from tf_amp.commands import doctor_checks
+
+    of_tensorflow = tuple(_guarded(doctor_checks.tensorflow))
+    yield from of_tensorflow
+    if _is_fatal(of_tensorflow):
+        return
+    if not _is_fatal(found):
+        found = tuple(_guarded(doctor_checks.unusable_settings))
+        yield from found
+    for check in doctor_checks.CHECKS:
+        with settings_set_aside() if _is_fatal(found) else contextlib.nullcontext():
+            findings = tuple(_guarded(check))
+        yield from findings
+
+
+def _is_fatal(findings: Iterable[Finding]) -> bool:
+    return any(finding.fatal for finding in findings)
+
+
+def _guarded(check: Callable[[], Findings]) -> Findings:
+    """Turn what a check raises into a finding: the report goes on."""
+    try:
+        yield from check()
+    except Exception as error:
+        state = f"{type(error).__name__}: {error}"
+        yield Finding(check.__name__.replace("_", " "), state, REINSTALL, fatal=True)
+
+
+def _configuration() -> Findings:
+    try:
+        config = AmpConfig.from_env()
+    except AmpError as error:
+        yield Finding("settings", str(error), MEND_SETTING, fatal=True)
+        return
+    given = settings_set()
+    if config.enabled:
+        yield Finding("switch", f"on: {' '.join((*switches_set(), *given))}")
+        return
+    state = "off" if config.enabled is False else "not set"
+    names = ", ".join(each.partition("=")[0] for each in given)
+    yield Finding(
+        "switch",
+        f"{SWITCH} is {state}; =1 switches mixed precision on",
+        f"export {SWITCH}=1, since {names} is set" if names else "",
+    )
+
+
+def _start() -> Findings:
+    """Say whether the switch alone starts it in this interpreter."""
+    if autostart.is_installed():
+        yield Finding("autostart", f"active: {SWITCH} or {REWRITE_SWITCH} starts it")
+        return
+    if sys.flags.no_site:
+        state, remedy = "python -S reads no .pth file", _BY_HAND
+    else:
+        state = f"tf_amp_autostart.pth is in no site folder of {sys.executable}"
+        remedy = f"pip install tf-amp (without --target); or {_BY_HAND}"
+    yield Finding("autostart", f"cannot start by itself: {state}", remedy, fatal=True)
+
+
+def _is_present(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        # The package around it is missing.
+        return False

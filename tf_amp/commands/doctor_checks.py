@@ -1,0 +1,122 @@
+"""The doctor's checks that need TensorFlow.
+
+The last of them rewrites a small function for real.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import pathlib
+import sys
+from typing import TYPE_CHECKING
+
+from tf_amp import _tensorflow_private as private
+from tf_amp import devices, runtime
+from tf_amp.commands.bare_environment import settings_set_aside
+from tf_amp.commands.doctor import MEND_SETTING, REINSTALL, Finding, Findings
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig
+from tf_amp.errors import ConfigError, TensorFlowMissing
+
+if TYPE_CHECKING:
+    from grappler_pass.plan import Plan
+
+_NVIDIA_DRIVER = pathlib.Path("/proc/driver/nvidia/version")
+_DISTRIBUTIONS = ("tf-amp", "tensorflow", "tensorflow-cpu", "keras", "tf_keras")
+
+
+def tensorflow() -> Findings:
+    """Look for a supported TensorFlow, and list versions."""
+    try:
+        runtime.check_tensorflow()
+    except TensorFlowMissing as error:
+        yield Finding("TensorFlow", error.state, error.remedy, fatal=True)
+        return
+    found = [f"Python {'.'.join(map(str, sys.version_info[:3]))}"]
+    for name in _DISTRIBUTIONS:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    yield Finding("versions", ", ".join(found))
+
+
+def unusable_settings() -> Findings:
+    """Look for settings that no graph could be planned with."""
+    try:
+        settings.check_config(AmpConfig.from_env())
+    except ConfigError as error:
+        yield Finding("settings", str(error), MEND_SETTING, fatal=True)
+
+
+def onednn() -> Findings:
+    """Say whether TensorFlow uses oneDNN, without which a CPU gains nothing."""
+    words = {
+        True: "on",
+        False: "off: 16 bits are emulated on this CPU, so nothing will be converted",
+        None: "unknown",
+    }
+    yield Finding("oneDNN", words[private.is_onednn_enabled()])
+
+
+def found_devices() -> Findings:
+    """List devices with the 16-bit type they compute in, and their profile."""
+    config = AmpConfig.from_env()
+    for device in devices.present_devices():
+        profile = devices.profile_of(config, device)
+        model = device.model or device.name
+        if device.capability:
+            model += " (compute capability {}.{})".format(*device.capability)
+        state = f"{model}: {device.low_dtype}, profile {profile.name}"
+        yield Finding(device.device_type, state)
+    if _NVIDIA_DRIVER.exists() and len(devices.present_devices()) == 1:
+        state = "an NVIDIA driver is here, but TensorFlow sees no GPU"
+        yield Finding("GPU", state, "pip install 'tensorflow[and-cuda]'")
+
+
+def choice() -> Findings:
+    """Say what would be chosen here, and why, with a dense layer as example."""
+    config = AmpConfig.from_env()
+    has_gpu = len(devices.present_devices()) > 1
+    chosen = devices.choose(config, "GPU" if has_gpu else "CPU")
+    yield Finding("choice", f"{chosen.low_dtype}: {chosen.reason}")
+    decision = _sample_plan().filter(op="MatMul").decisions[0]
+    yield Finding(
+        "example",
+        f"product of two 1024 x 1024 matrices: {decision.dtype} at {config.opt_level} "
+        f"({decision.reason})",
+    )
+
+
+def rewrite() -> Findings:
+    """Rewrite a small function for real, under settings that always do.
+
+    Those of the user may well leave it as it is, which is nothing to mend.
+    """
+    import tensorflow as tf
+
+    with settings_set_aside():
+        runtime.enable(opt_level="O2")
+        try:
+            before = len(runtime.plans())
+            tf.function(lambda x: tf.math.tanh(x @ x))(tf.ones([64, 64]))
+            works = len(runtime.plans()) > before
+        finally:
+            runtime.disable()
+    if works:
+        yield Finding("rewrite", "works: a function of this process was rewritten")
+    else:
+        state = "TensorFlow does not hand its graphs over"
+        yield Finding("rewrite", state, REINSTALL, fatal=True)
+
+
+CHECKS = (onednn, found_devices, choice, rewrite)
+
+
+def _sample_plan() -> Plan:
+    import tensorflow as tf
+
+    from tf_amp.explaining.explanation import explain
+
+    spec = tf.TensorSpec([1024, 1024])
+    return explain(tf.function(lambda x, w: tf.math.tanh(x @ w)), spec, spec)

@@ -1,0 +1,99 @@
+"""Options of commands that take a SavedModel or a script, and the script's time."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import pathlib
+import signal
+from collections.abc import Iterator, Sequence
+from types import FrameType
+
+from tf_amp.commands.durations import seconds_from_text
+from tf_amp.errors import ConfigError, ScriptMissing
+
+# Commands that take a model or a script, whose arguments follow `--`.
+_COMMANDS = {"audit", "ranges", "verify"}
+# Options that make sense for SavedModels only; no command has to have all of them.
+_OF_MODELS = ("data", "signature", "batch")
+
+
+class TimeIsUp(BaseException):
+    """Ends the script; not an Exception, so that the script does not catch it."""
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a command line, and what follows `--` in it where a script may stand."""
+    if not set(arguments[:1]) & _COMMANDS or "--" not in arguments:
+        return list(arguments), []
+    end = list(arguments).index("--")
+    return list(arguments[:end]), list(arguments[end + 1 :])
+
+
+def add_to(parser: argparse.ArgumentParser, *, data: str | None = None) -> None:
+    """Add the model or script, and what belongs to one of them, to a parser.
+
+    Args:
+      parser: of the command.
+      data: what `--data` holds; None for a command that takes none.
+    """
+    parser.add_argument(
+        "model",
+        type=pathlib.Path,
+        metavar="SAVED_MODEL|SCRIPT",
+        help="folder of a SavedModel, or a script, which runs in float32",
+    )
+    if data is not None:
+        parser.add_argument("--data", type=pathlib.Path, metavar="NPZ", help=data)
+    parser.add_argument("--signature", help="only this one of a SavedModel")
+    parser.add_argument(
+        "--seconds",
+        type=seconds_from_text,
+        metavar="N",
+        help="stop the script after so long",
+    )
+    parser.epilog = "What follows `--` are the script's own arguments."
+
+
+def check(options: argparse.Namespace) -> None:
+    """Refuse options that make no sense together.
+
+    Raises:
+      ScriptMissing: there is no such SavedModel or script.
+      ConfigError: an option belongs to the other kind, or is not positive.
+    """
+    if not options.model.exists():
+        raise ScriptMissing(f"{options.model}: no such SavedModel or script.")
+    batch = getattr(options, "batch", None)
+    if batch is not None and batch <= 0:
+        raise ConfigError(f"--batch must be positive, got {batch}.")
+    if options.model.is_dir():
+        if options.script_arguments or options.seconds is not None:
+            raise ConfigError(
+                f"{options.model} is a folder, so a SavedModel: --seconds and "
+                "arguments belong to scripts."
+            )
+        return
+    offered = [name for name in _OF_MODELS if hasattr(options, name)]
+    if any(getattr(options, name) for name in offered):
+        names = " and ".join(f"--{name}" for name in offered)
+        raise ConfigError(f"{names} belong to SavedModels.")
+
+
+@contextlib.contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """Raise `TimeIsUp` in the main thread after so many seconds."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

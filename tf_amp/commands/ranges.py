@@ -1,0 +1,119 @@
+"""`tf-amp ranges`: what the tensors of a script, or of a SavedModel, keep to."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from typing import TYPE_CHECKING
+
+from tf_amp.commands import model_options, printing
+from tf_amp.configuration import config
+from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tf_amp.checking.ranges import Ranges
+
+_NOTHING_SEEN = 3
+_TOP = 20
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `tf-amp ranges` understands to its parser."""
+    model_options.add_to(parser, data="batches for a SavedModel")
+    parser.add_argument(
+        "--dtype", choices=LOW_DTYPES, default="float16", help="float16 by default"
+    )
+    parser.add_argument(
+        "--limit", type=float, help="largest safe magnitude (512 in float16)"
+    )
+    parser.add_argument(
+        "--underflow",
+        type=float,
+        default=None,
+        metavar="SHARE",
+        help="largest share of a tensor that may become zero (0.5)",
+    )
+    parser.add_argument(
+        "--depth", type=int, metavar="N", help="most values to sum up (any number)"
+    )
+    parser.add_argument("--top", type=int, default=_TOP, help="rows to print")
+    parser.add_argument(
+        "--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, all rows")
+    parser.set_defaults(command=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure ranges, print them with what would stay float32; return the exit code.
+
+    Raises:
+      ConfigError: an option makes no sense.
+      ScriptMissing: there is no such SavedModel or script.
+      DataUnfit: the data is not that of the model.
+    """
+    model_options.check(options)
+    _check_range(options)
+    from tf_amp import runtime
+
+    runtime.check_tensorflow()
+    from tf_amp.checking.ranges import DEFAULT_UNDERFLOW
+
+    underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
+    seen = dataclasses.replace(
+        _measured(options),
+        limit=options.limit,
+        underflow=underflow,
+        depth=options.depth,
+    )
+    _print(seen, options)
+    if options.out is not None:
+        _save(seen, options.out)
+    return 0 if seen.tensors else _NOTHING_SEEN
+
+
+def _check_range(options: argparse.Namespace) -> None:
+    if options.limit is not None and not options.limit > 0.0:
+        raise ConfigError(f"--limit must be greater than 0, got {options.limit:g}.")
+    if options.underflow is not None and not 0.0 <= options.underflow <= 1.0:
+        raise ConfigError(f"--underflow must be 0 to 1, got {options.underflow:g}.")
+    if options.depth is not None and options.depth < 1:
+        raise ConfigError(f"--depth must be at least 1, got {options.depth}.")
+    if options.model.is_dir() and options.data is None:
+        raise ConfigError(
+            f"{options.model} is a SavedModel: --data FILE.npz with inputs is needed."
+        )
+
+
+def _measured(options: argparse.Namespace) -> Ranges:
+    if options.model.is_dir():
+        from tf_amp.checking.functions import ranges_of_saved_model
+
+        return ranges_of_saved_model(options.model, options.data, options.signature)
+    from tf_amp.checking.scripts import Script, ranges_of_script
+
+    script = Script(str(options.model), options.script_arguments, options.seconds)
+    # Gradients are judged as they are, not as a loss scale moves them.
+    return ranges_of_script(script, {config.LOSS_SCALE: "none"})
+
+
+def _print(seen: Ranges, options: argparse.Namespace) -> None:
+    if options.json:
+        print(seen.to_json())
+        return
+    printing.show(seen.top(options.top))
+    unsafe = seen.unsafe(options.dtype)
+    print(f"{len(unsafe)} operations would stay float32 in {options.dtype}:")
+    for name, why in list(unsafe.items())[: options.top]:
+        print(f"  {name}: {why}")
+
+
+def _save(seen: Ranges, path: pathlib.Path) -> None:
+    try:
+        seen.save(path)
+    except OSError as error:
+        raise ConfigError(f"--out: {path} cannot be written: {error}.") from error
+    print(f"tf-amp: written to {path}; TF_AMP_RANGES={path} heeds it.", file=sys.stderr)

@@ -1,0 +1,85 @@
+"""Run a script as `python` would, with mixed precision switched on.
+
+The switch is set in the environment, where the script's own child processes find it
+too, and TensorFlow is not imported before the script does so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pathlib
+import runpy
+import sys
+from collections.abc import Mapping, Sequence
+
+from tf_amp import autostart
+from tf_amp.configuration.config import REWRITE_SWITCH, SWITCH, AmpConfig
+from tf_amp.errors import ScriptMissing
+
+
+def switch_on(given: Mapping[str, str]) -> None:
+    """Set the switch and the settings given on the command line.
+
+    A switch that says "off" is for programs started without this command.
+
+    Raises:
+      ConfigError: a setting is unknown, or two contradict each other.
+    """
+    os.environ.update(given)
+    if not AmpConfig.from_env().enabled:
+        os.environ[SWITCH] = "1"
+        os.environ.pop(REWRITE_SWITCH, None)
+    AmpConfig.from_env()
+    if not autostart.is_installed():
+        importlib.import_module("tf_amp._autostart_finder")
+
+
+def show_summaries() -> None:
+    """Have the one line per graph printed."""
+    from absl import logging
+
+    logging.set_verbosity(logging.INFO)
+
+
+def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> None:
+    """Run a script or a module as the main program.
+
+    Raises:
+      ScriptMissing: there is no such script or module.
+    """
+    if as_module:
+        _run_module(script, arguments)
+        return
+    if not script:
+        raise ScriptMissing("received an empty text where a script's name should be")
+    path = pathlib.Path(script)
+    if not path.exists():
+        raise ScriptMissing(f"can't open file {str(path.resolve())!r}: no such file")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise ScriptMissing(f"{script} is a folder without a __main__.py to run")
+    sys.argv[:] = [script, *arguments]
+    _set_first_folder(path.resolve().parent if path.is_file() else path)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _run_module(name: str, arguments: Sequence[str]) -> None:
+    sys.argv[:] = [name, *arguments]
+    _set_first_folder(pathlib.Path.cwd())
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        raise ScriptMissing(f"no module named {name}")
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def _set_first_folder(folder: pathlib.Path) -> None:
+    """Look for modules where python would; for our own where they were found."""
+    own = str(pathlib.Path(__file__).resolve().parent.parent.parent)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(folder)
+    if own not in sys.path:
+        sys.path.append(own)

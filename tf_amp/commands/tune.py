@@ -1,0 +1,192 @@
+"""`tf-amp tune`: run a script and measure every cost that its graphs hang on.
+
+What is measured goes to the database, where later runs, and other workers that share
+it, find it. What is there already is not measured again, so that an interrupted run is
+resumed by starting it once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tf_amp.commands import running
+from tf_amp.commands.durations import seconds_from_text
+from tf_amp.commands.tune_summary import Summary
+from tf_amp.configuration import config
+from tf_amp.configuration.config import LOW_DTYPES, AmpConfig
+from tf_amp.configuration.presets import DEFAULT_LEVEL
+from tf_amp.errors import ConfigError
+from tf_amp.tuning.progress import Measuring, Note, Waiting, report_to
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from grappler_pass.costs.price_list import Measured
+    from grappler_pass.pipeline import Rewrite
+
+# What a shell makes of a program that Ctrl-C has ended.
+_INTERRUPTED = 130
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `tf-amp tune` understands to its parser."""
+    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
+    parser.add_argument(
+        "--seconds",
+        type=seconds_from_text,
+        metavar="N",
+        help="measure no longer than this; else all of it",
+    )
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
+    )
+    parser.set_defaults(command=main)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the script, show what is being measured, and sum it up at the end.
+
+    Raises:
+      ConfigError: the environment asks for plans that nothing is measured for.
+    """
+    limit = f"budget:{options.seconds:g}" if options.seconds else "full"
+    given = {config.TUNE: limit}
+    if options.dtype is not None:
+        given[config.DTYPE] = options.dtype
+    running.switch_on(given)
+    _check_measurable(AmpConfig.from_env())
+    from tf_amp import rewriter
+
+    display = _Display()
+    report_to(display.show, display.read)
+    rewriter.add_watcher(display.count)
+    is_over = False
+    try:
+        running.run_script(options.script, options.arguments, as_module=options.module)
+        is_over = True
+    except SystemExit:
+        is_over = True
+        raise
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    finally:
+        display.sum_up(is_over=is_over)
+    return 0
+
+
+def _check_measurable(settings: AmpConfig) -> None:
+    if settings.device_profile is not None:
+        raise ConfigError(
+            f"{config.DEVICE_PROFILE}={settings.device_profile}: costs of another "
+            "device cannot be measured here; unset it."
+        )
+    if settings.opt_level != DEFAULT_LEVEL:
+        raise ConfigError(
+            f"{config.OPT_LEVEL}={settings.opt_level} does not look at costs; allowed "
+            f"is {DEFAULT_LEVEL}."
+        )
+
+
+class _Display:
+    """A progress bar while a graph waits for its prices, and a table at the end."""
+
+    def __init__(self) -> None:
+        # Not loaded before it is needed, as everything here.
+        import rich.console
+
+        self._console = rich.console.Console(stderr=True, highlight=False)
+        self._bar: Progress | None = None
+        self._rows: list[Measured] = []
+        self._summary = Summary()
+
+    def show(self, state: Measuring) -> None:
+        """Follow what is measured for one graph."""
+        self._rows.extend(state.rows)
+        self._summary.hear(state)
+        if self._bar is None:
+            self._bar = self._started_bar(state.total)
+        self._bar.update(
+            self._bar.task_ids[0], completed=state.done, description=state.op
+        )
+        if state.is_over:
+            self._bar.stop()
+            self._bar = None
+
+    def read(self, note: Note) -> None:
+        """Say at once whom this process waits for, once; the rest at the end."""
+        if isinstance(note, Waiting) and not self._summary.has_waited:
+            self._say(f"{note.by} measures on this machine; waiting for it to end")
+        self._summary.read(note)
+
+    def count(self, rewrite: Rewrite) -> None:
+        """Note that a graph was planned."""
+        self._summary.graphs += 1
+
+    def sum_up(self, *, is_over: bool) -> None:
+        """Print what was measured, op by op, and whether the script came to its end."""
+        if self._bar is not None:
+            self._bar.stop()
+        if self._rows:
+            self._console.print(_table(self._rows))
+            self._say(f"{len(self._rows)} prices measured; {_where_kept()}")
+        if not is_over:
+            self._say("the script ended early; the same command goes on from here")
+        elif reason := self._summary.reason:
+            self._say(reason)
+
+    def _say(self, text: str) -> None:
+        self._console.print(f"tf-amp: {text}", markup=False)
+
+    def _started_bar(self, total: int) -> Progress:
+        from rich import progress
+
+        bar = progress.Progress(
+            progress.TextColumn("measuring"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeRemainingColumn(),
+            progress.TextColumn("{task.description}"),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        bar.add_task("", total=total)
+        bar.start()
+        return bar
+
+
+def _where_kept() -> str:
+    from tf_amp import process_costs
+
+    folder = AmpConfig.from_env().cache_dir
+    if process_costs.is_all_kept(folder):
+        return f"kept in {folder}; `tf-amp costs show` prints them"
+    if folder is None:
+        return f"not kept: there is no cache folder; {config.CACHE} names one"
+    return f"not kept: {folder} cannot be used; {config.CACHE} names another folder"
+
+
+def _table(rows: list[Measured]) -> object:
+    import rich.table
+
+    seconds = {(row.probe.key, row.dtype): row.sample.seconds for row in rows}
+    measured = Counter(row.probe.op for row in rows)
+    gains: dict[str, list[float]] = {}
+    for row in rows:
+        float32 = seconds.get((row.probe.key, "float32"))
+        if float32 is not None and row.dtype != "float32":
+            gains.setdefault(row.probe.op, []).append(float32 / row.sample.seconds)
+    table = rich.table.Table("op", title="measured")
+    for heading in ("prices", "16 bits: worst", "best"):
+        table.add_column(heading, justify="right")
+    for op, count in sorted(measured.items()):
+        ratios = sorted(gains.get(op, ()))
+        ends = (f"{ratios[0]:.2f}x", f"{ratios[-1]:.2f}x") if ratios else ("", "")
+        table.add_row(op, str(count), *ends)
+    return table

@@ -1,0 +1,173 @@
+"""`tf-amp verify`: a SavedModel, or the graphs of a script on what they first get."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tf_amp.commands import model_options, printing
+from tf_amp.configuration import config
+from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.errors import ConfigError, NotMeasurable
+
+if TYPE_CHECKING:
+    from tf_amp.checking.verification import Verification
+
+_NOTHING_VERIFIED = 3
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add what `tf-amp verify` understands to its parser."""
+    model_options.add_to(parser, data="inputs of a SavedModel")
+    add_rewriting_options(parser)
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="X",
+        help="largest relative error; 8 roundings by default",
+    )
+    parser.add_argument(
+        "--bisect", action="store_true", help="find what must be float32 for it to hold"
+    )
+    parser.add_argument(
+        "--write",
+        type=pathlib.Path,
+        metavar="FILE",
+        help="where --bisect writes what to exclude (tf-amp-exclude.txt)",
+        default=pathlib.Path("tf-amp-exclude.txt"),
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.epilog = (
+        "What follows `--` are the script's own arguments. Exit codes: 0 the numbers "
+        "hold, 1 they do not, 2 a wrong command line, 3 nothing could be verified."
+    )
+    parser.set_defaults(command=main)
+
+
+def add_rewriting_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how graphs are rewritten."""
+    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
+    parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help="O1 to O3")
+    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        metavar="REGEX|@FILE",
+        help="operations that stay float32",
+    )
+
+
+def environment_from(options: argparse.Namespace) -> dict[str, str]:
+    """Return the settings for rewrites as variables of the environment."""
+    given = {
+        config.DTYPE: options.dtype,
+        config.OPT_LEVEL: options.opt_level,
+        config.DEVICE_PROFILE: options.device_profile,
+        config.EXCLUDE: " ".join(options.exclude or ()),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def main(options: argparse.Namespace) -> int:
+    """Verify what the command line names, print what is found, return the exit code.
+
+    Raises:
+      ConfigError: an option makes no sense.
+      ScriptMissing: there is no such SavedModel or script.
+      DataUnfit: the data is not that of the model.
+    """
+    model_options.check(options)
+    from tf_amp import runtime
+
+    runtime.check_tensorflow()
+    from tf_amp.checking.functions import checked_tolerance
+
+    checked_tolerance(options.tolerance)
+    found = _of_model(options) if options.model.is_dir() else _of_script(options)
+    _print(found, as_json=options.json)
+    if options.bisect:
+        _write_culprits(found, options.write)
+    if not found:
+        print("tf-amp: nothing was verified.", file=sys.stderr)
+        return _NOTHING_VERIFIED
+    return max(each.exit_code for each in found)
+
+
+def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
+    from tf_amp.checking.function_cases import Choice
+    from tf_amp.checking.functions import verify_saved_model
+    from tf_amp.configuration.exclusion import checked_patterns
+
+    choice = Choice(
+        options.dtype,
+        options.opt_level,
+        options.device_profile,
+        checked_patterns(options.exclude or ()),
+    )
+    try:
+        return verify_saved_model(
+            options.model,
+            choice,
+            signature=options.signature,
+            file=options.data,
+            tolerance=options.tolerance,
+            bisect=options.bisect,
+        )
+    except NotMeasurable as error:
+        print(f"tf-amp: {error}", file=sys.stderr)
+        return ()
+
+
+def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
+    """Run the script, then verify its graphs on what they first got."""
+    from tf_amp.checking.scripts import Script, captured_cases
+    from tf_amp.checking.verifying import verified
+
+    script = Script(str(options.model), options.script_arguments, options.seconds)
+    cases, skipped = captured_cases(script, environment_from(options))
+    found: list[Verification] = []
+    for case in cases:
+        try:
+            found.append(
+                verified(
+                    case,
+                    tolerance=options.tolerance,
+                    bisect=options.bisect,
+                    data="what the graph got when it first ran",
+                )
+            )
+        except NotMeasurable as error:
+            skipped[case.name] = str(error)
+    for name, why in skipped.items():
+        print(f"tf-amp: {name} is not verified: {why}", file=sys.stderr)
+    return tuple(found)
+
+
+def _print(found: Sequence[Verification], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([json.loads(each.to_json()) for each in found], indent=1))
+        return
+    printing.show(*found)
+
+
+def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:
+    from tf_amp.checking.culprits import write_exclude_list
+
+    culprits = {c.pattern: c for each in found for c in each.culprits or ()}
+    if not culprits:
+        return
+    try:
+        write_exclude_list(
+            path, culprits.values(), "What tf-amp verify --bisect found."
+        )
+    except OSError as error:
+        raise ConfigError(f"--write: {path} cannot be written: {error}.") from error
+    print(
+        f"tf-amp: {len(culprits)} operations written to {path}; TF_AMP_EXCLUDE=@{path} "
+        f"and --exclude @{path} keep them in float32.",
+        file=sys.stderr,
+    )

@@ -1,0 +1,1 @@
+"""What the user asked for: read, checked, and turned into what the pass is given."""

@@ -1,0 +1,221 @@
+"""From what the user asked for to what the pass is given, device by device.
+
+A `Scope` is one `enable`: a configuration under an id that operations are stamped with.
+Its settings are made when its first graph arrives, since devices are not looked at
+before that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Callable, Hashable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tf_amp import devices, process_costs
+from tf_amp.configuration.config import LOW_DTYPES, AmpConfig
+from tf_amp.configuration.exclusion import checked_patterns
+from tf_amp.configuration.list_edits import ListEdit
+from tf_amp.configuration.presets import preset_of
+from tf_amp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from grappler_pass.op_lists import OpLists
+    from grappler_pass.pipeline import Settings
+    from grappler_pass.shapes import Shapes
+
+# Graphs whose gradients are scaled differently may be rewritten as one.
+_UNRELATED: dict[str, Any] = {"loss_scale": None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """A configuration, and the id that stands for it in stamps."""
+
+    id: str
+    config: AmpConfig
+
+    @functools.cached_property
+    def rewriting(self) -> AmpConfig:
+        """What of the configuration bears on rewriting."""
+        return dataclasses.replace(self.config, **_UNRELATED)
+
+    def settings_for(
+        self, graph_def: Any, shapes: Callable[[], Shapes] = dict
+    ) -> Settings:
+        """Return the settings for a graph, by the devices that it runs on.
+
+        Args:
+          graph_def: the graph.
+          shapes: infers static shapes; called only if something is to be measured.
+        """
+        from tf_amp.seeds import digest_of_seeds
+
+        device_type = target_device_type(graph_def)
+        chosen = settings_from_config(self.rewriting, device_type)
+
+        def graph() -> Hashable:
+            return chosen.low_dtype, digest_of_seeds(graph_def, shapes())
+
+        tuner = process_costs.tuner_for(self.config, device_type, graph, graph_def)
+        return dataclasses.replace(chosen, tuner=tuner)
+
+
+def target_device_type(graph_def: Any) -> str:
+    """Return "GPU" if a node is or may be placed on one, else "CPU"."""
+    if all(d.device_type == "CPU" for d in devices.present_devices()):
+        return "CPU"
+    places = {node.device for node in graph_def.node}
+    return "GPU" if "" in places or any("GPU" in p for p in places) else "CPU"
+
+
+@functools.lru_cache(maxsize=64)
+def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
+    """Return the pass's settings for one configuration on one type of device."""
+    from grappler_pass.costs import CostModel
+    from grappler_pass.pipeline import Settings
+
+    choice = devices.choose(config, device_type)
+    return Settings(
+        low_dtype=choice.low_dtype,
+        lists=edited_lists(choice.low_dtype, config.list_edits),
+        models={
+            kind: CostModel(profile, process_costs.prices_for(config, kind))
+            for kind, profile in choice.profiles
+        },
+        opt_level=config.opt_level,
+        exclude=config.exclude,
+        tie=config.tie,
+        ranges=_unsafe_nodes(config.ranges, choice.low_dtype),
+    )
+
+
+# The price lists of a forked child are new.
+os.register_at_fork(after_in_child=settings_from_config.cache_clear)
+
+
+def _unsafe_nodes(
+    path: pathlib.Path | None, low_dtype: str
+) -> tuple[tuple[str, str], ...]:
+    """Return the nodes that a file of ranges keeps in float32, with the reasons."""
+    if path is None:
+        return ()
+    from tf_amp.checking.ranges import Ranges
+
+    return tuple(Ranges.load(path).unsafe(low_dtype).items())
+
+
+def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
+    """Return the op lists of a type with the user's edits.
+
+    An op added to one list leaves the list it was in.
+
+    Raises:
+      ConfigError: TensorFlow has no op of a name that is added or removed.
+      OpListError: an op would be in two lists.
+    """
+    from grappler_pass.op_lists import OpLists
+
+    lists = OpLists.for_dtype(low_dtype)
+    edits = tuple(edits)
+    _check_ops(edits)
+    add: dict[str, list[str]] = {}
+    remove: dict[str, list[str]] = {}
+    for edit in edits:
+        target = add if edit.verb == "add" else remove
+        for op in edit.ops:
+            was_in = lists.list_of(op)
+            if edit.verb == "remove" and was_in != edit.list_name:
+                continue
+            target.setdefault(edit.list_name, []).append(op)
+            if edit.verb == "add" and was_in not in (None, edit.list_name):
+                remove.setdefault(str(was_in), []).append(op)
+    return lists.edited(add=add, remove=remove)
+
+
+def _check_ops(edits: Iterable[ListEdit]) -> None:
+    """Raise ConfigError for the first op that this TensorFlow does not have."""
+    from tensorflow.python.framework import op_def_registry
+
+    for edit in edits:
+        for op in edit.ops:
+            if op_def_registry.get(op) is None:
+                raise ConfigError(
+                    f"{edit.origin}: received {op!r} for the {edit.list_name} list; "
+                    "allowed are ops of this TensorFlow. Check its spelling."
+                )
+
+
+def check_config(config: AmpConfig) -> None:
+    """Refuse now what would fail at the first graph.
+
+    Raises:
+      ConfigError: the profile does not exist, an op is unknown or in two lists, or a
+        pattern is no regular expression.
+    """
+    from grappler_pass.costs import DeviceProfile, ProfileError
+
+    checked_patterns(config.exclude)
+    _unsafe_nodes(config.ranges, LOW_DTYPES[0])
+    try:
+        for low_dtype in LOW_DTYPES:
+            edited_lists(low_dtype, config.list_edits)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if config.device_profile is None:
+        return
+    try:
+        DeviceProfile.load(config.device_profile)
+    except ProfileError as error:
+        raise ConfigError(f"device_profile: {error}") from error
+
+
+_scopes: dict[str, Scope] = {}
+# Of processes that have this one compute, by their ids.
+_adopted: dict[str, Scope] = {}
+
+
+def known_scope(config: AmpConfig) -> Scope | None:
+    """Return the scope of a configuration that was in force before; else None."""
+    scopes = tuple(_scopes.values())
+    return next((scope for scope in scopes if scope.config == config), None)
+
+
+def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
+    """Return the scope of a configuration; the same one for an equal configuration.
+
+    Not to be called by several threads at once.
+    """
+    known = known_scope(config)
+    if known is not None:
+        return known
+    scope = Scope(f"{nonce}.{len(_scopes) + 1}", config)
+    _scopes[scope.id] = scope
+    return scope
+
+
+def latest_config() -> AmpConfig:
+    """Return what this process was itself told last."""
+    scopes = tuple(_scopes.values())
+    return scopes[-1].config if scopes else AmpConfig.from_env()
+
+
+def adopt_scope(settings_id: str, config: AmpConfig) -> None:
+    """Let an id of another process stand for a configuration."""
+    _adopted[settings_id] = Scope(settings_id, config)
+
+
+def canonical_id(settings_id: str) -> str | None:
+    """Return the first id whose settings rewrite in the same way; None for no way."""
+    scope = scope_of(settings_id)
+    if scope is None or not preset_of(scope.config.opt_level).rewrites:
+        return None
+    known = (*_scopes.values(), *_adopted.values())
+    return next(s.id for s in known if s.rewriting == scope.rewriting)
+
+
+def scope_of(settings_id: str) -> Scope | None:
+    """Return the scope a stamp refers to; None for one of a stranger's process."""
+    return _scopes.get(settings_id) or _adopted.get(settings_id)

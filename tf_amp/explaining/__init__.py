@@ -1,0 +1,1 @@
+"""The plan of a function without running it, and predictions next to measurements."""

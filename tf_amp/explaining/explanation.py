@@ -1,0 +1,244 @@
+"""The plan of a function, without running it.
+
+The function is traced if it must be, Grappler optimizes a copy of its graph as it would
+before the first run (inlining, lowering, fusing), and the outcome is planned. Settings
+are those the function was traced under, else those in force, else the environment's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from tf_amp import function_graphs, runtime
+from tf_amp._tensorflow_private.functions import is_compiled_function
+from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig
+from tf_amp.errors import ConfigError, NotMeasurable, ScriptMissing
+from tf_amp.scopes.marks import Marks, excluded_parts, marks_from_graph_def
+from tf_amp.xla import explaining
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.draft import Settings
+    from grappler_pass.graph import Item
+    from grappler_pass.plan import Plan
+    from grappler_pass.shapes import Shapes
+    from tf_amp.explaining.prediction import Prediction
+
+
+@overload
+def explain(
+    fn: Any,
+    *args: Any,
+    measure: Literal[True],
+    fetches: Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Prediction: ...
+
+
+@overload
+def explain(
+    fn: Any,
+    *args: Any,
+    measure: Literal[False] = False,
+    fetches: Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Plan: ...
+
+
+def explain(
+    fn: Any,
+    *args: Any,
+    fetches: Iterable[str] | None = None,
+    measure: bool = False,
+    **kwargs: Any,
+) -> Plan | Prediction:
+    """Return the plan that a function would run with, and what it takes if asked to.
+
+    Args:
+      fn: a `tf.function`, any callable it could wrap (a Keras model), a
+        ConcreteFunction, or a GraphDef.
+      *args: what the function is called with: tensors or `tf.TensorSpec`; for a
+        GraphDef, its fetches.
+      fetches: names of the nodes whose outputs are read, for a GraphDef.
+      measure: run the graph as it is and rewritten, on made-up data and private
+        variables, and return the plan with predicted and measured times.
+      **kwargs: named arguments of the function.
+
+    Raises:
+      NotMeasurable: it cannot be run apart from its program; the message says why.
+      TensorFlowMissing: TensorFlow is not installed, or too old.
+      ValueError: a GraphDef without fetches, or with one that it does not hold.
+      StageError: the plan cannot be made; the message names the stage.
+    """
+    runtime.check_tensorflow()
+    if not _is_graph_def(fn):
+        fn = concrete_function(fn, args, kwargs)
+        if is_compiled_function(fn):
+            return _compiled_plan(fn, measure)
+    graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
+    config = config_for(graph_def)
+    graph_def = function_graphs.optimized_graph(graph_def, kept)
+    item, chosen = item_and_settings(graph_def, kept, config)
+    shapes = functools.partial(_shapes, graph_def)
+    if measure:
+        from tf_amp.explaining.predicting import prediction_of
+
+        return prediction_of(graph_def, item, chosen, shapes(), name)
+    from grappler_pass import pipeline
+
+    plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
+    if _is_graph_def(fn):
+        return plan
+    return explaining.plan_with_compiled(plan, fn.graph, _told_of_body)
+
+
+def _compiled_plan(function: Any, measure: bool) -> Plan:
+    if measure:
+        raise NotMeasurable(
+            f"{function.graph.name} is compiled by XLA, of which single operations "
+            "cannot be timed: explain it without measure=True, or without jit_compile."
+        )
+    return explaining.plan_of_compiled(function.graph, _told_of_body)
+
+
+def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
+    """Return what the pass is told of a body, beside what is known of its calls."""
+    own, chosen = item_and_settings(graph_def, item.fetch, config_for(graph_def))
+    preserve = (*item.preserve, *own.preserve)
+    return dataclasses.replace(item, preserve=preserve, excluded=own.excluded), chosen
+
+
+def _is_graph_def(fn: Any) -> bool:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    return isinstance(fn, GraphDef)
+
+
+def traced_graph(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    fetches: Iterable[str] | None = None,
+) -> tuple[GraphDef, tuple[str, ...], str]:
+    """Return a graph, the nodes it is run for, and its name, given as to `explain`.
+
+    Raises:
+      ValueError: a GraphDef without fetches, or with one that it does not hold.
+    """
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    if isinstance(fn, GraphDef):
+        names = fetches if fetches is not None else (args[0] if args else ())
+        return fn, _node_names(fn, names), "graph"
+    function = concrete_function(fn, args, kwargs)
+    graph_def = function_graphs.graph_with_variables(function)
+    return graph_def, function_graphs.kept_nodes(function), function.graph.name
+
+
+def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[str, Any]:
+    """Return the signatures of a SavedModel by name, or the one named.
+
+    Raises:
+      ScriptMissing: the folder does not hold a SavedModel.
+      ConfigError: it has no signature of that name.
+    """
+    runtime.check_tensorflow()
+    import tensorflow as tf
+
+    if not tf.saved_model.contains_saved_model(str(folder)):
+        raise ScriptMissing(f"{folder} does not hold a SavedModel.")
+    loaded = tf.saved_model.load(str(folder))
+    signatures = dict(loaded.signatures)
+    if signature is None:
+        return signatures
+    if signature not in signatures:
+        raise ConfigError(
+            f"{folder} has no signature {signature!r}; it has {', '.join(signatures)}."
+        )
+    return {signature: signatures[signature]}
+
+
+def item_and_settings(
+    graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
+) -> tuple[Item, Settings]:
+    """Return what the pass is told of a graph that is not under way."""
+    from grappler_pass.graph import Item
+
+    chosen = settings.settings_from_config(
+        config, settings.target_device_type(graph_def)
+    )
+    item = Item(
+        fetch=kept,
+        preserve=_marks(graph_def).strangers,
+        excluded=excluded_parts(graph_def, chosen.exclude),
+    )
+    return item, chosen
+
+
+def config_for(graph_def: GraphDef) -> AmpConfig:
+    """Return the configuration that a graph was traced under, or that is in force."""
+    scope = settings.scope_of(_marks(graph_def).settings or "")
+    config = scope.config if scope else runtime.current_config()
+    return config or AmpConfig.from_env()
+
+
+def _shapes(graph_def: GraphDef) -> Shapes:
+    from grappler_pass.shapes import shapes_from_graph_def
+
+    return shapes_from_graph_def(graph_def)
+
+
+def _marks(graph_def: GraphDef) -> Marks:
+    return marks_from_graph_def(graph_def, settings.canonical_id)
+
+
+def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the one graph of `fn` that these arguments select."""
+    if hasattr(fn, "structured_input_signature") and hasattr(fn, "graph"):
+        return fn
+    if not hasattr(fn, "get_concrete_function"):
+        import tensorflow as tf
+
+        fn = tf.function(fn)
+    return fn.get_concrete_function(*args, **kwargs)
+
+
+def _node_names(graph_def: GraphDef, fetches: Iterable[str]) -> tuple[str, ...]:
+    wanted = (fetches,) if isinstance(fetches, str) else tuple(fetches)
+    names = tuple(name.removeprefix("^").partition(":")[0] for name in wanted)
+    present = {node.name for node in graph_def.node}
+    missing = [name for name in names if name not in present]
+    if missing or not names:
+        what = f"has no node {', '.join(missing)}" if missing else "needs fetches"
+        raise ValueError(
+            f"explain: the GraphDef {what}; name the nodes whose outputs are read: "
+            "explain(graph_def, ['logits'])."
+        )
+    return names
+
+
+def explain_saved_model(
+    folder: pathlib.Path, signature: str | None = None, *, measure: bool = False
+) -> tuple[Plan | Prediction, ...]:
+    """Return the plan of each signature of a SavedModel, or of the one named.
+
+    Args:
+      folder: of the SavedModel.
+      signature: all of them by default.
+      measure: as for `explain`.
+
+    Raises:
+      NotMeasurable: as for `explain`.
+      ScriptMissing: the folder does not hold a SavedModel.
+      ConfigError: it has no signature of that name.
+    """
+    functions = signatures_of(folder, signature).values()
+    if measure:
+        return tuple(explain(function, measure=True) for function in functions)
+    return tuple(map(explain, functions))

@@ -1,0 +1,1 @@
+"""Gradients of a scaled loss, in true units, and whether they are finite."""

@@ -1,0 +1,107 @@
+"""Which call for gradients, and which vectorized loop, a thread is in the middle of."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tf_amp.gradients import traced_ahead
+from tf_amp.gradients.unscaling import ScaledCall
+
+
+class Loop:
+    """The body of a vectorized loop, whose gradients are checked after the loop.
+
+    Attributes:
+      call: that all gradients in the body are scaled by.
+      finite: whether they are, one bool scalar for each time that some are taken.
+      tapes: that they were taken of.
+    """
+
+    def __init__(self, call: ScaledCall) -> None:
+        """Begin with no gradients taken."""
+        self.call = call
+        self.finite: list[Any] = []
+        self.tapes: list[Any] = []
+
+
+class _Thread(threading.local):
+    is_differentiating: bool = False
+    call: ScaledCall | None = None
+    loop: Loop | None = None
+
+
+_thread = _Thread()
+
+
+def is_differentiating() -> bool:
+    """Tell whether the running code starts from gradients that are scaled already."""
+    return _thread.is_differentiating
+
+
+def call_at_work() -> ScaledCall | None:
+    """Return the call whose scaled gradients the running code computes, if any."""
+    return _thread.call
+
+
+def loop_at_work() -> Loop | None:
+    """Return the loop whose body is being traced, if any."""
+    return _thread.loop
+
+
+@contextlib.contextmanager
+def differentiating(call: ScaledCall | None = None) -> Iterator[None]:
+    """Leave gradients asked for inside alone, as parts of those of a call."""
+    before = _thread.is_differentiating, _thread.call
+    _thread.is_differentiating, _thread.call = True, call
+    try:
+        yield
+    finally:
+        _thread.is_differentiating, _thread.call = before
+
+
+def computed(call: ScaledCall, compute: Callable[[], Any]) -> Any:
+    """Compute the scaled gradients of a call."""
+    with differentiating(call):
+        # In the body of a vectorized loop nothing can be assigned.
+        if _thread.loop is not None:
+            return compute()
+        return traced_ahead.computed_at(call.scale, compute)
+
+
+@contextlib.contextmanager
+def in_loop(loop: Loop) -> Iterator[Loop]:
+    """Let gradients taken inside be those of a loop's body."""
+    outer, _thread.loop = _thread.loop, loop
+    try:
+        yield loop
+    finally:
+        _thread.loop = outer
+
+
+def passing_through_python(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes an operation of a Python function, with gradients left alone.
+
+    The gradient of a `tf.py_function` asks a tape for gradients when it runs, on a
+    thread of the runtime's: these start from scaled ones.
+    """
+
+    @functools.wraps(make)
+    def make_and_mark(func: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("is_grad_func"):
+            func = _differentiating_function(func)
+        return make(func, *args, **kwargs)
+
+    return make_and_mark
+
+
+def _differentiating_function(slope: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(slope)
+    def slope_left_alone(*upstream: Any) -> Any:
+        with differentiating():
+            return slope(*upstream)
+
+    return slope_left_alone

@@ -1,0 +1,100 @@
+"""Votes of replicas that cannot meet where they take their gradients.
+
+Within a function, a branch or a loop that each replica traces for itself, nothing can
+be agreed on, and variables that are the same on all replicas cannot be written. There
+each replica counts its own calls and overflows; all of them meet, and adjust the loss
+scale, when an optimizer asks whether to take the step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp._tensorflow_private import training as private
+from tf_amp.gradients.finiteness import on_several_replicas
+from tf_amp.gradients.settling import Settlement
+from tf_amp.lasting import made_outside
+from tf_amp.loss_scaling.scale_state import ScaleState
+
+# Of each replica, the overflows and the calls since replicas have met last.
+_counts: weakref.WeakKeyDictionary[ScaleState, Any] = weakref.WeakKeyDictionary()
+
+
+def can_vote() -> bool:
+    """Tell whether gradients taken here can be checked; if not, say it once."""
+    if private.can_merge():
+        return True
+    with tf.init_scope():
+        is_eager = tf.executing_eagerly()
+    if not is_eager:
+        logging.log_first_n(
+            logging.WARNING,
+            "Losses are not scaled, and gradients not checked, in functions and "
+            "branches that the replicas of a strategy trace within a tf.Graph.",
+            1,
+        )
+    return bool(is_eager)
+
+
+def note(state: ScaleState, finite: Any) -> list[Any]:
+    """Count a call of this replica; return the operation that does.
+
+    Args:
+      state: of the loss scale.
+      finite: whether its gradients are, bool scalar.
+    """
+    if state not in _counts:
+        _counts[state] = _made_apart(state.strategy)
+    overflowed = tf.cast(tf.logical_not(finite), tf.float32)
+    return [_counts[state].assign_add(tf.stack([overflowed, 1.0]), read_value=False)]
+
+
+def settled_flags(states: Sequence[ScaleState], gradients: Sequence[Any]) -> list[Any]:
+    """Let replicas meet; return whether noted gradients were finite in all of them.
+
+    Args:
+      states: of the loss scales that gradients taken here may have changed.
+      gradients: in true units.
+
+    Returns:
+      A bool scalar for each state that something may have been noted for.
+    """
+    return [_settled(state, gradients) for state in states if state in _counts]
+
+
+def _settled(state: ScaleState, gradients: Sequence[Any]) -> Any:
+    counts = _counts[state]
+    overflows, calls = tf.unstack(_sum_over_replicas(counts.read_value()))
+    counts.assign(tf.zeros_like(counts), read_value=False)
+    finite = tf.equal(overflows, 0.0)
+    settlement = Settlement(state, state.read(), gradients, counts=calls > 0)
+    settlement.settle(finite)
+    return finite
+
+
+def _sum_over_replicas(own: Any) -> Any:
+    if not on_several_replicas():
+        return own
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+
+def _made_apart(strategy: Any) -> Any:
+    """Make two counters on each replica."""
+
+    def make() -> Any:
+        with strategy.scope():
+            return tf.Variable(
+                [0.0, 0.0],
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+                name="tf_amp_noted",
+            )
+
+    return made_outside(make)

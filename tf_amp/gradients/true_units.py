@@ -1,0 +1,75 @@
+"""True gradients for custom gradients that are not linear.
+
+@tf.custom_gradient
+def clipped(x):
+    @tf_amp.in_true_units
+    def slope(upstream):
+        return tf.clip_by_value(upstream, -1.0, 1.0)
+
+    return x, slope
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import tensorflow as tf
+
+from tf_amp import runtime
+from tf_amp._tensorflow_private import exports as exports
+from tf_amp.errors import ConfigError
+from tf_amp.gradients import at_work, traced_ahead
+from tf_amp.gradients.unscaling import ScaledCall, map_scalable
+from tf_amp.loss_scaling.choosing import loss_scale_for
+from tf_amp.scopes import scope
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def in_true_units(slope: _Function) -> _Function:
+    """Let the gradient function of a `tf.custom_gradient` see unscaled gradients.
+
+    What it is given is unscaled, what it returns is scaled again, and what it computes
+    stays in float32. Without that a gradient function sees what is multiplied by the
+    loss scale, which only matters to one that is not linear: that clips, for example.
+
+    Raises:
+      ConfigError: this is no function.
+    """
+    if not callable(slope):
+        raise ConfigError(f"in_true_units decorates functions; received {slope!r}.")
+
+    @functools.wraps(slope)
+    def slope_in_true_units(*upstream: Any, **options: Any) -> Any:
+        call = _call_here()
+        if call is None:
+            return slope(*upstream, **options)
+        given = map_scalable(call.for_a_while_unscaled, list(upstream))
+        # True gradients may be too small for float16.
+        with scope.float32_scope():
+            results = slope(*given, **options)
+        return map_scalable(call.seeds, results)
+
+    return cast(_Function, slope_in_true_units)
+
+
+def _call_here() -> ScaledCall | None:
+    """Return what the gradients here are scaled by, read anew in the present graph.
+
+    The gradient of a function may be traced before anyone asks for it: then the scale
+    is known when it runs.
+    """
+    call = at_work.call_at_work()
+    if call is not None:
+        return call.anew()
+    if tf.executing_eagerly() or exports.is_exporting():
+        return None
+    loss_scale = loss_scale_for(runtime.current_config())
+    if not loss_scale.scales:
+        return None
+    call = ScaledCall(loss_scale)
+    if not traced_ahead.can_tell():
+        return call
+    return call.at_scale(traced_ahead.scale_at_work())

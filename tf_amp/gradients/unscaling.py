@@ -1,0 +1,279 @@
+"""One call for gradients: scaled seeds in, true gradients and a vote out.
+
+Before   d loss / d weight
+After    unscale(d (scale * loss) / d weight), or zeros if one of them overflowed
+
+Unscaling is in float32 at least and carries the barrier mark, so that whatever follows
+sees true gradients in full precision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp._tensorflow_private import training as private
+from tf_amp.gradients import replica_votes
+from tf_amp.gradients.finiteness import (
+    agreed,
+    are_finite,
+    each_is_finite,
+    is_scalable,
+    must_select,
+    sum_is_finite,
+)
+from tf_amp.gradients.seeds import dtype_of
+from tf_amp.gradients.settling import Settlement, symbolic
+from tf_amp.gradients.votes import Vote, cast_vote, votes_behind
+from tf_amp.loss_scaling.gradient_marks import mark_unscaled
+from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.variables import state_of
+from tf_amp.overflow import inputs as overflow_inputs
+from tf_amp.overflow import warning as overflow_warning
+
+# What tells that a call has been counted.
+_COUNTED = ("skipped_steps", "good_steps", "scale")
+# float16 holds no larger power of two.
+_LARGEST_SEED = 2.0**15
+
+
+class ScaledCall:
+    """The state of a loss scale as one call for gradients uses it.
+
+    Attributes:
+      loss_scale: the specification.
+    """
+
+    def __init__(self, loss_scale: LossScale, sources: Any = ()) -> None:
+        """Read the state, made with `sources` if there is none: see `state_of`."""
+        self.loss_scale = loss_scale
+        self._state = state_of(loss_scale, sources)
+        self._vectors = self._state.read()
+        self._reading = self._state.unpacked(self._vectors)
+        self._is_repeated = False
+        self._is_limited = False
+
+    def anew(self) -> ScaledCall:
+        """Return a call with the same loss scale that reads it in the present graph."""
+        call = ScaledCall(self.loss_scale)
+        return call._limited() if self._is_limited else call
+
+    @property
+    def scale(self) -> Any:
+        """What the loss is multiplied by, float32 scalar."""
+        return self._reading["scale"]
+
+    def at_scale(self, scale: Any) -> ScaledCall:
+        """Return a call with another scale."""
+        call = copy.copy(self)
+        call._reading = {**self._reading, "scale": scale}
+        return call
+
+    def again(self) -> ScaledCall:
+        """Return a call that is scaled as this one, and counts together with it."""
+        call = copy.copy(self)
+        call._is_repeated = True
+        return call
+
+    def for_targets(self, targets: Sequence[Any]) -> ScaledCall:
+        """Return a call whose seeds the types of all targets can hold."""
+        is_narrow = any(dtype_of(target) == tf.float16 for target in targets)
+        return self._limited() if is_narrow else self
+
+    def _limited(self) -> ScaledCall:
+        scale = float(self.loss_scale.initial_state()["scale"])
+        if scale > _LARGEST_SEED:
+            logging.log_first_n(
+                logging.WARNING,
+                "Gradients of a float16 target start from float16: the loss scale %g "
+                "is cut to %g for them.",
+                1,
+                scale,
+                _LARGEST_SEED,
+            )
+        limits = [
+            _LARGEST_SEED if name == "scale" else math.inf
+            for name in self._state.names["floats"]
+        ]
+        call = copy.copy(self)
+        floats = tf.minimum(self._vectors["floats"], limits)
+        call._vectors = {**self._vectors, "floats": floats}
+        call._reading = call._state.unpacked(call._vectors)
+        call._is_limited = True
+        return call
+
+    def seeds(self, seeds: Sequence[Any]) -> list[Any]:
+        """Return the gradients to start from, scaled; None stays."""
+        given = [seed for seed in seeds if seed is not None]
+        with _float32():
+            scaled = iter(self.loss_scale.scale(given, self._reading))
+        return [None if seed is None else next(scaled) for seed in seeds]
+
+    def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return true gradients, of at least float32's precision, behind a barrier.
+
+        They are what the type of the scaled ones can hold, which they go back to.
+        """
+        wide, unscaled = self._in_true_units(gradients)
+        for before, after in zip(wide, unscaled, strict=True):
+            if after is not before:
+                mark_unscaled(after)
+        return [
+            _rounded(value, gradient.dtype)
+            for value, gradient in zip(unscaled, gradients, strict=True)
+        ]
+
+    def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return true gradients that are to be scaled again; no barrier."""
+        return self._in_true_units(gradients)[1]
+
+    def _in_true_units(self, gradients: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        wide = [_widened(gradient) for gradient in gradients]
+        with _float32():
+            return wide, list(self.loss_scale.unscale(wide, self._reading))
+
+    def results(self, gradients: Any) -> Any:
+        """Return a structure of scaled gradients in true units, or zeros.
+
+        None, integer parts of `IndexedSlices` and the like stay as they are.
+        """
+
+        def finish(scaled: Sequence[Any]) -> list[Any]:
+            unscaled = self.unscaled(scaled)
+            if _in_function() and not must_select() and not self._is_special():
+                return self._checked_in_one(unscaled)
+            return self._checked(unscaled, are_finite(unscaled))
+
+        return map_scalable(finish, gradients)
+
+    def checked_results(self, values: Any, finite: Any) -> Any:
+        """Return what was made of unscaled gradients, or zeros where told so."""
+        return map_scalable(lambda parts: self._checked(parts, finite), values)
+
+    def _is_special(self) -> bool:
+        return self._is_repeated or not private.can_merge()
+
+    def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
+        """Adjust the loss scale; return the gradients, zeros unless all are finite."""
+        overflow_warning.warn_if_eager(finite, self._reading)
+        watched = overflow_inputs.watch(finite, self._reading, self.loss_scale)
+        settlement = self._settlement(unscaled)
+        adjusting: list[Any]
+        if private.can_merge():
+            finite = agreed(finite)
+            adjusting = self._counting_once(settlement, finite).settle(finite)
+        else:
+            adjusting = replica_votes.note(self._state, finite)
+        adjusting = symbolic(adjusting)
+        with tf.control_dependencies([*adjusting, *watched]):
+            whole = tf.identity(settlement.with_earlier(finite))
+        in_graph = not tf.executing_eagerly() and not _in_function()
+        waits = in_graph and settlement.counts is None
+        vote = Vote(
+            finite=whole,
+            own=finite,
+            settlement=settlement,
+            settled=whole.op if waits else None,
+            adjusting=tuple(adjusting),
+        )
+        return _voted(vote, unscaled)
+
+    def _counting_once(self, settlement: Settlement, finite: Any) -> Settlement:
+        """Return how to settle, together with the other calls that this one repeats.
+
+        An overflow counts unless one has been counted since the state was read, a
+        finite call unless anything has.
+        """
+        # In a `tf.Graph` optimizers let the calls of one step settle together.
+        if not self._is_repeated or not (tf.executing_eagerly() or _in_function()):
+            return settlement
+        vectors = self._state.read()
+        now = self._state.unpacked(vectors)
+        same = {n: tf.equal(now[n], self._reading[n]) for n in _COUNTED}
+        unchanged = tf.reduce_all(tf.stack(list(same.values())))
+        counts = tf.where(finite, unchanged, same["skipped_steps"])
+        if settlement.counts is not None:
+            counts = counts & settlement.counts
+        return dataclasses.replace(settlement, vectors=vectors, counts=counts)
+
+    def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
+        """Do the same within a function, where one branch serves the ordinary step."""
+        settlement = self._settlement(unscaled)
+        hand_over = overflow_inputs.handing_over(
+            tf.compat.v1.get_default_graph(), self._reading, self.loss_scale
+        )
+        finite = settlement.settle_in_function(
+            sum_is_finite(unscaled), lambda: each_is_finite(unscaled), hand_over
+        )
+        vote = Vote(settlement.with_earlier(finite), finite, settlement)
+        return _voted(vote, unscaled)
+
+    def _settlement(self, unscaled: Sequence[Any]) -> Settlement:
+        earlier = [vote.finite for vote in votes_behind(unscaled)]
+        counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
+        return Settlement(self._state, self._vectors, unscaled, counts)
+
+
+def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> Any:
+    """Return a structure with its floating and complex parts computed anew."""
+    flat = tf.nest.flatten(structure, expand_composites=True)
+    places = [i for i, part in enumerate(flat) if is_scalable(part)]
+    if not places:
+        return structure
+    results = compute([flat[i] for i in places])
+    for i, result in zip(places, results, strict=True):
+        flat[i] = tf.cast(result, flat[i].dtype)
+    return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+
+def _voted(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
+    """Return gradients, zeros unless the vote is for finite, which they carry."""
+    results = _zeros_unless(vote.finite, gradients)
+    # Gradients of the results need not be made of them, but always of this.
+    known = [] if tf.executing_eagerly() else [vote.finite]
+    cast_vote([*known, *results], vote, [*known, *gradients])
+    return results
+
+
+def _zeros_unless(finite: Any, gradients: Sequence[Any]) -> list[Any]:
+    if must_select():
+        return [tf.where(finite, g, tf.zeros_like(g)) for g in gradients]
+    return list(
+        tf.cond(
+            finite,
+            lambda: [tf.identity(g) for g in gradients],
+            lambda: [tf.zeros_like(g) for g in gradients],
+        )
+    )
+
+
+def _widened(gradient: Any) -> Any:
+    if gradient.dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(gradient, tf.float32)
+    return gradient
+
+
+def _rounded(value: Any, dtype: Any) -> Any:
+    """Return a value as a type holds it: beyond float16's range it is infinite."""
+    if dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(tf.cast(value, dtype), value.dtype)
+    return value
+
+
+def _float32() -> contextlib.AbstractContextManager[Any]:
+    """Keep what is computed with the scale in float32, which float16 cannot hold."""
+    # Imported here: scopes switch on what this module is part of.
+    from tf_amp.scopes.scope import float32_scope
+
+    return float32_scope()
+
+
+def _in_function() -> bool:
+    return bool(tf.compat.v1.get_default_graph().building_function)

@@ -1,0 +1,172 @@
+"""Which gradients a value comes from, and whether those were finite.
+
+Every call for gradients casts a vote: its results, and the tensor that says whether
+they are finite. Whoever uses gradients, clipped, summed or averaged as they may be,
+finds the votes by walking back through the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp.gradients.finiteness import is_scalable
+from tf_amp.gradients.settling import Settlement
+from tf_amp.steps import eager_steps
+
+_VOTES = "_tf_amp_votes"
+_FUNCTION_ATTRIBUTES = ("f", "then_branch", "body", "branches", "body_graph")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vote:
+    """What one call for gradients has decided.
+
+    Attributes:
+      finite: whether its results are, bool scalar; those it was made from included.
+      own: the same, regardless of what the results were made from.
+      settlement: adjusts the loss scale, from a tensor that says whether the gradients
+        are finite.
+      settled: in a `tf.Graph`, the operation that waits for the loss scale to be
+        adjusted; None elsewhere, and where the results are made from others'.
+      adjusting: what `settled` waits for.
+    """
+
+    finite: Any
+    own: Any
+    settlement: Settlement
+    settled: Any = None
+    adjusting: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Ancestry:
+    """What is behind some tensors.
+
+    Attributes:
+      votes: each one once, in the order found.
+      arguments: of functions, and what is fed, of which nothing more is known.
+      calls: operations that call functions.
+    """
+
+    votes: tuple[Vote, ...] = ()
+    arguments: tuple[Any, ...] = ()
+    calls: tuple[Any, ...] = ()
+
+
+def cast_vote(results: Sequence[Any], vote: Vote, computed: Sequence[Any]) -> None:
+    """Remember what the results of a call depend on.
+
+    Args:
+      results: of the call, zeros unless all are finite.
+      vote: says whether they are.
+      computed: the same tensors whether finite or not.
+    """
+    for tensor, raw in zip(results, computed, strict=True):
+        if not _is_symbolic(tensor):
+            eager_steps.remember(tensor, vote.finite)
+            continue
+        if not hasattr(tensor.graph, _VOTES):
+            setattr(tensor.graph, _VOTES, {})
+        getattr(tensor.graph, _VOTES)[tensor.ref()] = (vote, raw)
+
+
+def as_computed(gradient: Any) -> Any:
+    """Return a call's result before zeros took its place; others as they are.
+
+    Only for use where the vote is known to be for finite.
+    """
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    known = _known(gradient) if _is_symbolic(gradient) else None
+    return gradient if known is None else known[1]
+
+
+def ancestry_of(tensors: Iterable[Any]) -> Ancestry:
+    """Walk back from tensors to the calls for gradients that they come from."""
+    votes: dict[Vote, None] = {}
+    arguments = []
+    calls = {}
+    for tensor in _walk(tensors, _vote_on):
+        vote = _vote_on(tensor)
+        if vote is not None:
+            votes[vote] = None
+        elif tensor.op.type == "Placeholder" and is_scalable(tensor):
+            arguments.append(tensor)
+        elif _calls_function(tensor.op):
+            calls[id(tensor.op)] = tensor.op
+    return Ancestry(tuple(votes), tuple(arguments), tuple(calls.values()))
+
+
+def votes_behind(tensors: Sequence[Any]) -> tuple[Vote, ...]:
+    """Return the votes that tensors made here come from."""
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    while graph is not None and not hasattr(graph, _VOTES):
+        graph = getattr(graph, "outer_graph", None)
+    return () if graph is None else ancestry_of(tensors).votes
+
+
+def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], bool]) -> bool:
+    """Tell whether a wanted tensor is among some, or behind them."""
+    return any(is_wanted(tensor) for tensor in _walk(tensors, lambda tensor: None))
+
+
+def captured_from(tensor: Any) -> Any:
+    """Return what a tensor of a function stands for, outside of all functions."""
+    while _is_symbolic(tensor):
+        outer = _captured(tensor)
+        if outer is None:
+            break
+        tensor = outer
+    return tensor
+
+
+def _walk(tensors: Iterable[Any], stop: Callable[[Any], Any]) -> Iterator[Any]:
+    """Yield symbolic tensors and what they are made of; not beyond where to stop."""
+    waiting = deque(tensor for tensor in tensors if _is_symbolic(tensor))
+    seen = set()
+    while waiting:
+        tensor = waiting.popleft()
+        if tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        outer = _captured(tensor)
+        if outer is None:
+            yield tensor
+        if stop(tensor) is None:
+            inputs = tensor.op.inputs if outer is None else (outer,)
+            waiting.extend(t for t in inputs if _is_symbolic(t))
+
+
+def _vote_on(tensor: Any) -> Vote | None:
+    known = _known(tensor)
+    return None if known is None else known[0]
+
+
+def _known(tensor: Any) -> tuple[Vote, Any] | None:
+    """Return the vote on a tensor, and the tensor as computed."""
+    votes: dict[Any, tuple[Vote, Any]] = getattr(tensor.graph, _VOTES, {})
+    return votes.get(tensor.ref())
+
+
+def _captured(tensor: Any) -> Any:
+    """Return the tensor of the outer graph that a placeholder stands for, if any."""
+    if tensor.op.type != "Placeholder":
+        return None
+    for outer, inner in getattr(tensor.graph, "captures", ()):
+        if inner is tensor:
+            return outer
+    return None
+
+
+def _calls_function(operation: Any) -> bool:
+    definition = operation.op_def
+    return any(a.name in _FUNCTION_ATTRIBUTES for a in definition.attr)
+
+
+def _is_symbolic(tensor: Any) -> bool:
+    return isinstance(tensor, tf.Tensor) and not hasattr(tensor, "numpy")

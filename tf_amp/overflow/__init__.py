@@ -1,0 +1,1 @@
+"""Where an overflow began, found by running its step once more."""

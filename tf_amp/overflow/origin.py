@@ -1,0 +1,267 @@
+"""Which operation made the first value that was not finite, when a step overflowed.
+
+A step that overflows hands its inputs over, which costs other steps nothing, and is run
+again by itself (`replay`) while training goes on. That takes about as long as tracing,
+so it is done for the 1st, 2nd, 4th, 8th ... overflow of a function or graph, and each
+origin is told once. At the lowest scale it is done at once, if what is found is to go
+back to float32, until it helps no more. Functions compiled by XLA are not looked into.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from absl import logging
+
+from tf_amp import captured_values
+from tf_amp.overflow.messages import OverflowOrigin, origin_from
+
+WATCH = "_tf_amp_watch"
+_WATCH = WATCH.encode()
+
+
+class Watch:
+    """What is known of one call for gradients: where it is, and how it has overflowed.
+
+    Attributes:
+      number: in the attribute of the node that calls `record`.
+      graph: the function or graph as traced.
+      origin: found last; None before.
+      float32: nodes that went back to float32, when the loss scale was at its minimum.
+    """
+
+    def __init__(self, graph: Any, loss_scale: Any) -> None:
+        """Watch a call for gradients that is being traced."""
+        self.number = str(next(_numbers))
+        self.graph = weakref.ref(graph)
+        self.origin: OverflowOrigin | None = None
+        self.float32: tuple[str, ...] = ()
+        self._loss_scale = loss_scale
+        self._overflows = 0
+        self._given: bytes = b""
+        self._running: bytes = b""
+        self._pending: Sequence[Any] | None = None
+        self._is_looking = False
+        # In which graph there was nothing more to put back to float32.
+        self._in_vain: bytes | None = None
+        with _lock:
+            _watches[self.number] = self
+
+    def keep_graph(self, given: bytes, running: bytes) -> None:
+        """Remember the graph that runs from now on, and what it was made of."""
+        from grappler_pass.rewriting import MARK
+
+        if MARK.encode() not in given:
+            self._given = given
+        self._running = running
+
+    def record(self, *inputs: Any) -> None:
+        """Take the inputs of a step, and whether it was finite; called by the runtime.
+
+        Of a step that was, nothing is kept.
+        """
+        *values, finite = inputs
+        if finite:
+            return
+        try:
+            self._record(values)
+        except Exception as error:
+            _say_unknown(error)
+
+    def _record(self, inputs: Sequence[Any]) -> None:
+        self._overflows += 1
+        if not self._is_due(float(inputs[0])):
+            return
+        copies = [_copy(value) for value in inputs]
+        graph = self.graph()
+        if graph is None or not graph.building_function:
+            self._pending = copies
+            return
+        variables = captured_values.of_function(graph)
+        # Not a daemon, as the runtime's own threads are: an interpreter that ends while
+        # one is inside TensorFlow takes the process down.
+        thread = threading.Thread(
+            target=self._find,
+            args=(self._running, copies, variables),
+            name="tf_amp_overflow_origin",
+            daemon=False,
+        )
+        _threads.append(thread)
+        self._is_looking = True
+        thread.start()
+
+    def settle_pending(self, session: Any) -> None:
+        """Look into an overflow of the step that a Session has just run."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            variables = captured_values.of_session(session)
+            self._find(self._running, pending, variables)
+
+    def _is_due(self, scale: float) -> bool:
+        if self._is_at_minimum(scale) and self._in_vain != self._running:
+            return not self._is_looking
+        return self._overflows & (self._overflows - 1) == 0
+
+    def _is_at_minimum(self, scale: float) -> bool:
+        wanted = getattr(self._loss_scale, "at_minimum", "") == "float32"
+        return wanted and scale <= float(self._loss_scale.minimum)
+
+    def _find(self, running: bytes, inputs: Sequence[Any], variables: Any) -> None:
+        """Run the step again and tell what was found."""
+        from tf_amp.overflow.search import Search
+
+        is_at_minimum, helps = self._is_at_minimum(float(inputs[0])), False
+        try:
+            search = Search(running, self.number, inputs, variables)
+            found = search.first_not_finite()
+            if found is None:
+                return
+            self.origin = origin_from(found)
+            with _lock:
+                _latest[None] = (None, self.origin)
+                _latest[id(self._loss_scale)] = (self._loss_scale, self.origin)
+            self._tell(self.origin)
+            if is_at_minimum:
+                before = Search(self._given, self.number, inputs, variables)
+                feeding = search.feeding(found.node.name)
+                too_large = before.too_large()
+                helps = self._return_to_float32((found.node.name, *feeding, *too_large))
+        except Exception as error:
+            _say_unknown(error)
+        finally:
+            if is_at_minimum and not helps:
+                self._in_vain = running
+            self._is_looking = False
+
+    def _tell(self, origin: OverflowOrigin) -> None:
+        with _lock:
+            if origin in _told:
+                return
+            _told.add(origin)
+        level = logging.INFO if origin.is_gradient else logging.WARNING
+        logging.log(level, "Not finite first: %s", origin)
+
+    def _return_to_float32(self, names: tuple[str, ...]) -> bool:
+        """Return to float32 what has not been there; tell whether there is any."""
+        from tf_amp._tensorflow_private import tracing as tracing
+
+        known = self.float32
+        self.float32 = tuple(dict.fromkeys((*known, *names)))
+        new = len(self.float32) - len(known)
+        if not new:
+            return False
+        logging.warning(
+            "The loss scale is at its minimum: back to float32 goes %s, with what "
+            "feeds it and what float16 cannot hold (%d operations).",
+            self.origin,
+            new,
+        )
+        tracing.forget_kernels()
+        return True
+
+
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+_watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary()
+_threads: list[threading.Thread] = []
+# By identity of a loss scale, which is kept alive therefore; of all under None.
+_latest: dict[int | None, tuple[Any, OverflowOrigin]] = {}
+_told: set[OverflowOrigin] = set()
+
+
+def keep_graph(given: bytes, running: bytes) -> None:
+    """Remember a graph as given and as it will run, if gradients are watched in it."""
+    for watched in _watches_in(running):
+        watched.keep_graph(given, running)
+
+
+def float32_nodes(graph_def: bytes) -> tuple[tuple[str, str], ...]:
+    """Name the nodes that are to be float32 again, each with the reason."""
+    reason = "it overflowed at the lowest loss scale"
+    names = (name for w in _watches_in(graph_def) for name in w.float32)
+    return tuple((name, reason) for name in names)
+
+
+def latest_origin(
+    loss_scale: Any = None, timeout_seconds: float = 60.0
+) -> OverflowOrigin | None:
+    """Return the origin found last, after waiting for what is being looked into.
+
+    Args:
+      loss_scale: of gradients scaled by it; None: of any.
+      timeout_seconds: how long to wait.
+    """
+    for thread in tuple(_threads):
+        thread.join(timeout_seconds)
+        if not thread.is_alive() and thread in _threads:
+            _threads.remove(thread)
+    found = _latest.get(None if loss_scale is None else id(loss_scale))
+    return found[1] if found else None
+
+
+def settling(run: Any) -> Any:
+    """Return a Session's `_run` that then looks into an overflow, if there was one."""
+
+    @functools.wraps(run)
+    def run_and_settle(
+        session: Any, handle: Any, fetches: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        watches = [w for w in tuple(_watches.values()) if w.graph() is session.graph]
+        anew = _fetch_anew(session.graph) if any(w.float32 for w in watches) else None
+        if anew is None:
+            result = run(session, handle, fetches, *args, **kwargs)
+        else:
+            result = run(session, handle, [fetches, anew], *args, **kwargs)[0]
+        for watched in watches:
+            watched.settle_pending(session)
+        return result
+
+    return run_and_settle
+
+
+def _fetch_anew(graph: Any) -> Any | None:
+    """Return what to run besides, so that a Session optimizes its graph once more.
+
+    It keeps what it has optimized for the same feeds and fetches.
+    """
+    return next((op for op in graph.get_operations() if op.type == "Const"), None)
+
+
+def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
+    if _WATCH not in graph_def:
+        return ()
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    nodes = GraphDef.FromString(graph_def).node
+    numbers = [n.attr[WATCH].s.decode() for n in nodes if WATCH in n.attr]
+    found = (_watches.get(number) for number in numbers)
+    return tuple(watched for watched in found if watched is not None)
+
+
+def _copy(value: Any) -> Any:
+    import numpy as np
+
+    return np.array(value)
+
+
+def _say_unknown(error: Exception) -> None:
+    """Say that a diagnosis failed: no reason for the program to fail."""
+    logging.log_first_n(
+        logging.INFO, "The origin of an overflow is not known: %r", 3, error
+    )
+
+
+def _renew_lock() -> None:
+    """Forget a lock that a thread of the parent may have held when it forked."""
+    global _lock
+    _lock = threading.Lock()
+    _threads.clear()
+
+
+os.register_at_fork(after_in_child=_renew_lock)

@@ -1,0 +1,34 @@
+"""What a program is told when gradients overflow that no optimizer has asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+
+def warn_of_zeros(scale: float) -> None:
+    """Say once that gradients were replaced by zeros, unless an optimizer is in use.
+
+    Args:
+      scale: of the loss when they overflowed.
+    """
+    from tf_amp.steps.skipping import have_applied
+
+    if have_applied():
+        return
+    logging.log_first_n(
+        logging.WARNING,
+        "Gradients overflowed at loss scale %g: zeros stand in their place. Optimizers "
+        "skip such a step; tf_amp.loss_scale_state() counts them.",
+        1,
+        scale,
+    )
+
+
+def warn_if_eager(finite: Any, state: Mapping[str, Any]) -> None:
+    """Do so under eager execution; functions and graphs hand overflows over."""
+    if tf.executing_eagerly() and not bool(finite):
+        warn_of_zeros(float(state.get("scale", 1.0)))

@@ -1,0 +1,1 @@
+"""Steps of optimizers, and how those are skipped whose gradients overflowed."""
