@@ -223,17 +223,20 @@ import signal
 def interrupted(graph, item):
     signal.raise_signal(signal.SIGINT)
 plugin.load(interrupted)
-try:
-    answer()
-    time.sleep(60)  # It may come a moment after the call.
-    print("not interrupted")
-except KeyboardInterrupt:
-    print("interrupted")
+def is_interrupted():
+    try:
+        answer()
+        time.sleep(20)  # It may come a moment after the call.
+        return False
+    except KeyboardInterrupt:
+        return True
+# Python drops what is raised while it destroys an object: then one presses again.
+print(any(is_interrupted() for attempt in range(3)))
 plugin.set_callback(double_ones)
 print(answer())
 """
     )
-    assert printed == ["interrupted", "2.0"]
+    assert printed == ["True", "2.0"]
 
 
 def test_settings_made_for_devices_before_loading_hold() -> None:

@@ -82,7 +82,8 @@ def run_fit():
     assert model.optimizer.iterations.numpy() == 2
 
 def held():
-    # By identity: every variable of the process.
+    # By identity: every variable of the process; those of the Session are gone.
+    gc.collect()
     variables = [v for v in gc.get_objects() if isinstance(v, tf.Variable)]
     read = lambda stopped: {id(v): v.numpy().tobytes() for v in variables}
     return apart.run_apart(read, 60.0)
