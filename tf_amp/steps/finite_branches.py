@@ -2,7 +2,8 @@
 
 The optimizer's updates are in one, with every variable and slot. TensorFlow puts a
 Switch and an Identity in front of each of them; both are taken out again here. Then all
-that reads the learning rate or counts steps does so alike, and is made one.
+that reads the learning rate or counts steps does so alike, and is made one; constants
+wait for nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ def lightened(
         return rewritten
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
+    from grappler_pass.branch_constants import free_constants
     from grappler_pass.branches import lighten_branches
     from grappler_pass.equal_reads import merge_equal_reads
 
     before = graph_def = GraphDef.FromString(data)
-    for lighten in (lighten_branches, merge_equal_reads):
+    for lighten in (lighten_branches, merge_equal_reads, free_constants):
         graph_def = lighten(graph_def, NAME, item()) or graph_def
     return rewritten if graph_def is before else bytes(graph_def.SerializeToString())
