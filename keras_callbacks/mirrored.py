@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import all_reduce as private
-from tf_amp._tensorflow_private import training as training
+from tf_amp._tensorflow_private import training
 from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES
 from tf_amp.all_reduce.fused import (
     FusedAllReduce,

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-import tf_amp
 from tests.fresh_process import output_of
 from tf_amp import _tensorflow_private as private
-from tf_amp._tensorflow_private import all_reduce as all_reduce
-from tf_amp._tensorflow_private import exports as exports
-from tf_amp._tensorflow_private import functions as functions
-from tf_amp._tensorflow_private import graphs as graphs
-from tf_amp._tensorflow_private import tracing as tracing
-from tf_amp._tensorflow_private import training as training
-from tf_amp._tensorflow_private import workers as workers
+from tf_amp._tensorflow_private import (
+    all_reduce,
+    exports,
+    functions,
+    graphs,
+    tracing,
+    training,
+    workers,
+)
 
 # Of a MirroredStrategy that is asked for 16 bits, not of `enable`.
 ELSEWHERE = {all_reduce.KERAS_ALL_REDUCE}
@@ -31,12 +32,12 @@ ELSEWHERE = {all_reduce.KERAS_ALL_REDUCE}
 def hooks_in(modules: tuple[str, ...]) -> list[private.Hook]:
     """Return every hook that is named, of modules whose names begin so."""
     found = {}
-    for module in pkgutil.iter_modules(tf_amp.__path__, "tf_amp."):
-        if module.name.startswith("tf_amp._tensorflow_private"):
-            for value in vars(importlib.import_module(module.name)).values():
-                for each in value if isinstance(value, tuple) else (value,):
-                    if isinstance(each, private.Hook):
-                        found[each] = each.module.startswith(modules)
+    parts = pkgutil.iter_modules(private.__path__, f"{private.__name__}.")
+    for name in (private.__name__, *(part.name for part in parts)):
+        for value in vars(importlib.import_module(name)).values():
+            for each in value if isinstance(value, tuple) else (value,):
+                if isinstance(each, private.Hook):
+                    found[each] = each.module.startswith(modules)
     return [hook for hook, belongs in found.items() if belongs]
 
 

@@ -20,7 +20,7 @@ def of_function(graph: Any) -> Variable:
     Args:
       graph: of the function; what functions within it use is among its own.
     """
-    from tf_amp._tensorflow_private import tracing as tracing
+    from tf_amp._tensorflow_private import tracing
 
     handles = {}
     for tensor, _ in graph.captures:

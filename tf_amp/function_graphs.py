@@ -14,8 +14,7 @@ from absl import logging
 
 from tf_amp import devices, rewriter
 from tf_amp._tensorflow_private import graphs as private
-from tf_amp._tensorflow_private import tracing as tracing
-from tf_amp._tensorflow_private import warn_once
+from tf_amp._tensorflow_private import tracing, warn_once
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

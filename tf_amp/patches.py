@@ -13,10 +13,7 @@ from typing import Any
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import failures, rewriter
-from tf_amp._tensorflow_private import exports as exports
-from tf_amp._tensorflow_private import functions as functions
-from tf_amp._tensorflow_private import tracing as tracing
-from tf_amp._tensorflow_private import workers as workers
+from tf_amp._tensorflow_private import exports, functions, tracing, workers
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.converting import stripping
 from tf_amp.loss_scaling.protocol import LossScale

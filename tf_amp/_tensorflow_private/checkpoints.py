@@ -12,8 +12,7 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
-from tf_amp._tensorflow_private import Hook, warn_once
-from tf_amp._tensorflow_private import training as training
+from tf_amp._tensorflow_private import Hook, training, warn_once
 
 _NOT_KEPT = "the loss scale is not kept in checkpoints"
 _CHECKPOINT = "tensorflow.python.checkpoint.checkpoint"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tf_amp import function_graphs, runtime
-from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.checking.batches import specs_of
 from tf_amp.checking.call_values import arguments_by_placeholder, places_of

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_amp._tensorflow_private import exports as exports
+from tf_amp._tensorflow_private import exports
 from tf_amp.scopes.stamps import ATTRIBUTE
 from tf_amp.xla import originals
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import exports as exports
+from tf_amp._tensorflow_private import exports
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
 from tf_amp.gradients import at_work, replica_votes, tape_calls, traced_ahead

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import tensorflow as tf
 
 from tf_amp import runtime
-from tf_amp._tensorflow_private import exports as exports
+from tf_amp._tensorflow_private import exports
 from tf_amp.errors import ConfigError
 from tf_amp.gradients import at_work, traced_ahead
 from tf_amp.gradients.unscaling import ScaledCall, map_scalable

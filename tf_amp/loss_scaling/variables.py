@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import exports as exports
+from tf_amp._tensorflow_private import exports
 from tf_amp._tensorflow_private.training import can_merge, unconverted
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.scale_state import ScaleState

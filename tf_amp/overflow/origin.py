@@ -149,7 +149,7 @@ class Watch:
 
     def _return_to_float32(self, names: tuple[str, ...]) -> bool:
         """Return to float32 what has not been there; tell whether there is any."""
-        from tf_amp._tensorflow_private import tracing as tracing
+        from tf_amp._tensorflow_private import tracing
 
         known = self.float32
         self.float32 = tuple(dict.fromkeys((*known, *names)))

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.training import install_if_loaded
 from tf_amp.scopes import stack as scope_stack
 

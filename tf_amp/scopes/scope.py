@@ -19,7 +19,7 @@ from typing import Any, TypeVar, cast
 import wrapt
 
 from tf_amp import runtime
-from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp._tensorflow_private import tracing
 from tf_amp.configuration.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.configuration.setting_values import checked_bool

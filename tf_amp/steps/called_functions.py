@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import order as order
+from tf_amp._tensorflow_private import order
 from tf_amp._tensorflow_private import training as private
 from tf_amp.gradients import votes
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_amp import failures, rewriter
 from tf_amp._tensorflow_private import functions as private
-from tf_amp._tensorflow_private import tracing as tracing
+from tf_amp._tensorflow_private import tracing
 from tf_amp.configuration import settings
 from tf_amp.scopes import stamps
 from tf_amp.xla import originals, uncompiled
