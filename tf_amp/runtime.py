@@ -27,7 +27,7 @@ from tf_amp.configuration.list_edits import edits_from_mapping
 from tf_amp.loss_scaling import LossScale, loss_scale_from_words
 from tf_amp.scopes import model_scopes, stamps
 from tf_amp.scopes import stack as scope_stack
-from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tensorflow_version import check_tensorflow as check_tensorflow
 from tf_amp.workers import jobs
 
 if TYPE_CHECKING:
