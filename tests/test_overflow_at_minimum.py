@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tests.test_overflow_origin import ONES, scaling, training_step
+from tests.test_overflow_origin import ONES, looked_into, scaling, training_step
 from tf_amp.overflow import origin as overflow_origin
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
@@ -44,13 +44,7 @@ def test_at_the_minimum_each_new_origin_goes_back_to_float32():
 
 
 def test_at_the_minimum_few_overflows_are_looked_into_that_nothing_helps(monkeypatch):
-    looked = []
-    find = overflow_origin.Watch._find
-    monkeypatch.setattr(
-        overflow_origin.Watch,
-        "_find",
-        lambda watch, *args: (looked.append(watch), find(watch, *args)),
-    )
+    looked = looked_into(monkeypatch)
     loss_scale, scope = scaling(initial=1.0, at_minimum="float32")
     weights = [tf.Variable(tf.ones([8, 8])) for _ in range(2)]
     with scope:

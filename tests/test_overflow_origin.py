@@ -196,7 +196,8 @@ def test_a_step_without_overflow_has_no_origin_and_hands_nothing_over(monkeypatc
     assert len(records) == 1
 
 
-def test_few_of_many_overflows_are_looked_into(monkeypatch):
+def looked_into(monkeypatch):
+    """Return a list that each overflow is added to once it is looked into."""
     looked = []
     find = overflow_origin.Watch._find
     monkeypatch.setattr(
@@ -204,6 +205,11 @@ def test_few_of_many_overflows_are_looked_into(monkeypatch):
         "_find",
         lambda watch, *args: (looked.append(watch), find(watch, *args)),
     )
+    return looked
+
+
+def test_few_of_many_overflows_are_looked_into(monkeypatch):
+    looked = looked_into(monkeypatch)
     loss_scale, scope = scaling()
     weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
     with scope:

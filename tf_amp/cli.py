@@ -132,13 +132,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print one line per graph"
     )
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
-    )
-    parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
-    )
+    running.add_script_to(parser)
     parser.set_defaults(command=_run)
 
 

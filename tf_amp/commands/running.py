@@ -6,6 +6,7 @@ too, and TensorFlow is not imported before the script does so.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import importlib.util
 import os
@@ -17,6 +18,17 @@ from collections.abc import Mapping, Sequence
 from tf_amp import autostart
 from tf_amp.configuration.config import REWRITE_SWITCH, SWITCH, AmpConfig
 from tf_amp.errors import ScriptMissing
+
+
+def add_script_to(parser: argparse.ArgumentParser) -> None:
+    """Add a script or module, and all that follows it as its own arguments."""
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
+    )
 
 
 def switch_on(given: Mapping[str, str]) -> None:

@@ -39,13 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="measure no longer than this; else all of it",
     )
-    parser.add_argument(
-        "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
-    )
-    parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
-    )
+    running.add_script_to(parser)
     parser.set_defaults(command=main)
 
 
