@@ -17,6 +17,7 @@ from grappler_pass.costs.op_classes import CONVOLUTIONS
 from grappler_pass.draft import Draft, Settings
 from grappler_pass.graph import Node, Port
 from grappler_pass.op_lists import OpLists
+from grappler_pass.shapes import known_shape
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.targets import Target
 
@@ -61,7 +62,6 @@ def _image_elements(draft: Draft, node: Node) -> int:
 
 
 def _elements(draft: Draft, port: Port) -> int:
-    known = draft.shapes.get(draft.view.nodes[port.node].name, ())
-    shape = known[port.output] if port.output < len(known) else None
+    shape = known_shape(draft.shapes, draft.view, port)
     sizes = [size for size in shape or () if size is not None]
     return math.prod(sizes) if len(sizes) == _IMAGE_RANK else 0

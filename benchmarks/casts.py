@@ -24,6 +24,7 @@ from benchmarks.steps import build_model, step_of
 from benchmarks.variants import switch_on_builtin_pass
 from grappler_pass.graph import GraphView, Item, Node
 from grappler_pass.pipeline import optimize
+from grappler_pass.shapes import known_shape
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
 
@@ -158,9 +159,7 @@ def _is_between_types(node: Node) -> bool:
 
 
 def _bytes(view: GraphView, node: Node, graph: CapturedGraph) -> int:
-    port = node.inputs[0]
-    shapes = graph.shapes.get(view.nodes[port.node].name, ())
-    shape = shapes[port.output] if port.output < len(shapes) else None
+    shape = known_shape(graph.shapes, view, node.inputs[0])
     elements = 1
     for size in shape or ():
         elements *= size or 1

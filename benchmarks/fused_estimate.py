@@ -16,6 +16,7 @@ from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.roofline import Roofline
 from grappler_pass.draft import Draft
 from grappler_pass.graph import Port
+from grappler_pass.shapes import known_shape
 from grappler_pass.type_slots import NO_SLOT
 
 _REDUCING = frozenset(
@@ -134,8 +135,7 @@ class _Fusion:
         view, slots = self._view, self._draft.slots
         if view.nodes[port.node].op == "Const":
             return 0.0
-        known = self._draft.shapes.get(view.nodes[port.node].name, ())
-        shape = known[port.output] if port.output < len(known) else None
+        shape = known_shape(self._draft.shapes, view, port)
         slot = slots.output_slot(*port)
         is_low = self._mixed and slot != NO_SLOT and self._draft.low[slot]
         width = DTYPE_BYTES["float16"] if is_low else DTYPE_BYTES["float32"]

@@ -111,6 +111,7 @@ class Conversion:
         the way up, so that 16 bits cross the wire.
       hoist: for a variable read inside loops, the Enter nodes its handle came in
         through, innermost first; the read and its cast move outside of them.
+      folds: whether it is made beforehand, from a constant; no cast is needed.
     """
 
     port: Port
@@ -120,11 +121,17 @@ class Conversion:
     readers: tuple[Reader, ...]
     device: str
     hoist: tuple[int, ...] = ()
+    folds: bool = False
 
     @property
     def is_identity(self) -> bool:
         """Tell whether the readers can simply read `source`."""
         return self.source_dtype == self.target_dtype
+
+    @property
+    def is_cast(self) -> bool:
+        """Tell whether a cast is put in for it."""
+        return not self.is_identity and not self.folds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,6 +154,8 @@ def plan_casts(
     low: Sequence[bool],
     low_dtype: int,
     reads: VariableReads,
+    *,
+    fold_constants: bool = True,
 ) -> CastPlan:
     """Find the conversions and absorptions an assignment needs.
 
@@ -154,6 +163,15 @@ def plan_casts(
     After    matmul(low) --> cast_up --> exp(f32), log(f32)
 
     Not done: control edges never get a cast.
+
+    Args:
+      view: the graph.
+      slots: of `view`.
+      low: for every slot whether it goes low.
+      low_dtype: DataType of the low side.
+      reads: which variable reads share a cast, and which leave their loop.
+      fold_constants: whether constants are rounded beforehand, or by a cast when the
+        graph runs.
     """
     groups: dict[tuple[Port, int, str], list[Reader]] = {}
     absorbed: list[int] = []
@@ -172,8 +190,8 @@ def plan_casts(
             key = (shared, needed, device)
             groups.setdefault(key, []).append(Reader(node.index, position))
     conversions = tuple(
-        _conversion(view, reads, port, needed, device, tuple(readers), low_dtype)
-        for (port, needed, device), readers in groups.items()
+        _conversion(view, reads, key, tuple(readers), low_dtype, fold_constants)
+        for key, readers in groups.items()
     )
     return CastPlan(conversions, tuple(absorbed))
 
@@ -199,17 +217,28 @@ def _crossing(
 def _conversion(
     view: GraphView,
     reads: VariableReads,
-    port: Port,
-    needed: int,
-    device: str,
+    key: tuple[Port, int, str],
     readers: tuple[Reader, ...],
     low_dtype: int,
+    fold_constants: bool,
 ) -> Conversion:
+    port, needed, device = key
     if needed == FLOAT32:
         return Conversion(port, port, low_dtype, FLOAT32, readers, device)
     source, dtype = before_cast(view, port)
     hoist = reads.hoists.get(port, ())
-    return Conversion(port, source, dtype, needed, readers, device, hoist)
+    folds = fold_constants and is_foldable(view, port)
+    return Conversion(port, source, dtype, needed, readers, device, hoist, folds)
+
+
+def is_foldable(view: GraphView, port: Port) -> bool:
+    """Tell whether a tensor can be cast before the graph runs: a constant.
+
+    Not so one that its caller relies on, who may feed something else in its place: a
+    Session takes any constant for an input.
+    """
+    node = view.nodes[port.node]
+    return node.op == "Const" and node.name not in view.item.untouchable
 
 
 def before_cast(view: GraphView, port: Port) -> tuple[Port, int]:
@@ -218,10 +247,12 @@ def before_cast(view: GraphView, port: Port) -> tuple[Port, int]:
     Before   int8 --> cast --> f32 --> cast_down --> matmul(low)
     After    int8 --> cast_down --> matmul(low)
 
-    Not done: through an int32, whose values float32 does not all represent.
+    Not done: through an int32, whose values float32 does not all represent; past a cast
+    that its caller relies on, and may feed something else than what it reads.
     """
     producer = view.nodes[port.node]
-    if is_cast(producer) and target_dtype(producer) == FLOAT32:
+    preserved = producer.name in view.item.untouchable
+    if is_cast(producer) and target_dtype(producer) == FLOAT32 and not preserved:
         dtype = source_dtype(producer)
         if represents(FLOAT32, dtype):
             return producer.inputs[0], dtype
@@ -231,9 +262,9 @@ def before_cast(view: GraphView, port: Port) -> tuple[Port, int]:
 def is_free_down(view: GraphView, port: Port, low_dtype: int) -> bool:
     """Tell whether `port` costs nothing to have in the low dtype.
 
-    True of a constant, cast at optimization time, and of a tensor that was cast up from
-    the same low dtype.
+    True of a constant, cast before the graph runs (where the graph is stored, by
+    TensorFlow that loads it), and of a tensor that was cast up from the same low dtype.
     """
-    if view.nodes[port.node].op == "Const":
+    if is_foldable(view, port):
         return True
     return before_cast(view, port)[1] == low_dtype

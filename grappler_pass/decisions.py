@@ -9,6 +9,7 @@ from grappler_pass.draft import Draft
 from grappler_pass.graph import Port
 from grappler_pass.memory import peak_bytes
 from grappler_pass.plan import Cause, Decision, Plan, Reason
+from grappler_pass.shapes import Shape, known_shape
 from grappler_pass.type_slots import DTYPE_NAMES, FLOAT32
 
 
@@ -21,8 +22,8 @@ def plan_from_draft(draft: Draft) -> Plan:
     models = draft.settings.models
     priced = draft.prices is not None
     call_seconds = models["CPU"].profile.call_seconds if priced else 0.0
-    nodes_before, nodes_after = _seconds(draft, cast_seconds) if priced else (0.0, 0.0)
-    conversions = [c for c in draft.casts.conversions if not c.is_identity]
+    seconds = seconds_by_node(draft) if priced else []
+    conversions = draft.casts.conversions
     # What is fused is not in memory.
     tells_memory = priced and not draft.settings.fuses
     before, after = _peaks(draft) if tells_memory else (0, 0)
@@ -32,13 +33,12 @@ def plan_from_draft(draft: Draft) -> Plan:
         opt_level=draft.settings.opt_level,
         graph=draft.name,
         profile=", ".join(sorted({m.profile.name for m in models.values()})),
-        seconds_before=call_seconds + nodes_before,
-        seconds_after=call_seconds + nodes_after,
+        seconds_before=call_seconds + sum(before for before, _ in seconds),
+        seconds_after=call_seconds + sum(after for _, after in seconds),
         call_seconds=call_seconds,
-        casts=len(conversions),
+        casts=sum(c.is_cast for c in conversions),
         casts_removed=len(draft.casts.absorbed)
-        + len(draft.casts.conversions)
-        - len(conversions),
+        + sum(c.is_identity for c in conversions),
         gain_error=draft.gain_error,
         peak_bytes_before=before,
         peak_bytes_after=after,
@@ -53,18 +53,16 @@ def _peaks(draft: Draft) -> tuple[int, int]:
     return before, after
 
 
-def _low_nodes(draft: Draft) -> set[int]:
-    return {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
-
-
-def _seconds(draft: Draft, cast_seconds: Mapping[int, float]) -> tuple[float, float]:
-    """Return what the nodes of a priced draft take in float32 and under the plan."""
-    low_nodes = _low_nodes(draft)
-    after = sum(cast_seconds.values())
+def seconds_by_node(draft: Draft) -> list[tuple[float, float]]:
+    """Return what each node takes in float32, and under the plan with its casts."""
+    low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
+    cast_seconds = _cast_seconds_by_node(draft)
+    seconds = []
     for node, float32 in enumerate(draft.prices.float32):
         low = draft.prices.low[node]
-        after += low if node in low_nodes and low is not None else float32
-    return sum(draft.prices.float32), after
+        after = low if node in low_nodes and low is not None else float32
+        seconds.append((float32, after + cast_seconds.get(node, 0.0)))
+    return seconds
 
 
 def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
@@ -74,7 +72,7 @@ def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
     """
     seconds: dict[int, float] = {}
     for conversion in draft.casts.conversions:
-        if conversion.is_identity:
+        if not conversion.is_cast:
             continue
         up = conversion.target_dtype == FLOAT32
         node = conversion.port.node if up else conversion.readers[0].node
@@ -118,19 +116,14 @@ def _reason(draft: Draft, slot: int) -> Reason:
     return Reason(Cause.GAIN if priced else Cause.FORCED, given.detail)
 
 
-def _shape(draft: Draft, node: int, slot: int) -> tuple[int | None, ...] | None:
+def _shape(draft: Draft, node: int, slot: int) -> Shape | None:
     """Return the shape of the first port that the slot governs, outputs first."""
     if draft.shapes is None:
         return None
     for output in range(draft.slots.output_count(node)):
         if draft.slots.output_slot(node, output) == slot:
-            return _port_shape(draft, Port(node, output))
+            return known_shape(draft.shapes, draft.view, Port(node, output))
     for position, port in enumerate(draft.view.nodes[node].inputs):
         if draft.slots.input_slot(node, position) == slot:
-            return _port_shape(draft, port)
+            return known_shape(draft.shapes, draft.view, port)
     return None
-
-
-def _port_shape(draft: Draft, port: Port) -> tuple[int | None, ...] | None:
-    outputs = draft.shapes.get(draft.view.nodes[port.node].name, ())
-    return outputs[port.output] if port.output < len(outputs) else None

@@ -12,18 +12,11 @@ from collections.abc import Callable, Sequence
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.eligibility.kernel_limits import has_kernel
+from grappler_pass.eligibility.kernel_limits import cancels, has_kernel
+from grappler_pass.fusions import root_of
 from grappler_pass.graph import device_type_of
 from grappler_pass.type_slots import admits, op_def_of
 
-# Fused op -> what it computes before its epilogue.
-_ROOTS = {
-    "_FusedConv2D": "Conv2D",
-    "_FusedConv3D": "Conv3D",
-    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
-    "_FusedMatMul": "MatMul",
-    "_FusedBatchMatMulV2": "BatchMatMulV2",
-}
 # Names in `fused_ops` -> the op of that part, and how many of `args` it takes.
 _EPILOGUES = {
     "BiasAdd": ("BiasAdd", 1),
@@ -51,7 +44,7 @@ def parts_of(proto: NodeDef) -> tuple[Part, ...]:
     The first part reads the node's first two inputs; each later one reads the part
     before it and then its own.
     """
-    root = _ROOTS.get(proto.op)
+    root = root_of(proto.op)
     if root is None or "fused_ops" not in proto.attr:
         return ()
     parts = [Part(root, (0, 1))]
@@ -67,8 +60,8 @@ def parts_of(proto: NodeDef) -> tuple[Part, ...]:
 
 
 def needs_split(proto: NodeDef, low_dtype: int) -> bool:
-    """Tell whether a fused node has no kernel of its own in `low_dtype`."""
-    if proto.op not in _ROOTS:
+    """Tell whether a fused node has parts, but no kernel of its own in `low_dtype`."""
+    if not parts_of(proto):
         return False
     return not (
         admits(proto.op, "T", low_dtype)
@@ -79,12 +72,13 @@ def needs_split(proto: NodeDef, low_dtype: int) -> bool:
 
 
 def can_split(proto: NodeDef, low_dtype: int) -> bool:
-    """Tell whether all parts of a fused node have kernels in `low_dtype`."""
+    """Tell whether all parts of a fused node have sound kernels in `low_dtype`."""
     parts = parts_of(proto)
     device = device_type_of(proto.device)
     return bool(parts) and all(
         admits(part.op, "T", low_dtype)
         and has_kernel(part.op, proto, (("T", low_dtype),), device)
+        and not cancels(part.op, device)
         for part in parts
     )
 
@@ -111,7 +105,6 @@ def split_fused(
     if not needs_split(proto, low_dtype):
         return (proto,)
     parts = parts_of(proto)
-    assert parts, f"{proto.name} went low, so it must be splittable"
     controls = [text for text in proto.input if text.startswith("^")]
     made: list[NodeDef] = []
     for part in parts:

@@ -22,19 +22,12 @@ from dataclasses import replace
 from grappler_pass.costs import CostModel
 from grappler_pass.costs.calls import DTYPE_BYTES, Price, TensorSpec
 from grappler_pass.costs.errors import roofline_error
-from grappler_pass.costs.op_classes import ELEMENTWISE, REDUCTIONS
+from grappler_pass.costs.op_classes import ELEMENTWISE, REDUCTIONS, VIEWS
 from grappler_pass.costs.probes import Probe
 from grappler_pass.graph import Node, Port
 from grappler_pass.op_traits import is_random
 from grappler_pass.pricing import Pricer
 
-# Their values pass through under another shape or name.
-_VIEWS = frozenset(
-    """
-    EnsureShape ExpandDims Identity PreventGradient Reshape Snapshot Squeeze
-    StopGradient
-    """.split()
-)
 _FUSED = frozenset(
     [
         *(op for op in ELEMENTWISE if not is_random(op)),
@@ -62,7 +55,7 @@ class FusingPricer(Pricer):
     def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
         """Return what a node takes, or adds to the kernel that it is part of."""
         model = self.model(node)
-        if node.op in _VIEWS:
+        if node.op in VIEWS:
             return _FREE
         if node.op in _FUSED:
             return self._price_in_kernel(node, dtype, model)
@@ -127,7 +120,7 @@ class FusingPricer(Pricer):
     def _source(self, port: Port) -> Node:
         """Return the node that computes a tensor, behind what only renames it."""
         node = self._view.nodes[port.node]
-        while node.op in _VIEWS:
+        while node.op in VIEWS:
             node = self._view.nodes[node.inputs[0].node]
         return node
 
@@ -143,7 +136,7 @@ class FusingPricer(Pricer):
             for reader in self._view.readers(waiting.pop()):
                 node = self._view.nodes[reader.node]
                 renamed = Port(node.index, 0)
-                if node.op in _VIEWS and self._view.readers(renamed):
+                if node.op in VIEWS and self._view.readers(renamed):
                     waiting.append(renamed)
                 else:
                     yield node

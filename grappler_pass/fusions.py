@@ -6,11 +6,13 @@ been added by `BiasAdd` or by `AddV2`. What it may hold counts as held.
 
 from __future__ import annotations
 
-from tensorflow.core.framework.node_def_pb2 import NodeDef
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 # Fused op -> the op whose list it shares, as shipped.
 _ROOTS = {
-    "_FusedBatchMatMulV2": "BatchMatMulV2",
     "_FusedBatchNormEx": "FusedBatchNormV3",
     "_FusedBatchNormGradEx": "FusedBatchNormGradV3",
     "_FusedConv2D": "Conv2D",

@@ -3,9 +3,10 @@
 A tensor lives from the node that writes it to its last reader, in the order in which an
 executor takes nodes as they become ready. Views share the tensor they look at, an op
 that writes what it reads may reuse a tensor nobody else wants, and a cast copies.
-Variables, constants and arguments are left out, 16-bit copies of them are not. A loop
-counts with one iteration, and with what its lists hold after all of them. Sizes that
-are unknown are guessed as for prices.
+Variables, constants and arguments are left out, and so are constants that are cast
+beforehand; what is cast as the graph runs is not. A loop counts with one iteration, and
+with what its lists hold after all of them. Sizes that are unknown are guessed as for
+prices.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from collections.abc import Sequence
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
-from grappler_pass.casts import CastPlan, Conversion
+from grappler_pass.casts import CastPlan, Conversion, is_foldable
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.op_classes import ELEMENTWISE
 from grappler_pass.graph import GraphView, Node, Port, Reader
 from grappler_pass.schedule import schedule
-from grappler_pass.shapes import Shapes
+from grappler_pass.shape_guesses import PUSHED_INPUT
+from grappler_pass.shapes import Shapes, known_shape
 from grappler_pass.type_slots import NO_SLOT, SlotTable
 
 _WEIGHTS = frozenset(
@@ -42,13 +44,6 @@ _VIEWS = frozenset(
     TensorArrayGradV3 StackPopV2 _Send _Recv _HostSend _HostRecv
     """.split()
 )
-# The input that these keep in the list that input 0 refers to.
-_KEPT = {
-    "TensorListPushBack": 1,
-    "TensorListSetItem": 2,
-    "TensorArrayWriteV3": 2,
-    "StackPushV2": 1,
-}
 _SPREADS = frozenset({"TensorListFromTensor", "TensorListSplit"})
 _RESULTS = frozenset({"_Retval", "_DeviceRetval"})
 _REUSES = frozenset({*ELEMENTWISE, "AddN", "BiasAdd", "Softmax", "LogSoftmax"})
@@ -136,7 +131,7 @@ class _Liveness:
         end = self._last if node.name in self._view.item.fetch else moment
         for output in range(self._slots.output_count(node.index)):
             self._write(node, output, read, end)
-        if node.op in _KEPT:
+        if node.op in PUSHED_INPUT:
             self._keep(node, read)
 
     def peak(self) -> int:
@@ -170,7 +165,7 @@ class _Liveness:
         read = self._of_port.get(source)
         if conversion.is_identity:
             return read
-        if self._view.nodes[source.node].op == "Const":
+        if is_foldable(self._view, conversion.port):
             return None
         after = self._written_at[source.node] + 1
         if read is not None:
@@ -206,7 +201,7 @@ class _Liveness:
 
     def _keep(self, node: Node, read: Sequence[_Buffer | None]) -> None:
         """Hold as many elements as the loop pushes, as long as the list lives."""
-        first = read[_KEPT[node.op]]
+        first = read[PUSHED_INPUT[node.op]]
         if first is None:
             return
         # What a loop pushes without writing it anew is one tensor, kept once.
@@ -223,8 +218,7 @@ class _Liveness:
         return size if any(buffer.size == size for buffer in last) else 0
 
     def _elements(self, port: Port) -> int:
-        outputs = self._shapes.get(self._view.nodes[port.node].name, ())
-        shape = outputs[port.output] if port.output < len(outputs) else None
+        shape = known_shape(self._shapes, self._view, port)
         return TensorSpec(shape, "").elements
 
     def _bytes(self, port: Port) -> int:

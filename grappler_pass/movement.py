@@ -13,20 +13,13 @@ import math
 from collections.abc import Iterator
 
 from grappler_pass.assignment import FLOAT32_SIDE, Problem, minimum_cut
-from grappler_pass.costs.op_classes import GATHER, MOVEMENT
+from grappler_pass.costs.op_classes import GATHER, MOVEMENT, VIEWS
 from grappler_pass.cut_problem import Variables, variables_of_nodes
 from grappler_pass.draft import Draft
 
-# They give a tensor another shape or name.
-_VIEWS = frozenset(
-    """
-    EnsureShape ExpandDims Identity PreventGradient Reshape Snapshot Squeeze
-    StopGradient
-    """.split()
-)
 # Lists of tensors are no part of it: what is kept in them for the backward pass takes
 # half the memory in 16 bits.
-_MOVING = _VIEWS | GATHER | {op for op in MOVEMENT if not op.startswith("Tensor")}
+_MOVING = VIEWS | GATHER | {op for op in MOVEMENT if not op.startswith("Tensor")}
 
 
 def forced_colors(

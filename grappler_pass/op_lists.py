@@ -25,13 +25,11 @@ class OpListError(ValueError):
 
 
 class Place(NamedTuple):
-    """A list's name, None for no list, and why a node is there."""
+    """A list's name, None for no list, why a node is there, and by which op."""
 
     list_name: str | None
     reason: str
-
-
-_NOWHERE = Place(None, "")
+    op: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -75,7 +73,8 @@ class OpLists:
     @functools.cached_property
     def _places(self) -> Mapping[str, Place]:
         return {
-            op: Place(name, self.reason_of(op)) for op, name in self._list_of.items()
+            op: Place(name, self.reason_of(op), op)
+            for op, name in self._list_of.items()
         }
 
     @classmethod
@@ -121,15 +120,15 @@ class OpLists:
         """
         moved = [op for op in ops_within(node) if op in self._moved]
         if not moved:
-            return self._places.get(node.op, _NOWHERE)
+            return self._places.get(node.op) or Place(None, "", node.op)
         held = (node.op, *moved)
         strictest = [o for to in (DENY, None) for o in held if self.list_of(o) == to]
         roots = [op for op in moved if op == root_of(node.op)]
         op = (*strictest, *roots, node.op)[0]
         if op == node.op:
-            return Place(self.list_of(op), self.reason_of(op))
+            return Place(self.list_of(op), self.reason_of(op), op)
         reason = ": ".join(filter(None, (f"as {op} in it", self.reason_of(op))))
-        return Place(self.list_of(op), reason)
+        return Place(self.list_of(op), reason, op)
 
     def reduces_gradients(self, op: str) -> bool:
         """Tell whether `op` ends the walk back from a variable's update."""

@@ -31,21 +31,21 @@ _DECOMPOSITIONS = frozenset(
     MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Qr SelfAdjointEig
     SelfAdjointEigV2 Svd TridiagonalSolve""".split()
 )
-_INPUT = "an input of the graph"
-_RESULT = "a result of the graph"
+INPUT = "an input of the graph"
+RESULT = "a result of the graph"
 _CONSTANT = "a constant; 16-bit readers get a copy made beforehand"
 _VARIABLE = "a variable, whose type is stored with it"
 _BITS = "its result depends on the bits of its operand"
 _COUNTS = "the size of its result depends on its operand's exact values"
 
 _FIXED = {
-    "Placeholder": _INPUT,
-    "PlaceholderV2": _INPUT,
-    "PlaceholderWithDefault": _INPUT,
-    "_Arg": _INPUT,
-    "_DeviceArg": _INPUT,
-    "_Retval": _RESULT,
-    "_DeviceRetval": _RESULT,
+    "Placeholder": INPUT,
+    "PlaceholderV2": INPUT,
+    "PlaceholderWithDefault": INPUT,
+    "_Arg": INPUT,
+    "_DeviceArg": INPUT,
+    "_Retval": RESULT,
+    "_DeviceRetval": RESULT,
     "Const": _CONSTANT,
     "HostConst": _CONSTANT,
     "ImmutableConst": _CONSTANT,

@@ -8,11 +8,9 @@ filled in; the observer sees every draft with the seconds its stage took.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -21,6 +19,7 @@ from grappler_pass.coloring import color_slots
 from grappler_pass.decisions import plan_from_draft
 from grappler_pass.draft import PRICED, Draft, Settings
 from grappler_pass.fused_pricing import FusingPricer
+from grappler_pass.garbage import collection_paused
 from grappler_pass.graph import GraphView, Item
 from grappler_pass.plan import Plan
 from grappler_pass.pricing import Pricer, price_graph
@@ -43,7 +42,6 @@ __all__ = [
     "Rewrite",
     "Settings",
     "StageError",
-    "garbage_collection_paused",
     "optimize",
     "optimize_at_each",
     "plan_graph",
@@ -98,8 +96,11 @@ def _constrain(draft: Draft) -> Draft:
 
 
 def _price(draft: Draft) -> Draft:
-    if not draft.has_candidates:
-        return draft
+    """Price what may go low; where nothing may, no price changes the plan."""
+    return _price_anyway(draft) if draft.has_candidates else draft
+
+
+def _price_anyway(draft: Draft) -> Draft:
     reads = VariableReads.from_view(draft.view)
     shapes = fill_shapes(draft.view, draft.infer_shapes())
     return _with_prices(dataclasses.replace(draft, reads=reads, shapes=shapes))
@@ -138,7 +139,12 @@ def _tune(draft: Draft) -> Draft:
 def _plan(draft: Draft) -> Draft:
     if any(draft.low):
         casts = plan_casts(
-            draft.view, draft.slots, draft.low, draft.low_dtype, draft.reads
+            draft.view,
+            draft.slots,
+            draft.low,
+            draft.low_dtype,
+            draft.reads,
+            fold_constants=draft.settings.fold_constants,
         )
     else:
         casts = CastPlan((), ())
@@ -156,7 +162,6 @@ def _rewrite(draft: Draft) -> Draft:
         draft.low,
         draft.low_dtype,
         draft.casts,
-        fold_constants=draft.settings.fold_constants,
         shapes=draft.shapes,
     )
     return dataclasses.replace(draft, rewritten=rewritten)
@@ -253,15 +258,17 @@ def plan_graph(
     name: str = "",
     observer: Observer | None = None,
 ) -> Plan:
-    """Return the plan that `optimize` would carry out.
+    """Return the plan that `optimize` would carry out, priced whatever comes of it.
 
     Raises:
       StageError: a stage failed.
     """
     draft = Draft(graph_def, item, settings, shapes, name)
     # Without a tuner nothing after planning can change the plan.
-    stages = PLANNING if settings.tuner is None else STAGES
-    return _run(stages, draft, observer).plan
+    stages = dict(PLANNING if settings.tuner is None else STAGES)
+    # Who asks for a plan asks what the graph takes, too.
+    stages["price"] = _price_anyway
+    return _run(tuple(stages.items()), draft, observer).plan
 
 
 def _run(
@@ -269,7 +276,7 @@ def _run(
     draft: Draft,
     observer: Observer | None,
 ) -> Draft:
-    with garbage_collection_paused():
+    with collection_paused():
         for name, stage in stages:
             begin = time.perf_counter()
             try:
@@ -279,19 +286,3 @@ def _run(
             if observer is not None:
                 observer(name, draft, time.perf_counter() - begin)
     return draft
-
-
-@contextlib.contextmanager
-def garbage_collection_paused() -> Iterator[None]:
-    """Allocate without the collector walking all of TensorFlow's objects again.
-
-    The stages make many small objects and no cycles; collections in between are more
-    than half of the time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

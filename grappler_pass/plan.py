@@ -56,6 +56,16 @@ class Cause(enum.Enum):
 
 
 _LOW = (Cause.GAIN, Cause.FORCED, Cause.RESUMED_LOW)
+# Of what might have gone low.
+_DECIDED = (
+    *_LOW,
+    Cause.COST,
+    Cause.ISLAND,
+    Cause.MARGIN,
+    Cause.TRIAL,
+    Cause.RESUMED,
+    Cause.LEVEL,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -157,6 +167,11 @@ class Plan:
     def is_empty(self) -> bool:
         """Tell whether the graph stays as it was."""
         return not any(decision.is_low for decision in self.decisions)
+
+    @property
+    def is_forgone(self) -> bool:
+        """Tell whether nothing could have gone low, whatever it cost."""
+        return not any(row.reason.cause in _DECIDED for row in self.decisions)
 
     @property
     def predicted_speedup(self) -> float:

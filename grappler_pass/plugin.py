@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
@@ -95,12 +96,30 @@ class _Bridge:
     def __init__(self) -> None:
         self.shims: dict[str, ctypes.CDLL] = {}
         self.optimize: OptimizeGraph | None = None
+        # One for each call that is to meet no pass, of any thread.
+        self.pauses: set[object] = set()
+        self.lock = threading.Lock()
         # Lives as long as the process: TensorFlow may be on its way into it.
         self.trampoline = _Trampoline(self._answer)
 
     def set_callback(self, optimize: OptimizeGraph | None) -> None:
-        self.optimize = optimize
-        function = ctypes.cast(self.trampoline, ctypes.c_void_p) if optimize else None
+        with self.lock:
+            self.optimize = optimize
+            self._tell_shims()
+
+    def pause(self, pause: object) -> None:
+        with self.lock:
+            self.pauses.add(pause)
+            self._tell_shims()
+
+    def resume(self, pause: object) -> None:
+        with self.lock:
+            self.pauses.discard(pause)
+            self._tell_shims()
+
+    def _tell_shims(self) -> None:
+        asks = self.optimize is not None and not self.pauses
+        function = ctypes.cast(self.trampoline, ctypes.c_void_p) if asks else None
         for shim in self.shims.values():
             shim.tf_amp_set_callback(function)
 
@@ -112,6 +131,8 @@ class _Bridge:
     def forget_parent(self) -> None:
         """Follow the shim, which drops its callback in a forked child."""
         self.optimize = None
+        self.pauses.clear()
+        self.lock = threading.Lock()
 
     def _answer(self, graph: int, length: int, item: int, output: int) -> int:
         """Ask Python for another graph; called by the shim, must not raise."""
@@ -194,14 +215,15 @@ def paused() -> Iterator[None]:
     """Let graphs pass unchanged without asking Python.
 
     For calls that keep Python's lock while other threads of TensorFlow run graphs: the
-    callback would wait for the lock, and the call for the graph.
+    callback would wait for the lock, and the call for the graph. Several may be under
+    way at once; a callback that is set meanwhile serves once all of them have ended.
     """
-    optimize = _bridge.optimize
-    _bridge.set_callback(None)
+    pause = object()
     try:
+        _bridge.pause(pause)
         yield
     finally:
-        _bridge.set_callback(optimize)
+        _bridge.resume(pause)
 
 
 # At exit no thread of TensorFlow may be inside Python when the interpreter goes away.

@@ -16,13 +16,14 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
 from grappler_pass.casts import is_free_down
-from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
+from grappler_pass.costs import CostModel, OpCall, TensorSpec
 from grappler_pass.costs.calls import Price
 from grappler_pass.costs.probes import Probe
 from grappler_pass.graph import GraphView, Node, Port, device_type_of
+from grappler_pass.node_calls import call_of
 from grappler_pass.probing import probe_of
 from grappler_pass.propagation import Constraints
-from grappler_pass.shapes import Shapes, variable_shape
+from grappler_pass.shapes import Shapes, known_shape, variable_shape
 from grappler_pass.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.variable_reads import VariableReads
 
@@ -154,6 +155,7 @@ class Pricer:
         self._reads = reads
         self.up: dict[Port, float] = {}
         self.down: dict[Port, float] = {}
+        self._priced_down: set[Port] = set()
         self.cast_errors: dict[Port, float] = {}
         self.cast_elements: dict[Port, int] = {}
         self.cast_sources: dict[Port, str] = {}
@@ -197,21 +199,14 @@ class Pricer:
         if dtype == types_pb2.DT_RESOURCE:
             shape = variable_shape(self._view.nodes[port.node].proto)
             return TensorSpec(shape, "resource")
-        outputs = self._shapes.get(self._view.nodes[port.node].name, ())
-        shape = outputs[port.output] if port.output < len(outputs) else None
+        shape = known_shape(self._shapes, self._view, port)
         return TensorSpec(shape, _dtype_name(dtype))
 
     def call(self, node: Node) -> OpCall:
         """Return a node as the models see it, made once."""
         known = self._calls.get(node.index)
         if known is None:
-            outputs = range(self._slots.output_count(node.index))
-            known = self._calls[node.index] = OpCall(
-                node.op,
-                attrs_from_node_def(node.proto),
-                tuple(map(self.spec, node.inputs)),
-                tuple(self.spec(Port(node.index, output)) for output in outputs),
-            )
+            known = self._calls[node.index] = call_of(node, self._slots, self.spec)
         return known
 
     def _price_up(self, port: Port) -> None:
@@ -219,14 +214,19 @@ class Pricer:
         self.up[port] = price.seconds * self._view.weight(port.node)
 
     def _price_down(self, port: Port) -> None:
-        if port in self.down:
+        """Price the cast of a tensor; of equal reads the first is charged the most."""
+        if port in self._priced_down:
             return
-        price = self._noted(port, self.cast_down_price(port))
+        self._priced_down.add(port)
+        price = self.cast_down_price(port)
         if is_free_down(self._view, port, DTYPE_ENUMS[self._low_dtype]):
             price = replace(price, seconds=0.0)
         hoist = self._reads.hoists.get(port)
         outside = self._view.nodes[hoist[-1]].inputs[0].node if hoist else port.node
-        self.down[port] = price.seconds * self._view.weight(outside)
+        seconds = price.seconds * self._view.weight(outside)
+        for each in (port, self._reads.canonical.get(port, port)):
+            self._noted(each, price)
+            self.down[each] = max(seconds, self.down.get(each, 0.0))
 
     def cast_up_price(self, port: Port) -> Price:
         """Return the price of one cast of a low tensor to float32."""

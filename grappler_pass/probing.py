@@ -21,8 +21,8 @@ from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.op_classes import FREE_OPS
 from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
 from grappler_pass.graph import ENTER_OPS, GraphView, Node, Port
-from grappler_pass.shapes import Shapes
-from grappler_pass.type_slots import SlotTable, op_def_of
+from grappler_pass.shapes import Shapes, known_shape
+from grappler_pass.type_slots import SlotTable, attr_of, op_def_of
 
 MOST_CONSTANT_VALUES = 64
 
@@ -134,8 +134,7 @@ class _Subject:
         return None if dtype in _NO_TENSORS else TensorSpec(shape, dtype)
 
     def _shape(self, port: Port) -> tuple[int, ...] | None:
-        outputs = self.shapes.get(self.view.nodes[port.node].name, ())
-        shape = outputs[port.output] if port.output < len(outputs) else None
+        shape = known_shape(self.shapes, self.view, port)
         return None if shape is None else TensorSpec(shape, "").dims
 
     def _constants(
@@ -199,11 +198,10 @@ def _argument_names(node: Node, op_def: op_def_pb2.OpDef) -> tuple[str, ...]:
 
 
 def _count(node: Node, arg: op_def_pb2.OpDef.ArgDef) -> int:
-    given = node.proto.attr
     if arg.number_attr:
-        return int(given[arg.number_attr].i) if arg.number_attr in given else 1
+        return int(attr_of(node.proto, arg.number_attr).i)
     if arg.type_list_attr:
-        return len(given[arg.type_list_attr].list.type)
+        return len(attr_of(node.proto, arg.type_list_attr).list.type)
     return 1
 
 

@@ -14,7 +14,7 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.casts import NUMPY_DTYPES, CastPlan, Conversion
 from grappler_pass.fused_ops import split_fused
 from grappler_pass.graph import GraphView, Node, Port
-from grappler_pass.shapes import Shapes
+from grappler_pass.shapes import Shapes, known_shape
 from grappler_pass.type_slots import DTYPE_NAMES, SlotTable
 
 # On every node this pass made or retyped: such a graph is not rewritten again.
@@ -40,7 +40,6 @@ def rewrite_graph(
     low_dtype: int,
     casts: CastPlan,
     *,
-    fold_constants: bool = True,
     shapes: Shapes | None = None,
 ) -> GraphDef:
     """Return a copy of the graph with low slots retyped and crossings converted.
@@ -58,14 +57,13 @@ def rewrite_graph(
       low: for every slot whether it goes low.
       low_dtype: DataType of the low side.
       casts: what `plan_casts` found for this coloring.
-      fold_constants: whether constants are rounded here, or by a cast when it runs.
       shapes: static shapes, as far as they are known.
 
     Returns:
       A new GraphDef; each new node follows the node whose tensor it converts.
     """
     names = _Names(view)
-    edits = _edits(view, casts, names, fold_constants=fold_constants)
+    edits = _edits(view, casts, names)
     absorbed = frozenset(casts.absorbed)
     low_of = _low_slots_by_node(slots, low)
     rewritten = GraphDef()
@@ -95,9 +93,7 @@ def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
     """Tell whether a fused node's first operand after the two factors is a vector."""
     if len(node.inputs) < 3:
         return False
-    bias = node.inputs[2]
-    known = shapes.get(view.nodes[bias.node].name, ())
-    shape = known[bias.output] if bias.output < len(known) else None
+    shape = known_shape(shapes, view, node.inputs[2])
     return shape is not None and len(shape) == 1
 
 
@@ -177,13 +173,11 @@ def _absorb(copy: NodeDef, low_dtype: int) -> None:
     copy.attr["T"].type = low_dtype
 
 
-def _edits(
-    view: GraphView, casts: CastPlan, names: _Names, *, fold_constants: bool
-) -> _Edits:
+def _edits(view: GraphView, casts: CastPlan, names: _Names) -> _Edits:
     behind: dict[int, list[NodeDef]] = {}
     inputs: dict[tuple[int, int], str] = {}
     for conversion in casts.conversions:
-        made = _made_for(view, conversion, names, fold_constants=fold_constants)
+        made = _made_for(view, conversion, names)
         behind.setdefault(conversion.port.node, []).extend(made)
         text = made[-1].name if made else port_text(view, conversion.source)
         for reader in conversion.readers:
@@ -198,7 +192,7 @@ def port_text(view: GraphView, port: Port) -> str:
 
 
 def _made_for(
-    view: GraphView, conversion: Conversion, names: _Names, *, fold_constants: bool
+    view: GraphView, conversion: Conversion, names: _Names
 ) -> tuple[NodeDef, ...]:
     """Return the nodes that make a converted tensor; the last one's output is it."""
     if conversion.is_identity:
@@ -207,7 +201,7 @@ def _made_for(
     suffix = f"_{conversion.port.output}" if conversion.port.output else ""
     target = DTYPE_NAMES[conversion.target_dtype]
     stem = f"{producer.name}{suffix}/{CAST_STEM}{target}"
-    if producer.op == "Const" and fold_constants:
+    if conversion.folds:
         constant = cast_constant(producer.proto, conversion.target_dtype)
         constant.name = names.unused(stem)
         return (constant,)

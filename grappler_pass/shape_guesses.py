@@ -15,12 +15,13 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs.op_classes import ELEMENTWISE, MATMULS
 from grappler_pass.graph import GraphView, Node, Port
-from grappler_pass.shapes import Shape, Shapes, shape_from_proto
+from grappler_pass.shapes import Shape, Shapes, known_shape, shape_from_proto
 
 _PASS = frozenset(
     "Identity Enter Exit Switch Merge NextIteration StopGradient Cast ZerosLike".split()
 )
-_PUSHED_INPUT = {
+# The input that these keep in the list that input 0 refers to.
+PUSHED_INPUT = {
     "TensorListPushBack": 1,
     "TensorListSetItem": 2,
     "TensorArrayWriteV3": 2,
@@ -84,8 +85,7 @@ class _Filling:
         return None
 
     def _shape(self, port: Port) -> Shape | None:
-        outputs = self.shapes.get(self._view.nodes[port.node].name, ())
-        return outputs[port.output] if port.output < len(outputs) else None
+        return known_shape(self.shapes, self._view, port)
 
     def _pushed(self, node: Node) -> Shape | None:
         """Return the shape of what was pushed on the list that `node` reads."""
@@ -93,8 +93,8 @@ class _Filling:
             if source.op in _UNSTACKED:
                 whole = self._shape(source.inputs[_UNSTACKED[source.op]])
                 return whole[1:] if whole and _is_known(whole[1:]) else None
-            if source.op in _PUSHED_INPUT:
-                shape = self._shape(source.inputs[_PUSHED_INPUT[source.op]])
+            if source.op in PUSHED_INPUT:
+                shape = self._shape(source.inputs[PUSHED_INPUT[source.op]])
             else:
                 shape = _told_of_argument(source)
             if _is_known(shape):

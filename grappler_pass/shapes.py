@@ -16,6 +16,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from grappler_pass import _grappler_c_api
+from grappler_pass.graph import GraphView, Port
 
 Shape = tuple[int | None, ...]
 Shapes = Mapping[str, tuple[Shape | None, ...]]
@@ -51,6 +52,12 @@ def shapes_from_graph_def(graph_def: GraphDef) -> Shapes:
         for node in shaped.node
         if "_output_shapes" in node.attr
     }
+
+
+def known_shape(shapes: Shapes, view: GraphView, port: Port) -> Shape | None:
+    """Return the shape of a port; None where it is unknown."""
+    outputs = shapes.get(view.nodes[port.node].name, ())
+    return outputs[port.output] if port.output < len(outputs) else None
 
 
 def _without_placement(graph_def: GraphDef) -> GraphDef:

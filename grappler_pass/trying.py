@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from grappler_pass.casts import CastPlan
-from grappler_pass.decisions import plan_from_draft
+from grappler_pass.decisions import plan_from_draft, seconds_by_node
 from grappler_pass.draft import PRICED, Draft, Trial
 from grappler_pass.plan import Cause
 
@@ -43,28 +43,10 @@ def trial_from_draft(draft: Draft) -> Trial:
         seconds_after=plan.seconds_after,
         name=draft.name,
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
-        nodes=_seconds_by_node(draft),
+        nodes=dict(zip(draft.view.index, seconds_by_node(draft), strict=True)),
         is_sure=draft.is_sure,
         low_dtype=draft.settings.low_dtype,
     )
-
-
-def _seconds_by_node(draft: Draft) -> dict[str, tuple[float, float]]:
-    """Return predicted seconds before and after; casts count where they are read."""
-    if draft.prices is None:
-        return {}
-    low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
-    casts: dict[str, float] = {}
-    for decision in draft.plan.decisions:
-        name = decision.slot.node
-        casts[name] = casts.get(name, 0.0) + decision.cast_seconds
-    seconds = {}
-    for node in draft.view.nodes:
-        before = draft.prices.float32[node.index]
-        low = draft.prices.low[node.index]
-        after = before if node.index not in low_nodes or low is None else low
-        seconds[node.name] = (before, after + casts.get(node.name, 0.0))
-    return seconds
 
 
 def _withdrawn(draft: Draft, reason: Cause) -> Draft:

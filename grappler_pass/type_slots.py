@@ -12,6 +12,7 @@ import functools
 from typing import NamedTuple
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import kernels, op_def_registry
 
@@ -174,12 +175,9 @@ def op_def_of(op: str) -> op_def_pb2.OpDef | None:
 
 def signature_of(proto: NodeDef) -> Signature:
     """Return what governs each port of a node; empty where its op is unknown."""
-    op_def = op_def_of(proto.op)
-    if op_def is None:
+    if op_def_of(proto.op) is None:
         return Signature((), ())
-    values = tuple(
-        (name, _attr_value(proto, op_def, name)) for name in _typing_attrs(proto.op)
-    )
+    values = tuple((n, _plain(attr_of(proto, n))) for n in _typing_attrs(proto.op))
     return _signature(proto.op, values)
 
 
@@ -196,14 +194,25 @@ def _typing_attrs(op: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _attr_value(
-    proto: NodeDef, op_def: op_def_pb2.OpDef, name: str
-) -> int | tuple[int, ...]:
+def attr_of(
+    proto: NodeDef, name: str, op_def: op_def_pb2.OpDef | None = None
+) -> AttrValue:
+    """Return an attribute as given, or as its op defines it where it is left out.
+
+    Args:
+      proto: the node; not modified.
+      name: of the attribute.
+      op_def: of the node, where that is not TensorFlow's own.
+    """
     # `in` first: reading a missing key of a protobuf map creates it.
     if name in proto.attr:
-        value = proto.attr[name]
-    else:
-        value = next(a.default_value for a in op_def.attr if a.name == name)
+        return proto.attr[name]
+    known = op_def or op_def_of(proto.op)
+    assert known is not None
+    return next(attr.default_value for attr in known.attr if attr.name == name)
+
+
+def _plain(value: AttrValue) -> int | tuple[int, ...]:
     field = value.WhichOneof("value")
     if field == "type":
         return int(value.type)

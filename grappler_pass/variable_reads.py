@@ -17,6 +17,7 @@ from grappler_pass.graph import (
     GraphView,
     Port,
 )
+from grappler_pass.type_slots import attr_of
 
 # Ops that take a handle and neither write the variable nor read its value.
 _PASS_HANDLE = frozenset({"Identity", "Enter", "Switch", "Exit", "NextIteration"})
@@ -56,11 +57,7 @@ class VariableReads:
         """Find what may be shared or moved in `view`."""
         all_reads = _reads_by_variable(view)
         copies = _copies(view, all_reads)
-        reads = {
-            key: found
-            for key, found in all_reads.items()
-            if len(found) > 1 or view.frame(found[0]) is not None
-        }
+        reads = _shareable(view, all_reads)
         if not reads:
             return cls({}, {}, copies)
         writers = _writers_by_variable(view, reads.keys())
@@ -121,9 +118,8 @@ def _variable_of(view: GraphView, port: Port) -> object:
     while node.op in _PASS_HANDLE:
         port = node.inputs[0]
         node = view.nodes[port.node]
-    if node.op == "VarHandleOp" and node.proto.attr["shared_name"].s:
-        attr = node.proto.attr
-        return (attr["container"].s, attr["shared_name"].s)
+    if node.op == "VarHandleOp" and (name := attr_of(node.proto, "shared_name").s):
+        return attr_of(node.proto, "container").s, name
     return port
 
 
@@ -134,6 +130,21 @@ def _reads_by_variable(view: GraphView) -> dict[object, list[int]]:
         if node.op == "ReadVariableOp":
             reads.setdefault(_variable_of(view, node.inputs[0]), []).append(i)
     return reads
+
+
+def _shareable(
+    view: GraphView, reads: Mapping[object, list[int]]
+) -> dict[object, list[int]]:
+    """Return the reads that may share a cast or move: none that may be fed."""
+    free = {
+        key: [i for i in found if view.nodes[i].name not in view.item.untouchable]
+        for key, found in reads.items()
+    }
+    return {
+        key: found
+        for key, found in free.items()
+        if len(found) > 1 or (found and view.frame(found[0]) is not None)
+    }
 
 
 def _copies(view: GraphView, reads: Mapping[object, list[int]]) -> frozenset[int]:
@@ -194,7 +205,7 @@ def _enters(view: GraphView, read: int) -> tuple[int, ...]:
     source = view.nodes[view.nodes[read].inputs[0].node]
     while source.op in ("Identity", *ENTER_OPS):
         if source.op in ENTER_OPS:
-            if not source.proto.attr["is_constant"].b:
+            if not attr_of(source.proto, "is_constant").b:
                 return ()
             enters.append(source.index)
         source = view.nodes[source.inputs[0].node]

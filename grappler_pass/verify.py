@@ -73,11 +73,7 @@ def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
             raise VerifyError(f"node {old.name!r} is gone")
         if new.device != old.device:
             raise VerifyError(f"node {old.name!r} moved to {new.device!r}")
-        if (
-            not new.op.startswith("_")
-            and old.op == new.op
-            and not _same_class(old, new)
-        ):
+        if not _same_class(old, new):
             raise VerifyError(f"node {old.name!r} changed its colocation group")
         _verify_controls(old, new, nodes)
         if old.name in item.untouchable and not _same_types(old, new):

@@ -9,7 +9,10 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from grappler_pass.costs.calls import TensorSpec
+from grappler_pass.costs.price_list import Measured
 from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
+from tf_amp.tuning.apart import run_apart
+from tf_amp.tuning.measuring import measure_here
 
 Shape = tuple[int, ...]
 
@@ -75,3 +78,10 @@ def probe_of_op(build: Callable[[], Any]) -> Probe:
             for tensor in op.inputs
         )
         return Probe(op.type, tuple(sorted(attrs.items())), (), inputs)
+
+
+def measure(
+    it: Probe, dtypes: Sequence[str], device: str, seconds: float
+) -> tuple[Measured, ...]:
+    """Measure an op in a thread of its own, as the tuner does."""
+    return run_apart(lambda _: measure_here(it, dtypes, device, seconds), 60.0)

@@ -141,7 +141,7 @@ def module(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def session(folder: pathlib.Path) -> dict[str, Any]:
-    """A v1 graph with variables, a table and control flow."""
+    """A v1 graph with variables, a table and control flow, without default values."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -162,13 +162,19 @@ def session(folder: pathlib.Path) -> dict[str, Any]:
         z = v1.cond(tf.reduce_sum(scale) > 0, lambda: y @ w, lambda: y) @ old
         v1.enable_control_flow_v2()
         running.run([v1.global_variables_initializer(), v1.tables_initializer()])
-        v1.saved_model.simple_save(
-            running,
-            str(folder),
-            {"words": words, "x": x},
-            {"z": z + scale},
-            legacy_init_op=v1.tables_initializer(),
+        serve = v1.saved_model.predict_signature_def(
+            {"words": words, "x": x}, {"z": z + scale}
         )
+        builder = v1.saved_model.Builder(str(folder))
+        builder.add_meta_graph_and_variables(
+            running,
+            ["serve"],
+            {"serving_default": serve},
+            main_op=v1.tables_initializer(),
+            clear_devices=True,
+            strip_default_attrs=True,
+        )
+        builder.save()
     return {"words": np.array([b"a", b"b"] * 32), "x": _inputs(64, WIDTH)}
 
 

@@ -1,10 +1,10 @@
 """Constants of a branch are freed only where nothing runs that did not run before."""
 
 import pytest
-import tensorflow as tf
 
-from grappler_pass.branch_constants import free_constants
+from grappler_pass.branches.constants import free_constants
 from grappler_pass.graph import Item
+from tests.branch_graphs import outcome
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text
 
@@ -34,15 +34,6 @@ def freed(before, after):
     return {node.name for node in after.node if not node.input} & waiting
 
 
-def outcome(graph_def, taken):
-    with tf.Graph().as_default() as graph:
-        tf.import_graph_def(graph_def, name="")
-        config = tf.compat.v1.ConfigProto()
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        with tf.compat.v1.Session(graph=graph, config=config) as session:
-            return session.run("out:0", {"taken:0": taken})
-
-
 def test_constants_wait_for_nothing_and_the_branch_runs_as_before():
     before = graph_from_text(BRANCH)
     given = before.SerializeToString()
@@ -52,8 +43,9 @@ def test_constants_wait_for_nothing_and_the_branch_runs_as_before():
     assert before.SerializeToString() == given
     assert_valid(after)
     assert freed(before, after) == {"if/one", "if/two"}
-    assert outcome(after, True) == outcome(before, True) == 3.0
-    assert outcome(after, False) == outcome(before, False) == 0.0
+    for taken, value in ((True, 3.0), (False, 0.0)):
+        feed = {"taken:0": taken}
+        assert outcome(after, feed) == outcome(before, feed) == value
     assert free_constants(after, "if/", ASKED) is None
 
 

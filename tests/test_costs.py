@@ -51,6 +51,12 @@ def test_a_transposed_product_counts_the_same_dimensions_in_another_class():
         assert work == same
 
 
+def test_square_factors_that_are_transposed_differently_have_prices_of_their_own():
+    left = matmul(512, 512, 512, transpose_a=True)
+    right = matmul(512, 512, 512, transpose_b=True)
+    assert seconds(left, "float32") != seconds(right, "float32")
+
+
 def test_a_batch_of_one_is_a_plain_product():
     (work,) = works_of(batch_matmul(1, 8, 16, 32), "float32")
     assert (work.op_class, work.point) == ("matmul", (8, 16, 32))

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 
 import pytest
@@ -134,6 +135,11 @@ def test_a_garbled_file_is_refused(tmp_path, text):
         ),
         (data(roofline={**data()["roofline"], "overhead_seconds": 0}), "overhead"),
         (data(roofline={**data()["roofline"], "matrix_flops": {}}), "float32"),
+        (data(device={**KEY.to_json(), "threads": "four"}), "lacks or garbles"),
+        (data(device={**KEY.to_json(), "threads": math.inf}), "lacks or garbles"),
+        (data(roofline={**data()["roofline"], "matrix_flops": "all"}), "garbles"),
+        (data(call_seconds="few"), "lacks or garbles"),
+        (data(extends="cpu-generic", scale="twice"), "lacks or garbles"),
         (data(extends="nobody"), "unknown device profile"),
     ],
 )
@@ -236,15 +242,18 @@ def test_a_profile_moved_from_another_device_is_not_believed(tmp_path):
 # --- the cache folder ----------------------------------------------------------------
 
 
-def test_a_broken_file_is_set_aside_with_a_warning(tmp_path, caplog):
+@pytest.mark.parametrize(
+    "text", ["{ broken", json.dumps(data(device={**KEY.to_json(), "threads": "four"}))]
+)
+def test_a_broken_file_is_set_aside_with_a_warning(tmp_path, caplog, text):
     path = calibrated_path(tmp_path, KEY)
     path.parent.mkdir(parents=True)
-    path.write_text("{ broken")
+    path.write_text(text)
     with caplog.at_level(logging.WARNING, logger="absl"):
         assert profile_for(None, KEY, tmp_path).name == "cpu-avx512-bf16"
     assert "broken device profile" in caplog.text
     assert not path.exists()
-    assert path.with_suffix(".broken").read_text() == "{ broken"
+    assert path.with_suffix(".broken").read_text() == text
     keep_profile(DeviceProfile.from_json(data()), path)
     assert profile_for(None, KEY, tmp_path).name == "mine"
 

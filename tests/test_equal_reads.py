@@ -6,9 +6,10 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.executed import count_executed
-from grappler_pass import equal_reads
-from grappler_pass.equal_reads import merge_equal_reads
+from grappler_pass.branches import equal_reads
+from grappler_pass.branches.equal_reads import merge_equal_reads
 from grappler_pass.graph import Item
+from tests.branch_graphs import outcome
 from tests.scaling import are_equal, values_of
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text
@@ -85,15 +86,6 @@ pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 def reads(graph_def):
     return [node.name for node in graph_def.node if node.op == "ReadVariableOp"]
-
-
-def outcome(graph_def, feed=None):
-    with tf.Graph().as_default() as graph:
-        tf.import_graph_def(graph_def, name="")
-        config = tf.compat.v1.ConfigProto()
-        config.graph_options.rewrite_options.disable_meta_optimizer = True
-        with tf.compat.v1.Session(graph=graph, config=config) as session:
-            return session.run("out:0", feed)
 
 
 def test_what_is_read_at_one_moment_is_read_once_and_runs_as_before():

@@ -7,9 +7,12 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import op_def_registry
 
 from grappler_pass import fusions
+from grappler_pass.costs.product_work import SPLIT_IN_BFLOAT16
+from grappler_pass.fused_ops import needs_split
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW, DENY, INFER
 from grappler_pass.plan import Cause
+from grappler_pass.type_slots import DTYPE_ENUMS
 from tests.coloring import color
 from tests.fresh_process import output_of
 from tf_amp.configuration.list_edits import PREFIX
@@ -95,6 +98,19 @@ def test_a_fused_op_is_shipped_on_the_list_of_what_it_begins_with(
             assert lists.list_of(fused) == lists.list_of(root), fused
 
 
+def test_a_fused_op_is_priced_as_its_parts_where_it_is_split_into_them() -> None:
+    split = set()
+    for op in fusions._ROOTS:
+        op_def = op_def_registry.get(op)
+        if op_def is None or all(attr.name != "fused_ops" for attr in op_def.attr):
+            continue
+        node = fused_node(op, "BiasAdd")
+        node.input.extend("xwb")
+        if needs_split(node, DTYPE_ENUMS["bfloat16"]):
+            split.add(op)
+    assert split == SPLIT_IN_BFLOAT16
+
+
 @pytest.mark.parametrize(
     ("edit", "place"),
     [
@@ -118,7 +134,9 @@ def test_a_fused_node_is_on_the_strictest_list_of_its_moved_parts(
 ) -> None:
     node = fused_node("_FusedMatMul", "BiasAdd", "Relu")
     assert SHIPPED.place_of(node).list_name == ALLOW
-    assert SHIPPED.edited(**edit).place_of(node).list_name == place
+    found = SHIPPED.edited(**edit).place_of(node)
+    assert found.list_name == place
+    assert found.op in (node.op, *fusions.ops_within(node))
 
 
 def test_a_denied_part_of_a_fused_node_is_named_and_taints_what_it_feeds() -> None:

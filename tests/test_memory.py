@@ -29,9 +29,10 @@ EDGE = 8
 TENSOR = EDGE * EDGE * 4
 
 
-def peak(graph_def: GraphDef, fetch: str, low: str = "") -> int:
+def peak(graph_def: GraphDef, fetch: str, low: str = "", feed: str = "") -> int:
     """Predict with the first slot of the named nodes in 16 bits."""
-    view = GraphView.from_graph_def(graph_def, Item(fetch=tuple(fetch.split())))
+    item = Item(fetch=tuple(fetch.split()), feed=tuple(feed.split()))
+    view = GraphView.from_graph_def(graph_def, item)
     slots = SlotTable.from_view(view)
     colors = [False] * len(slots.slots)
     for name in low.split():
@@ -106,6 +107,13 @@ def test_a_tensor_cast_for_two_readers_is_copied_once() -> None:
     graph = square_graph("a = MatMul(x, w)\nb = MatMul(a, w)\ny = MatMul(a, b)")
     # `a`, its copy for both, and the copy of the argument that `b` reads.
     assert peak(graph, "y", low="b y") == 2 * TENSOR
+
+
+def test_a_constant_is_copied_as_the_graph_runs_only_if_it_may_be_fed() -> None:
+    rows = ",".join(["1"] * EDGE)
+    graph = square_graph(f"c = Const value=[{rows}]\na = MatMul(x, w)\ny = Mul(a, c)")
+    assert peak(graph, "y", low="a y") == 3 * TENSOR // 2
+    assert peak(graph, "y", low="a y", feed="c") == 3 * TENSOR // 2 + 2 * EDGE
 
 
 @pytest.mark.parametrize("seed", range(40))

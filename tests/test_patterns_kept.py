@@ -12,6 +12,7 @@ from tests.equivalence import assert_equivalent
 from tests.rewriters import rewritten_by, settings_of
 from tests.sketch import sketch
 from tests.soundness import LOW_DTYPES, assert_sound, colors
+from tf_amp import mixed_precision_scope
 
 both_dtypes = pytest.mark.parametrize("low_dtype", sorted(LOW_DTYPES))
 
@@ -121,3 +122,21 @@ def test_an_exclusion_holds_for_gradients_too(low_dtype: str) -> None:
     low = {n.name for n in after.node if n.op == "MatMul" and n.attr["T"].type != 1}
     assert low
     assert not any("head" in name for name in low)
+
+
+@pytest.mark.usefixtures("disabled_afterwards")
+@both_dtypes
+def test_a_session_may_feed_a_constant(low_dtype: str) -> None:
+    v1 = tf.compat.v1
+    eye = np.eye(8, dtype=np.float32)
+    graph = tf.Graph()
+    with graph.as_default(), mixed_precision_scope(dtype=low_dtype, opt_level="O2"):
+        x = tf.constant(3.0 * eye)
+        w = v1.get_variable("w", initializer=eye, use_resource=True)
+        y = tf.identity(tf.matmul(x, w))
+        with v1.Session() as session:
+            session.run(w.initializer)
+            # Only a product in 16 bits loses the tail.
+            tail = np.float32(1.0 + 2.0**-12)
+            np.testing.assert_array_equal(session.run(y, {x: tail * eye}), eye)
+            np.testing.assert_array_equal(session.run(y), 3.0 * eye)

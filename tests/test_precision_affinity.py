@@ -167,3 +167,24 @@ def test_unknown_devices_and_profiles_are_refused() -> None:
     assert "unknown device profile" in lines[3]
     assert lines[4].startswith("bytes_per_second: received 0")
     assert lines[5] == "margin: received 1.5"
+
+
+def test_a_graph_at_hand_is_divided_under_the_settings_called_for_last() -> None:
+    lines = _output(
+        """
+        graph_def = graph_of(lambda x: tf.identity(step(x), name="out"))
+        def show():
+            placed = precision_affinity({"CPU:0": SLOW, "CPU:1": FAST}).place(
+                graph_def, ["out"])
+            types = {n.attr["T"].type for n in placed.graph_def.node
+                     if n.op == "MatMul"}
+            print(*(tf.as_dtype(each).name for each in types))
+        for dtype in ("float16", "bfloat16", "float16"):
+            tf_amp.enable(dtype)
+        show()
+        with tf_amp.mixed_precision_scope(opt_level="O0"):
+            show()
+        show()
+        """
+    )
+    assert lines == ["float16", "float32", "float16"]

@@ -28,13 +28,15 @@ y = _FusedMatMul(layer2, w3, b3) fused_ops=[BiasAdd] num_args=1
 """
 
 
-def planned(text: str, low_dtype: str, profile: str) -> tuple[Plan, Draft]:
+def planned(
+    text: str, low_dtype: str, profile: str, *, feed: tuple[str, ...] = ()
+) -> tuple[Plan, Draft]:
     graph = graph_from_text(text)
     drafts: list[Draft] = []
     models = {"CPU": CostModel(DeviceProfile.load(profile))}
     rewrite = optimize(
         graph,
-        Item(fetch=("y",)),
+        Item(fetch=("y",), feed=feed),
         settings_of(low_dtype, "O1", models=models),
         shapes=lambda: shapes_from_graph_def(graph),
         observer=lambda stage, draft, seconds: drafts.append(draft),
@@ -68,12 +70,14 @@ def test_an_added_cast_costs_a_cpu_more_than_its_kernel(
     assert draft.prices.down[port] == pytest.approx(kernel + overhead)
 
 
-def test_a_constant_is_cast_beforehand_and_costs_nothing() -> None:
+def test_a_constant_is_cast_beforehand_and_costs_nothing_unless_it_is_fed() -> None:
     ones = ",".join(["1"] * 64)
     given = "b2 = Placeholder shape=[64]"
     text = SMALL_LAYERS.replace(given, f"b2 = Const value=[{ones}]")
     _, draft = planned(text, "float16", "cpu-avx512-bf16")
     assert draft.prices.down[Port(draft.view.index["b2"], 0)] == 0.0
+    _, draft = planned(text, "float16", "cpu-avx512-bf16", feed=("b2",))
+    assert draft.prices.down[Port(draft.view.index["b2"], 0)] > 0.0
 
 
 def test_every_node_that_may_go_low_knows_its_probe_and_its_error() -> None:
@@ -118,6 +122,19 @@ def test_rows_cost_more_where_the_cache_cannot_hold_their_table() -> None:
     )
     assert large["rows"] > 3 * small["rows"]
     assert large["update"] > 3 * small["update"]
+
+
+def test_a_table_stays_though_what_reads_it_first_stays_in_any_case() -> None:
+    first = "penalized = ReadVariableOp(table) dtype=float\npenalty = L2Loss(penalized)"
+    text = TABLE.replace("axis =", f"{first}\naxis =").format(rows=LARGE)
+    plan, draft = planned(text, "bfloat16", "cpu-avx512-bf16")
+    decided = {row.slot.node: row.dtype for row in plan.decisions}
+    assert decided["rows"] == "float32"
+    index = draft.view.index
+    assert draft.reads.canonical == {
+        Port(index["whole"], 0): Port(index["penalized"], 0)
+    }
+    assert draft.prices.down[Port(index["penalized"], 0)] > 256e6 / 100e9
 
 
 def test_starting_a_graph_costs_the_same_in_both_types_and_does_not_color() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grappler_pass.op_lists import OpLists
+from grappler_pass.op_table import ALLOW, INFER
 from grappler_pass.plan import Cause
 from tests.coloring import color
 from tests.small_graphs import CHAIN, EXCLUSION, LIST, LOOP, STEP
@@ -233,9 +234,11 @@ def test_list_attributes_of_data_movement_go_low_as_one() -> None:
     assert color(graph, fetch="fetch").colors("sum1 joined") == "L L"
 
 
-def test_a_fused_convolution_goes_low_where_its_parts_can() -> None:
+@pytest.mark.parametrize("list_name", [ALLOW, INFER])
+def test_a_fused_convolution_goes_low_where_its_parts_can(list_name: str) -> None:
     graph = """
-        image = Placeholder
+        x = Placeholder
+        image = MatMul(x, x)
         filter = Placeholder
         bias = Placeholder
         conv = _FusedConv2D(image, filter, bias) num_args=1 fused_ops=[BiasAdd,Relu] \
@@ -244,7 +247,11 @@ strides=[1,1,1,1] padding=SAME
 strides=[1,1,1,1] padding=SAME
         fetch = IdentityN(conv, odd)
     """
-    colored = color(graph, fetch="fetch")
+    op = ["_FusedConv2D"]
+    lists = OpLists.for_dtype("bfloat16").edited(
+        add={list_name: op}, remove={ALLOW: op} if list_name != ALLOW else None
+    )
+    colored = color(graph, fetch="fetch", lists=lists)
     assert colored.colors("conv.T conv.TArgs odd.T") == "L L F"
     (group,) = colored.constraints.ties
     assert {str(colored.slots.slots[s]) for s in group} == {"conv.T", "conv.TArgs"}

@@ -176,6 +176,27 @@ def test_an_op_whose_kernel_cancels_stays_float32_at_every_level(op: str) -> Non
         assert colored.cause("act") is Cause.CANCELS
 
 
+@pytest.mark.parametrize(
+    ("op", "low_dtype"), [("_FusedConv2D", "bfloat16"), ("_FusedMatMul", "float16")]
+)
+@pytest.mark.parametrize(("last", "color_of_it"), [("Elu", "F"), ("Tanh", "L")])
+def test_a_fused_op_is_split_only_where_no_part_of_it_cancels(
+    op: str, low_dtype: str, last: str, color_of_it: str
+) -> None:
+    graph = f"""
+        {CHAIN}
+        bias = Placeholder
+        fused = {op}(allow1, w, bias) num_args=1 fused_ops=[BiasAdd,{last}] \
+strides=[1,1,1,1] padding=SAME
+        fetch = Identity(fused)
+    """
+    colored = color(graph, fetch="fetch", low_dtype=low_dtype)
+    assert colored.colors("allow1 fused") == f"L {color_of_it}"
+    if color_of_it == "F":
+        assert colored.cause("fused") is Cause.CANCELS
+        assert colored.detail("fused") == f"{last} in {low_dtype} on CPU"
+
+
 def test_products_beside_a_decomposition_stay_float32() -> None:
     graph = (
         CHAIN

@@ -8,7 +8,10 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
+from grappler_pass.op_traits import INPUT
+from grappler_pass.plan import Cause, Reason
 from tf_amp.auditing.remedies import Finding, finding_of
+from tf_amp.configuration.list_edits import PREFIX
 
 
 def product_obstacle(function, *shapes):
@@ -37,11 +40,16 @@ def row(**given):
     return SimpleNamespace(**given)
 
 
-def neighbor(cause, words="denied"):
-    return row(op="Exp", reason=row(cause=row(name=cause, value=words)))
+def neighbor(cause, detail=""):
+    return row(op="Exp", reason=Reason(cause, detail))
 
 
-def case(*, is_low, cast, float32=4.0, low=1.0, cause="ALLOW", beside=None):
+INPUT_NEIGHBOR = neighbor(Cause.FIXED, INPUT)
+CONSTANT = neighbor(Cause.FIXED, "a constant")
+DENIED = neighbor(Cause.DENY, "range hazard")
+
+
+def case(*, is_low, cast, float32=4.0, low=1.0, cause="ALLOW", beside=()):
     """A node that takes `low` seconds in 16 bits, and `cast` for its casts."""
     decision = row(cast_seconds=cast, seconds_float32=float32, seconds_low=low)
     return row(
@@ -55,19 +63,21 @@ def case(*, is_low, cast, float32=4.0, low=1.0, cause="ALLOW", beside=None):
         roofline=row(
             multiprocessors=None, overhead_seconds=1e-6, dispatch_seconds=1e-6
         ),
-        float32_neighbor=lambda: beside,
+        float32_neighbors=lambda: iter(beside),
     )
 
 
 @pytest.mark.parametrize(
     ("beside", "remedy"),
     [
-        (neighbor("FIXED"), "feed and fetch 16 bits (Exp)"),
-        (neighbor("PRESERVED"), "feed and fetch 16 bits (Exp)"),
-        (neighbor("DENY", "range hazard"), "free its neighbor Exp: range hazard"),
-        (None, ""),
+        ([INPUT_NEIGHBOR], "feed and fetch 16 bits (Exp)"),
+        ([neighbor(Cause.PRESERVED)], "feed and fetch 16 bits (Exp)"),
+        ([DENIED], "free its neighbor Exp: the op is denied in 16 bits"),
+        ([CONSTANT], ""),
+        ([CONSTANT, INPUT_NEIGHBOR, DENIED], "feed and fetch 16 bits (Exp)"),
+        ([], ""),
     ],
-    ids=["input", "output", "denied", "none"],
+    ids=["input", "output", "denied", "constant", "several", "none"],
 )
 def test_the_remedy_is_to_free_the_neighbor(beside, remedy):
     found = finding_of(case(is_low=True, cast=1.0, beside=beside))
@@ -84,9 +94,33 @@ def test_what_is_no_faster_in_16_bits_is_not_blamed_on_casts():
     slower = case(is_low=False, cast=0.0, low=5.0, cause="COST")
     slower.decision.reason = "float32 is at least as fast"
     assert finding_of(slower).why == "float32 is at least as fast"
-    kept = case(is_low=False, cast=0.0, cause="COST", beside=neighbor("DENY"))
+    kept = case(is_low=False, cast=0.0, cause="COST", beside=[DENIED])
     assert "casts around it" in finding_of(kept).why
     # Of a plan that gains too little as a whole, its casts are not the reason.
     dropped = case(is_low=False, cast=0.0, cause="MARGIN")
     dropped.decision.reason = "the plan gains too little"
     assert finding_of(dropped).why == "the plan gains too little"
+
+
+def test_a_fused_op_leaves_the_list_by_the_part_that_was_put_there(monkeypatch):
+    monkeypatch.setenv(f"{PREFIX}DENYLIST_ADD", "BiasAdd")
+
+    def layers(x, w, b):
+        return tf.nn.relu(tf.nn.bias_add(x @ w, b)) @ w
+
+    specs = (tf.TensorSpec([1024, 1024]),) * 2 + (tf.TensorSpec([1024]),)
+    audit = tf_amp.audit(tf.function(layers), *specs, device="cpu-avx512-bf16")
+    (fused,) = (each for each in audit.obstacles if each.op == "_FusedMatMul")
+    assert fused.remedy == "if you know it to be harmless: DENYLIST_REMOVE=BiasAdd"
+
+
+def test_what_has_no_product_is_priced_for_those_who_ask():
+    spec = tf.TensorSpec([4096, 4096])
+    wave = tf.function(lambda x: tf.tanh(x) + 1.0)
+    audit = tf_amp.audit(wave, spec, device="v100")
+    assert audit.plan.is_empty
+    assert audit.plan.seconds_before == audit.plan.seconds_after > 0.0
+    assert {each.op for each in audit.obstacles} >= {"Tanh"}
+    plan = tf_amp.explain(wave, spec)
+    assert plan.is_empty
+    assert plan.seconds_before == plan.seconds_after > 0.0

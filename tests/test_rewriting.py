@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -95,7 +97,7 @@ def test_a_taken_name_is_not_used_twice() -> None:
 
 
 @pytest.mark.parametrize("low_dtype", ["bfloat16", "float16"])
-def test_a_constant_is_cast_beforehand(low_dtype: str) -> None:
+def test_a_constant_is_cast_beforehand_and_counts_for_no_cast(low_dtype: str) -> None:
     before = graph_from_text("x = Placeholder\nweight = Const\nready = NoOp")
     weight = node(before, "weight")
     value = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
@@ -108,17 +110,40 @@ def test_a_constant_is_cast_beforehand(low_dtype: str) -> None:
         )
     )
     del before.node[3:5]
-    made = optimize(
-        before, Item(fetch=("fetch",)), settings(low_dtype), shapes=dict
-    ).graph_def
+    wanted, asked = settings(low_dtype), Item(fetch=("fetch",))
+    rewrite = optimize(before, asked, wanted, shapes=dict)
+    made = rewrite.graph_def
     low = node(made, node(made, "allow1").input[1])
     assert low.op == "Const" and list(low.input) == ["^ready"]
+    assert rewrite.plan.casts == ops(made).count("Cast") == 2
+    stored = dataclasses.replace(wanted, fold_constants=False)
+    unfolded = optimize(before, asked, stored, shapes=dict)
+    assert unfolded.plan.casts == ops(unfolded.graph_def).count("Cast") == 3
     rounded = tensor_util.MakeNdarray(low.attr["value"].tensor)
     assert rounded.dtype.name == low_dtype
     np.testing.assert_array_equal(rounded, value.astype(rounded.dtype))
     np.testing.assert_array_equal(
         tensor_util.MakeNdarray(node(made, "weight").attr["value"].tensor), value
     )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "x = Const value=2.0",
+        "y = Placeholder dtype=bfloat16\nx = Cast(y) SrcT=bfloat16 DstT=float",
+    ],
+    ids=["constant", "cast"],
+)
+def test_what_the_caller_feeds_is_read_itself(given: str) -> None:
+    before = graph_from_text(
+        f"{given}\nallow1 = MatMul(x, x)\nclear1 = Relu(allow1)\nfetch = Sin(clear1)"
+    )
+    fed = Item(fetch=("fetch",), feed=("x",))
+    made = optimize(before, fed, settings(), shapes=dict)
+    low = node(made.graph_def, node(made.graph_def, "allow1").input[0])
+    assert (low.op, list(low.input)) == ("Cast", ["x"])
+    assert (made.plan.casts, made.plan.casts_removed) == (2, 0)
 
 
 def test_existing_casts_are_absorbed_on_both_sides() -> None:

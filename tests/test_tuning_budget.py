@@ -116,16 +116,28 @@ def test_graphs_without_number_do_not_fill_the_memory(clock):
     assert len(budget._graphs) == 256
 
 
+class Ledger:
+    kept = 0.0
+
+    def spent(self):
+        return self.kept
+
+    def keep(self, seconds):
+        self.kept = seconds
+
+
+@pytest.mark.parametrize("tune", ["budget", "budget:1", "full"])
+def test_what_one_process_after_another_takes_adds_up(clock, tune):
+    ledger = Ledger()
+    for _ in range(3):
+        allowance = Budget(limits_of(tune), clock).allowance("graph", ledger)
+        assert allowance.remaining() >= 1.0
+        spend(allowance.budget, clock, "graph", 1.0)
+        allowance.keep()
+    assert ledger.kept == 3.0
+
+
 def test_waits_count_in_their_own_process_alone(clock):
-    class Ledger:
-        kept = 0.0
-
-        def spent(self):
-            return self.kept
-
-        def keep(self, seconds):
-            self.kept = seconds
-
     ledger = Ledger()
     first = Budget(DEFAULT, clock).allowance("graph", ledger)
     assert first.remaining() == 3.0

@@ -14,6 +14,7 @@ import pytest
 
 from grappler_pass.costs.database import CostDatabase, costs_path
 from tests.forking import run_forked
+from tests.lock_holding import lock_held
 from tests.processes import ROOT, Outcome
 from tf_amp.devices import cpu_flags
 
@@ -152,25 +153,11 @@ def test_prices_that_could_not_be_written_are_not_said_to_be_kept(cache):
         assert "kept in" not in done.err.replace("cannot be kept in", "")
 
 
-# A process that holds the lock and measures nothing, until its input ends.
-HOLDING = """
-import pathlib, sys
-from tf_amp.tuning.machine_turn import machine_turn
-with machine_turn(pathlib.Path(sys.argv[1]), 10.0) as is_mine:
-    print(is_mine, flush=True)
-    sys.stdin.read()
-"""
-
-
 @needs_stakes
 def test_who_waits_for_another_process_says_so_once(cache):
     cache.mkdir()
-    command = [sys.executable, "-c", HOLDING, str(cache)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, **pipes) as holder:
-        assert holder.stdout.readline() == "True\n"
+    with lock_held(cache) as holder:
         done = tuned(cache, train() + "\nstep(x[:128])\n", "--seconds", "0.5")
-        holder.kill()
     assert done.code == 0, done.err
     said = f"process {holder.pid} ("
     assert said in done.err and done.err.count("waiting for it to end") == 1

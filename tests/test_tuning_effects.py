@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from tests.probe_samples import probe, probe_of_op
-from tf_amp.tuning.measuring import measure
+from tests.probe_samples import measure, probe, probe_of_op
 from tf_amp.tuning.runnable import check_runnable
 from tf_amp.tuning.synthetic import Unfit
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures as futures
 import dataclasses
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -14,10 +12,8 @@ import tensorflow as tf
 from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.probes import cast_probe
 from grappler_pass.draft import Stake
+from tests.lock_holding import lock_held
 from tests.probe_samples import matmul, probe, probe_of_op
-from tests.processes import ROOT
-from tf_amp import process_costs
-from tf_amp.configuration.config import AmpConfig
 from tf_amp.tuning import apart, progress, tuner
 from tf_amp.tuning.budget import DEFAULT, Budget, Limits
 from tf_amp.tuning.known_costs import KnownCosts
@@ -198,12 +194,6 @@ def test_threads_take_turns_and_each_gets_what_it_asked_for(heard, state):
     costs = costs_of()
     budget = Budget(Limits())
     barrier = threading.Barrier(6)
-    at_work = []
-
-    def watch(progress_state):
-        at_work.append((threading.current_thread().name, progress_state.done))
-
-    progress.report_to(watch)
 
     def work(number):
         one = OnlineTuner(costs, budget.allowance(number))
@@ -215,35 +205,22 @@ def test_threads_take_turns_and_each_gets_what_it_asked_for(heard, state):
     with futures.ThreadPoolExecutor(6) as pool:
         assert all(pool.map(work, range(6), timeout=60.0))
     # One begins only when the one before is over.
-    begun = [number for number, (_, done) in enumerate(at_work) if done == 0]
+    begun = [number for number, state in enumerate(heard) if state.done == 0]
     assert len(begun) == 6
+    assert all(heard[number - 1].is_over for number in begun[1:])
     rows = [row for state in heard for row in state.rows]
     assert len(rows) == len({(row.probe, row.dtype) for row in rows}) == 20
-
-
-# A process that holds the lock and measures nothing, until its input ends.
-HOLDING = """
-import pathlib, sys
-from tf_amp.tuning.machine_turn import machine_turn
-with machine_turn(pathlib.Path(sys.argv[1]), 10.0) as is_mine:
-    print(is_mine, flush=True)
-    sys.stdin.read()
-"""
 
 
 def test_processes_of_a_machine_take_turns_and_share_what_they_find(
     tmp_path, heard, state
 ):
     costs, other = costs_of(tmp_path), costs_of(tmp_path)
-    command = [sys.executable, "-c", HOLDING, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=ROOT, **pipes) as holder:
-        assert holder.stdout.readline() == "True\n"
+    with lock_held(tmp_path):
         short = Limits(per_graph=0.2)
         assert not tuner_of(costs, short).measure(stakes_of(SMALL[:1]), "bfloat16")
         assert heard == []
-        # The lock goes with the process, however that ends.
-        holder.kill()
+    # The lock goes with the process, however that ends.
     assert tuner_of(costs).measure(stakes_of(SMALL), "bfloat16")
     heard.clear()
     # Started before these were known, and told of them when its turn comes.
@@ -267,36 +244,3 @@ def test_a_side_effect_that_is_at_stake_is_not_run(heard, state):
     )
     assert not tuner_of(costs_of()).measure(stakes_of([counted]), "bfloat16")
     assert calls == []
-
-
-def test_there_is_no_tuner_where_plans_must_not_change(tmp_path, monkeypatch):
-    budgeted = AmpConfig(cache_dir=tmp_path)
-    assert process_costs.tuner_for(budgeted, "CPU", "graph") is not None
-    off = dataclasses.replace(budgeted, tune="off")
-    elsewhere = dataclasses.replace(budgeted, device_profile="v100")
-    assert process_costs.tuner_for(off, "CPU", "graph") is None
-    assert process_costs.tuner_for(elsewhere, "CPU", "graph") is None
-    assert process_costs.prices_for(elsewhere, "CPU") is None
-    tf.config.experimental.enable_op_determinism()
-    try:
-        assert process_costs.tuner_for(budgeted, "CPU", "graph") is None
-    finally:
-        disable_determinism()
-    assert process_costs.tuner_for(budgeted, "CPU", "graph") is not None
-
-
-def disable_determinism():
-    from tensorflow.python.framework import config
-
-    config.disable_op_determinism()
-
-
-def test_prices_and_budget_are_shared_in_a_process(tmp_path):
-    config = AmpConfig(cache_dir=tmp_path)
-    one = process_costs.tuner_for(config, "CPU", "graph")
-    other = process_costs.tuner_for(
-        dataclasses.replace(config, dtype="float16"), "CPU", "other"
-    )
-    assert one.costs is other.costs
-    assert one.costs.prices is process_costs.prices_for(config, "CPU")
-    assert one.allowance.budget is other.allowance.budget

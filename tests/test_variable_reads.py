@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from tensorflow.python.framework import meta_graph
 
-from grappler_pass.graph import GraphView, Port
+from grappler_pass.graph import GraphView, Item, Port
 from grappler_pass.variable_reads import VariableReads
 from tests.text_graph import graph_from_text
 
@@ -29,21 +31,22 @@ READ_IN_LOOP = """
 """
 
 
-def reads_of(text: str) -> tuple[GraphView, VariableReads]:
-    view = GraphView.from_graph_def(graph_from_text(text))
+def reads_of(text: str, feed: str = "") -> tuple[GraphView, VariableReads]:
+    item = Item(feed=tuple(feed.split()))
+    view = GraphView.from_graph_def(graph_from_text(text), item)
     return view, VariableReads.from_view(view)
 
 
-def shared(text: str) -> dict[str, str]:
-    view, reads = reads_of(text)
+def shared(text: str, feed: str = "") -> dict[str, str]:
+    view, reads = reads_of(text, feed)
     return {
         view.nodes[p.node].name: view.nodes[q.node].name
         for p, q in reads.canonical.items()
     }
 
 
-def hoisted(text: str) -> dict[str, list[str]]:
-    view, reads = reads_of(text)
+def hoisted(text: str, feed: str = "") -> dict[str, list[str]]:
+    view, reads = reads_of(text, feed)
     return {
         view.nodes[p.node].name: [view.nodes[e].name for e in enters]
         for p, enters in reads.hoists.items()
@@ -55,6 +58,8 @@ def test_three_reads_without_a_write_are_one() -> None:
         f"read{i} = ReadVariableOp(v) dtype=float" for i in range(3)
     )
     assert shared(text) == {"read1": "read0", "read2": "read0"}
+    assert shared(text, feed="read0") == {"read2": "read1"}
+    assert shared(text, feed="read1") == {"read2": "read0"}
 
 
 def test_two_handles_of_one_name_are_one_variable_but_read_apart() -> None:
@@ -115,6 +120,7 @@ def test_an_unknown_op_that_takes_the_handle_counts_as_a_write() -> None:
 def test_a_read_of_a_loop_invariant_handle_leaves_the_loop() -> None:
     text = VARIABLE + READ_IN_LOOP.format(constant="true")
     assert hoisted(text) == {"read": ["enter_v"]}
+    assert hoisted(text, feed="read") == {}
 
 
 def test_a_read_stays_if_its_handle_may_change() -> None:
@@ -161,3 +167,16 @@ def test_a_variable_is_copied_when_it_is_read_only_if_rows_of_it_are_updated() -
     )
     view, reads = reads_of(text)
     assert {view.nodes[i].name for i in reads.copies} == {"read", "again"}
+
+
+def test_what_a_graph_leaves_out_counts_as_the_default_and_stays_out() -> None:
+    text = VARIABLE + READ_IN_LOOP.format(constant="false")
+    text += "first = ReadVariableOp(v) dtype=float\nsecond = ReadVariableOp(v)\n"
+    stripped = MetaGraphDef(graph_def=graph_from_text(text))
+    meta_graph.strip_graph_default_valued_attrs(stripped)
+    given = MetaGraphDef.FromString(stripped.SerializeToString()).graph_def
+    assert "container" not in given.node[0].attr, "nothing is left out"
+    reads = VariableReads.from_view(GraphView.from_graph_def(stripped.graph_def))
+    assert reads == reads_of(text)[1]
+    assert len(reads.canonical) == 1
+    assert stripped.graph_def == given

@@ -12,15 +12,17 @@ import tensorflow as tf
 
 from grappler_pass.costs.records import Verdict
 from grappler_pass.draft import Trial
+from tests.lock_holding import lock_held
 from tests.test_namesakes import Judge, product, trial_of
-from tf_amp.tuning import verdicts
-from tf_amp.tuning.budget import DEFAULT, Allowance, Budget
+from tf_amp.tuning import progress, verdicts
+from tf_amp.tuning.budget import DEFAULT, Allowance, Budget, Limits
 from tf_amp.tuning.fingerprint import fingerprint_of
 from tf_amp.tuning.judging import Judgment
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.sandbox import NotRunnable
 from tf_amp.tuning.spending import GraphLedger
 from tf_amp.tuning.trial import Comparison
+from tf_amp.tuning.tuner import OnlineTuner
 
 _FASTER = Judgment(Comparison(((2.0, 1.0),) * 20))
 _UNDECIDED = Judgment(Comparison(((2.0, 1.0), (1.0, 2.0))))
@@ -95,6 +97,25 @@ def test_a_turn_that_does_not_come_decides_nothing(
     keep(trial, tmp_path, faster=True, is_open=True)
     assert verdicts.is_faster(trial, costs_in(tmp_path), allowance) is True
     assert judge.asked == 0
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_only_who_waits_for_another_process_says_so(
+    is_known: bool,
+    trial: Trial,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    heard: list[progress.Note] = []
+    monkeypatch.setattr(progress, "_readers", [heard.append])
+    if is_known:
+        keep(trial, tmp_path, faster=True, is_open=False)
+    allowance = Budget(Limits(per_graph=0.1)).allowance("graph")
+    tuner = OnlineTuner(costs_in(tmp_path), allowance)
+    with lock_held(tmp_path) as holder:
+        assert tuner.is_faster(trial) is (True if is_known else None)
+    told = [f"process {holder.pid} " in str(note) for note in heard]
+    assert told == ([] if is_known else [True])
 
 
 def test_what_an_earlier_run_has_left_open_is_tried_again(

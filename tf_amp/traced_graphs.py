@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import secrets
 import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from grappler_pass.fusions import root_of
+
 _NUMBER = "_tf_amp_number"
-# Fused op -> what the op that it begins with is called.
-_ROOTS = {
-    "_FusedBatchMatMulV2": "BatchMatMul",
-    "_FusedBatchNormEx": "FusedBatchNorm",
-    "_FusedConv2D": "Conv2D",
-    "_FusedConv3D": "Conv3D",
-    "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
-    "_FusedMatMul": "MatMul",
-    "_MklFusedBatchMatMulV2": "BatchMatMul",
-}
+# Ops of all versions are fused into one.
+_VERSION = re.compile(r"V\d+$")
 # None stands for a longer chain than the one of the approximate gelu.
 _LONGEST_CHAIN = 12
 
@@ -71,14 +66,17 @@ def parts_of(last: Any, fused_op: str) -> tuple[Any, ...]:
     Those on the nearest way from what it begins with; where there are two such ways,
     of both, since either may be the one.
     """
-    root = _ROOTS.get(fused_op)
+    root = root_of(fused_op)
+    if root is None:
+        return (last,)
+    kind = _VERSION.sub("", root)
     paths: list[tuple[Any, ...]] = [(last,)]
-    for _ in range(_LONGEST_CHAIN if root else 0):
-        paths = [(*path, t.op) for path in paths for t in path[-1].inputs]
-        ended = [path for path in paths if path[-1].type.startswith(str(root))]
+    for _ in range(_LONGEST_CHAIN + 1):
+        ended = [path for path in paths if path[-1].type.startswith(kind)]
         if ended:
             return tuple(dict.fromkeys(op for path in ended for op in path))
         del paths[_LONGEST_CHAIN:]
+        paths = [(*path, t.op) for path in paths for t in path[-1].inputs]
     return (last,)
 
 

@@ -146,8 +146,10 @@ class DeviceProfile:
                 data=data,
                 call_seconds=_call_seconds(data),
             )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ProfileError(f"profile lacks or garbles {error}") from error
+        except ProfileError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as why:
+            raise ProfileError(f"profile lacks or garbles {why}") from why
 
     def grid(self, op_class: str, dtype: str) -> Grid | None:
         """Return the measured grid of a class in a dtype, if there is one.

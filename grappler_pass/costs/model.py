@@ -69,7 +69,7 @@ class CostModel:
             return measured_price(sample, call, dtype)
         computed = self._follow_prices()
         attrs = call.attrs
-        named = tuple(attrs[name] for name in PRICED_ATTRS if name in attrs)
+        named = tuple((name, attrs[name]) for name in PRICED_ATTRS if name in attrs)
         key = (call.op, dtype, named, call.inputs, call.outputs)
         try:
             known = computed.prices.get(key)

@@ -27,6 +27,14 @@ FREE_OPS = frozenset(
     """.split()
 )
 
+# They give a tensor another shape or name.
+VIEWS = frozenset(
+    """
+    EnsureShape ExpandDims Identity PreventGradient Reshape Snapshot Squeeze
+    StopGradient
+    """.split()
+)
+
 # Elementwise ops whose seconds follow from the larger tensor's elements: class -> ops.
 _ELEMENTWISE_ROWS: dict[str, str] = {
     "AddV2": "AddV2 Add Sub Maximum Minimum",

@@ -23,8 +23,8 @@ from grappler_pass.costs.work import (
     texts,
 )
 
-# No 16-bit kernel is registered for these: there, they run as their parts.
-SPLIT_IN_BFLOAT16 = frozenset({"_FusedConv2D", "_FusedConv3D"})
+# No bfloat16 kernel is registered for these: there, they run as their parts.
+SPLIT_IN_BFLOAT16 = frozenset({"_FusedConv2D"})
 _HIDDEN = "ABCDEFGH"
 
 

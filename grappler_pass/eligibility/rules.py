@@ -28,7 +28,7 @@ from grappler_pass.eligibility.state_updates import (
     behind_loss_scales,
     state_update_region,
 )
-from grappler_pass.fused_ops import can_split
+from grappler_pass.fused_ops import can_split, parts_of
 from grappler_pass.graph import GraphView, Node, device_type_of
 from grappler_pass.op_lists import OpLists, Place
 from grappler_pass.op_table import ALLOW, DENY
@@ -176,7 +176,18 @@ def _missing_kernels(case: Case) -> Refusals:
         reasons = known[key]
         if not any(reasons) or can_split(node.proto, case.low_dtype):
             continue
-        yield from ((s, r) for s, r in zip(own, reasons, strict=True) if r is not None)
+        part = _cancelling_part(case, node)
+        yield from ((s, part or r) for s, r in zip(own, reasons, strict=True) if r)
+
+
+def _cancelling_part(case: Case, node: Node) -> Reason | None:
+    """Return why a fused node is not split whose parts all have kernels, if so."""
+    device = device_type_of(node.device)
+    for part in parts_of(node.proto):
+        if cancels(part.op, device):
+            detail = f"{part.op} in {DTYPE_NAMES[case.low_dtype]} on {device}"
+            return Reason(Cause.CANCELS, detail)
+    return None
 
 
 def _kernel_reasons(

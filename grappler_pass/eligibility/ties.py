@@ -15,6 +15,7 @@ from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility.reachability import Groups
 from grappler_pass.eligibility.selections import selection_ties
+from grappler_pass.fused_ops import parts_of
 from grappler_pass.graph import (
     ENTER_OPS,
     EXIT_OPS,
@@ -117,10 +118,15 @@ def _through(slots: SlotTable, node: Node) -> tuple[int, int]:
 def product_ties(
     view: GraphView, slots: SlotTable, lists: OpLists
 ) -> Iterator[tuple[int, int]]:
-    """Yield the slots of each allow op in pairs (T and TArgs of `_FusedConv2D`)."""
+    """Yield the slots of products in pairs (T and TArgs of `_FusedConv2D`).
+
+    A product is what the lists allow, and what can be split, on whatever list it is.
+    """
     for node in view.nodes:
         own = slots.slots_of[node.index]
-        if len(own) > 1 and lists.list_of(node.op) == ALLOW:
+        if len(own) < 2:
+            continue
+        if lists.list_of(node.op) == ALLOW or parts_of(node.proto):
             yield from ((own[0], slot) for slot in own[1:])
 
 

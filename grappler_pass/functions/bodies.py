@@ -35,6 +35,7 @@ from grappler_pass.op_table import ALLOW
 from grappler_pass.shapes import (
     Shape,
     Shapes,
+    known_shape,
     shape_from_proto,
     shapes_from_graph_def,
 )
@@ -150,7 +151,7 @@ class _Collector:
         view = GraphView.from_graph_def(body.graph_def, body.item)
         item = self._facts.completed(body.item, view)
         body = dataclasses.replace(body, item=item)
-        behind = behind_barriers(GraphView.from_graph_def(body.graph_def, item))
+        behind = behind_barriers(dataclasses.replace(view, item=item))
         for node in view.nodes:
             call = call_of(node.proto, self._library)
             if call is not None and not self._wanted.isdisjoint(call.functions):
@@ -176,8 +177,7 @@ class _Collector:
 
 
 def _known(body: Body, view: GraphView, port: Port) -> Known:
-    outputs = body.shapes().get(view.nodes[port.node].name, ())
-    shape = outputs[port.output] if port.output < len(outputs) else None
+    shape = known_shape(body.shapes(), view, port)
     return Known(shape, tuple(_contents(view, _source(view, port))))
 
 

@@ -85,8 +85,7 @@ class FactsOfFunctions:
         except FunctionError:
             return _NONE
         view = GraphView.from_graph_def(graph_def, item)
-        item = self.completed(item, view)
-        view = GraphView.from_graph_def(graph_def, item)
+        view = dataclasses.replace(view, item=self.completed(item, view))
         behind = behind_barriers(view)
         unscales = any(behind[view.index[name]] != UNREACHED for name in item.fetch)
         readers = [view.readers(Port(view.index[name], 0)) for name in item.feed]

@@ -15,7 +15,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
 from grappler_pass.graph import split_input
-from grappler_pass.type_slots import op_def_of
+from grappler_pass.type_slots import attr_of, op_def_of
 
 Library = Mapping[str, FunctionDef]
 
@@ -50,11 +50,7 @@ def _tensor_count(node: NodeDef, arg: OpDef.ArgDef, op_def: OpDef) -> int:
     name = arg.number_attr or arg.type_list_attr
     if not name:
         return 1
-    # `in` first: reading a missing key of a protobuf map creates it.
-    if name in node.attr:
-        value = node.attr[name]
-    else:
-        value = next(a.default_value for a in op_def.attr if a.name == name)
+    value = attr_of(node, name, op_def)
     return int(value.i) if arg.number_attr else len(value.list.type)
 
 

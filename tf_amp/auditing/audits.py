@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tf_amp import runtime
 from tf_amp.auditing.obstacles import Obstacle, obstacles_of
-from tf_amp.configuration import settings
-from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.explaining import explanation
-from tf_amp.scopes.marks import excluded_parts, marks_from_graph_def
 from tf_amp.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -59,9 +56,8 @@ class Audit:
     @property
     def memory_bytes(self) -> tuple[float, float] | None:
         """Peak of live activations in float32 and mixed; None where unknown."""
-        before = getattr(self.plan, "peak_bytes_before", None)
-        after = getattr(self.plan, "peak_bytes_after", None)
-        return None if not before or after is None else (before, after)
+        before, after = self.plan.peak_bytes_before, self.plan.peak_bytes_after
+        return (before, after) if before else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, without the rows of the plan."""
@@ -193,42 +189,32 @@ def planned(
     """Return the draft whose plan the pass would carry out on a target."""
     from grappler_pass import pipeline
 
-    drafts: dict[str, Draft] = {}
-
-    def keep(stage: str, draft: Draft, _: float) -> None:
-        drafts[stage] = draft
-
+    drafts: list[Draft] = []
     pipeline.plan_graph(
         graph_def,
         item,
-        target.settings(_config()),
+        target.settings(explanation.config_for(graph_def)),
         shapes=shapes,
         name=name,
-        observer=keep,
+        observer=lambda stage, draft, seconds: drafts.append(draft),
     )
-    return list(drafts.values())[-1]
+    return drafts[-1]
 
 
 def _audit_traced(
     graph_def: GraphDef, kept: tuple[str, ...], name: str, target: Target
 ) -> Audit:
-    from grappler_pass.graph import Item
     from grappler_pass.shapes import shapes_from_graph_def
 
-    marks = marks_from_graph_def(graph_def, settings.canonical_id)
     optimized = target.optimized(graph_def, kept)
-    excluded = excluded_parts(optimized, _config().exclude)
+    config = explanation.config_for(optimized)
     return audit_graph(
         optimized,
-        Item(fetch=kept, preserve=marks.strangers, excluded=excluded),
+        explanation.item_of(optimized, kept, config),
         target,
         shapes=lambda: shapes_from_graph_def(optimized),
         name=name,
     )
-
-
-def _config() -> AmpConfig:
-    return runtime.current_config() or AmpConfig.from_env()
 
 
 def _merged(audits: Iterable[Audit]) -> tuple[Audit, ...]:
@@ -254,8 +240,6 @@ def _set_batch(graph_def: GraphDef, batch: int) -> None:
 
 def _has_guesses(draft: Draft) -> bool:
     """Tell whether a product is priced with a dimension that is not known."""
-    if draft.shapes is None:
-        return False
     return any(
         decision.shape is None or None in decision.shape
         for slot, decision in enumerate(draft.plan.decisions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from grappler_pass.costs.roofline import Roofline
     from grappler_pass.costs.work import Product, Work
     from grappler_pass.draft import Draft
-    from grappler_pass.graph import Node
+    from grappler_pass.graph import Node, Port
     from grappler_pass.plan import Decision
 
 
@@ -91,8 +92,13 @@ class Case:
         """How often a step runs the node."""
         return float(self.draft.view.weight(self.node.index))
 
-    def float32_neighbor(self) -> Decision | None:
-        """Return the row of a node beside this one that stays float32."""
+    @property
+    def listed_op(self) -> str:
+        """The op whose list the node is on: of a fused node it may be a part."""
+        return self.draft.settings.lists.place_of(self.node.proto).op
+
+    def float32_neighbors(self) -> Iterator[Decision]:
+        """Yield the rows of the nodes beside this one that stay float32."""
         view, slots = self.draft.view, self.draft.slots
         beside = [port.node for port in self.node.inputs]
         for port in view.output_ports(self.node.index):
@@ -100,28 +106,21 @@ class Case:
         for index in dict.fromkeys(beside):
             rows = [self.draft.plan.decisions[s] for s in slots.slots_of[index]]
             if rows and not any(row.is_low for row in rows):
-                return rows[0]
-        return None
+                yield rows[0]
 
 
 def call_of(draft: Draft, node: Node) -> OpCall:
     """Return a node of a draft as pricing sees it."""
     from tensorflow.python.framework import dtypes
 
-    from grappler_pass.costs import OpCall, TensorSpec, attrs_from_node_def
-    from grappler_pass.graph import Port
+    from grappler_pass import node_calls
+    from grappler_pass.costs import TensorSpec
+    from grappler_pass.shapes import known_shape
 
     def spec(port: Port) -> TensorSpec:
-        known = draft.shapes.get(draft.view.nodes[port.node].name, ())
-        shape = known[port.output] if port.output < len(known) else None
+        shape = known_shape(draft.shapes, draft.view, port)
         enum = draft.slots.output_dtype(port.node, port.output)
         name = dtypes.as_dtype(enum).base_dtype.name if enum else "float32"
         return TensorSpec(shape, str(name))
 
-    outputs = range(draft.slots.output_count(node.index))
-    return OpCall(
-        node.op,
-        attrs_from_node_def(node.proto),
-        tuple(map(spec, node.inputs)),
-        tuple(spec(Port(node.index, output)) for output in outputs),
-    )
+    return node_calls.call_of(node, draft.slots, spec)

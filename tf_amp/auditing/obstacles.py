@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grappler_pass.draft import Draft
 
 SHOWN = 10
-# Losses under this share of the step are not worth a look.
+# Losses under this share of what the mean node takes are not worth a look.
 _LEAST_SHARE = 1e-3
 
 
@@ -54,8 +54,6 @@ def obstacles_of(
       profile: of the device it was planned for.
       count: obstacles to return at most.
     """
-    if draft.prices is None:
-        return ()
     groups: dict[_Kind, list[Case]] = defaultdict(list)
     least = _LEAST_SHARE * draft.plan.seconds_after / max(len(draft.view.nodes), 1)
     for case in _priced(draft, profile):

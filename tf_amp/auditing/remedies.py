@@ -51,7 +51,7 @@ def _reason_text(case: Case) -> str:
 def _list_remedy(case: Case) -> str:
     from grappler_pass.op_lists import OpLists
 
-    op, cause = case.decision.op, case.cause
+    op, cause = case.listed_op, case.cause
     if cause in ("DENY", "DENY_TAINT", "RANGE") and case.low_dtype == "float16":
         rates = case.roofline.matrix_flops
         computes = rates.get("bfloat16", 0.0) > rates["float32"]
@@ -100,15 +100,21 @@ def _cast_heavy(case: Case) -> Finding | None:
         if case.is_low
         else "16 bits are faster, the casts around it are not worth it"
     )
-    return Finding(why, _neighbor_remedy(case.float32_neighbor()))
+    remedies = map(_neighbor_remedy, case.float32_neighbors())
+    return Finding(why, next(filter(None, remedies), ""))
 
 
-def _neighbor_remedy(neighbor: Decision | None) -> str:
-    if neighbor is None:
-        return ""
-    if neighbor.reason.cause.name in ("FIXED", "PRESERVED"):
+def _neighbor_remedy(neighbor: Decision) -> str:
+    """Say how a neighbor could go to 16 bits; empty of constants and variables."""
+    from grappler_pass.op_traits import INPUT, RESULT
+    from grappler_pass.plan import Cause
+
+    reason = neighbor.reason
+    if reason.cause is Cause.PRESERVED or reason.detail in (INPUT, RESULT):
         return f"feed and fetch 16 bits ({neighbor.op})"
-    return f"free its neighbor {neighbor.op}: {neighbor.reason.cause.value}"
+    if reason.cause is Cause.FIXED:
+        return ""
+    return f"free its neighbor {neighbor.op}: {reason.cause.value}"
 
 
 def _idle_device(case: Case) -> Finding | None:

@@ -23,7 +23,10 @@ _MILLI = 1e3
 _MEBI = 2.0**20
 _PAYS = 1.02
 _OP_WIDTH = 30
-_NOTHING = "It has no matrix product or convolution, which are what 16 bits speed up."
+_NOTHING = (
+    "It has no matrix product or convolution that may run in 16 bits, which are what "
+    "gains from them."
+)
 
 
 def text_of(audit: Audit) -> str:
@@ -35,21 +38,19 @@ def text_of(audit: Audit) -> str:
 
 
 def print_audits(audits: Sequence[Audit], console: Console | None = None) -> None:
-    """Print the reports, the graph with the longest step first."""
+    """Print the reports, and what was assumed for all of them."""
     console = console or Console(markup=False, highlight=False)
-    ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)
-    for audit in ranked:
+    for audit in audits:
         console.print(report_of(audit))
-    if ranked:
-        console.print(_footnote(ranked[0]))
+    if audits:
+        console.print(_footnote(audits[0]))
 
 
 def report_of(audit: Audit) -> RenderableType:
     """Return the verdict, the figures and the obstacles of one graph."""
     parts: list[RenderableType] = [Text(_verdict(audit), "bold")]
-    if not audit.plan.seconds_before:
+    if audit.plan.is_forgone:
         parts.append(Text(_NOTHING))
-        return Padding(Group(*parts), (0, 0, 1, 0))
     parts.append(_figures(audit))
     if audit.guessed_shapes:
         parts.append(

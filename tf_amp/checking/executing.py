@@ -30,7 +30,13 @@ from tf_amp.checking.traces import with_traced_shapes
 from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.errors import NotMeasurable
 from tf_amp.op_timing import quiet_config
-from tf_amp.tuning.sandbox import STEP, NotRunnable, Sandbox, sandbox_from_graph
+from tf_amp.tuning.sandbox import (
+    SOURCE,
+    STEP,
+    NotRunnable,
+    Sandbox,
+    sandbox_from_graph,
+)
 from tf_amp.xla.clusters import with_clusters
 
 _SEED = 20
@@ -175,7 +181,7 @@ def _port_of(
         name, output = split_input(given[name].input[passed])
     if name not in made:
         return None
-    source = f"{name}/tf_amp_source_{output}"
+    source = f"{name}{SOURCE}{output}"
     if made[name].op == "NoOp":
         return (source, 0) if source in made else None
     return name, output

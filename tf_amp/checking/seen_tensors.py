@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from grappler_pass.costs.calls import OpCall, TensorSpec, attrs_from_node_def
+from grappler_pass.costs.calls import OpCall, TensorSpec
 from grappler_pass.costs.op_work import works_of
 from grappler_pass.eligibility.exclusions import ORIGIN, differentiated
 from grappler_pass.graph import NEXT_ITERATION_OPS, GraphView, Node, Port
+from grappler_pass.node_calls import call_of
 from grappler_pass.op_lists import OpLists
 from grappler_pass.propagation import constrain
-from grappler_pass.shapes import Shapes
+from grappler_pass.shapes import Shapes, known_shape
 from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 from tf_amp.checking.ranges import TensorRange
 from tf_amp.configuration.config import LOW_DTYPES
@@ -124,14 +125,6 @@ def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int
 
 def _call(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> OpCall:
     def spec(port: Port) -> TensorSpec:
-        known = shapes.get(view.nodes[port.node].name, ())
-        shape = known[port.output] if port.output < len(known) else None
-        return TensorSpec(shape, "float32")
+        return TensorSpec(known_shape(shapes, view, port), "float32")
 
-    outputs = range(slots.output_count(node.index))
-    return OpCall(
-        node.op,
-        attrs_from_node_def(node.proto),
-        tuple(map(spec, node.inputs)),
-        tuple(spec(Port(node.index, output)) for output in outputs),
-    )
+    return call_of(node, slots, spec)

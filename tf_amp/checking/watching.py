@@ -16,7 +16,7 @@ from grappler_pass.eligibility.state_updates import BARRIER, state_update_region
 from grappler_pass.graph import EXIT_OPS, GraphView, Node, Port, Reader
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_traits import is_update
-from grappler_pass.shapes import Shape, Shapes
+from grappler_pass.shapes import Shape, Shapes, known_shape
 from grappler_pass.type_slots import FLOAT32, op_def_of, signature_of
 from tf_amp.checking.cases import Watched
 from tf_amp.checking.passing import input_behind, passes_on
@@ -180,8 +180,7 @@ class _Search:
         return self.view.nodes[self._source(update.inputs[0]).node]
 
     def _shape(self, port: Port) -> Shape | None:
-        known = self.shapes.get(self.view.nodes[port.node].name, ())
-        return known[port.output] if port.output < len(known) else None
+        return known_shape(self.shapes, self.view, port)
 
 
 def _trained(name: str, variables: Mapping[str, str]) -> str:

@@ -168,17 +168,21 @@ def item_and_settings(
     graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
 ) -> tuple[Item, Settings]:
     """Return what the pass is told of a graph that is not under way."""
-    from grappler_pass.graph import Item
-
     chosen = settings.settings_from_config(
         config, settings.target_device_type(graph_def)
     )
-    item = Item(
+    return item_of(graph_def, kept, config), chosen
+
+
+def item_of(graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig) -> Item:
+    """Return what the caller relies on, of a graph that Grappler has optimized."""
+    from grappler_pass.graph import Item
+
+    return Item(
         fetch=kept,
         preserve=_marks(graph_def).strangers,
-        excluded=excluded_parts(graph_def, chosen.exclude),
+        excluded=excluded_parts(graph_def, config.exclude),
     )
-    return item, chosen
 
 
 def config_for(graph_def: GraphDef) -> AmpConfig:

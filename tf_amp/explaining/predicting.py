@@ -46,7 +46,7 @@ def prediction_of(
     from tf_amp.tuning.sandbox import NotRunnable
 
     drafts: list[Draft] = []
-    pipeline.optimize(
+    pipeline.plan_graph(
         graph_def,
         item,
         dataclasses.replace(settings, tuner=_Lenient()),
@@ -130,8 +130,6 @@ def _most(row: OpTimes) -> float:
 
 def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
     """Return predicted seconds by op, of the graph as given and under the plan."""
-    if draft.prices is None:
-        return {}, {}
     low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
     float32: dict[str, float] = defaultdict(float)
     mixed: dict[str, float] = defaultdict(float)
@@ -150,8 +148,10 @@ def _by_op(
     seconds: Iterable[tuple[str, float]], op_of: Mapping[str, str]
 ) -> dict[str, float]:
     """Add up by op; what stands for data of the program counts for nothing."""
+    from tf_amp.tuning.sandbox import SOURCE, WAIT
+
     total: dict[str, float] = defaultdict(float)
     for node, took in seconds:
-        if "/tf_amp_source_" not in node and "/tf_amp_wait_" not in node:
+        if SOURCE not in node and WAIT not in node:
             total[op_of.get(node, ADDED_CASTS)] += took
     return total

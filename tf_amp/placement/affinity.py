@@ -20,13 +20,14 @@ from absl import logging
 from grappler_pass import pipeline
 from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
 from grappler_pass.draft import DEFAULT_MARGIN, Settings
+from grappler_pass.garbage import collection_paused
 from grappler_pass.graph import Item
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.pricing import TRANSFER_BYTES_PER_SECOND
 from grappler_pass.shapes import Shapes, shapes_from_graph_def
 from tf_amp.configuration import settings
 from tf_amp.errors import ConfigError
-from tf_amp.explaining.explanation import traced_graph
+from tf_amp.explaining.explanation import config_for, traced_graph
 from tf_amp.placement import placers
 from tf_amp.placement.cut import Placed, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
@@ -66,12 +67,12 @@ class PrecisionAffinity:
         Raises:
           ValueError: a fetch is not in the graph.
         """
-        with pipeline.garbage_collection_paused():
+        with collection_paused():
             _, kept, name = traced_graph(graph_def, (), {}, tuple(fetches))
             feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
             item = Item(fetch=kept, feed=tuple(feed))
             shapes = shapes_from_graph_def(graph_def)
-            chosen = settings.settings_from_config(settings.latest_config(), "CPU")
+            chosen = settings.settings_from_config(config_for(graph_def), "CPU")
             return self._cheapest(graph_def, (), item, shapes, chosen, name)[0]
 
     def __enter__(self) -> PrecisionAffinity:
@@ -89,7 +90,7 @@ class PrecisionAffinity:
         """Return what is to run instead of a rewritten graph."""
         if rewrite.plan is None:
             return rewrite
-        with pipeline.garbage_collection_paused():
+        with collection_paused():
             placed, best = self._cheapest(
                 graph_def, (rewrite,), item, shapes, chosen, rewrite.plan.graph
             )

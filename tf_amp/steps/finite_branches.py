@@ -37,9 +37,9 @@ def lightened(
         return rewritten
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.branch_constants import free_constants
-    from grappler_pass.branches import lighten_branches
-    from grappler_pass.equal_reads import merge_equal_reads
+    from grappler_pass.branches.constants import free_constants
+    from grappler_pass.branches.equal_reads import merge_equal_reads
+    from grappler_pass.branches.switches import lighten_branches
 
     before = graph_def = GraphDef.FromString(data)
     for lighten in (lighten_branches, merge_equal_reads, free_constants):

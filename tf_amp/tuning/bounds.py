@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.graph import GraphView, Node, Port
-from grappler_pass.shapes import Shape, Shapes, shape_from_proto
+from grappler_pass.shapes import Shape, Shapes, known_shape, shape_from_proto
 
 # Ops whose output holds values of these inputs, moved but not changed (or by an
 # offset that is only for negative ones).
@@ -28,13 +28,13 @@ _SHAPED_LIKE = {"LookupTableFind": 1, "LookupTableFindV2": 1}
 
 def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
     """Return the shape of a port, or what a neighbor tells of it; None: unknown."""
-    shape = _known(view, shapes, port)
+    shape = known_shape(shapes, view, port)
     node = view.nodes[port.node]
     if shape is None and node.op in _SHAPED_LIKE:
-        shape = _known(view, shapes, node.inputs[_SHAPED_LIKE[node.op]])
+        shape = known_shape(shapes, view, node.inputs[_SHAPED_LIKE[node.op]])
     for reader in view.readers(port):
         if shape is None and view.nodes[reader.node].op == "EnsureShape":
-            shape = _known(view, shapes, Port(reader.node, 0))
+            shape = known_shape(shapes, view, Port(reader.node, 0))
     return shape
 
 
@@ -66,7 +66,7 @@ def _told_by_readers(view: GraphView, shapes: Shapes) -> Iterator[tuple[Port, in
 
 def _rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
     """Return how many rows a gather chooses from."""
-    shape = _known(view, shapes, node.inputs[0])
+    shape = known_shape(shapes, view, node.inputs[0])
     axis = _constant(view, node.inputs[2]) if len(node.inputs) > 2 else 0
     if not shape or axis is None or not -len(shape) <= axis < len(shape):
         return None
@@ -89,7 +89,7 @@ def _variable_rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
 
 
 def _classes(view: GraphView, shapes: Shapes, node: Node) -> int | None:
-    shape = _known(view, shapes, node.inputs[0])
+    shape = known_shape(shapes, view, node.inputs[0])
     return shape[-1] if shape else None
 
 
@@ -114,11 +114,6 @@ _INDEXED: Mapping[str, tuple[int, _Bound]] = {
     "SparseSoftmaxCrossEntropyWithLogits": (1, _classes),
     "UnsortedSegmentSum": (1, _third),
 }
-
-
-def _known(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
-    outputs = shapes.get(view.nodes[port.node].name, ())
-    return outputs[port.output] if port.output < len(outputs) else None
 
 
 def _constant(view: GraphView, port: Port) -> int | None:

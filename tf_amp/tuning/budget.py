@@ -186,7 +186,7 @@ class Allowance:
 
     def remaining(self) -> float:
         """Return the seconds that are left: 0.0 or more, a day at most."""
-        if self.ledger is not None and self.budget.limits.per_graph < math.inf:
+        if self.ledger is not None:
             self.budget.open(self._key, self.ledger.spent)
         return self.budget.remaining(self._key)
 

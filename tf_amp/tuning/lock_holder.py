@@ -1,17 +1,26 @@
-"""Who measures on this machine while somebody else waits.
+"""The lock file, of which each machine has a byte, and who holds that of this one.
 
-To be asked only while this process itself does not hold the lock: closing the file
-would release it.
+The holder is to be asked for only while this process itself does not hold the lock:
+closing the file would release it.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
+import hashlib
 import os
 import pathlib
+import platform
 import struct
 
-from tf_amp.tuning import machine_turn, progress
+from tf_amp.tuning import progress
+
+LOCK_NAME = "measuring.lock"
+# The same in all containers of a machine, unlike its name.
+_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
+# Places in the lock file: so many that two machines hardly share one.
+_PLACE_BYTES = 3
 
 # struct flock: type, whence, start, length, process; see fcntl(2), F_GETLK.
 _FLOCK = "hhqqi"
@@ -32,15 +41,25 @@ def holder_of(folder: pathlib.Path) -> int | None:
 
     It is 0 or less for one that cannot be seen from here, as in another container.
     """
-    place = machine_turn.place()
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, place(), 1, 0)
     try:
-        with (folder / machine_turn.LOCK_NAME).open("rb") as file:
+        with (folder / LOCK_NAME).open("rb") as file:
             answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
     except OSError:
         return None
     kind, *_, process = struct.unpack(_FLOCK, answer)
     return None if kind == fcntl.F_UNLCK else int(process)
+
+
+@functools.cache
+def place() -> int:
+    """Return the byte of the lock file that is this machine's."""
+    try:
+        machine = _BOOT_ID.read_text()
+    except OSError:
+        machine = platform.node()
+    made = hashlib.blake2b(machine.encode(), digest_size=_PLACE_BYTES)
+    return int.from_bytes(made.digest(), "big")
 
 
 def _shown(process: int) -> str:

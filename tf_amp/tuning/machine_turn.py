@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
-import hashlib
 import pathlib
-import platform
 import time
 from collections.abc import Iterator
 from typing import IO
 
 from tf_amp.tuning.budget import Allowance
+from tf_amp.tuning.lock_holder import LOCK_NAME, place, tell_who_measures
 
-LOCK_NAME = "measuring.lock"
 _POLL_SECONDS = 0.02
-# The same in all containers of a machine, unlike its name.
-_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
-# Places in the lock file: so many that two machines hardly share one.
-_PLACE_BYTES = 3
 
 
 @contextlib.contextmanager
@@ -53,9 +46,13 @@ def machine_turn(folder: pathlib.Path | None, patience: float) -> Iterator[bool]
 
 @contextlib.contextmanager
 def paid_turn(folder: pathlib.Path | None, allowance: Allowance) -> Iterator[bool]:
-    """Wait for the machine's turn as `machine_turn` does, at the expense of a graph."""
+    """Wait for the machine's turn as `machine_turn` does, at the expense of a graph.
+
+    Who has it now is told to those that follow the progress.
+    """
     with contextlib.ExitStack() as stack:
         with allowance.waiting():
+            tell_who_measures(folder)
             turn = machine_turn(folder, allowance.remaining())
             is_mine = stack.enter_context(turn)
         yield is_mine
@@ -81,14 +78,3 @@ def _is_locked(file: IO[bytes], patience: float) -> bool:
             # A file system without locks.
             return True
         time.sleep(_POLL_SECONDS)
-
-
-@functools.cache
-def place() -> int:
-    """Return the byte of the lock file that is this machine's."""
-    try:
-        machine = _BOOT_ID.read_text()
-    except OSError:
-        machine = platform.node()
-    made = hashlib.blake2b(machine.encode(), digest_size=_PLACE_BYTES)
-    return int.from_bytes(made.digest(), "big")

@@ -27,7 +27,6 @@ from grappler_pass.graph import device_type_of
 from grappler_pass.op_lists import OpLists
 from tf_amp.op_timing import Chain, TimingGraph, elapsed, timing_graph
 from tf_amp.tuning import memory
-from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.runnable import check_runnable, node_at, op_at
 from tf_amp.tuning.synthetic import Unfit, inputs_of
 from tf_amp.tuning.turns import SLOW_SECONDS, Series, Subject, take_turns
@@ -42,7 +41,6 @@ _MOST_LOOKUPS = 64
 _BEYOND_CACHE = 1.5
 # An op predicted to take so many times the time there is, is not begun.
 _HOPELESS = 2.0
-_WAIT_SECONDS = 60.0
 
 _FAILURES = (
     *(tf.errors.OpError, TypeError, ValueError, NotImplementedError),
@@ -50,10 +48,10 @@ _FAILURES = (
 )
 
 
-def measure(
+def measure_here(
     probe: Probe, dtypes: Sequence[str], device: str, seconds: float
 ) -> tuple[Measured, ...]:
-    """Measure an op in a thread of its own, for about `seconds` at most.
+    """Measure an op in the calling thread, which `run_apart` must have made.
 
     Args:
       probe: the op; what has state or effects is not run.
@@ -65,16 +63,6 @@ def measure(
       A row per dtype; none for one without a kernel, whose op fails, or for which
       memory or time does not suffice.
     """
-    return run_apart(
-        lambda stopped: measure_here(probe, dtypes, device, seconds),
-        seconds + _WAIT_SECONDS,
-    )
-
-
-def measure_here(
-    probe: Probe, dtypes: Sequence[str], device: str, seconds: float
-) -> tuple[Measured, ...]:
-    """Measure in the calling thread, which `run_apart` must have made."""
     begin = time.perf_counter()
     end = begin + seconds
     device_type = device_type_of(device)

@@ -20,7 +20,7 @@ from grappler_pass.draft import Trial
 from grappler_pass.graph import Frame, GraphView, Item, Node, Port
 from grappler_pass.loops import passes_on
 from grappler_pass.op_traits import has_effects
-from grappler_pass.shapes import Shape
+from grappler_pass.shapes import Shape, known_shape
 from grappler_pass.type_slots import FLOATING, signature_of
 from tf_amp.tuning.roles import OPAQUE
 from tf_amp.tuning.sandbox import NotRunnable
@@ -269,8 +269,7 @@ class _Cut:
     def _known_shape(self, view: GraphView, port: Port) -> Shape | None:
         """Return a port's shape; of what a loop changes, as it was at the beginning."""
         node = view.nodes[port.node]
-        known = self._trial.shapes.get(node.name, ())
-        shape = known[port.output] if port.output < len(known) else None
+        shape = known_shape(self._trial.shapes, view, port)
         if shape is None and node.op in _SHAPED_LIKE:
             return self._known_shape(view, node.inputs[0])
         return shape

@@ -39,6 +39,8 @@ from tf_amp.tuning.needed import needed_by, roots_of
 from tf_amp.tuning.roles import OPAQUE, Role, may_be_handle, roles_for
 
 STEP = "tf_amp_step"
+# What stands for an output whose node rests, and for an input that is waited for.
+SOURCE, WAIT = "/tf_amp_source_", "/tf_amp_wait_"
 
 _FRAMED = ENTER_OPS | EXIT_OPS | MERGE_OPS | NEXT_ITERATION_OPS | {"Switch", "LoopCond"}
 
@@ -214,7 +216,7 @@ class _Copy:
         if producer.op not in ("Switch", "RefSwitch") or text is None:
             return f"^{producer.name}"
         wait = self._made.node.add(
-            name=f"{node.name}/tf_amp_wait_{position}",
+            name=f"{node.name}{WAIT}{position}",
             op="Identity",
             device=local_device(node.device),
             input=[self._text(port)],
@@ -235,7 +237,7 @@ class _Copy:
             self._bounds.get(port, 1),
         )
         self._keep(content)
-        stem = f"{node.name}/tf_amp_source_{port.output}"
+        stem = f"{node.name}{SOURCE}{port.output}"
         device = rest.device
         # What the handle waits for puts it into the right loop or branch.
         handle = self._made.node.add(

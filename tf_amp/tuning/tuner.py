@@ -22,7 +22,6 @@ from grappler_pass.draft import Stake, Trial
 from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.known_costs import KnownCosts
-from tf_amp.tuning.lock_holder import tell_who_measures
 from tf_amp.tuning.machine_turn import paid_turn
 from tf_amp.tuning.measuring import measure_here
 from tf_amp.tuning.progress import Left, Measuring, is_read, note, tell
@@ -100,7 +99,6 @@ class OnlineTuner:
         with self._turn() as is_mine:
             if not is_mine:
                 return None
-            tell_who_measures(self.costs.folder)
             return verdicts.is_faster(trial, self.costs, self.allowance)
 
     def _time(self) -> float:
@@ -166,7 +164,6 @@ class OnlineTuner:
         """Measure what no other thread or process has measured meanwhile."""
         if not self._wanted(stakes, low_dtype):
             return
-        tell_who_measures(self.costs.folder)
         with paid_turn(self.costs.folder, self.allowance) as is_mine:
             for costs in self._all_costs:
                 costs.refresh()

@@ -20,7 +20,8 @@ from collections.abc import Hashable, Mapping
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass import colocation
+from grappler_pass.branches import colocation
+from grappler_pass.branches.copying import copied
 from grappler_pass.graph import Item
 
 # What begins the names of attributes that mark nodes for the pass.
@@ -51,7 +52,9 @@ def merge_equal_reads(
         same = first.setdefault(_what_is_read(node), node.name)
         if same != node.name and node.name not in awaited:
             instead[node.name] = same
-    return _reading(graph_def, instead) if instead else None
+    if not instead:
+        return None
+    return copied(graph_def, lambda node: _inputs_of(node, instead), instead.keys())
 
 
 def _what_is_read(node: NodeDef) -> Hashable:
@@ -61,26 +64,8 @@ def _what_is_read(node: NodeDef) -> Hashable:
     return handle, frozenset(controls), node.attr["dtype"].type, node.device, told
 
 
-def _reading(graph_def: GraphDef, instead: Mapping[str, str]) -> GraphDef:
-    """Return the graph without the reads for which there is another one."""
-    merged = GraphDef()
-    merged.versions.CopyFrom(graph_def.versions)
-    merged.library.CopyFrom(graph_def.library)
-    for node in graph_def.node:
-        if node.name not in instead:
-            copy = merged.node.add()
-            copy.CopyFrom(node)
-            _read(copy, instead)
-            colocation.forget(copy, instead.keys())
-    return merged
-
-
-def _read(node: NodeDef, instead: Mapping[str, str]) -> None:
-    texts = [_renamed(text, instead) for text in node.input]
-    data = [text for text in texts if not text.startswith("^")]
-    controls = dict.fromkeys(text for text in texts if text.startswith("^"))
-    del node.input[:]
-    node.input.extend((*data, *controls))
+def _inputs_of(node: NodeDef, instead: Mapping[str, str]) -> list[str]:
+    return [_renamed(text, instead) for text in node.input]
 
 
 def _renamed(text: str, instead: Mapping[str, str]) -> str:

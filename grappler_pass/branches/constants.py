@@ -18,6 +18,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.branches.copying import copied
 from grappler_pass.graph import ENTER_OPS, EXIT_OPS, MERGE_OPS, Item
 
 # By the name of a node, whatever of it is read.
@@ -59,7 +60,9 @@ def free_constants(
             for control in controls
         )
     }
-    return _freed(graph_def, free) if free else None
+    if not free:
+        return None
+    return copied(graph_def, lambda node: () if node.name in free else node.input)
 
 
 def _readers(graph_def: GraphDef) -> _Readers:
@@ -90,15 +93,6 @@ def _reached(
                 found.add(reader.name)
                 edge.append(reader.name)
     return found
-
-
-def _freed(graph_def: GraphDef, names: Container[str]) -> GraphDef:
-    freed = GraphDef()
-    freed.CopyFrom(graph_def)
-    for node in freed.node:
-        if node.name in names:
-            del node.input[:]
-    return freed
 
 
 def _node_of(text: str) -> str:

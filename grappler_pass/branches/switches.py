@@ -20,7 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass import colocation
+from grappler_pass.branches import colocation
+from grappler_pass.branches.copying import copied
 from grappler_pass.graph import (
     ENTER_OPS,
     EXIT_OPS,
@@ -86,7 +87,8 @@ def lighten_branches(
             outside.update(_outside(node, pivots, readers, outside))
     if not outside:
         return None
-    return _without(graph_def, outside)
+    gone = {text.partition(":")[0] for text in outside}
+    return copied(graph_def, lambda node: _inputs_of(node, outside), gone)
 
 
 def _readers(graph_def: GraphDef) -> _Readers:
@@ -169,29 +171,9 @@ def _inputs_first(nodes: Sequence[NodeDef]) -> Iterator[NodeDef]:
     yield from (node for node in nodes if node.op == "Identity")
 
 
-def _without(graph_def: GraphDef, outside: Mapping[str, _Outside]) -> GraphDef:
-    gone = {text.partition(":")[0] for text in outside}
-    lighter = GraphDef()
-    lighter.versions.CopyFrom(graph_def.versions)
-    lighter.library.CopyFrom(graph_def.library)
-    for node in graph_def.node:
-        if node.name not in gone:
-            copy = lighter.node.add()
-            copy.CopyFrom(node)
-            _read_outside(copy, outside)
-            colocation.forget(copy, gone)
-    return lighter
-
-
-def _read_outside(node: NodeDef, outside: Mapping[str, _Outside]) -> None:
+def _inputs_of(node: NodeDef, outside: Mapping[str, _Outside]) -> Iterator[str]:
     texts = [text.removesuffix(":0") for text in node.input]
-    found = [outside[text] for text in texts if text in outside]
-    if not found:
-        return
-    controls = [t for t in texts if t.startswith("^")]
-    data = [
-        outside[t].source if t in outside else t for t in texts if not t.startswith("^")
-    ]
-    waits_for = [t for one in found for t in one.waits_for]
-    del node.input[:]
-    node.input.extend((*data, *dict.fromkeys((*controls, *waits_for))))
+    yield from (outside[t].source if t in outside else t for t in texts)
+    for text in texts:
+        if text in outside:
+            yield from outside[text].waits_for

@@ -1,0 +1,1 @@
+"""What makes a branch of a lowered graph cost little, one graph after the other."""
