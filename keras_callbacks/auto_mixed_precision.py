@@ -18,9 +18,10 @@ from absl import logging
 from keras_callbacks import closing_paragraph, siblings, step_functions
 from keras_callbacks.callback import Callback, Logs
 from keras_callbacks.checks import check_one_of
+from keras_callbacks.loss_scale_optimizers import scales_losses
 from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.scale_readings import ScaleReadings
-from keras_callbacks.standing_aside import obstacle_of, scales_losses
+from keras_callbacks.standing_aside import obstacle_of
 from keras_callbacks.summaries import writes
 from tf_amp import runtime
 from tf_amp.checkpoints import installing

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.checks import check_count, check_one_of
+from keras_callbacks.checks import check_one_of
 from keras_callbacks.summaries import Summaries
 from tf_amp import runtime
 from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.loss_scaling.arguments import check_count
 from tf_amp.scopes import model_scopes
 from tf_amp.scopes import stack as scope_stack
 from tf_amp.scopes.scope import float32_scope

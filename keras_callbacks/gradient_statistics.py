@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_callbacks.standing_aside import scales_losses
+from keras_callbacks.loss_scale_optimizers import (
+    scale_left_on_gradients,
+    scale_of,
+    scales_losses,
+)
 from tf_amp import runtime
 from tf_amp._tensorflow_private.training import unconverted
 from tf_amp.loss_scaling.choosing import loss_scale_for
@@ -60,8 +64,7 @@ class GradientStatistics:
         self._failed = failed
         self._strategy = model.distribute_strategy
         self._optimizers = _optimizers_of(model)
-        self._variables = list(model.trainable_variables)
-        self._names = [_name_of(v) for v in self._variables]
+        self._names = [_name_of(v) for v in model.trainable_variables]
         self._places = {name: place for place, name in enumerate(self._names)}
         with self._strategy.scope():
             self._figures = tf.Variable(
@@ -102,15 +105,13 @@ class GradientStatistics:
         def note_and_apply(gradients: Any, *args: Any, **kwargs: Any) -> Any:
             gradients = list(gradients)
             variables = kwargs.get("trainable_variables") or next(iter(args), None)
-            pairs = gradients if takes_pairs else self._pairs(gradients, variables)
+            pairs = (
+                gradients if takes_pairs else _pairs(optimizer, gradients, variables)
+            )
             self._note(optimizer, pairs)
             return apply(gradients, *args, **kwargs)
 
         return unconverted(note_and_apply)
-
-    def _pairs(self, gradients: Sequence[Any], variables: Any) -> list[tuple[Any, Any]]:
-        given = self._variables if variables is None else variables
-        return list(zip(gradients, given, strict=False))
 
     def _note(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
         # Training is worth more than its figures, whatever the reason.
@@ -149,9 +150,10 @@ class GradientStatistics:
 def _scales_of(optimizer: Any) -> tuple[Any, Any]:
     """Return what the backward pass is scaled by, and what is still on gradients."""
     one = tf.constant(1.0)
-    if scales_losses(optimizer) and hasattr(optimizer, "dynamic_scale"):
-        own = tf.convert_to_tensor(optimizer.dynamic_scale)
-        return own, own
+    if scales_losses(optimizer):
+        own = (scale_of(optimizer), scale_left_on_gradients(optimizer))
+        scale, left = (tf.convert_to_tensor(each, tf.float32) for each in own)
+        return scale, left
     loss_scale = loss_scale_for(runtime.current_config())
     state = find_state(loss_scale) if loss_scale.scales else None
     if state is None or state.in_graph:
@@ -169,6 +171,15 @@ def _optimizers_of(model: Any) -> list[Any]:
 def _applying_method(optimizer: Any) -> str:
     """Return what all gradients go through: Keras 3 has `apply` beneath the other."""
     return "apply" if hasattr(optimizer, "apply") else "apply_gradients"
+
+
+def _pairs(
+    optimizer: Any, gradients: Sequence[Any], variables: Any
+) -> list[tuple[Any, Any]]:
+    """Return gradients with what they are applied to, by default all that is known."""
+    if variables is None:
+        variables = getattr(optimizer, "_trainable_variables", ())
+    return list(zip(gradients, variables, strict=False))
 
 
 def _name_of(variable: Any) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.checks import check_count
 from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
+from keras_callbacks.step_count import StepCount
 from keras_callbacks.summaries import Summaries
+from tf_amp.loss_scaling.arguments import check_count
 
 
 class LossScaleMonitor(Monitor):
@@ -30,8 +31,7 @@ class LossScaleMonitor(Monitor):
         self._every = check_count("LossScaleMonitor", "every", every)
         self._readings: ScaleReadings | None = None
         self._latest = ScaleReading()
-        self._steps_before = 0
-        self._steps = 0
+        self._count = StepCount()
         self._read_at = 0
         self._summaries = Summaries()
 
@@ -54,7 +54,7 @@ class LossScaleMonitor(Monitor):
         """Forget an earlier run."""
         self._readings = None
         self._latest = ScaleReading()
-        self._steps_before = self._steps = self._read_at = 0
+        self._count, self._read_at = StepCount(), 0
         self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
         progress = self.sibling("ProgbarLogger")
         shown_as_is = getattr(progress, "stateful_metrics", None)
@@ -66,15 +66,16 @@ class LossScaleMonitor(Monitor):
         """Count on from the epochs before; remember the scale before the first one."""
         if self._readings is None:
             self._readings = ScaleReadings(self.model)
-        self._steps_before = self._steps
+        self._count.begin_epoch()
 
     @never_raising
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Write the latest reading into the logs; take one every so many batches."""
-        self._steps = self._steps_before + self._batches_up_to(batch)
+        self._count.end_batch(batch, self.params)
         if not self._shows_batches:
             return
-        if self._steps == 1 or self._steps - self._read_at >= self._every:
+        steps = self._count.steps
+        if steps == 1 or steps - self._read_at >= self._every:
             self._read()
         if logs is not None:
             logs.update(self._with_steps(self._latest).as_logs())
@@ -94,17 +95,12 @@ class LossScaleMonitor(Monitor):
 
     def _read(self) -> ScaleReading:
         if self._readings is not None:
-            self._latest = self._readings.read(self._steps)
-        self._read_at = self._steps
+            self._latest = self._readings.read(self._count.steps)
+        self._read_at = self._count.steps
         return self._latest
-
-    def _batches_up_to(self, batch: int) -> int:
-        """Count batches; the last of several in one call may be none in fact."""
-        in_epoch = (self.params or {}).get("steps")
-        return batch + 1 if in_epoch is None else min(batch + 1, int(in_epoch))
 
     def _with_steps(self, reading: ScaleReading) -> ScaleReading:
         """Return a reading with the steps of now, where nothing else counts them."""
         if reading.good_steps != self._read_at or reading.loss_scale != 1.0:
             return reading
-        return dataclasses.replace(reading, good_steps=self._steps)
+        return dataclasses.replace(reading, good_steps=self._count.steps)

@@ -12,6 +12,7 @@ from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.run_record import Event, RunRecord
 from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
+from keras_callbacks.step_count import StepCount
 from keras_callbacks.summaries import writes
 from tf_amp.errors import ConfigError
 from tf_amp.scopes import model_scopes
@@ -46,7 +47,8 @@ class PrecisionReport(Monitor):
         self._folder = pathlib.Path()
         self._watch = PlanWatch()
         self._readings: ScaleReadings | None = None
-        self._scale = ScaleReading()
+        self._scale: ScaleReading | None = None
+        self._count = StepCount()
         self._events: list[Event] = []
         self._began_s = self._written_s = 0.0
         self._outcome = ""
@@ -56,7 +58,7 @@ class PrecisionReport(Monitor):
         """Find the folder, and write a first report, so that what fails is known."""
         self._watch, self._events, self._epochs = PlanWatch(), [], 0
         self._began_s, self._outcome = time.time(), "running"
-        self._readings, self._scale = None, ScaleReading()
+        self._readings, self._scale, self._count = None, None, StepCount()
         self._folder = self._chosen_folder()
         self._watch.start()
         model_scopes.undo_after_call(self.model, self._leave)
@@ -68,6 +70,12 @@ class PrecisionReport(Monitor):
         """Remember the loss scale before the first epoch."""
         if self._readings is None:
             self._readings = ScaleReadings(self.model)
+        self._count.begin_epoch()
+
+    @never_raising
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Count the steps, of which some may have been skipped."""
+        self._count.end_batch(batch, self.params)
 
     @never_raising
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
@@ -104,19 +112,17 @@ class PrecisionReport(Monitor):
         self._events.append(Event(time.time(), text))
 
     def _note_scale(self) -> None:
-        from tf_amp.loss_scaling.report import loss_scale_state
-
-        before = self._scale
-        if self._readings is not None:
-            self._scale = self._readings.read()
+        if self._readings is None:
+            return
+        now = self._readings.read(self._count.steps)
+        before, self._scale = self._scale or self._readings.at_begin(), now
         where = f"by the end of epoch {self._epochs}"
-        skipped = self._scale.skipped_here - before.skipped_here
-        if skipped:
-            origin = loss_scale_state().overflow_origin
-            cause = f"; the latest overflow began at {origin}" if origin else ""
-            self._note(f"{skipped} steps skipped {where}{cause}")
-        if self._scale.loss_scale != before.loss_scale:
-            scales = f"{before.loss_scale:g} -> {self._scale.loss_scale:g}"
+        skipped = now.skipped_here - before.skipped_here
+        # Where it is not known, this is NaN.
+        if skipped > 0:
+            self._note(f"{skipped} steps skipped {where}{_cause(now)}")
+        if now.loss_scale != before.loss_scale:
+            scales = f"{before.loss_scale:g} -> {now.loss_scale:g}"
             self._note(f"loss scale {scales} {where}")
 
     def _write(self) -> None:
@@ -146,7 +152,7 @@ class PrecisionReport(Monitor):
             outcome=self._outcome,
             began_s=self._began_s,
             epochs=self._epochs,
-            scale=self._scale,
+            scale=self._scale or ScaleReading(),
             plans=tuple(self._watch.plans),
             events=tuple(sorted([*self._events, *planned], key=lambda e: e.time_s)),
             step_times=times.as_logs() if times else {},
@@ -166,3 +172,11 @@ class PrecisionReport(Monitor):
         raise ConfigError(
             "no folder is given, and no ModelCheckpoint or BackupAndRestore beside it"
         )
+
+
+def _cause(scale: ScaleReading) -> str:
+    """Say where the latest overflow began, if steps were skipped by this package."""
+    from tf_amp.loss_scaling.report import loss_scale_state
+
+    origin = None if scale.is_own else loss_scale_state().overflow_origin
+    return f"; the latest overflow began at {origin}" if origin else ""

@@ -77,8 +77,7 @@ def text_from_record(record: RunRecord) -> str:
     lines = [
         f"{record.model}: fit {record.outcome}, {record.epochs} epochs, "
         f"began {_clock(record.began_s)}",
-        f"loss scale {record.scale.loss_scale:g}, {record.scale.skipped_here} steps "
-        "skipped",
+        _scale_line(record.scale),
     ]
     lines += [f"{name} {value:.4g}" for name, value in record.step_times.items()]
     lines += [f"measured {record.comparison}"] if record.comparison else []
@@ -106,6 +105,12 @@ def _plan_as_json(watched: WatchedPlan) -> dict[str, Any]:
 def _sources(plan: Plan) -> dict[str, int]:
     """Count where the prices of a plan come from."""
     return dict(Counter(row.source for row in plan.decisions if row.source))
+
+
+def _scale_line(scale: ScaleReading) -> str:
+    is_known = math.isfinite(scale.skipped_here)
+    skipped = scale.skipped_here if is_known else "an unknown number of"
+    return f"loss scale {scale.loss_scale:g}, {skipped} steps skipped"
 
 
 def _health_line(layer: str, health: GradientHealth) -> str:

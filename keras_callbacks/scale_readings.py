@@ -11,7 +11,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from keras_callbacks.standing_aside import scales_losses
+from keras_callbacks.loss_scale_optimizers import (
+    applied_steps,
+    good_steps,
+    scale_of,
+    scales_losses,
+)
 from keras_callbacks.values import number
 
 _NAMES = ("scale", "skipped_steps", "good_steps")
@@ -24,8 +29,8 @@ class ScaleReading:
 
     Attributes:
       loss_scale: what losses are multiplied by; 1 where nothing is scaled.
-      skipped_steps: steps whose gradients overflowed, since the scale was new; NaN
-        where an optimizer of tf_keras scales losses, which does not tell.
+      skipped_steps: steps whose gradients overflowed, since the scale was new; where an
+        optimizer scales losses, those of this `fit`, NaN if they are not known.
       good_steps: steps with finite gradients since an overflow or a change of scale;
         where nothing is scaled, the steps of this `fit`.
       skipped_here: of the skipped steps those of this `fit`.
@@ -58,51 +63,61 @@ class ScaleReadings:
         Args:
           model: whose optimizer may scale losses by itself.
         """
-        self._optimizer: Any = getattr(model, "optimizer", None)
-        self._scales_itself = scales_losses(self._optimizer)
+        optimizer: Any = getattr(model, "optimizer", None)
         self._begin = {id(state): _values_of(state) for state in _states()}
         self._restored = _restored_values()
-        self._applied_at_begin = self._applied()
         self._state: Any = None
+        self._own: _OwnScale | None = None
+        if scales_losses(optimizer):
+            self._own = _OwnScale(optimizer)
 
-    def read(self, steps: int = 0) -> ScaleReading:
+    def read(self, steps: int | None = None) -> ScaleReading:
         """Return how the loss scale is now.
 
         Args:
-          steps: of this `fit`, for where nothing counts them.
+          steps: of this `fit`, for where nothing else counts them; None: not known.
         """
-        if self._scales_itself:
-            return self._own(steps)
+        if self._own is not None:
+            return self._own.read(steps)
         for state in _states():
             if self._state is None and _values_of(state) != self._begin_of(state):
                 self._state = state
         if self._state is None:
-            return ScaleReading(good_steps=steps)
+            return ScaleReading(good_steps=steps or 0)
         scale, skipped, good = _values_of(self._state)
         before = self._begin_of(self._state)[1]
         return ScaleReading(scale, skipped, good, max(skipped - before, 0))
+
+    def at_begin(self) -> ScaleReading:
+        """Return how the loss scale read last was before the first step."""
+        if self._own is not None:
+            return self._own.begin
+        if self._state is None:
+            return ScaleReading()
+        return ScaleReading(*self._begin_of(self._state))
 
     def _begin_of(self, state: Any) -> _Values:
         known = self._begin.get(id(state))
         return known or self._restored.get(_kind_of(state)) or _chosen(state.fresh)
 
-    def _own(self, steps: int) -> ScaleReading:
-        """Read the scale of an optimizer of Keras' that scales losses itself."""
-        optimizer = self._optimizer
-        keras_3 = hasattr(optimizer, "dynamic_scale")
-        scale = optimizer.dynamic_scale if keras_3 else optimizer.loss_scale
-        good = optimizer.step_counter if keras_3 else optimizer.dynamic_counter
-        applied = self._applied() - self._applied_at_begin
-        # That of tf_keras counts skipped steps as if they had been taken.
-        skipped = max(steps - applied, 0) if keras_3 else math.nan
-        if scale is None:
-            scale = optimizer.initial_scale
-        return ScaleReading(number(scale), skipped, _whole(good), skipped, True)
 
-    def _applied(self) -> int:
-        """Return how many steps an optimizer that scales losses has taken."""
-        inner = getattr(self._optimizer, "inner_optimizer", None)
-        return _whole(getattr(inner, "iterations", 0))
+class _OwnScale:
+    """That of an optimizer of Keras' that scales losses itself."""
+
+    def __init__(self, optimizer: Any) -> None:
+        """Remember how it is before the first step."""
+        self._optimizer = optimizer
+        self._applied_before = applied_steps(optimizer)
+        self.begin = self.read(0)
+
+    def read(self, steps: int | None) -> ScaleReading:
+        """Return how it is after so many steps."""
+        taken = math.nan if steps is None else steps
+        applied = applied_steps(self._optimizer) - self._applied_before
+        # In this order, so that what is not known stays NaN.
+        skipped = max(taken - applied, 0)
+        scale, good = number(scale_of(self._optimizer)), good_steps(self._optimizer)
+        return ScaleReading(scale, skipped, good, skipped, True)
 
 
 def _states() -> list[Any]:
@@ -131,7 +146,3 @@ def _kind_of(state: Any) -> str:
 def _chosen(values: Mapping[str, float | int]) -> _Values:
     scale, skipped, good = (values[name] for name in _NAMES)
     return float(scale), int(skipped), int(good)
-
-
-def _whole(value: Any) -> int:
-    return 0 if value is None else int(number(value))

@@ -36,12 +36,6 @@ def mixed_policy_of(model: Any) -> str:
     return ""
 
 
-def scales_losses(optimizer: Any) -> bool:
-    """Tell whether an optimizer is one of Keras' loss scale optimizers."""
-    names = (kind.__name__ for kind in type(optimizer).__mro__)
-    return any("LossScaleOptimizer" in name for name in names)
-
-
 def _layers(model: Any) -> Iterator[Any]:
     """Yield a model and its layers, those of models within it among them."""
     yield model

@@ -12,11 +12,12 @@ from absl import logging
 
 from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.checks import check_count
 from keras_callbacks.step_comparison import Alternation, Comparison
+from keras_callbacks.step_count import steps_up_to
 from keras_callbacks.summaries import Summaries
 from keras_callbacks.values import number
 from tf_amp import runtime
+from tf_amp.loss_scaling.arguments import check_count
 from tf_amp.scopes import model_scopes
 from tf_amp.scopes.scope import mixed_precision_scope
 
@@ -172,8 +173,8 @@ class StepTimeMonitor(Monitor):
         return counted / steps
 
     def _steps_of(self, begun: list[tuple[int, float]]) -> int:
-        known = (self.params or {}).get("steps")
-        return int(known or begun[-1][0] + 1)
+        last = begun[-1][0] + step_functions.steps_per_call(self.model) - 1
+        return steps_up_to(last, self.params)
 
     def _begin_comparison(self) -> None:
         mixed = step_functions.current(self.model, "train")

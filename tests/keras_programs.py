@@ -45,3 +45,9 @@ def regression(kit, optimizer, base=None, **options):
     model = (base or kit.Model)(inputs, kit.layers.Dense(8)(hidden))
     model.compile(optimizer, "mse", **{"jit_compile": False, **options})
     return model
+
+
+def loss_scale_optimizer(kit, scale):
+    """Return Keras' own optimizer that scales losses; it leaves weights alone."""
+    place = kit.optimizers if kit is keras else kit.mixed_precision
+    return place.LossScaleOptimizer(kit.optimizers.SGD(0.0), initial_scale=scale)

@@ -131,19 +131,49 @@ def test_a_float16_target_is_scaled_as_far_as_float16_goes(scale, build, told):
     assert bool([line for line in told if "float16" in line]) is (scale > 2.0**15)
 
 
-def test_a_dynamic_scale_that_float16_targets_cut_backs_off_from_there():
-    @tf.function
-    def slope(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = tf.cast(x * x, tf.float16)
-        return tape.gradient(y, x)
+def half_slope(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.cast(x * x, tf.float16)
+    return tape.gradient(y, x)
 
-    with scaled_by(DynamicLossScale(initial=2.0**24)) as loss_scale:
+
+def half_slope_in_a_loop(x):
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = tf.cast(x * x, tf.float16)
+    total = tf.zeros_like(x)
+    for _ in tf.range(2):
+        total += tape.gradient(y, x)
+    return total
+
+
+@pytest.mark.parametrize(
+    "slope",
+    [half_slope, tf.function(half_slope), tf.function(half_slope_in_a_loop)],
+    ids=["eager", "function", "loop"],
+)
+def test_a_scale_that_float16_targets_cut_grows_uncut_and_backs_off_from_there(slope):
+    with scaled_by(DynamicLossScale(initial=2.0**22, growth_interval=2)) as loss_scale:
         slope(tf.constant(X))
-        assert figures(loss_scale) == (2.0**24, 1, 0)
+        assert figures(loss_scale) == (2.0**22, 1, 0)
+        slope(tf.constant(X))
+        assert figures(loss_scale) == (2.0**23, 0, 0)
         slope(tf.constant(BAD))
         assert figures(loss_scale) == (2.0**14, 0, 1)
+
+
+def test_the_same_holds_in_a_session():
+    v1 = tf.compat.v1
+    scale = DynamicLossScale(initial=2.0**22, growth_interval=1)
+    with tf.Graph().as_default(), v1.Session() as session, scaled_by(scale):
+        x = v1.placeholder(tf.float32, X.shape)
+        slope = half_slope(x)
+        session.run(v1.global_variables_initializer())
+        session.run(slope, {x: X})
+        assert figures(scale) == (2.0**23, 0, 0)
+        session.run(slope, {x: BAD})
+        assert figures(scale) == (2.0**14, 0, 1)
 
 
 def test_gradients_that_only_unscaling_takes_out_of_float16_overflow():

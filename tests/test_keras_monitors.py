@@ -1,7 +1,6 @@
 """The monitors: what they write, wherever they stand, and that they never break fit."""
 
 import csv
-import json
 import math
 
 import keras
@@ -10,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from grappler_pass.plan import Plan
 from keras_callbacks import (
     AutoMixedPrecision,
     GradientHealthMonitor,
@@ -18,7 +16,14 @@ from keras_callbacks import (
     PrecisionReport,
     StepTimeMonitor,
 )
-from tests.keras_programs import X, Y, both_keras, fit, telling_model
+from tests.keras_programs import (
+    X,
+    Y,
+    both_keras,
+    fit,
+    loss_scale_optimizer,
+    telling_model,
+)
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.scale_state import ScaleState
 
@@ -92,12 +97,10 @@ def test_steps_are_not_waited_for_where_nothing_shows_them(monkeypatch):
 
 @both_keras
 def test_the_scale_of_a_loss_scale_optimizer_is_told(kit):
-    place = kit.optimizers if kit is keras else kit.mixed_precision
-    optimizer = place.LossScaleOptimizer(kit.optimizers.SGD(0.0), initial_scale=4.0)
     inputs = X.copy()
     inputs[8:16] = np.inf
     options = {"batch_size": 8, "shuffle": False, "verbose": 0}
-    model = telling_model(kit, optimizer)
+    model = telling_model(kit, loss_scale_optimizer(kit, 4.0))
     history = model.fit(inputs, Y, callbacks=[LossScaleMonitor()], **options).history
     told = [history[name] for name in ("loss_scale", "skipped_steps", "good_steps")]
     skipped = 1 if kit is keras else pytest.approx(math.nan, nan_ok=True)
@@ -105,8 +108,14 @@ def test_the_scale_of_a_loss_scale_optimizer_is_told(kit):
 
 
 @both_keras
-def test_steps_are_timed_and_examples_counted(kit):
-    history = fit(telling_model(kit), StepTimeMonitor(), validation_data=(X, Y))
+@pytest.mark.parametrize("last", [3, 1])
+def test_steps_are_timed_and_examples_counted(kit, last):
+    def stop(batch, logs):
+        model.stop_training = batch == last
+
+    model = telling_model(kit)
+    stopping = kit.callbacks.LambdaCallback(on_train_batch_end=stop)
+    history = fit(model, StepTimeMonitor(), stopping, validation_data=(X, Y))
     median, rate = history["step_ms_median"][0], history["examples_per_second"][0]
     assert 0 < median <= history["step_ms_p95"][0]
     assert math.isclose(rate, 8 / (median / 1e3))
@@ -154,6 +163,48 @@ def test_the_loss_scale_lifts_gradients_out_of_the_underflow():
         assert history["gradient_underflow"] == [share]
 
 
+@both_keras
+def test_so_does_that_of_a_loss_scale_optimizer(kit):
+    optimizer = loss_scale_optimizer(kit, 2.0**10)
+    model = telling_model(kit, optimizer, loss_weights=[2.0**-24])
+    history = fit(model, GradientHealthMonitor(every=2, dtype="float16"))
+    assert history["gradient_underflow"] == [0.0]
+
+
+def test_gradients_are_looked_at_with_the_scale_of_the_strategy_they_are_taken_in():
+    growing = {"initial": 1.0, "growth_interval": 16, "growth_factor": 2.0**10}
+    scale = tf_amp.DynamicLossScale(**growing)
+    scaling = mixed(loss_scale=scale, opt_level="O0")
+    model = telling_model(keras, loss_weights=[2.0**-24])
+    fit(model, scaling)
+    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
+        other = telling_model(keras)
+    fit(other, scaling, batch_size=2)
+    assert tf_amp.loss_scale_state(scale).scale == 2.0**10
+    history = fit(model, GradientHealthMonitor(every=2, dtype="float16"), scaling)
+    assert history["gradient_underflow"] == [1.0]
+
+
+def test_gradients_given_without_variables_are_of_those_the_optimizer_knows():
+    class Halved(keras.Model):
+        def train_step(self, data):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(self(data[0]))
+            gradients = tape.gradient(loss, self.layers[-1].trainable_variables)
+            self.last_optimizer.apply(gradients)
+            return {"loss": loss}
+
+    inputs = keras.Input([8])
+    first, last = (keras.layers.Dense(8, name=name) for name in ("first", "last"))
+    model = Halved(inputs, last(first(inputs)))
+    model.last_optimizer = keras.optimizers.SGD(0.0)
+    model.last_optimizer.build(last.trainable_variables)
+    model.compile("sgd", "mse", jit_compile=False)
+    monitor = GradientHealthMonitor(every=1)
+    fit(model, monitor)
+    assert list(monitor.health) == ["last"]
+
+
 def test_a_step_whose_gradients_pass_no_optimizer_is_reported_once(caplog):
     class Aloof(keras.Model):
         def train_step(self, data):
@@ -165,49 +216,6 @@ def test_a_step_whose_gradients_pass_no_optimizer_is_reported_once(caplog):
     history = fit(model, GradientHealthMonitor(every=1), epochs=2)
     assert len(history["loss"]) == 2 and "gradient_max" not in history
     assert caplog.text.count("GradientHealthMonitor stands aside") == 1
-
-
-def test_the_report_stands_beside_the_checkpoints_and_is_read_back(tmp_path):
-    path = tmp_path / "checkpoints" / "best.keras"
-    saving = keras.callbacks.ModelCheckpoint(str(path))
-    scale = tf_amp.DynamicLossScale(initial=2.0**10, growth_interval=3)
-    callbacks = (PrecisionReport(), saving, mixed(loss_scale=scale), StepTimeMonitor())
-    fit(telling_model(keras), *callbacks)
-
-    told = json.loads((path.parent / "precision_report.json").read_text())
-    assert told["outcome"] == "ended" and told["epochs"] == 1
-    assert told["scale"]["loss_scale"] == 2048.0
-    plan = Plan.from_json(json.dumps(told["plans"][0]["plan"]))
-    assert not plan.is_empty and told["plans"][0]["is_applied"]
-    assert sum(told["plans"][0]["prices"].values()) > 0
-    events = [event["text"] for event in told["events"]]
-    assert events[0] == "fit began" and events[1].startswith("planned one_step_on")
-    assert "loss scale 1 -> 2048 by the end of epoch 1" in events
-    text = (path.parent / "precision_report.txt").read_text()
-    assert str(plan) in text and "fit ended after 1 epochs" in text
-    names = {each.name for each in path.parent.iterdir()}
-    assert {"best.keras", "precision_report.json", "precision_report.txt"} <= names
-    assert not [name for name in names if name.startswith(".")]
-
-
-def test_a_report_of_a_fit_that_raised_says_so(tmp_path):
-    def fail(*arguments, **logs):
-        raise KeyboardInterrupt
-
-    failing = keras.callbacks.LambdaCallback(on_epoch_end=fail)
-    with pytest.raises(KeyboardInterrupt):
-        fit(telling_model(keras), PrecisionReport(tmp_path), mixed(), failing)
-    told = json.loads((tmp_path / "precision_report.json").read_text())
-    assert told["outcome"] == "interrupted" and len(told["plans"]) == 1
-
-
-def test_a_report_that_cannot_be_written_leaves_fit_alone(tmp_path, caplog):
-    (tmp_path / "file").write_text("")
-    for report in (PrecisionReport(tmp_path / "file" / "in"), PrecisionReport()):
-        assert len(fit(telling_model(keras), report, mixed(), epochs=2)["loss"]) == 2
-    assert caplog.text.count("PrecisionReport stands aside: NotADirectoryError") == 1
-    assert caplog.text.count("PrecisionReport stands aside") == 2
-    assert "no folder is given, and no ModelCheckpoint" in caplog.text
 
 
 @both_keras
@@ -239,9 +247,9 @@ def test_a_monitor_given_twice_counts_once(caplog):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: LossScaleMonitor(0), "every=0; allowed are whole numbers from 1 on"),
+        (lambda: LossScaleMonitor(0), "every=0; allowed are ints from 1 to 2"),
         (lambda: LossScaleMonitor(True), "every=True"),
-        (lambda: StepTimeMonitor(-1), "compare=-1; allowed are whole numbers from 0"),
+        (lambda: StepTimeMonitor(-1), "compare=-1; allowed are ints from 0 to 2"),
         (lambda: StepTimeMonitor(batch_size=0.5), "batch_size=0.5"),
         (lambda: GradientHealthMonitor("often"), "every='often'"),
         (lambda: GradientHealthMonitor(dtype="int8"), "None, 'bfloat16', 'float16'"),
@@ -251,3 +259,11 @@ def test_a_monitor_given_twice_counts_once(caplog):
 def test_wrong_arguments_are_refused(make, words):
     with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
         make()
+
+
+def test_counts_may_be_numbers_of_numpy():
+    model = telling_model(keras)
+    monitors = (LossScaleMonitor(np.int64(2)), GradientHealthMonitor(np.int8(2)))
+    timer = StepTimeMonitor(np.uint8(0), batch_size=np.int32(8))
+    history = fit(model, *monitors, timer)
+    assert {"loss_scale", "gradient_max", "examples_per_second"} <= history.keys()

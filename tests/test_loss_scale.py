@@ -255,12 +255,18 @@ def test_a_loss_scale_of_ones_own_that_is_wrong_is_told_what_is():
         def initial_state(self):
             return {"factor": 8.0}
 
+    class Lettered(LossScale):
+        def initial_state(self):
+            return {"scale": "8"}
+
     # AutoGraph wraps what is raised while a function is traced.
     told = r"Misspelled\.adjust returned 'scales'; initial_state names scale"
     with pytest.raises(Exception, match=told):
         stepper(Misspelled())
     with pytest.raises(Exception, match=r"Nameless\.initial_state returned factor"):
         stepper(Nameless())
+    with pytest.raises(Exception, match="returned scale='8'; it must hold a number"):
+        stepper(Lettered())
 
 
 def test_without_scaling_a_function_stays_as_it_is():

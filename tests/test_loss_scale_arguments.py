@@ -186,10 +186,11 @@ def test_the_type_decides_unless_somebody_has(environ, words):
     assert words_from_loss_scale(loss_scale_for(None)) == "none"
 
 
-def test_a_state_may_begin_with_numbers_of_numpy():
+@pytest.mark.parametrize("scale", [np.float32(0.5), np.int64(8), 1024])
+def test_a_state_may_begin_with_numbers_of_any_type(scale):
     class Numbered(LossScale):
         def initial_state(self):
-            return {"scale": np.float32(0.5), "steps": np.int32(3)}
+            return {"scale": scale, "steps": np.int32(3)}
 
     spec = Numbered()
     assert float(stepper(spec)(tf.constant(1.0))) == 2.0

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
 import tf_amp
 from tests.test_overflow_origin import ONES, looked_into, scaling, training_step
@@ -54,3 +55,29 @@ def test_at_the_minimum_few_overflows_are_looked_into_that_nothing_helps(monkeyp
             overflow_origin.latest_origin(loss_scale)
     # The first sends back what it can, the second finds no more; 4th and 8th.
     assert len(looked) <= 4
+
+
+@pytest.mark.parametrize("at_minimum", ["warn", "raise", "float32"])
+def test_at_the_minimum_nothing_is_done_under_xla_and_said_if_it_was_asked_for(
+    at_minimum, monkeypatch
+):
+    told = []
+
+    def log_first_n(level, message, count, *args):
+        told.append(message % args)
+
+    monkeypatch.setattr(logging, "log_first_n", log_first_n)
+    loss_scale, scope = scaling(initial=1.0, at_minimum=at_minimum)
+
+    @tf.function(jit_compile=True)
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+        return tape.gradient(y, x)
+
+    with scope:
+        assert float(slope(tf.constant(np.inf))) == 0.0
+    assert tf_amp.loss_scale_state(loss_scale).skipped_steps == 1
+    said = [line for line in told if f"at_minimum={at_minimum!r} has no effect" in line]
+    assert len(said) == (at_minimum != "warn")

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
-from tests.scaling import scaled_by
+from tests.scaling import scaled_by, stepper
 from tf_amp import StaticLossScale
 from tf_amp.steps import skipping
 
@@ -55,3 +55,11 @@ def test_where_an_optimizer_skips_steps_nothing_is_said(told, monkeypatch):
     with scaled_by(StaticLossScale(1024.0)):
         assert slope(tf.constant(np.inf)) == 0.0
     assert told == []
+
+
+def test_a_step_that_is_looked_into_holds_no_constant_that_nothing_reads():
+    step = stepper(StaticLossScale(1024.0))
+    graph = step.get_concrete_function(tf.TensorSpec([], tf.float32)).graph
+    constants = [op for op in graph.get_operations() if op.type == "Const"]
+    unread = [op.name for op in constants if not op.outputs[0].consumers()]
+    assert not unread

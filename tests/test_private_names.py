@@ -126,6 +126,7 @@ LOOK_UPS: dict[str, tuple[Callable[[], Any], Any]] = {
     "get_resource_handle_data": (lambda: tracing.handle_contents(_Bare()), ()),
     "clear_kernel_cache": (tracing.forget_kernels, None),
     "get_flat_tensors_for_gradients": (lambda: training.differentiated_parts([1]), [1]),
+    "GradientTape._tape": (lambda: training.holds_recording(_Bare()), False),
     "GraphOrParentsInXlaContext": (_in_xla_context, False),
     "get_server_def": (workers.connected_cluster, None),
     "_collective_ops_server_def": (workers.collective_server, None),

@@ -166,3 +166,57 @@ def test_eager_replicas_skip_together():
         "True 256.0 0 2",
         "False 256.0 1 2",
     ]
+
+
+def test_optimizers_skip_what_was_noted_since_their_gradients_were_taken():
+    lines = lines_of(
+        [],
+        body="""
+        def slopes_of(w):
+            def slopes(x):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_mean((x @ w) ** 2)
+                return tape.gradient(loss, w)
+            return tf.function(slopes)
+
+        def together(x, y):
+            slopes = [one(z) for one, z in zip(inner, (x, y))]
+            for optimizer, slope, w in zip(optimizers, slopes, weights):
+                optimizer.apply([slope], [w])
+
+        def in_turn(x, y):
+            for optimizer, one, z, w in zip(optimizers, inner, (x, y), weights):
+                optimizer.apply([one(z)], [w])
+
+        for on_replica in (together, in_turn):
+            loss_scale = DynamicLossScale(initial=2.0**10)
+            with scaled_by(loss_scale), strategy.scope():
+                weights = [tf.Variable(tf.ones([4, 1])) for _ in range(2)]
+                optimizers = [keras.optimizers.Adam(0.1) for _ in weights]
+                inner = [slopes_of(w) for w in weights]
+                for optimizer, w in zip(optimizers, weights):
+                    optimizer.build([w])
+
+                def values():
+                    pairs = zip(optimizers, weights)
+                    return [[*copies(o.iterations.value), *copies(w)] for o, w in pairs]
+
+                @tf.function
+                def step(x, y):
+                    strategy.run(on_replica, args=(x, y))
+
+                for bad, other_bad in (([], []), ([], [1]), ([0], []), ([], [])):
+                    before = values()
+                    step(given(bad), given(other_bad))
+                    pairs = zip(before, values())
+                    kept = [all(map(np.array_equal, *pair)) for pair in pairs]
+                    print(*kept, *map(int, figures(loss_scale)))
+        """,
+    )
+    together = ["False False 1024", "True True 512", "True True 256", "False False 256"]
+    in_turn = ["False False 1024", "False True 512", "True False 256"]
+    assert [line.rsplit(" ", 2)[0] for line in lines] == [
+        *together,
+        *in_turn,
+        "False False 256",
+    ]

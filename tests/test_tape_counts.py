@@ -153,6 +153,31 @@ def test_steps_in_a_loop_of_a_graph_count_each(is_resource):
         assert (state.scale, state.good_steps) == (2.0**10, 3)
 
 
+@pytest.mark.parametrize(
+    ("is_persistent", "resets", "counted"),
+    [(False, False, 2), (False, True, 2), (True, True, 2), (True, False, 1)],
+)
+def test_a_tape_that_is_used_again_counts_anew_unless_it_keeps_what_it_recorded(
+    is_persistent, resets, counted
+):
+    v, tape = tf.Variable(X), tf.GradientTape(persistent=is_persistent)
+
+    def step(x):
+        with tape:
+            if resets:
+                tape.reset()
+            loss = tf.reduce_sum(v * x)
+        return tape.gradient(loss, v)
+
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        for _ in range(2):
+            np.testing.assert_array_equal(step(tf.constant(X)), X)
+        assert figures(loss_scale) == (2.0**10, counted, 0)
+        for _ in range(2):
+            assert not step(tf.constant(BAD)).numpy().any()
+        assert figures(loss_scale) == (2.0 ** (10 - counted), 0, counted)
+
+
 def test_two_loss_scales_of_one_tape_count_apart():
     first, second = StaticLossScale(4.0), StaticLossScale(8.0)
 

@@ -15,7 +15,7 @@ from tests.test_exact_skip_in_graphs import (
     loss_of,
     of_program,
 )
-from tf_amp import DynamicLossScale
+from tf_amp import DynamicLossScale, StatisticalLossScale
 
 v1 = tf.compat.v1
 # Whatever waits for itself shall not stop the tests.
@@ -67,6 +67,19 @@ def test_two_optimizers_of_the_same_towers_adjust_the_loss_scale_once(waits):
         session.run(both, dict(zip(towers, (X, BAD), strict=True)), options=PATIENCE)
         assert figures(session) == (2.0**9, 0, 1)
         assert are_equal(before, session.run(of_program()))
+
+
+@pytest.mark.parametrize("sizes", [(1.0, 2.0**-6), (2.0**-6, 1.0)])
+def test_a_statistical_scale_follows_the_largest_gradient_of_all_towers(sizes):
+    scale = StatisticalLossScale(deviations=0.0)
+    with a_graph(scale), v1.Session() as session:
+        optimizer = v1.train.GradientDescentOptimizer(0.1)
+        weight = v1.get_variable("weight", initializer=1.0)
+        pairs = [optimizer.compute_gradients(weight * size) for size in sizes]
+        train = optimizer.apply_gradients(averaged(pairs))
+        session.run(v1.global_variables_initializer())
+        session.run(train, options=PATIENCE)
+        assert figures(session) == (2.0**16, 1, 0)
 
 
 def test_an_optimizer_of_more_towers_adjusts_the_loss_scale_for_all():

@@ -1,6 +1,8 @@
 """Custom gradients that are not linear can ask for gradients in true units."""
 
 import contextlib
+import functools
+import math
 
 import keras
 import numpy as np
@@ -8,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tests.scaling import scaled_by
+from tests.scaling import figures, scaled_by
 from tf_amp import ConfigError, DynamicLossScale
 
 X = np.array([0.5, -3.0, 2.0, 0.25], np.float32)
@@ -41,10 +43,29 @@ def of_a_function(layer, x):
     return by_tape(tf.function(layer), x)
 
 
+def of_branches(layer, x):
+    def outer():
+        return tf.cond(x[1] < 0.0, lambda: layer(x), lambda: x)
+
+    y = tf.cond(x[0] > 0.0, outer, lambda: x)
+    return tf.gradients(tf.reduce_sum(y**2), x)[0]
+
+
+def of_a_branch_in_a_loop(layer, x):
+    def body(i, y):
+        return i + 1, tf.cond(y[0] > 0.0, lambda: layer(y), lambda: y)
+
+    _, y = tf.while_loop(lambda i, _: i < 1, body, (0, x))
+    return tf.gradients(tf.reduce_sum(y**2), x)[0]
+
+
 EXPECTED = np.clip(2 * X, -1.0, 1.0)
 
 
-@pytest.mark.parametrize("way", [by_tape, by_tf_gradients, of_a_function])
+WAYS = [by_tape, by_tf_gradients, of_a_function, of_branches, of_a_branch_in_a_loop]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_gradient_that_clips_is_right_in_true_units(way):
     def slope(decorate):
         return tf.function(lambda x: way(clipping(decorate), x))(tf.constant(X)).numpy()
@@ -62,6 +83,46 @@ def test_it_is_right_under_eager_execution_too_and_without_scaling():
     np.testing.assert_array_equal(by_tape(layer, tf.constant(X)), EXPECTED)
     with scaled_by(DynamicLossScale()):
         np.testing.assert_array_equal(by_tape(layer, tf.constant(X)), EXPECTED)
+
+
+def one_after_the_other(layer, x, factor):
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        first = tf.reduce_sum(factor * x)
+        second = tf.reduce_sum(tf.constant([0.75, 1.5]) * layer(x))
+    tape.gradient(first, x)
+    return tape.gradient(second, x)
+
+
+def in_a_loop(layer, x, factor):
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = layer(factor * x)
+    slope = tf.zeros_like(x)
+    for _ in tf.range(2):
+        slope = tape.gradient(y, x, output_gradients=tf.constant([0.75, 1.5]))
+    return slope
+
+
+@pytest.mark.parametrize(
+    ("build", "slope", "factor"),
+    [
+        (lambda f: f, one_after_the_other, math.inf),
+        (tf.function, one_after_the_other, math.inf),
+        (tf.function, one_after_the_other, 1.0),
+        (tf.function, in_a_loop, 1.0),
+    ],
+)
+def test_a_second_gradient_of_a_tape_is_seen_in_the_units_it_was_scaled_by(
+    build, slope, factor
+):
+    layer = clipping(tf_amp.in_true_units)
+    step = build(functools.partial(slope, layer))
+    with scaled_by(DynamicLossScale(initial=2.0**10, growth_interval=1)) as scale:
+        got = step(tf.ones([2]), tf.constant(factor))
+        np.testing.assert_array_equal(got, [0.75, 1.0])
+    # The first one has made the scale fall, or grow.
+    assert figures(scale)[0] != 2.0**10
 
 
 def test_only_functions_can_be_decorated():

@@ -142,11 +142,27 @@ def session_config() -> Any:
 
     config = ConfigProto()
     try:
-        context = importlib.import_module("tensorflow.python.eager.context").context()
+        context = eager_context()
         config.CopyFrom(context.config)
     except (ImportError, AttributeError):
         warn_once("context().config", "trials use TensorFlow's defaults")
     return config
+
+
+def eager_context() -> Any:
+    """Return what TensorFlow runs eager operations in.
+
+    Raises:
+      ImportError, AttributeError: it is not where it was; the caller warns.
+    """
+    return importlib.import_module("tensorflow.python.eager.context").context()
+
+
+def stand_in_for(module: Any, **parts: Any) -> Any:
+    """Return a stand-in for a module with other parts."""
+    stand_in = type(module)(module.__name__)
+    stand_in.__dict__.update(vars(module), **parts)
+    return stand_in
 
 
 def warn_once(name: str, without: str) -> None:

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_amp._tensorflow_private import warn_once
+from tf_amp._tensorflow_private import eager_context, warn_once
 
 HOST = "/job:localhost/replica:0/task:0"
 _KINDS = ("CPU", "GPU")
@@ -56,7 +56,7 @@ def grappler_options() -> Any:
 
     config = ConfigProto()
     try:
-        context = importlib.import_module("tensorflow.python.eager.context").context()
+        context = eager_context()
         options = context.function_call_options.config_proto_serialized
         config.graph_options.CopyFrom(ConfigProto.FromString(options).graph_options)
     except (ImportError, AttributeError):
@@ -67,7 +67,7 @@ def grappler_options() -> Any:
 def function_named(name: str) -> Any | None:
     """Return the FunctionDef that the runtime has under a name; None where unknown."""
     try:
-        context = importlib.import_module("tensorflow.python.eager.context").context()
+        context = eager_context()
         return context.get_function_def(name) if context.has_function(name) else None
     except (ImportError, AttributeError):
         warn_once("get_function_def", "graphs with calls of functions are not verified")

@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, warn_once
+from tf_amp._tensorflow_private import Hook, eager_context, warn_once
 
 SETTLE_SESSION = Hook(
     "tensorflow.python.client.session",
@@ -102,7 +102,7 @@ def variable_value(handle: Any, contents: Any) -> Any:
 def forget_kernels() -> None:
     """Have every function optimized again at its next call."""
     try:
-        context = importlib.import_module("tensorflow.python.eager.context").context()
+        context = eager_context()
         context.clear_kernel_cache()
     except (ImportError, AttributeError):
         warn_once("clear_kernel_cache", "functions that overflow stay as they are")

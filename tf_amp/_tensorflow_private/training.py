@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, Method, install, warn_once
+from tf_amp._tensorflow_private import Hook, Method, install, stand_in_for, warn_once
 
 _UNSCALED = "losses are not scaled for the gradients it computes"
 _UNSKIPPED = "steps whose gradients overflow are taken with zeros, not skipped"
@@ -24,6 +24,9 @@ _TF_KERAS_LOSS_SCALE = "tf_keras.src.mixed_precision.loss_scale_optimizer"
 
 TAPE_GRADIENT = Hook(_BACKPROP, "GradientTape", "gradient", _UNSCALED)
 TAPE_ENTER = Hook(_BACKPROP, "GradientTape", "__enter__", _UNSKIPPED)
+TAPE_RESET = Hook(
+    _BACKPROP, "GradientTape", "reset", "it counts with what was recorded before"
+)
 GRAPH_GRADIENTS = Hook(
     "tensorflow.python.ops.gradients_impl", "", "gradients_util", _UNSCALED
 )
@@ -108,10 +111,7 @@ def gradients_function(module: Any) -> Method | None:
 
 def with_gradients_function(module: Any, function: Method) -> Any:
     """Return a stand-in for a module with another function that computes gradients."""
-    stand_in = type(module)(module.__name__)
-    stand_in.__dict__.update(vars(module))
-    stand_in._GradientsHelper = function
-    return stand_in
+    return stand_in_for(module, _GradientsHelper=function)
 
 
 def differentiated_parts(values: list[Any]) -> list[Any]:
@@ -127,6 +127,21 @@ def differentiated_parts(values: list[Any]) -> list[Any]:
         warn_once("get_flat_tensors_for_gradients", _UNSCALED)
         return values
     return list(parts(values))
+
+
+def holds_recording(tape: Any) -> bool:
+    """Tell whether a tape that is entered would go on with what it has recorded."""
+    if not hasattr(tape, "_tape"):
+        warn_once("GradientTape._tape", "tapes count each time they are entered")
+        return False
+    return tape._tape is not None
+
+
+def in_function() -> bool:
+    """Tell whether a function, or a part of one, is being traced."""
+    import tensorflow as tf
+
+    return bool(tf.compat.v1.get_default_graph().building_function)
 
 
 def in_xla_context() -> bool:

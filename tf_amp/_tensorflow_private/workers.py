@@ -6,10 +6,9 @@ As in `_tensorflow_private`: where a name is gone, one warning says what is lost
 from __future__ import annotations
 
 import contextlib
-import importlib
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, warn_once
+from tf_amp._tensorflow_private import Hook, eager_context, warn_once
 
 SERVER_START = Hook(
     "tensorflow.python.training.server_lib",
@@ -21,13 +20,6 @@ _SYNC_REPLICAS = "tensorflow.python.training.sync_replicas_optimizer"
 _PUSHED = "workers whose gradients overflow push zeros to a SyncReplicasOptimizer"
 SYNC_APPLY = Hook(_SYNC_REPLICAS, "SyncReplicasOptimizer", "apply_gradients", _PUSHED)
 SYNC_PARTS = Hook(_SYNC_REPLICAS, "", "data_flow_ops", _PUSHED)
-
-
-def stand_in_for(module: Any, **parts: Any) -> Any:
-    """Return a stand-in for a module with other parts."""
-    stand_in = type(module)(module.__name__)
-    stand_in.__dict__.update(vars(module), **parts)
-    return stand_in
 
 
 def local_step_of(optimizer: Any) -> Any | None:
@@ -45,7 +37,7 @@ def is_server(made: Any) -> bool:
 def connected_cluster() -> Any | None:
     """Return the ClusterDef of the servers that this process has compute, if any."""
     try:
-        context = importlib.import_module("tensorflow.python.eager.context").context()
+        context = eager_context()
         server_def = context.get_server_def()
     except (ImportError, AttributeError):
         warn_once("get_server_def", "what is computed by other processes stays float32")
@@ -56,7 +48,7 @@ def connected_cluster() -> Any | None:
 def collective_server() -> Any | None:
     """Return the ServerDef of this process where it trains in step with others."""
     try:
-        context = importlib.import_module("tensorflow.python.eager.context").context()
+        context = eager_context()
         server_def = context._collective_ops_server_def
         coordinated = context.coordination_service is not None
     except (ImportError, AttributeError):
@@ -74,7 +66,7 @@ def tell_workers(key: str, value: str) -> None:
     """
     import tensorflow as tf
 
-    context = importlib.import_module("tensorflow.python.eager.context").context()
+    context = eager_context()
     with contextlib.suppress(tf.errors.AlreadyExistsError):
         context.set_config_key_value(key, value)
 
@@ -88,7 +80,7 @@ def ask_workers(key: str, seconds: float) -> str | None:
     """
     import tensorflow as tf
 
-    context = importlib.import_module("tensorflow.python.eager.context").context()
+    context = eager_context()
     try:
         milliseconds = max(1, int(seconds * 1000))
         return str(context.get_config_key_value(key, timeout_in_ms=milliseconds))

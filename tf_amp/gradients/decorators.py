@@ -41,6 +41,7 @@ def install(current: Current) -> None:
     tape = functools.partial(_scaling_tape, current=current)
     install_hook(private.TAPE_GRADIENT, tape)
     install_hook(private.TAPE_ENTER, _preparing)
+    install_hook(private.TAPE_RESET, _counting_anew)
     graph = functools.partial(_scaling_graph, current=current)
     install_hook(private.GRAPH_GRADIENTS, graph)
     loop = functools.partial(_checking_loop, current=current)
@@ -71,10 +72,19 @@ def _preparing(enter: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(enter)
     def prepare_and_enter(tape: Any) -> Any:
         install_optimizers()
-        tape_calls.note_home(tape)
+        tape_calls.note_entered(tape)
         return enter(tape)
 
     return prepare_and_enter
+
+
+def _counting_anew(reset: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(reset)
+    def note_and_reset(tape: Any) -> Any:
+        tape_calls.note_reset(tape)
+        return reset(tape)
+
+    return note_and_reset
 
 
 def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,12 +29,15 @@ class Settlement:
       gradients: in true units.
       counts: whether this call is to count, bool scalar: an overflow of the gradients
         that its own were made from explains one here. None for surely.
+      limit: what the scale was cut to, where it was higher. An overflow says that this
+        is too much, finite gradients say nothing of what is beyond.
     """
 
     state: ScaleState
     vectors: Vectors
     gradients: Sequence[Any]
     counts: Any = None
+    limit: float = math.inf
 
     def settle(self, finite: Any) -> list[Any]:
         """Adjust the state; return the operations that do, or what they leave.
@@ -44,7 +48,7 @@ class Settlement:
         if must_select():
             before = self.state.unpacked(self.vectors)
             return self.state.write(self._selected(finite, before), before)
-        if not tf.executing_eagerly() and not _in_function():
+        if not tf.executing_eagerly() and not private.in_function():
             # Gradients of gradients wait for what the inner ones have settled: the lock
             # may be taken only once nothing more is waited for.
             known = [finite] if self.counts is None else [finite, self.counts]
@@ -145,10 +149,23 @@ class Settlement:
         else:
             skipped = reading["skipped_steps"] + 1
             counters = {"good_steps": 0, "skipped_steps": skipped, "finite": 0}
+            reading = {**reading, "scale": self._cut(reading["scale"])}
         loss_scale = self.state.loss_scale
         changed = {**counters, **loss_scale.adjust(reading, seen)}
         check_names(loss_scale, changed, reading)
         return {name: tf.cast(v, reading[name].dtype) for name, v in changed.items()}
+
+    def _cut(self, scale: Any) -> Any:
+        return scale if self.limit == math.inf else tf.minimum(scale, self.limit)
+
+
+def joined(settlements: Sequence[Settlement]) -> Settlement:
+    """Return how to settle several calls at once, of one state."""
+    return dataclasses.replace(
+        settlements[0],
+        gradients=[g for one in settlements for g in one.gradients],
+        limit=min(one.limit for one in settlements),
+    )
 
 
 def symbolic(values: Sequence[Any]) -> list[Any]:
@@ -156,7 +173,3 @@ def symbolic(values: Sequence[Any]) -> list[Any]:
     if tf.executing_eagerly():
         return []
     return [value for value in values if value is not None]
-
-
-def _in_function() -> bool:
-    return bool(tf.compat.v1.get_default_graph().building_function)

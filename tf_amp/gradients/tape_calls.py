@@ -2,8 +2,9 @@
 
 A persistent tape may be asked for gradients several times, and any tape within a loop.
 All of these are scaled alike, by the scale as it was where the tape was begun; together
-they lower it once, or count one finite step. So do those that `tf.gradients` takes
-within a loop, of tensors from outside.
+they lower it once, or count one finite step: those taken first are then the ones whose
+size a loss scale sees. So do those that `tf.gradients` takes within a loop, of tensors
+from outside. What a tape records anew, entered again or reset, counts anew.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp._tensorflow_private import training as private
 from tf_amp.gradients.finiteness import is_scalable
 from tf_amp.gradients.unscaling import ScaledCall
 from tf_amp.loss_scaling.protocol import LossScale
@@ -22,10 +24,17 @@ _HOME = "_tf_amp_home"
 _CALLS = "_tf_amp_calls"
 
 
-def note_home(tape: Any) -> None:
-    """Remember the graph that a tape is begun in."""
-    graph = _graph_here()
-    setattr(tape, _HOME, None if graph is None else weakref.ref(graph))
+def note_entered(tape: Any) -> None:
+    """Remember the graph that a tape is entered in, before it is."""
+    if not private.holds_recording(tape):
+        _calls_of(tape).clear()
+    _note_home(tape)
+
+
+def note_reset(tape: Any) -> None:
+    """Remember the graph that a tape is reset in."""
+    _calls_of(tape).clear()
+    _note_home(tape)
 
 
 def call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
@@ -68,6 +77,11 @@ def call_of_loop(tapes: list[Any], call: ScaledCall) -> ScaledCall:
             return calls[key].again()
         calls[key] = call
     return call
+
+
+def _note_home(tape: Any) -> None:
+    graph = _graph_here()
+    setattr(tape, _HOME, None if graph is None else weakref.ref(graph))
 
 
 def _calls_of(tape: Any) -> dict[tuple[int, int], ScaledCall]:

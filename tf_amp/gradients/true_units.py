@@ -56,14 +56,14 @@ def in_true_units(slope: _Function) -> _Function:
 
 
 def _call_here() -> ScaledCall | None:
-    """Return what the gradients here are scaled by, read anew in the present graph.
+    """Return what the gradients here are scaled by.
 
     The gradient of a function may be traced before anyone asks for it: then the scale
     is known when it runs.
     """
     call = at_work.call_at_work()
     if call is not None:
-        return call.anew()
+        return call.here()
     if tf.executing_eagerly() or exports.is_exporting():
         return None
     loss_scale = loss_scale_for(runtime.current_config())

@@ -29,6 +29,7 @@ from tf_amp.gradients.finiteness import (
     must_select,
     sum_is_finite,
 )
+from tf_amp.gradients.inner_graphs import seen_from_here
 from tf_amp.gradients.seeds import dtype_of
 from tf_amp.gradients.settling import Settlement, symbolic
 from tf_amp.gradients.votes import Vote, cast_vote, votes_behind
@@ -57,13 +58,20 @@ class ScaledCall:
         self._state = state_of(loss_scale, sources)
         self._vectors = self._state.read()
         self._reading = self._state.unpacked(self._vectors)
+        self._limit = math.inf
         self._is_repeated = False
-        self._is_limited = False
 
-    def anew(self) -> ScaledCall:
-        """Return a call with the same loss scale that reads it in the present graph."""
-        call = ScaledCall(self.loss_scale)
-        return call._limited() if self._is_limited else call
+    def here(self) -> ScaledCall:
+        """Return a call that is scaled as this one, for use in the present graph.
+
+        A function may be called again, with another scale: there it is read anew.
+        """
+        call = copy.copy(self)
+        call._vectors = {k: seen_from_here(v) for k, v in self._vectors.items()}
+        if any(vector is None for vector in call._vectors.values()):
+            call._vectors = self._state.read()
+        call._reading = call._state.unpacked(call._vectors)
+        return call._limited_to(self._limit)
 
     @property
     def scale(self) -> Any:
@@ -85,28 +93,23 @@ class ScaledCall:
     def for_targets(self, targets: Sequence[Any]) -> ScaledCall:
         """Return a call whose seeds the types of all targets can hold."""
         is_narrow = any(dtype_of(target) == tf.float16 for target in targets)
-        return self._limited() if is_narrow else self
+        return self._limited_to(_LARGEST_SEED) if is_narrow else self
 
-    def _limited(self) -> ScaledCall:
+    def _limited_to(self, limit: float) -> ScaledCall:
+        if limit == math.inf:
+            return self
         scale = float(self.loss_scale.initial_state()["scale"])
-        if scale > _LARGEST_SEED:
+        if scale > limit:
             logging.log_first_n(
                 logging.WARNING,
                 "Gradients of a float16 target start from float16: the loss scale %g "
                 "is cut to %g for them.",
                 1,
                 scale,
-                _LARGEST_SEED,
+                limit,
             )
-        limits = [
-            _LARGEST_SEED if name == "scale" else math.inf
-            for name in self._state.names["floats"]
-        ]
-        call = copy.copy(self)
-        floats = tf.minimum(self._vectors["floats"], limits)
-        call._vectors = {**self._vectors, "floats": floats}
-        call._reading = call._state.unpacked(call._vectors)
-        call._is_limited = True
+        call = self.at_scale(tf.minimum(self.scale, limit))
+        call._limit = limit
         return call
 
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
@@ -147,7 +150,7 @@ class ScaledCall:
 
         def finish(scaled: Sequence[Any]) -> list[Any]:
             unscaled = self.unscaled(scaled)
-            if _in_function() and not must_select() and not self._is_special():
+            if private.in_function() and not must_select() and not self._is_special():
                 return self._checked_in_one(unscaled)
             return self._checked(unscaled, are_finite(unscaled))
 
@@ -170,11 +173,11 @@ class ScaledCall:
             finite = agreed(finite)
             adjusting = self._counting_once(settlement, finite).settle(finite)
         else:
-            adjusting = replica_votes.note(self._state, finite)
+            adjusting = replica_votes.note(self._state, finite, self._limit)
         adjusting = symbolic(adjusting)
         with tf.control_dependencies([*adjusting, *watched]):
             whole = tf.identity(settlement.with_earlier(finite))
-        in_graph = not tf.executing_eagerly() and not _in_function()
+        in_graph = not tf.executing_eagerly() and not private.in_function()
         waits = in_graph and settlement.counts is None
         vote = Vote(
             finite=whole,
@@ -192,11 +195,12 @@ class ScaledCall:
         finite call unless anything has.
         """
         # In a `tf.Graph` optimizers let the calls of one step settle together.
-        if not self._is_repeated or not (tf.executing_eagerly() or _in_function()):
+        runs_as_written = tf.executing_eagerly() or private.in_function()
+        if not self._is_repeated or not runs_as_written:
             return settlement
         vectors = self._state.read()
-        now = self._state.unpacked(vectors)
-        same = {n: tf.equal(now[n], self._reading[n]) for n in _COUNTED}
+        now, then = map(self._state.unpacked, (vectors, self._vectors))
+        same = {name: tf.equal(now[name], then[name]) for name in _COUNTED}
         unchanged = tf.reduce_all(tf.stack(list(same.values())))
         counts = tf.where(finite, unchanged, same["skipped_steps"])
         if settlement.counts is not None:
@@ -218,7 +222,7 @@ class ScaledCall:
     def _settlement(self, unscaled: Sequence[Any]) -> Settlement:
         earlier = [vote.finite for vote in votes_behind(unscaled)]
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
-        return Settlement(self._state, self._vectors, unscaled, counts)
+        return Settlement(self._state, self._vectors, unscaled, counts, self._limit)
 
 
 def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> Any:
@@ -273,7 +277,3 @@ def _float32() -> contextlib.AbstractContextManager[Any]:
     from tf_amp.scopes.scope import float32_scope
 
     return float32_scope()
-
-
-def _in_function() -> bool:
-    return bool(tf.compat.v1.get_default_graph().building_function)

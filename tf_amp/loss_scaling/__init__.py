@@ -2,7 +2,7 @@
 
 `protocol` says what a loss scale is, three modules hold those that ship, `words` names
 them, `variables` keeps their state and `report` reads it. Where gradients are scaled
-and steps are skipped is decided by `gradients` and `optimizers`.
+and steps are skipped is decided by `gradients` and `steps.optimizers`.
 """
 
 from tf_amp.loss_scaling.constant import NoOpLossScale, StaticLossScale

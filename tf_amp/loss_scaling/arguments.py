@@ -95,16 +95,16 @@ def _float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def check_count(owner: str, name: str, value: int) -> int:
-    """Return a whole number of at least one, as an int.
+def check_count(owner: str, name: str, value: int, smallest: int = 1) -> int:
+    """Return a whole number from `smallest` on, as an int.
 
     Raises:
       ConfigError: it is none, or more than an int64 holds.
     """
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not is_whole or not 1 <= value < 2**63:
+    if not is_whole or not smallest <= value < 2**63:
         raise ConfigError(
-            f"{owner}: {name}={value!r}; allowed are ints from 1 to 2**63 - 1."
+            f"{owner}: {name}={value!r}; allowed are ints from {smallest} to 2**63 - 1."
         )
     return int(value)
 

@@ -45,7 +45,7 @@ class DynamicLossScale(LossScale):
         off.
       at_minimum: what an overflow at the lowest scale leads to: "warn" now and then,
         "raise" InvalidArgumentError, or "float32": return the operation that
-        overflows to float32. Functions compiled by XLA can do neither of the first.
+        overflows to float32. Functions compiled by XLA can do none of these.
 
     Raises:
       ConfigError: an argument is out of range, or two contradict each other.
@@ -132,12 +132,29 @@ class DynamicLossScale(LossScale):
             "pass."
         )
         if private.in_xla_context():
+            self._say_it_has_no_effect()
             return []
         if self.at_minimum == "raise":
             return _if_any(tf.debugging.Assert(tf.logical_not(stuck), [message]))
         due = state["stuck_steps"] % STEPS_BETWEEN_WARNINGS == 0
         told = tf.logical_and(stuck, due)
         return _if_any(tf.cond(told, lambda: _say(message), lambda: False))
+
+    def _say_it_has_no_effect(self) -> None:
+        """Say once of what was asked for that XLA cannot do it."""
+        if self.at_minimum == "warn":
+            return
+        # Imported here: settings are read where nothing but Python is installed.
+        from absl import logging
+
+        logging.log_first_n(
+            logging.WARNING,
+            "%s: at_minimum=%r has no effect in functions compiled by XLA; "
+            "tf_amp.loss_scale_state() tells how often they overflow.",
+            1,
+            _OWNER,
+            self.at_minimum,
+        )
 
 
 def _say(message: str) -> bool:

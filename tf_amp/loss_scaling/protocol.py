@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tf_amp.errors import ConfigError
+from tf_amp.loss_scaling.arguments import is_number
 
 # What every state holds beside what its loss scale asks for.
 COUNTERS: Mapping[str, int] = {"good_steps": 0, "skipped_steps": 0, "finite": 1}
@@ -60,8 +61,9 @@ class LossScale:
     def initial_state(self) -> Mapping[str, float | int]:
         """Return the state to begin with; "scale" at least.
 
-        A float becomes a float32 scalar, an int an int64 one. "good_steps" and
-        "skipped_steps" are counted for every loss scale, unless `adjust` does.
+        A float becomes a float32 scalar, as the scale always does, an int an int64
+        one. "good_steps" and "skipped_steps" are counted for every loss scale, unless
+        `adjust` does.
         """
         return {"scale": 1.0}
 
@@ -133,11 +135,17 @@ def check_names(loss_scale: LossScale, changed: State, state: State) -> None:
         )
 
 
-def check_has_scale(loss_scale: LossScale, state: State) -> None:
-    """Raise ConfigError unless the state of a loss scale holds the scale."""
-    if "scale" not in state:
-        own = ", ".join(name for name in state if name not in COUNTERS)
+def first_state(loss_scale: LossScale) -> dict[str, float | int]:
+    """Return the state that a loss scale begins with, its scale a float.
+
+    Raises:
+      ConfigError: there is no scale, or it is no number.
+    """
+    state = dict(loss_scale.initial_state())
+    if not is_number(state.get("scale")):
+        own = ", ".join(f"{name}={value!r}" for name, value in state.items())
         raise ConfigError(
             f"{type(loss_scale).__name__}.initial_state returned {own}; it must hold "
-            '"scale".'
+            'a number "scale".'
         )
+    return {**state, "scale": float(state["scale"])}

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tf_amp._tensorflow_private.training import in_function
 from tf_amp.loss_scaling import resumption
 from tf_amp.loss_scaling.gradient_marks import mark_reading
-from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State, check_has_scale
+from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State, first_state
 from tf_amp.workers.placing import collection_here, is_parameter_server
 from tf_amp.workers.worker_variables import WorkerVariable, on_each_worker
 
@@ -57,8 +58,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         self.is_per_worker = not self.in_graph and is_parameter_server(strategy)
         self.strategy = strategy
         self._reading: Vectors | None = None
-        fresh = {**COUNTERS, **loss_scale.initial_state()}
-        check_has_scale(loss_scale, fresh)
+        fresh = {**COUNTERS, **first_state(loss_scale)}
         initial = resumption.resumed(loss_scale, fresh)
         self.fresh = fresh
         self.names = {
@@ -77,7 +77,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         """
         if not self.in_graph:
             return {k: _read(v) for k, v in self.variables_by_kind.items()}
-        if _is_inside_function():
+        if in_function():
             return self._read_or_begin()
         if self._reading is None:
             with tf.init_scope():
@@ -258,7 +258,3 @@ def _read(variable: Any) -> Any:
 
 def _kind_of(value: float | int) -> str:
     return "counters" if isinstance(value, numbers.Integral) else "floats"
-
-
-def _is_inside_function() -> bool:
-    return bool(tf.compat.v1.get_default_graph().building_function)

@@ -8,7 +8,6 @@ gradients were first taken of, as an optimizer's slots do.
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import contextlib
 import functools
 import threading
@@ -18,7 +17,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import exports
-from tf_amp._tensorflow_private.training import can_merge, unconverted
+from tf_amp._tensorflow_private.training import can_merge
+from tf_amp.lasting import made_outside
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.scale_state import ScaleState
 from tf_amp.workers.placing import place_here
@@ -50,9 +50,14 @@ def state_of(loss_scale: LossScale, sources: Any = ()) -> ScaleState:
 
 
 def find_state(loss_scale: LossScale) -> ScaleState | None:
-    """Return a state of a loss scale that gradients computed here use, if any."""
+    """Return the state of a loss scale that gradients computed here use, if any.
+
+    That is the one of the present strategy; where it has none, the one made last.
+    """
     states = [state for state in states_here() if state.loss_scale is loss_scale]
-    return states[-1] if states else None
+    strategy = tf.distribute.get_strategy()
+    of_strategy = [state for state in states if state.strategy is strategy]
+    return next(reversed(of_strategy or states), None)
 
 
 def states_here() -> list[ScaleState]:
@@ -93,7 +98,7 @@ def _make(loss_scale: LossScale, strategy: Any, sources: Any) -> None:
             is_eager = tf.executing_eagerly()
             in_reach = is_eager and not has_strategy
             made = functools.partial(make, _device(sources) if in_reach else place)
-            _home()[key] = _in_a_thread(made) if is_tracing and is_eager else made()
+            _home()[key] = made_outside(made) if is_tracing and is_eager else made()
 
 
 def _device(sources: Any) -> str:
@@ -105,17 +110,6 @@ def _device(sources: Any) -> str:
     devices = [handle.device for handle in handles if handle is not None]
     counted = collections.Counter(device for device in devices if device)
     return counted.most_common(1)[0][0] if counted else str(tf.identity(0.0).device)
-
-
-@unconverted
-def _in_a_thread(make: Callable[[], ScaleState]) -> ScaleState:
-    """Make a state while a function is traced, which this thread cannot.
-
-    A function that is traced a second time may make no variables, nor may what it calls
-    in its thread, even outside of all functions.
-    """
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(make).result()
 
 
 def _home() -> _States:

@@ -1,6 +1,6 @@
 """Have the inputs of a step handed over where its gradients overflow.
 
-What becomes of them is the `Watch`'s affair, in `overflow_origin`.
+What becomes of them is the `Watch`'s affair, in `overflow.origin`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def handing_over(
         return lambda finite: []
     place = f"{place_here() or ''}/device:CPU:0"
     watched = Watch(graph, loss_scale)
-    inputs = [state.get("scale", tf.constant(1.0)), *_inputs_of(graph, asked)]
+    inputs = [state["scale"], *_inputs_of(graph, asked)]
 
     def record(scale: Any, *values: Any) -> None:
         if not values[-1]:

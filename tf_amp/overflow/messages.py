@@ -39,7 +39,7 @@ def origin_from(found: Any) -> OverflowOrigin:
     """Say where a node of a rewritten graph stands in the user's program.
 
     Args:
-      found: as `overflow_search` finds it.
+      found: as `overflow.search` finds it.
     """
     node = found.node
     if found.is_scale:

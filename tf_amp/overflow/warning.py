@@ -31,4 +31,4 @@ def warn_of_zeros(scale: float) -> None:
 def warn_if_eager(finite: Any, state: Mapping[str, Any]) -> None:
     """Do so under eager execution; functions and graphs hand overflows over."""
     if tf.executing_eagerly() and not bool(finite):
-        warn_of_zeros(float(state.get("scale", 1.0)))
+        warn_of_zeros(float(state["scale"]))

@@ -18,7 +18,7 @@ from tf_amp.gradients.finiteness import is_scalable
 from tf_amp.loss_scaling.variables import states_here
 from tf_amp.steps import called_functions, eager_steps
 from tf_amp.steps.eager_steps import any_nonzero
-from tf_amp.steps.towers import as_one_step
+from tf_amp.steps.towers import settle_as_one_step
 
 
 def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
@@ -39,7 +39,8 @@ def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
             return False
         return eager_steps.is_to_be_taken(parts, states, optimizer)
     found = votes.ancestry_of(parts)
-    flags = [*noted, *(vote.finite for vote in as_one_step(found.votes))]
+    settle_as_one_step(found.votes)
+    flags = [*noted, *(vote.finite for vote in found.votes)]
     of_calls = called_functions.finite_flags(found.calls, states)
     flags += [flag for flag in of_calls if flag is not None]
     is_open_ended = found.arguments or any(flag is None for flag in of_calls)

@@ -10,7 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp.gradients.settling import Settlement, joined
 from tf_amp.gradients.votes import Vote
+from tf_amp.loss_scaling.scale_state import ScaleState
 
 _GROUPS = "_tf_amp_towers"
 
@@ -28,18 +30,18 @@ class _Group:
     adjusting: tuple[Any, ...]
 
 
-def as_one_step(found: Sequence[Vote]) -> Sequence[Vote]:
-    """Let the towers of one step change the loss scale together; return their votes.
+def settle_as_one_step(found: Sequence[Vote]) -> None:
+    """Let the towers of one step change the loss scale together.
 
     Several optimizers may apply what comes from the same towers.
     """
     waiting = [vote for vote in found if vote.settled is not None]
     if len(waiting) < 2:
-        return found
+        return
     groups = _groups_in(waiting[0].settled.graph)
     met = [group for group in groups if not set(waiting).isdisjoint(group.votes)]
     if any(set(waiting) <= set(group.votes) for group in met):
-        return found
+        return
     towers = dict.fromkeys([vote for group in met for vote in group.votes] + waiting)
     # An optimizer that waits for another must not let what they share wait for it.
     with tf.control_dependencies(None) if met else contextlib.nullcontext():
@@ -50,14 +52,15 @@ def as_one_step(found: Sequence[Vote]) -> Sequence[Vote]:
         private.wait_instead(vote.settled, vote.adjusting, adjusting)
     groups[:] = [group for group in groups if group not in met]
     groups.append(_Group(tuple(towers), adjusting))
-    return found
 
 
 def _settle(towers: Sequence[Vote]) -> tuple[Any, ...]:
     """Add what adjusts each loss scale if one of the towers overflows."""
     together = tf.reduce_all(tf.stack([vote.own for vote in towers]))
-    settlements = {id(v.settlement.state): v.settlement for v in towers}
-    return tuple(op for one in settlements.values() for op in one.settle(together))
+    by_state: dict[ScaleState, list[Settlement]] = {}
+    for vote in towers:
+        by_state.setdefault(vote.settlement.state, []).append(vote.settlement)
+    return tuple(op for one in by_state.values() for op in joined(one).settle(together))
 
 
 def _groups_in(graph: Any) -> list[_Group]:

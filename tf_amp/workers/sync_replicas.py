@@ -22,6 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import install as install_hook
+from tf_amp._tensorflow_private import stand_in_for
 from tf_amp._tensorflow_private import training as private_training
 from tf_amp._tensorflow_private import workers as private
 from tf_amp.steps.finite_steps import finite_step
@@ -104,7 +105,7 @@ def _with_guarded_parts(module: Any) -> Any:
             with tf.control_dependencies(_put_back(self)):
                 return super().dequeue(name)
 
-    return private.stand_in_for(
+    return stand_in_for(
         module,
         ConditionalAccumulator=DenseAccumulator,
         SparseConditionalAccumulator=SparseAccumulator,

@@ -1,0 +1,96 @@
+"""What PrecisionReport writes, and where, however `fit` ends."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import tf_amp
+from grappler_pass.plan import Plan
+from keras_callbacks import AutoMixedPrecision, PrecisionReport, StepTimeMonitor
+from tests.keras_programs import (
+    X,
+    Y,
+    both_keras,
+    fit,
+    loss_scale_optimizer,
+    telling_model,
+)
+
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
+
+
+def mixed(**options):
+    given = {"dtype": "float16", "opt_level": "O2", "verbose": 0, **options}
+    return AutoMixedPrecision(**given)
+
+
+def test_the_report_stands_beside_the_checkpoints_and_is_read_back(tmp_path):
+    path = tmp_path / "checkpoints" / "best.keras"
+    saving = keras.callbacks.ModelCheckpoint(str(path))
+    scale = tf_amp.DynamicLossScale(initial=2.0**10, growth_interval=3)
+    callbacks = (PrecisionReport(), saving, mixed(loss_scale=scale), StepTimeMonitor())
+    fit(telling_model(keras), *callbacks)
+
+    told = json.loads((path.parent / "precision_report.json").read_text())
+    assert told["outcome"] == "ended" and told["epochs"] == 1
+    assert told["scale"]["loss_scale"] == 2048.0
+    plan = Plan.from_json(json.dumps(told["plans"][0]["plan"]))
+    assert not plan.is_empty and told["plans"][0]["is_applied"]
+    assert sum(told["plans"][0]["prices"].values()) > 0
+    events = [event["text"] for event in told["events"]]
+    assert events[0] == "fit began" and events[1].startswith("planned one_step_on")
+    assert "loss scale 1024 -> 2048 by the end of epoch 1" in events
+    text = (path.parent / "precision_report.txt").read_text()
+    assert str(plan) in text and "fit ended after 1 epochs" in text
+    names = {each.name for each in path.parent.iterdir()}
+    assert {"best.keras", "precision_report.json", "precision_report.txt"} <= names
+    assert not [name for name in names if name.startswith(".")]
+
+
+def test_a_report_of_a_fit_that_raised_says_so(tmp_path):
+    def fail(*arguments, **logs):
+        raise KeyboardInterrupt
+
+    failing = keras.callbacks.LambdaCallback(on_epoch_end=fail)
+    with pytest.raises(KeyboardInterrupt):
+        fit(telling_model(keras), PrecisionReport(tmp_path), mixed(), failing)
+    told = json.loads((tmp_path / "precision_report.json").read_text())
+    assert told["outcome"] == "interrupted" and len(told["plans"]) == 1
+    assert told["scale"]["loss_scale"] == 2.0**15
+    assert not [each for each in told["events"] if "loss scale" in each["text"]]
+
+
+def test_a_report_that_cannot_be_written_leaves_fit_alone(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    for report in (PrecisionReport(tmp_path / "file" / "in"), PrecisionReport()):
+        assert len(fit(telling_model(keras), report, mixed(), epochs=2)["loss"]) == 2
+    assert caplog.text.count("PrecisionReport stands aside: NotADirectoryError") == 1
+    assert caplog.text.count("PrecisionReport stands aside") == 2
+    assert "no folder is given, and no ModelCheckpoint" in caplog.text
+
+
+@both_keras
+def test_steps_that_a_loss_scale_optimizer_skips_are_told_where_it_counts_them(
+    kit, tmp_path
+):
+    inputs = X.copy()
+    inputs[8:16] = np.inf
+    model = telling_model(kit, loss_scale_optimizer(kit, 4.0))
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0, "epochs": 2}
+    model.fit(inputs, Y, callbacks=[PrecisionReport(tmp_path)], **options)
+    text = (tmp_path / "precision_report.txt").read_text()
+    events = [line.split("  ")[-1] for line in text.splitlines()]
+    told = [event for event in events if "by the end of" in event]
+    scales = [
+        f"loss scale {scale} by the end of epoch" for scale in ("4 -> 2", "2 -> 1")
+    ]
+    skipped = ["1 steps skipped by the end of epoch"] * (kit is keras)
+    assert told == [
+        f"{event} {epoch}"
+        for epoch, scale in enumerate(scales, start=1)
+        for event in (*skipped, scale)
+    ]
+    count = "2" if kit is keras else "an unknown number of"
+    assert f"loss scale 1, {count} steps skipped" in text
