@@ -9,8 +9,14 @@ from tests.fresh_process import PROBE, run_interpreter
 from tests.processes import ROOT
 from tf_amp import autostart, cli
 from tf_amp.commands import running
+from tf_amp.configuration.config import (
+    DTYPE,
+    LOSS_SCALE,
+    LOSS_SCALING_SWITCH,
+    SWITCH,
+    AmpConfig,
+)
 from tf_amp.configuration.config import REWRITE_SWITCH as REWRITE
-from tf_amp.configuration.config import SWITCH, AmpConfig
 from tf_amp.errors import ConfigError
 
 SCRIPT = """
@@ -124,6 +130,26 @@ def test_two_switches_that_contradict_each_other_are_not_mended(monkeypatch):
     monkeypatch.setenv(REWRITE, "0")
     with pytest.raises(ConfigError, match="contradict each other"):
         running.switch_on({})
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "found"),
+    [
+        ({DTYPE: "float16"}, {SWITCH: "bfloat16"}, ("float16", None)),
+        (
+            {LOSS_SCALE: "none"},
+            {SWITCH: "float16", LOSS_SCALING_SWITCH: "1"},
+            ("float16", "none"),
+        ),
+    ],
+)
+def test_what_is_given_goes_before_the_environment(monkeypatch, given, said, found):
+    monkeypatch.setattr(autostart, "is_installed", lambda: True)
+    for name in (SWITCH, REWRITE, LOSS_SCALING_SWITCH, *given):
+        monkeypatch.setenv(name, said.get(name, ""))
+    running.switch_on(given)
+    config = AmpConfig.from_env()
+    assert config.enabled and (config.dtype, config.to_env().get(LOSS_SCALE)) == found
 
 
 def test_without_tensorflow_there_is_one_error(folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import pickle
@@ -134,6 +135,17 @@ def test_a_converted_model_holds_no_marks(converted: Converted, kind: str) -> No
     path = converted.folder / f"{kind}-low{'.pb' if kind == 'frozen' else ''}"
     path = path / "saved_model.pb" if path.is_dir() else path
     assert b"_tf_amp" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_attribute_of_a_converted_model_has_a_value(
+    converted: Converted, kind: str
+) -> None:
+    graph_def = graph_of(converted.folder / f"{kind}-float32").graph_def
+    bodies = (function.node_def for function in graph_def.library.function)
+    for node in itertools.chain(graph_def.node, *bodies):
+        for name, value in node.attr.items():
+            assert value.WhichOneof("value"), (node.name, name)
 
 
 @pytest.mark.parametrize("kind", ["functional", "multi_input", "session", "frozen.pb"])

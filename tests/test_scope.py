@@ -71,29 +71,6 @@ def test_the_inner_scope_wins_and_false_excludes():
         assert runtime.current_config().opt_level == "O2"
 
 
-def test_a_decorated_function_is_traced_in_the_scope_of_each_call():
-    def compute(x, y):
-        # AutoGraph has to reach through the decorator.
-        if tf.reduce_sum(x) > 0:
-            x = x @ y
-        return tf.nn.relu(x)
-
-    within = tf.function(scope()(compute))
-    around = scope(dtype="float16")(tf.function(compute))
-    assert [dtype_of(within), dtype_of(around)] == ["bfloat16", "float16"]
-    spec = tf.TensorSpec([4, 4])
-    concrete = around.get_concrete_function(spec, spec)
-    stamp = concrete.graph.get_operations()[0].get_attr("_tf_amp")
-    assert stamp.decode().partition(":")[0] not in ("", "off")
-    assert not tf_amp.is_enabled()
-
-    @scope(dtype="float16")
-    def recursive(depth):
-        return recursive(depth - 1) if depth else runtime.current_config().dtype
-
-    assert recursive(3) == "float16"
-
-
 def test_a_scope_in_the_middle_of_a_function_holds_for_that_part():
     @tf.function
     def compute(x, y):

@@ -3,6 +3,8 @@
 `autostart.start` is called as the `.pth` file does, which may not be installed here.
 """
 
+import pytest
+
 from tests.forking import run_forked
 from tests.fresh_process import PROBE, output_of
 
@@ -68,7 +70,8 @@ first.join()
     assert lines == ["True bfloat16"]
 
 
-def test_a_session_made_while_another_thread_enables_is_rewritten():
+@pytest.mark.parametrize("then", ["", "first.join()"])
+def test_a_session_made_while_another_thread_enables_is_rewritten(then):
     lines = output_of(
         SLOW
         + """
@@ -78,6 +81,9 @@ with tf.Graph().as_default():
     c = tf.nn.relu(tf.nn.relu(a @ b))
     session = tf.compat.v1.Session()
 begin()
+"""
+        + then
+        + """
 autostart.start(session)
 value = session.run(c, {a: X.numpy(), b: EYE.numpy()})[0, 0]
 print(DTYPES[float(value)])

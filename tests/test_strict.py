@@ -182,3 +182,21 @@ with tf.Graph().as_default():
     )
     assert lines[0].startswith("NoneType graph 'graph' stays float32")
     assert lines[1:] == ["(8, 8)"]
+
+
+def test_a_graph_that_cannot_be_read_fails_under_the_settings_called_for_last():
+    lines = output_of(
+        """
+        from unittest import mock
+
+        for strict in (True, False, True):
+            tf_amp.enable(opt_level="O2", strict=strict)
+            error = ZeroDivisionError("planted")
+            try:
+                with mock.patch("tf_amp.scopes.marks._stamps", side_effect=error):
+                    print(dtype_of(product()))
+            except tf_amp.RewriteFailed:
+                print("raised")
+        """
+    )
+    assert lines == ["raised", "float32", "raised"]

@@ -32,6 +32,7 @@ def start(made: object) -> None:
     """
     global _started, _is_done
     if _is_done:
+        _join(made)
         return
     with _lock:
         if _started:
@@ -50,7 +51,7 @@ def start(made: object) -> None:
 
 
 def _join(made: object) -> None:
-    """Take in what was made while this thread waited for another one to enable."""
+    """Take in what was in the making while another thread enabled."""
     if _is_done:
         from tf_amp import runtime
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from tf_amp.tuning.budget import Budget
     from tf_amp.tuning.known_costs import KnownCosts
     from tf_amp.tuning.tuner import OnlineTuner
+
+# Graphs arrive on several threads at once; `functools.cache` alone would give each of
+# them costs of its own, and keep the last.
+_lock = threading.RLock()
 
 
 def prices_for(config: AmpConfig, device_type: str) -> PriceList | None:
@@ -88,9 +93,20 @@ def is_all_kept(cache_dir: pathlib.Path | None) -> bool:
     return all(database is not None and database.is_all_kept for database in known)
 
 
-@functools.cache
 def known_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCosts:
     """Return what this process knows of the costs of its devices of one type."""
+    with _lock:
+        return _loaded_costs(cache_dir, device_type)
+
+
+def budget_of(tune: str) -> Budget | None:
+    """Return the time that this process has under a setting; None for "off"."""
+    with _lock:
+        return _begun_budget(tune)
+
+
+@functools.cache
+def _loaded_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCosts:
     import tensorflow as tf
 
     from tf_amp.tuning.known_costs import KnownCosts
@@ -100,8 +116,7 @@ def known_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCosts:
 
 
 @functools.cache
-def budget_of(tune: str) -> Budget | None:
-    """Return the time that this process has under a setting; None for "off"."""
+def _begun_budget(tune: str) -> Budget | None:
     from tf_amp.tuning.budget import Budget, limits_of, process_age
 
     limits = limits_of(tune)
@@ -110,8 +125,10 @@ def budget_of(tune: str) -> Budget | None:
 
 def _forget_parent() -> None:
     """Start anew in a forked child: a thread of the parent may have held a lock."""
-    known_costs.cache_clear()
-    budget_of.cache_clear()
+    global _lock
+    _lock = threading.RLock()
+    _loaded_costs.cache_clear()
+    _begun_budget.cache_clear()
 
 
 os.register_at_fork(after_in_child=_forget_parent)

@@ -263,7 +263,7 @@ def _switch_on(config: AmpConfig) -> None:
     settings.check_config(config)
     with _lock:
         _install(config)
-        _current = settings.scope_from_config(config, _nonce)
+        _current = settings.put_in_force(config, _nonce)
     logging.vlog(1, "mixed precision enabled: %s", config)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tf_amp import rewriter
 from tf_amp.checking.capturing import Captures, is_recording
 from tf_amp.checking.ranges import Ranges
 from tf_amp.commands import running
-from tf_amp.commands.model_options import TimeIsUp, limited
 from tf_amp.xla import uncompiled
 
 if TYPE_CHECKING:
@@ -53,10 +51,7 @@ def captured_cases(
     """
     captures = Captures(lambda settings: settings)
     rewriter.plan_only(captures.observe)
-    uncompiled.switch_on()
-    running.switch_on(environment)
-    with _going_on_after(script):
-        running.run_script(script.path, script.arguments, as_module=False)
+    _run(script, environment)
     return captures.cases(), captures.skipped
 
 
@@ -73,10 +68,7 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
     statistics = Statistics()
     recorder = Recorder(statistics.record)
     rewriter.plan_only(_observer(statistics, recorder))
-    uncompiled.switch_on()
-    running.switch_on(environment)
-    with _going_on_after(script):
-        running.run_script(script.path, script.arguments, as_module=False)
+    _run(script, environment)
     return statistics.ranges()
 
 
@@ -101,14 +93,10 @@ def _observer(statistics: Statistics, recorder: Recorder) -> rewriter.Observer:
     return observe
 
 
-@contextlib.contextmanager
-def _going_on_after(script: Script) -> Iterator[None]:
-    """Go on when the script ends itself, or its time is up."""
-    try:
-        with limited(script.seconds):
-            yield
-    except TimeIsUp:
-        print(f"tf-amp: stopped after {script.seconds:g} s.", file=sys.stderr)
-    except SystemExit as exit_:
-        if exit_.code:
-            print(f"tf-amp: the script ended with {exit_.code!r}.", file=sys.stderr)
+def _run(script: Script, environment: dict[str, str]) -> None:
+    """Run a script to its end or that of its time; the end itself is no error."""
+    uncompiled.switch_on()
+    running.switch_on(environment)
+    code = running.run_limited(script.path, script.arguments, script.seconds)
+    if code:
+        print(f"tf-amp: the script ended with {code!r}.", file=sys.stderr)

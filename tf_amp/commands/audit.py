@@ -51,21 +51,16 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
     found: dict[Hashable, Audit] = {}
     rewriter.plan_only(_auditor(target, found))
     running.switch_on({})
-    code = 0
+    code: object = None
     try:
-        with model_options.limited(options.seconds):
-            running.run_script(
-                str(options.model), options.script_arguments, as_module=False
-            )
-    except model_options.TimeIsUp:
-        print(f"tf-amp: stopped after {options.seconds:g} s.", file=sys.stderr)
-    except SystemExit as exit_:
-        code = _exit_code(exit_)
+        code = running.run_limited(
+            str(options.model), options.script_arguments, options.seconds
+        )
     finally:
         _print(tuple(found.values()), as_json=options.json)
     if not found:
         print(f"tf-amp: {left_alone.why_no_graph()}.", file=sys.stderr)
-    return code
+    return _exit_code(code)
 
 
 def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
@@ -87,10 +82,10 @@ def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
     return audit_graph
 
 
-def _exit_code(exit_: SystemExit) -> int:
-    if exit_.code is None or isinstance(exit_.code, int):
-        return exit_.code or 0
-    print(exit_.code, file=sys.stderr)
+def _exit_code(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
     return 1
 
 

@@ -16,7 +16,16 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tf_amp import autostart
-from tf_amp.configuration.config import REWRITE_SWITCH, SWITCH, AmpConfig
+from tf_amp.commands.model_options import TimeIsUp, limited
+from tf_amp.configuration.config import (
+    DTYPE,
+    LOSS_SCALE,
+    LOSS_SCALING_SWITCH,
+    LOW_DTYPES,
+    REWRITE_SWITCH,
+    SWITCH,
+    AmpConfig,
+)
 from tf_amp.errors import ScriptMissing
 
 
@@ -34,18 +43,28 @@ def add_script_to(parser: argparse.ArgumentParser) -> None:
 def switch_on(given: Mapping[str, str]) -> None:
     """Set the switch and the settings given on the command line.
 
-    A switch that says "off" is for programs started without this command.
+    What is given goes before the environment, as it does in `enable`. A switch that
+    says "off" is for programs started without this command.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
     """
-    os.environ.update(given)
+    _put(given)
     if not AmpConfig.from_env().enabled:
         os.environ[SWITCH] = "1"
         os.environ.pop(REWRITE_SWITCH, None)
     AmpConfig.from_env()
     if not autostart.is_installed():
         importlib.import_module("tf_amp._autostart_finder")
+
+
+def _put(given: Mapping[str, str]) -> None:
+    """Set variables, and take from others what they say of the same thing."""
+    os.environ.update(given)
+    if LOSS_SCALE in given:
+        os.environ.pop(LOSS_SCALING_SWITCH, None)
+    if DTYPE in given and os.environ.get(SWITCH, "").strip().lower() in LOW_DTYPES:
+        os.environ[SWITCH] = "1"
 
 
 def show_summaries() -> None:
@@ -74,6 +93,22 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
     sys.argv[:] = [script, *arguments]
     _set_first_folder(path.resolve().parent if path.is_file() else path)
     runpy.run_path(script, run_name="__main__")
+
+
+def run_limited(script: str, arguments: Sequence[str], seconds: float | None) -> object:
+    """Run a script until it ends or its time is up; return what it exits with.
+
+    Raises:
+      ScriptMissing: there is no such script.
+    """
+    try:
+        with limited(seconds):
+            run_script(script, arguments, as_module=False)
+    except TimeIsUp:
+        print(f"tf-amp: stopped after {seconds:g} s.", file=sys.stderr)
+    except SystemExit as exit_:
+        return exit_.code
+    return None
 
 
 def _run_module(name: str, arguments: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ What they are matched against is decided in `grappler_pass.eligibility.exclusion
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -44,7 +45,7 @@ def _spelled_out(given: object, name: str) -> Iterator[object]:
     if not isinstance(given, str) or not given.startswith("@"):
         yield given
         return
-    path = pathlib.Path(given[1:])
+    path = pathlib.Path(os.path.expanduser(given[1:]))
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:

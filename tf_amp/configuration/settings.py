@@ -175,6 +175,8 @@ def check_config(config: AmpConfig) -> None:
 _scopes: dict[str, Scope] = {}
 # Of processes that have this one compute, by their ids.
 _adopted: dict[str, Scope] = {}
+# What was put in force last, and may have been switched off since.
+_latest: AmpConfig | None = None
 
 
 def known_scope(config: AmpConfig) -> Scope | None:
@@ -196,10 +198,19 @@ def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
     return scope
 
 
+def put_in_force(config: AmpConfig, nonce: str) -> Scope:
+    """Return the scope of a configuration that holds wherever no other one does.
+
+    Not to be called by several threads at once.
+    """
+    global _latest
+    _latest = config
+    return scope_from_config(config, nonce)
+
+
 def latest_config() -> AmpConfig:
-    """Return what this process was itself told last."""
-    scopes = tuple(_scopes.values())
-    return scopes[-1].config if scopes else AmpConfig.from_env()
+    """Return what this process as a whole was told last, parts of it left aside."""
+    return _latest or AmpConfig.from_env()
 
 
 def adopt_scope(settings_id: str, config: AmpConfig) -> None:

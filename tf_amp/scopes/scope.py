@@ -140,6 +140,11 @@ class _ScopedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
         super().__init__(function, call)
         self._self_new_scope = new_scope
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Return the method of an object, which is traced within the scope as well."""
+        function: Any = self.__wrapped__
+        return _ScopedFunction(function.__get__(instance, owner), self._self_new_scope)
+
     def get_concrete_function(self, *args: Any, **kwargs: Any) -> Any:
         """Trace within the scope."""
         with self._self_new_scope():
