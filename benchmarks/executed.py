@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+import tensorflow as tf
 from tensorflow.core.framework import (
     attr_value_pb2,
     graph_pb2,
@@ -44,6 +45,10 @@ def _executed_graphs(first_call: Callable[[], object]) -> Sequence[graph_pb2.Gra
     ctx = context.context()
     ctx.enable_run_metadata()
     try:
+        # TensorFlow gathers graphs when it was asked to once, and hands them over with
+        # the next operation: those from before are none of ours.
+        tf.identity(0.0)
+        ctx.export_run_metadata()
         first_call()
         metadata = ctx.export_run_metadata()
     finally:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from benchmarks import first_step
@@ -16,6 +17,7 @@ from benchmarks.casts import Casts, casts_in
 from benchmarks.catalog import DEMO_MODELS, variant
 from benchmarks.context import Context
 from benchmarks.driver import Schedule, worker_environment
+from benchmarks.executed import count_step_nodes
 from benchmarks.machine import Machine
 from benchmarks.pass_report import GraphSize, PassFigures
 from benchmarks.records import Measurement, OpCounts, Run, run_from_json, run_to_json
@@ -203,3 +205,17 @@ def test_the_demos_models_can_be_measured(model):
     assert len(inputs) == len(targets) == model.train_batch == model.infer_batch
     outputs = module.build()(inputs, training=False)
     assert np.isfinite(float(module.loss()(targets, outputs)))
+
+
+def test_graphs_executed_between_two_counts_are_none_of_the_second():
+    def step(products):
+        def multiply(x):
+            for _ in range(products):
+                x = tf.tanh(x @ x)
+            return x
+
+        return lambda: tf.function(multiply)(tf.ones((4, 4)))
+
+    few = count_step_nodes(step(2))
+    step(200)()
+    assert count_step_nodes(step(2)) == few < 200
