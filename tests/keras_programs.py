@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 import tf_keras
+
+from keras_callbacks import AutoMixedPrecision
 
 # float32 keeps both low bits of VALUE, float16 one of them, bfloat16 none.
 VALUE = 1 + 2**-9 + 2**-12
@@ -24,6 +28,14 @@ def telling_model(kit, optimizer=None, **options):
         optimizer or kit.optimizers.SGD(0.0), "mse", **{"jit_compile": False, **options}
     )
     return model
+
+
+def mixed(**options):
+    """Return the callback that trains in 16 bits, whatever it costs."""
+    return AutoMixedPrecision(**{"opt_level": "O2", "verbose": 0, **options})
+
+
+half = functools.partial(mixed, dtype="float16")
 
 
 def fit(model, *callbacks, **options):

@@ -16,7 +16,9 @@ from tests.keras_programs import (
     Y,
     both_keras,
     fit,
+    half,
     is_float32,
+    mixed,
     regression,
     telling_model,
 )
@@ -31,10 +33,6 @@ def _undone():
     yield
     assert runtime.open_scopes() == before
     tf_amp.disable()
-
-
-def mixed(**options):
-    return AutoMixedPrecision(**{"opt_level": "O2", "verbose": 0, **options})
 
 
 def during_fit(kit, **hooks):
@@ -152,7 +150,7 @@ def test_any_training_goes_as_within_a_scope(kind):
     with tf_amp.mixed_precision_scope(dtype="float16", opt_level="O2"):
         fit(scoped)
     count = len(tf_amp.plans())
-    fit(called, mixed(dtype="float16"))
+    fit(called, half())
 
     assert len(tf_amp.plans()) > count
     for expected, weights in zip(
@@ -209,7 +207,7 @@ def test_its_loss_scaling_stands_aside_of_a_loss_scale_optimizer(kit, caplog):
     place = kit.optimizers if kit is keras else kit.mixed_precision
     model = telling_model(kit, place.LossScaleOptimizer(kit.optimizers.SGD(0.0)))
     scale = tf_amp.DynamicLossScale(initial=2.0**10)
-    history = fit(model, mixed(dtype="float16", loss_scale=scale))
+    history = fit(model, half(loss_scale=scale))
     assert not is_float32(history["loss"][0])
     assert tf_amp.loss_scale_state(scale).good_steps == 0
     assert "leaves the scaling of losses to the model's LossScaleOpt" in caplog.text
@@ -226,7 +224,7 @@ def test_it_stands_aside_in_graph_mode(caplog):
 def test_two_of_them_in_one_fit_are_refused():
     model = telling_model(keras)
     with pytest.raises(ConfigError, match="received 2 of them"):
-        fit(model, mixed(), mixed(dtype="float16"))
+        fit(model, mixed(), half())
     once = mixed()
     with pytest.raises(ConfigError, match="received 2 of them"):
         fit(model, once, once)

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 import tf_amp
 from keras_callbacks import (
-    AutoMixedPrecision,
     GradientHealthMonitor,
     LossScaleMonitor,
     PrecisionReport,
@@ -21,6 +20,7 @@ from tests.keras_programs import (
     Y,
     both_keras,
     fit,
+    half,
     loss_scale_optimizer,
     telling_model,
 )
@@ -28,11 +28,6 @@ from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.scale_state import ScaleState
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
-
-
-def mixed(**options):
-    given = {"dtype": "float16", "opt_level": "O2", "verbose": 0, **options}
-    return AutoMixedPrecision(**given)
 
 
 @both_keras
@@ -68,7 +63,7 @@ def test_an_overflow_is_seen_by_every_callback_in_any_order(kit, tmp_path):
     scale = tf_amp.DynamicLossScale(initial=2.0**10)
     model = telling_model(kit)
     options = {"batch_size": 8, "shuffle": False, "verbose": 0}
-    callbacks = [*before, mixed(loss_scale=scale), LossScaleMonitor()]
+    callbacks = [*before, half(loss_scale=scale), LossScaleMonitor()]
     model.fit(inputs, Y, callbacks=callbacks, **options)
 
     assert seen == [(512.0, 1, 2)]
@@ -89,7 +84,7 @@ def test_steps_are_not_waited_for_where_nothing_shows_them(monkeypatch):
     for batch_size in (16, 4):
         reads.clear()
         scale = tf_amp.DynamicLossScale()
-        callbacks = (LossScaleMonitor(every=1), mixed(loss_scale=scale))
+        callbacks = (LossScaleMonitor(every=1), half(loss_scale=scale))
         fit(telling_model(keras), *callbacks, batch_size=batch_size)
         counts.append(sum(state.loss_scale is scale for state in reads))
     assert counts[0] == counts[1] > 0
@@ -123,7 +118,7 @@ def test_steps_are_timed_and_examples_counted(kit, last):
 
 def test_float32_is_compared_by_turns_only_beside_mixed_precision(caplog):
     timer = StepTimeMonitor(compare=3)
-    fit(telling_model(keras), timer, mixed(), epochs=3)
+    fit(telling_model(keras), timer, half(), epochs=3)
     assert len(timer.comparison.pairs) == 3
     assert timer.comparison.speedup > 0
     fit(telling_model(keras), timer)
@@ -156,8 +151,8 @@ def test_gradients_that_leave_the_range_are_counted_by_layer(kit):
 def test_the_loss_scale_lifts_gradients_out_of_the_underflow():
     # The gradient is 2^-25 and less; 2^10 times that is within float16.
     small = {"initial": 2.0**10}
-    scaled = mixed(loss_scale=tf_amp.DynamicLossScale(**small))
-    for callback, share in ((mixed(loss_scale="none"), 1.0), (scaled, 0.0)):
+    scaled = half(loss_scale=tf_amp.DynamicLossScale(**small))
+    for callback, share in ((half(loss_scale="none"), 1.0), (scaled, 0.0)):
         model = telling_model(keras, loss_weights=[2.0**-24])
         history = fit(model, GradientHealthMonitor(every=2), callback)
         assert history["gradient_underflow"] == [share]
@@ -174,7 +169,7 @@ def test_so_does_that_of_a_loss_scale_optimizer(kit):
 def test_gradients_are_looked_at_with_the_scale_of_the_strategy_they_are_taken_in():
     growing = {"initial": 1.0, "growth_interval": 16, "growth_factor": 2.0**10}
     scale = tf_amp.DynamicLossScale(**growing)
-    scaling = mixed(loss_scale=scale, opt_level="O0")
+    scaling = half(loss_scale=scale, opt_level="O0")
     model = telling_model(keras, loss_weights=[2.0**-24])
     fit(model, scaling)
     with tf.distribute.OneDeviceStrategy("/cpu:0").scope():

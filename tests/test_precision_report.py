@@ -8,12 +8,13 @@ import pytest
 
 import tf_amp
 from grappler_pass.plan import Plan
-from keras_callbacks import AutoMixedPrecision, PrecisionReport, StepTimeMonitor
+from keras_callbacks import PrecisionReport, StepTimeMonitor
 from tests.keras_programs import (
     X,
     Y,
     both_keras,
     fit,
+    half,
     loss_scale_optimizer,
     telling_model,
 )
@@ -21,16 +22,11 @@ from tests.keras_programs import (
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 
-def mixed(**options):
-    given = {"dtype": "float16", "opt_level": "O2", "verbose": 0, **options}
-    return AutoMixedPrecision(**given)
-
-
 def test_the_report_stands_beside_the_checkpoints_and_is_read_back(tmp_path):
     path = tmp_path / "checkpoints" / "best.keras"
     saving = keras.callbacks.ModelCheckpoint(str(path))
     scale = tf_amp.DynamicLossScale(initial=2.0**10, growth_interval=3)
-    callbacks = (PrecisionReport(), saving, mixed(loss_scale=scale), StepTimeMonitor())
+    callbacks = (PrecisionReport(), saving, half(loss_scale=scale), StepTimeMonitor())
     fit(telling_model(keras), *callbacks)
 
     told = json.loads((path.parent / "precision_report.json").read_text())
@@ -55,7 +51,7 @@ def test_a_report_of_a_fit_that_raised_says_so(tmp_path):
 
     failing = keras.callbacks.LambdaCallback(on_epoch_end=fail)
     with pytest.raises(KeyboardInterrupt):
-        fit(telling_model(keras), PrecisionReport(tmp_path), mixed(), failing)
+        fit(telling_model(keras), PrecisionReport(tmp_path), half(), failing)
     told = json.loads((tmp_path / "precision_report.json").read_text())
     assert told["outcome"] == "interrupted" and len(told["plans"]) == 1
     assert told["scale"]["loss_scale"] == 2.0**15
@@ -65,7 +61,7 @@ def test_a_report_of_a_fit_that_raised_says_so(tmp_path):
 def test_a_report_that_cannot_be_written_leaves_fit_alone(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     for report in (PrecisionReport(tmp_path / "file" / "in"), PrecisionReport()):
-        assert len(fit(telling_model(keras), report, mixed(), epochs=2)["loss"]) == 2
+        assert len(fit(telling_model(keras), report, half(), epochs=2)["loss"]) == 2
     assert caplog.text.count("PrecisionReport stands aside: NotADirectoryError") == 1
     assert caplog.text.count("PrecisionReport stands aside") == 2
     assert "no folder is given, and no ModelCheckpoint" in caplog.text
