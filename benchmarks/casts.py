@@ -6,7 +6,6 @@ that the figures are the same on every machine of the kind.
 """
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from benchmarks.capture_graphs import CapturedGraph, capture
 from benchmarks.catalog import MODELS, MODES, entry
 from benchmarks.context import context_of
+from benchmarks.driver import worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import keep_table, write_results
 from benchmarks.steps import build_model, step_of
@@ -94,9 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _apart(name: str) -> list[tuple[str, ...]]:
     """Count one model in a process of its own, since switches outlive a model."""
-    command = [sys.executable, "-m", "benchmarks.casts", "--worker", "--models", name]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return [tuple(line.split("|")) for line in done.stdout.splitlines()[-len(MODES) :]]
+    lines = worker_lines("casts", "--worker", "--models", name)
+    return [tuple(line.split("|")) for line in lines[-len(MODES) :]]
 
 
 def rows_of(name: str) -> Iterator[tuple[str, ...]]:

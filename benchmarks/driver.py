@@ -4,7 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,6 +112,31 @@ def worker_environment(chosen: Variant, cache: Path | None = None) -> dict[str, 
     }
     own_cache = {} if cache is None else {"TF_AMP_CACHE": str(cache)}
     return kept | _ALWAYS | own_cache | dict(chosen.environment)
+
+
+def worker_lines(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the lines that a worker of another benchmark prints.
+
+    Args:
+        module: under ``benchmarks``.
+        arguments: for it.
+        environment: as of ``worker_environment``; None for plain float32.
+
+    Raises:
+        RuntimeError: it failed; the message has the end of its errors.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
+        cwd=ROOT,
+        env=environment or worker_environment(variant("float32")),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{module} failed: {done.stderr.strip()[-2000:]}")
+    return done.stdout.splitlines()
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:

@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from benchmarks.catalog import variant
 from benchmarks.context import context_of
-from benchmarks.driver import ROOT, worker_environment
+from benchmarks.driver import worker_environment, worker_lines
 from benchmarks.pass_report import GraphSize, PassFigures
 from benchmarks.results import keep_pass_figures, write_results
 from tf_amp import autostart
@@ -108,16 +108,7 @@ def measure_import(
 
 def _run_worker(*arguments: str) -> str:
     """Return the last line that the worker prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.pass_worker", *arguments],
-        cwd=ROOT,
-        env=worker_environment(variant("float32")),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"The worker failed: {done.stderr.strip()[-2000:]}")
-    return (done.stdout.splitlines() or [""])[-1]
+    return (worker_lines("pass_worker", *arguments) or [""])[-1]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ that it measures within its budget, and then runs it in float32 and mixed in tur
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from rich.progress import track
 
 from benchmarks.catalog import MODELS, MODES, entry, variant
 from benchmarks.context import context_of
-from benchmarks.driver import ROOT, worker_environment
+from benchmarks.driver import worker_environment, worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import keep_table, write_results
 
@@ -99,16 +98,11 @@ def _run(name: str, options: argparse.Namespace, folder: Path) -> list[Figures]:
     environment["TF_AMP_TUNE"] = options.tune
     # The worker itself switches the pass on and off.
     environment.pop("TF_ENABLE_AUTO_MIXED_PRECISION", None)
-    command = [sys.executable, "-m", "benchmarks.prediction_worker", name]
-    done = subprocess.run(
-        [*command, "--modes", ",".join(MODES), "--seconds", str(options.seconds)],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+    settings = ("--modes", ",".join(MODES), "--seconds", str(options.seconds))
+    printed = worker_lines(
+        "prediction_worker", name, *settings, environment=environment
     )
-    lines = done.stdout.splitlines()[-len(MODES) :]
+    lines = printed[-len(MODES) :]
     figures = [figures_from_json(line) for line in lines]
     return sorted(figures, key=lambda each: MODES.index(each.mode))
 

@@ -6,7 +6,6 @@ for each size of a batch. Fresh processes take turns in calling the signatures.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,9 +15,9 @@ from statistics import median
 
 from rich.progress import Progress
 
-from benchmarks.catalog import entry, variant
+from benchmarks.catalog import entry
 from benchmarks.context import context_of
-from benchmarks.driver import ROOT, worker_environment
+from benchmarks.driver import worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import keep_table, write_results
 
@@ -130,16 +129,8 @@ def run_worker(*arguments: str) -> dict[str, float]:
     Raises:
         RuntimeError: it failed; the message has the end of its errors.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.serving_worker", *arguments],
-        cwd=ROOT,
-        env=worker_environment(variant("float32")),
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise RuntimeError(f"The worker failed: {done.stderr.strip()[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    lines = worker_lines("serving_worker", *arguments)
+    found: dict[str, float] = json.loads(lines[-1])
     return found
 
 

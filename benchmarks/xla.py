@@ -7,7 +7,6 @@ it takes, which holds on a busy machine too.
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from rich.progress import Progress
 
 from benchmarks.catalog import entry, variant
 from benchmarks.context import context_of
-from benchmarks.driver import ROOT, worker_environment
+from benchmarks.driver import worker_environment, worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import keep_table, write_results
 from benchmarks.steps import build_model, step_of
@@ -88,16 +87,11 @@ def _measure(rounds: int, seconds: float) -> Figures:
 
 
 def _run_worker(model: str, name: str, seconds: float) -> dict[str, float]:
-    command = (sys.executable, "-m", "benchmarks.xla", "--worker", model, name)
-    done = subprocess.run(
-        [*command, "--seconds", str(seconds)],
-        env=worker_environment(variant(name)),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
+    lines = worker_lines(
+        *("xla", "--worker", model, name, "--seconds", str(seconds)),
+        environment=worker_environment(variant(name)),
     )
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    figures: dict[str, float] = json.loads(lines[-1])
     return figures
 
 
