@@ -8,6 +8,7 @@ import pytest
 
 from grappler_pass.costs.database import CostDatabase, costs_path
 from tests.forking import run_forked
+from tests.gelu_program import gelu_program
 from tf_amp.devices import cpu_flags
 
 pytestmark = pytest.mark.skipif(
@@ -16,9 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 # Most of what the plan hangs on can be measured within the time.
-PROGRAM = """
-import tensorflow as tf
-import tf_amp
+BEFORE = """
 from tf_amp.tuning import tuner
 # Trials have tests of their own.
 tuner.OnlineTuner.is_faster = lambda self, trial: None
@@ -26,16 +25,8 @@ if {determined}:
     tf.keras.utils.set_random_seed(1)
     tf.config.experimental.enable_op_determinism()
 tf_amp.enable(tune="budget:1")
-x = tf.random.stateless_normal([512, 512], [1, 2])
-w, b = tf.ones([512, 512]), tf.ones([512])
-
-@tf.function
-def step(x):
-    for _ in range(3):
-        x = tf.nn.gelu(x @ w + b)
-    return tf.reduce_sum(x)
-
-step(x)
+"""
+AFTER = """
 print(tf_amp.explain(step, x).to_json())
 for plan in tf_amp.plans():
     print(plan.to_json())
@@ -43,7 +34,7 @@ for plan in tf_amp.plans():
 
 
 def plans_of(cache: pathlib.Path, *, determined: bool) -> str:
-    program = PROGRAM.format(determined=determined)
+    program = gelu_program(BEFORE.format(determined=determined), AFTER, edge=512)
     done = run_forked(program, env={"TF_AMP_CACHE": str(cache)})
     assert done.code == 0, done.err
     assert '"bfloat16"' in done.out

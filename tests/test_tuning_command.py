@@ -14,6 +14,7 @@ import pytest
 
 from grappler_pass.costs.database import CostDatabase, costs_path
 from tests.forking import run_forked
+from tests.gelu_program import gelu_program
 from tests.lock_holding import lock_held
 from tests.processes import ROOT, Outcome
 from tf_amp.devices import cpu_flags
@@ -23,23 +24,6 @@ needs_stakes = pytest.mark.skipif(
     reason="without 16-bit units no plan hangs on a price",
 )
 
-# A graph whose plan hangs on prices; `before` runs first.
-TRAIN = """
-import tensorflow as tf
-import tf_amp
-
-{before}
-x = tf.random.stateless_normal([256, 256], [1, 2])
-w, b = tf.ones([256, 256]), tf.ones([256])
-
-@tf.function
-def step(x):
-    for _ in range(3):
-        x = tf.nn.gelu(x @ w + b)
-    return tf.reduce_sum(x)
-
-step(x)
-"""
 TUNE = """
 import os, sys
 from tf_amp import cli
@@ -66,10 +50,6 @@ def tuned(cache: pathlib.Path, script: str, *options: str, before: str = "") -> 
     return run_forked(code, env={"TF_AMP_CACHE": str(cache)})
 
 
-def train(before: str = "") -> str:
-    return TRAIN.format(before=before)
-
-
 def prices_in(cache: pathlib.Path) -> set[tuple[str, str]]:
     rows = CostDatabase(costs_path(cache)).rows()
     costs = [row for row in rows if hasattr(row, "measured")]
@@ -78,7 +58,7 @@ def prices_in(cache: pathlib.Path) -> set[tuple[str, str]]:
 
 @needs_stakes
 def test_what_was_left_when_time_was_over_is_counted(cache):
-    done = tuned(cache, train(), "--seconds", "0.03")
+    done = tuned(cache, gelu_program(), "--seconds", "0.03")
     assert done.code == 0, done.err
     assert re.search(r"tf-amp: time was over, [1-9]\d* left; run it again", done.err)
     assert "nothing was left" not in done.err
@@ -93,7 +73,7 @@ progress.report_to(lambda state: time.sleep(2.0 if state.done == 2 else 0.0))
 
 @needs_stakes
 def test_what_was_left_is_said_beside_what_was_measured(cache):
-    done = tuned(cache, train(), "--seconds", "2", before=SLOW)
+    done = tuned(cache, gelu_program(), "--seconds", "2", before=SLOW)
     assert "prices measured; kept in" in done.err
     assert re.search(r"time was over, [1-9]\d* left; run it again", done.err)
     assert prices_in(cache)
@@ -108,12 +88,18 @@ tf.config.experimental.enable_op_determinism()
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        (train(DETERMINED), "under enable_op_determinism plans may not change"),
-        (train('tf_amp.enable(tune="off")'), "tuning was switched off"),
-        (train('tf_amp.enable(opt_level="O2")'), "level O2 does not look at costs"),
-        (train('tf_amp.enable(opt_level="O0")'), "stays as it is at level O0"),
-        (train('tf_amp.enable(device_profile="v100")'), "plans are made for v100"),
-        (train("tf_amp.disable()"), "the script switched mixed precision off"),
+        (gelu_program(DETERMINED), "under enable_op_determinism plans may not change"),
+        (gelu_program('tf_amp.enable(tune="off")'), "tuning was switched off"),
+        (
+            gelu_program('tf_amp.enable(opt_level="O2")'),
+            "level O2 does not look at costs",
+        ),
+        (gelu_program('tf_amp.enable(opt_level="O0")'), "stays as it is at level O0"),
+        (
+            gelu_program('tf_amp.enable(device_profile="v100")'),
+            "plans are made for v100",
+        ),
+        (gelu_program("tf_amp.disable()"), "the script switched mixed precision off"),
         (
             "import tensorflow as tf\ntf.function(lambda x: x + 1.0)(tf.ones([2]))",
             "no graph with a matrix product or convolution",
@@ -147,7 +133,7 @@ def test_prices_that_could_not_be_written_are_not_said_to_be_kept(cache):
     occupied = cache / "file"
     occupied.write_text("")
     for folder in (cache, occupied):
-        done = tuned(folder, train())
+        done = tuned(folder, gelu_program())
         assert done.code == 0, done.err
         assert f"prices measured; not kept: {folder} cannot be used" in done.err
         assert "kept in" not in done.err.replace("cannot be kept in", "")
@@ -157,7 +143,7 @@ def test_prices_that_could_not_be_written_are_not_said_to_be_kept(cache):
 def test_who_waits_for_another_process_says_so_once(cache):
     cache.mkdir()
     with lock_held(cache) as holder:
-        done = tuned(cache, train() + "\nstep(x[:128])\n", "--seconds", "0.5")
+        done = tuned(cache, gelu_program() + "\nstep(x[:128])\n", "--seconds", "0.5")
     assert done.code == 0, done.err
     said = f"process {holder.pid} ("
     assert said in done.err and done.err.count("waiting for it to end") == 1
@@ -193,7 +179,7 @@ tf.function(lambda x: tf.nn.gelu(x @ v))(tf.ones([320, 320]))
 
 @needs_stakes
 def test_one_that_is_killed_keeps_its_prices_and_the_next_measures_the_rest(cache):
-    script = train() + ANOTHER
+    script = gelu_program() + ANOTHER
     killed = tuned(cache, script, before=KILLED)
     assert killed.code == -signal.SIGKILL
     kept = prices_in(cache)
@@ -229,7 +215,7 @@ atexit.register(lambda: (time.sleep(0.2), print(shown.decode())))
 
 @needs_stakes
 def test_a_terminal_shows_a_bar_that_goes_when_measuring_is_over(cache):
-    done = tuned(cache, train(), before=ON_A_TERMINAL)
+    done = tuned(cache, gelu_program(), before=ON_A_TERMINAL)
     assert done.code == 0, done.out
     counts = [
         (int(a), int(b))
@@ -239,4 +225,4 @@ def test_a_terminal_shows_a_bar_that_goes_when_measuring_is_over(cache):
     assert counts[0][0] < counts[-1][0] <= counts[-1][1]
     assert "\x1b[2K" in done.out and "prices measured; kept in" in done.out
     # Not on a terminal there is none.
-    assert "measuring" not in tuned(cache.parent / "other", train()).err
+    assert "measuring" not in tuned(cache.parent / "other", gelu_program()).err

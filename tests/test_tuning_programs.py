@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 from tests.fresh_process import run_interpreter
+from tests.gelu_program import gelu_program
 from tests.processes import run_python
 from tf_amp.devices import cpu_flags
 
@@ -150,23 +151,9 @@ def test_measuring_works_wherever_a_graph_is_met_and_ends_with_the_program():
     ]
 
 
-TRAIN = """
+PRINT = """
 import sys
-import tensorflow as tf
-import tf_amp
-
-x = tf.random.stateless_normal([256, 256], [1, 2])
-w, b = tf.ones([256, 256]), tf.ones([256])
-
-@tf.function
-def step(x):
-    for _ in range(3):
-        x = tf.nn.gelu(x @ w + b)
-    return tf.reduce_sum(x)
-
-step(x)
-plan = tf_amp.explain(step, x)
-print(plan.to_json())
+print(tf_amp.explain(step, x).to_json())
 sys.exit(3 if "fail" in sys.argv else 0)
 """
 
@@ -174,7 +161,7 @@ sys.exit(3 if "fail" in sys.argv else 0)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("tuned")
-    (folder / "train.py").write_text(TRAIN)
+    (folder / "train.py").write_text(gelu_program(after=PRINT))
     return folder
 
 
