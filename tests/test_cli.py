@@ -27,6 +27,13 @@ if sys.argv[1:] == ["fail"]:
     sys.exit(7)
 """
 
+WRONG = """
+import tf_amp
+def build():
+    tf_amp.enable(dtype="float8")
+build()
+"""
+
 
 @pytest.fixture
 def folder(tmp_path):
@@ -56,6 +63,15 @@ def test_a_script_needs_no_run_and_its_exit_code_is_kept(folder):
     done = tf_amp_of(folder, "scripts/script.py", "fail")
     assert done.code == 7
     assert "neighbor" in done.out
+
+
+@pytest.mark.parametrize("command", [("run",), ("tune",), ("run", "-m")])
+def test_an_error_of_ours_that_a_script_raises_is_the_scripts_own(folder, command):
+    (folder / "wrong.py").write_text(WRONG)
+    script = "wrong" if "-m" in command else "wrong.py"
+    done = tf_amp_of(folder, *command, script)
+    assert done.code == 1
+    assert "in build" in done.err and "received 'float8'" in done.err
 
 
 def test_a_module_runs_as_under_python(folder):

@@ -8,7 +8,8 @@
     tf-amp tune train.py ARGS...
     tf-amp costs show | export | import | merge | clear
 
-Exit codes: the script's own; 2 for a command line or a setting that makes no sense.
+Exit codes: the script's own, 1 for what it raises; 2 for a command line or a setting
+that makes no sense.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.command(options))
     except AmpError as error:
+        if error.is_scripts_own:
+            raise
         print(f"tf-amp: {error}", file=sys.stderr)
         return _USAGE_ERROR
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 
 class AmpError(Exception):
-    """Anything this package raises on purpose."""
+    """Anything this package raises on purpose.
+
+    Attributes:
+      is_scripts_own: raised within a script that a command runs, and shown with its
+        traceback, as any other error of that script.
+    """
+
+    is_scripts_own = False
 
 
 class ConfigError(AmpError, ValueError):

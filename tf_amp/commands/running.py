@@ -7,13 +7,14 @@ too, and TensorFlow is not imported before the script does so.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import os
 import pathlib
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tf_amp import autostart
 from tf_amp.commands.model_options import TimeIsUp, limited
@@ -26,7 +27,7 @@ from tf_amp.configuration.config import (
     SWITCH,
     AmpConfig,
 )
-from tf_amp.errors import ScriptMissing
+from tf_amp.errors import AmpError, ScriptMissing
 
 
 def add_script_to(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +93,8 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
         raise ScriptMissing(f"{script} is a folder without a __main__.py to run")
     sys.argv[:] = [script, *arguments]
     _set_first_folder(path.resolve().parent if path.is_file() else path)
-    runpy.run_path(script, run_name="__main__")
+    with _raised_by_script():
+        runpy.run_path(script, run_name="__main__")
 
 
 def run_limited(script: str, arguments: Sequence[str], seconds: float | None) -> object:
@@ -120,7 +122,18 @@ def _run_module(name: str, arguments: Sequence[str]) -> None:
         found = False
     if not found:
         raise ScriptMissing(f"no module named {name}")
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    with _raised_by_script():
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+@contextlib.contextmanager
+def _raised_by_script() -> Iterator[None]:
+    """Mark what a script raises, so that it is not taken for a wrong command line."""
+    try:
+        yield
+    except AmpError as error:
+        error.is_scripts_own = True
+        raise
 
 
 def _set_first_folder(folder: pathlib.Path) -> None:
