@@ -89,6 +89,23 @@ def test_an_einsum_is_a_product_with_its_transposes(
 
 
 @pytest.mark.parametrize(
+    ("equation", "right", "classes"),
+    [
+        ("...hd,hde->...e", (8, 16, 32), ["matmul"]),
+        ("...ab,b->...a", (16,), ["matmul"]),
+        ("...i,i->...", (16,), ["matmul"]),
+        ("...abc,c->...ab", (16,), ["elementwise"]),
+    ],
+)
+def test_an_einsum_of_an_unknown_rank_hides_no_more_dimensions_than_its_operands(
+    equation, right, classes
+):
+    unknown = TensorSpec(None, "float32")
+    call = OpCall("Einsum", {"equation": equation}, (unknown, spec(*right)), (unknown,))
+    assert [work.op_class for work in works_of(call, "float32")] == classes
+
+
+@pytest.mark.parametrize(
     ("op", "direction"),
     [
         ("Conv2D", "forward"),

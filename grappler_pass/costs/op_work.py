@@ -43,7 +43,7 @@ def works_of(call: OpCall, dtype: str) -> tuple[Work, ...]:
         return (_other(call, dtype),)
     try:
         return builder(call, dtype)
-    except (IndexError, ValueError):
+    except (LookupError, ValueError):
         # A rank that the op does not have, as with an unknown shape.
         return (_other(call, dtype),)
 

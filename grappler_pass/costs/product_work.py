@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from grappler_pass.costs import op_classes
@@ -89,12 +89,8 @@ def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Price a product of two as TensorFlow runs it: transposes and a batched matmul."""
     if len(call.inputs) != 2:
         return by_elements("Transpose", call, dtype)
-    sources, target = text(call.attrs.get("equation")).replace(" ", "").split("->")
-    left, right = (
-        _spelled_out(term, spec)
-        for term, spec in zip(sources.split(","), call.inputs, strict=True)
-    )
-    target = _spelled_out(target, call.outputs[0])
+    equation = text(call.attrs.get("equation")).replace(" ", "")
+    left, right, target = _spelled_out(equation, call.inputs)
     size = dict(zip(left, dims_of(call.inputs[0], len(left)), strict=True))
     size.update(zip(right, dims_of(call.inputs[1], len(right)), strict=True))
 
@@ -125,10 +121,23 @@ def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
     return (product, *moves)
 
 
-def _spelled_out(term: str, spec: TensorSpec) -> str:
-    """Return the letters of an einsum's term, with capitals for "..."."""
-    hidden = len(spec.dims) - (len(term) - len("..."))
-    return term.replace("...", _HIDDEN[len(_HIDDEN) - hidden :] if hidden else "")
+def _spelled_out(equation: str, inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """Return the letters of operands and result, with capitals for "..."."""
+    sources, target = equation.split("->")
+    terms = sources.split(",")
+    hidden = [_hidden(term, spec) for term, spec in zip(terms, inputs, strict=True)]
+    # Not by the shape of the result, which may be unknown.
+    hidden.append(max(hidden, key=len))
+    return tuple(
+        term.replace("...", letters)
+        for term, letters in zip((*terms, target), hidden, strict=True)
+    )
+
+
+def _hidden(term: str, spec: TensorSpec) -> str:
+    """Return the letters that "..." stands for, counted from the last."""
+    count = len(spec.dims) - len(term.replace("...", ""))
+    return _HIDDEN[-count:] if "..." in term and count > 0 else ""
 
 
 def _stride(call: OpCall) -> int:
