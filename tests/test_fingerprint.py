@@ -11,12 +11,12 @@ from grappler_pass.draft import Trial
 from grappler_pass.graph import Item
 from grappler_pass.shapes import shapes_from_graph_def
 from tests.processes import run_python
+from tf_amp.function_graphs import graph_with_variables, kept_nodes
 from tf_amp.tuning.fingerprint import fingerprint_of, fingerprint_of_graph
 
 _FIT = """
     import numpy as np, tensorflow as tf, keras
-    from grappler_pass import plugin
-    from grappler_pass.draft import Trial
+        from grappler_pass.draft import Trial
     from grappler_pass.graph import Item
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tf_amp.tuning.fingerprint import fingerprint_of
@@ -64,6 +64,22 @@ def test_another_shape_or_another_plan_is_another_fingerprint() -> None:
         for transpose in (True, False)
     }
     assert len(prints) == 4
+
+
+def _fingerprint_with_variables(width: int) -> str:
+    """Return that of a step whose inputs and outputs tell nothing of its width."""
+    first = tf.Variable(tf.ones([256, width]))
+    last = tf.Variable(tf.ones([width, 256]))
+    step = tf.function(lambda x: tf.nn.relu(x @ first) @ last)
+    function = step.get_concrete_function(tf.TensorSpec([8, 256]))
+    graph_def, kept = graph_with_variables(function), kept_nodes(function)
+    shapes = shapes_from_graph_def(graph_def)
+    return fingerprint_of(Trial(graph_def, graph_def, Item(kept), shapes, 0.0, 0.0))
+
+
+def test_another_size_of_a_variable_is_another_fingerprint() -> None:
+    narrow, again, wide = map(_fingerprint_with_variables, (64, 64, 4096))
+    assert narrow == again != wide
 
 
 def test_a_constant_that_cannot_be_read_back_is_known_by_its_shape() -> None:

@@ -43,6 +43,9 @@ _NAMES = frozenset(
         "var_name",
     }
 )
+# Of what TensorFlow notes beside a node: only this tells the size of a variable whose
+# handle the caller brings in.
+_NOTED = frozenset({"_handle_shapes"})
 _COUNTER = re.compile(rb"_\d+")
 # Larger constants are weights; smaller ones are axes, sizes and permutations.
 _MOST_VALUES = 64
@@ -116,7 +119,7 @@ class _Functions:
     def _attrs(self, node: Node) -> Iterable[bytes]:
         attrs: Mapping[str, AttrValue] = node.proto.attr
         for name in sorted(attrs):
-            if name not in _NAMES and not name.startswith("_"):
+            if name in _NOTED or not (name in _NAMES or name.startswith("_")):
                 yield name.encode()
                 yield self._value(attrs[name])
         if node.op == "Const":
