@@ -6,9 +6,10 @@ runs once per iteration.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tensorflow.python.framework import tensor_util
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import dtypes, tensor_util
 
 from grappler_pass.graph import (
     ENTER_OPS,
@@ -63,7 +64,7 @@ def _deepest(frames: Iterable[Frame | None]) -> Frame | None:
 
 
 def _trip_counts(nodes: Sequence[Node]) -> dict[str, float]:
-    """Read counts from loops whose condition is `counter < constant`.
+    """Read counts from loops whose condition is `counter < integer`.
 
     The counter is assumed to start at 0 and to step by 1, as tf.while_loop's own
     counters and tf.range loops do. Several bounds (maximum_iterations beside the
@@ -99,10 +100,19 @@ def _bounds(
         forward = conditions.get(_frame_name_above(nodes, bound))
         # Only an earlier loop: a loop cannot be bounded by its own exit.
         return [] if forward is None else _bounds(nodes, conditions, forward)
-    if bound.op != "Const":
-        return []
-    value = tensor_util.MakeNdarray(bound.proto.attr["value"].tensor)
-    return [float(value.item())] if value.size == 1 else []
+    return list(counts_in(bound.proto))
+
+
+def counts_in(bound: NodeDef) -> Iterator[float]:
+    """Yield the number that an integer constant holds; nothing for other nodes.
+
+    What is compared to a float is rarely a counter: a residual, say, to a tolerance.
+    """
+    if bound.op != "Const" or not dtypes.as_dtype(bound.attr["dtype"].type).is_integer:
+        return
+    value = tensor_util.MakeNdarray(bound.attr["value"].tensor)
+    if value.size == 1:
+        yield float(value.item())
 
 
 def passes_on(nodes: Sequence[Node], node: Node) -> bool:

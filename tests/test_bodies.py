@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from grappler_pass.eligibility.state_updates import BARRIER
@@ -12,7 +13,7 @@ from grappler_pass.functions.bodies import Body, bodies_of
 from grappler_pass.functions.body_rewriting import with_bodies
 from grappler_pass.functions.conversion import graph_from_function, library_of
 from grappler_pass.functions.plan_merging import Part, merged
-from grappler_pass.graph import Item
+from grappler_pass.graph import TRIP_COUNT_GUESS, Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.pipeline import plan_graph
 from grappler_pass.plan import Cause
@@ -63,6 +64,24 @@ def test_the_loop_of_a_gradient_runs_as_often_as_its_forward_loop() -> None:
         return tape.gradient(y, x)
 
     assert sorted(b.weight for b in bodies(step, X).values()) == [1.0, 6.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("count", "bound", "weight"),
+    [(9, 0.5, 9.0), (None, np.inf, TRIP_COUNT_GUESS)],
+)
+def test_a_value_compared_to_a_float_counts_no_iterations(
+    count: int | None, bound: float, weight: float
+) -> None:
+    def looping(x):
+        return tf.while_loop(
+            lambda x: tf.reduce_max(x) < bound,
+            lambda x: [tf.tanh(x @ W)],
+            [x],
+            maximum_iterations=count,
+        )
+
+    assert sorted(b.weight for b in bodies(looping, X).values()) == [1.0, weight]
 
 
 def test_a_body_knows_the_shapes_it_is_called_with() -> None:

@@ -66,6 +66,15 @@ def test_an_unreadable_bound_is_the_stated_guess() -> None:
     assert view.weight(view.index["body"]) == TRIP_COUNT_GUESS
 
 
+@pytest.mark.parametrize("bound", ["7.0", "inf", "nan"])
+def test_a_value_compared_to_a_float_is_no_counter(bound: str) -> None:
+    text = LOOP.format(limit=bound).replace(
+        "bound = Const(^merge_i) dtype=int32", "bound = Const(^merge_i) dtype=float"
+    )
+    view = view_of(text)
+    assert view.weight(view.index["body"]) == TRIP_COUNT_GUESS
+
+
 def test_readers_are_listed_by_port_and_control_readers_apart() -> None:
     view = view_of(
         """

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.core.framework.tensor_pb2 import TensorProto
-from tensorflow.python.framework import tensor_util
-
 from grappler_pass.functions.calls import LOOPS, loop_functions
 from grappler_pass.functions.conversion import Library, graph_from_function
 from grappler_pass.graph import TRIP_COUNT_GUESS, GraphView, Node, Port
+from grappler_pass.loops import counts_in
 
 _PASS = frozenset({"Identity", "LogicalAnd"})
 
@@ -43,7 +40,7 @@ def _bounds(view: GraphView, loop: Node, library: Library) -> Iterator[float]:
                 argument = item.feed.index(bound.name)
                 yield from _bound_outside(view, loop, argument, library)
             else:
-                yield from _constant(bound.proto)
+                yield from counts_in(bound.proto)
 
 
 def _bound_outside(
@@ -55,7 +52,7 @@ def _bound_outside(
         # The loop of a gradient counts to what its forward loop has counted.
         yield from _bounds(view, bound, library)
     else:
-        yield from _constant(bound.proto)
+        yield from counts_in(bound.proto)
 
 
 def _behind_identities(view: GraphView, port: Port) -> Node:
@@ -63,12 +60,3 @@ def _behind_identities(view: GraphView, port: Port) -> Node:
     while node.op == "Identity":
         node = view.nodes[node.inputs[0].node]
     return node
-
-
-def _constant(proto: NodeDef) -> Iterator[float]:
-    if proto.op != "Const":
-        return
-    tensor: TensorProto = proto.attr["value"].tensor
-    value = tensor_util.MakeNdarray(tensor)
-    if value.size == 1:
-        yield float(value.item())
