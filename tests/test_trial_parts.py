@@ -12,6 +12,7 @@ from grappler_pass.graph import TRIP_COUNT_GUESS, GraphView
 from grappler_pass.pipeline import optimize
 from grappler_pass.trying import trial_from_draft
 from tests.test_trial import BelievedPrices, Step, _settings, _step_of
+from tf_amp.tuning.budget import Budget, Limits
 from tf_amp.tuning.judging import Judgment, judge
 from tf_amp.tuning.parts import parts_of
 from tf_amp.tuning.trial import Comparison, TooLong, compare
@@ -60,7 +61,7 @@ def _loop_step() -> Step:
     return _step_of(step)
 
 
-def _long_trial(step: Step) -> Trial:
+def _long_trial(step: Step, step_seconds: float = 12.0) -> Trial:
     """Return a trial whose prices promise much, and a step of seconds."""
     drafts: list[Draft] = []
     optimize(
@@ -71,7 +72,7 @@ def _long_trial(step: Step) -> Trial:
         observer=lambda stage, draft, seconds: drafts.append(draft),
     )
     whole = trial_from_draft(drafts[-1])
-    scale = 12.0 / whole.seconds_before
+    scale = step_seconds / whole.seconds_before
     return dataclasses.replace(
         whole,
         seconds_before=scale * whole.seconds_before,
@@ -97,6 +98,12 @@ def test_of_a_long_loop_the_body_is_judged() -> None:
     judgment = judge(trial, 40.0)
     assert judgment.is_faster is False
     assert judgment.covered > 0.9
+
+
+def test_without_a_limit_a_long_step_is_judged_by_its_parts() -> None:
+    trial = _long_trial(_wide_step(), 60.0)
+    without_limit = Budget(Limits()).remaining("graph")
+    assert 0.0 < judge(trial, without_limit).covered < 1.0
 
 
 def test_predictions_by_node_add_up(trial: Trial) -> None:

@@ -15,7 +15,13 @@ import time
 from grappler_pass.draft import Trial
 from tf_amp.tuning.parts import parts_of
 from tf_amp.tuning.sandbox import NotRunnable
-from tf_amp.tuning.trial import LEAST_GAIN, Comparison, TooLong, compare
+from tf_amp.tuning.trial import (
+    LEAST_GAIN,
+    LONGEST_SECONDS,
+    Comparison,
+    TooLong,
+    compare,
+)
 
 # Parts are this much shorter than the time there is: first steps and pairs have to fit.
 _SHARE_OF_STEP = 1 / 32
@@ -69,11 +75,12 @@ def judge(trial: Trial, seconds: float) -> Judgment:
 
     Args:
       trial: what to run.
-      seconds: how long this may take.
+      seconds: how long this may take; parts are cut for what a trial takes at most.
 
     Raises:
       NotRunnable: neither can be run, or not in time.
     """
+    seconds = min(seconds, LONGEST_SECONDS)
     try:
         return Judgment(compare(trial, seconds))
     except TooLong as error:

@@ -49,7 +49,7 @@ _SLACK = 1.5
 _NODE_SECONDS = 3e-5
 _PATIENCE_SECONDS = 60.0
 # Where there is no limit.
-_LONGEST_SECONDS = 120.0
+LONGEST_SECONDS = 120.0
 
 
 class TooLong(NotRunnable):
@@ -160,7 +160,7 @@ def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
 
 
 def _apart(trial: Trial, seconds: float, *, until_decided: bool) -> Comparison:
-    seconds = min(seconds, _LONGEST_SECONDS)
+    seconds = min(seconds, LONGEST_SECONDS)
     check_predicted(trial, seconds)
 
     def work(stopped: Callable[[], bool]) -> Comparison:
