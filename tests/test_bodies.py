@@ -11,6 +11,7 @@ import tensorflow as tf
 from grappler_pass.eligibility.state_updates import BARRIER
 from grappler_pass.functions.bodies import Body, bodies_of
 from grappler_pass.functions.body_rewriting import with_bodies
+from grappler_pass.functions.calls import callers_first, rename_functions
 from grappler_pass.functions.conversion import graph_from_function, library_of
 from grappler_pass.functions.plan_merging import Part, merged
 from grappler_pass.graph import TRIP_COUNT_GUESS, Item
@@ -178,6 +179,23 @@ def test_a_barrier_in_a_function_holds_behind_its_call() -> None:
     plan = plan_graph(body.graph_def, body.item, settings, shapes=body.shapes)
     products = [d.reason.cause for d in plan.decisions if d.op == "MatMul"]
     assert products == [Cause.BARRIER] * 2
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_functions_that_call_themselves_or_each_other_are_named_once(
+    again: int,
+) -> None:
+    last = tf.function(lambda x: tf.tanh(x @ W))
+    second = tf.function(lambda x: last(x) @ W)
+    first = tf.function(lambda x: second(x) @ W)
+    concrete = tf.function(lambda x: first(x)).get_concrete_function(X)
+    graph_def = concrete.graph.as_graph_def()
+    library = library_of(graph_def)
+    names = callers_first(graph_def.node, library)
+    assert len(names) == 3
+    for node in library[names[1]].node_def:
+        rename_functions(node, {names[2]: names[again]})
+    assert callers_first(graph_def.node, library) == names[:2]
 
 
 def test_rewritten_bodies_are_called_under_new_names_and_others_stay() -> None:

@@ -54,18 +54,21 @@ def loop_functions(node: NodeDef) -> tuple[str, str]:
 
 
 def callers_first(nodes: Iterable[NodeDef], library: Library) -> tuple[str, ...]:
-    """Name all functions that nodes call in a known way, callers before callees."""
-    done: dict[str, None] = {}
+    """Name all functions that nodes call in a known way, callers before callees.
+
+    Of functions that call each other, the one that is called first comes first.
+    """
+    done: list[str] = []
+    met: set[str] = set()
     waiting = [(name, False) for name in _called(nodes, library)]
     while waiting:
         name, callees_done = waiting.pop()
-        if name in done:
-            continue
         if callees_done:
-            done[name] = None
-            continue
-        waiting.append((name, True))
-        waiting.extend((n, False) for n in _called(library[name].node_def, library))
+            done.append(name)
+        elif name not in met:
+            met.add(name)
+            waiting.append((name, True))
+            waiting.extend((n, False) for n in _called(library[name].node_def, library))
     return tuple(reversed(done))
 
 
