@@ -16,7 +16,8 @@ from tf_amp.tuning.fingerprint import fingerprint_of, fingerprint_of_graph
 
 _FIT = """
     import numpy as np, tensorflow as tf, keras
-        from grappler_pass.draft import Trial
+    from grappler_pass import plugin
+    from grappler_pass.draft import Trial
     from grappler_pass.graph import Item
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tf_amp.tuning.fingerprint import fingerprint_of

@@ -144,6 +144,45 @@ def test_graphs_that_are_called_alike_do_not_share_their_time(
     assert allowance_of(product(32)).remaining() == 3.0
 
 
+def _with_arguments(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
+    """Return a graph as the runtime has it: its arguments do not tell their shapes."""
+    altered = tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString())
+    arguments = [node for node in altered.node if node.op == "Placeholder"]
+    for index, node in enumerate(arguments):
+        node.op = "_Arg"
+        node.attr["T"].CopyFrom(node.attr["dtype"])
+        node.attr["index"].i = index
+        del node.attr["shape"], node.attr["dtype"]
+    return altered
+
+
+def test_a_graph_of_other_shapes_has_its_own_time_in_every_process(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    scope = Scope("id", AmpConfig(enabled=True, dtype="bfloat16", cache_dir=tmp_path))
+
+    def begin_a_process() -> None:
+        budget = Budget(DEFAULT, clock=lambda: now[0])
+        monkeypatch.setattr(process_costs, "budget_of", lambda tune: budget)
+
+    def allowance_of(rows: int) -> Allowance:
+        graph_def = product(rows)
+        shapes = shapes_from_graph_def(graph_def)
+        given = scope.settings_for(_with_arguments(graph_def), lambda: shapes)
+        assert given.tuner is not None
+        return given.tuner.allowance
+
+    begin_a_process()
+    with allowance_of(16).spending():
+        now[0] += 2.0
+    allowance_of(16).keep()
+    assert allowance_of(32).remaining() == 3.0
+    begin_a_process()
+    assert allowance_of(16).remaining() == 1.0
+    assert allowance_of(64).remaining() == 3.0
+
+
 _STEPS = """
     import tensorflow as tf
 

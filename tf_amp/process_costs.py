@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.costs.price_list import PriceList
+    from grappler_pass.shapes import Shapes
     from tf_amp.tuning.budget import Budget
     from tf_amp.tuning.known_costs import KnownCosts
     from tf_amp.tuning.tuner import OnlineTuner
@@ -44,6 +45,7 @@ def tuner_for(
     device_type: str,
     graph: Hashable | Callable[[], Hashable],
     graph_def: GraphDef | None = None,
+    shapes: Callable[[], Shapes] = dict,
 ) -> OnlineTuner | None:
     """Return the tuner of one graph; None where nothing is to be measured.
 
@@ -54,6 +56,7 @@ def tuner_for(
         once time is needed.
       graph_def: the graph itself, by which later processes know it again; None: they
         do not.
+      shapes: infers static shapes of `graph_def`, by which they do so as well.
     """
     budget = budget_of(config.tune)
     why = _why_refused(config)
@@ -68,7 +71,7 @@ def tuner_for(
         known_costs(config.cache_dir, kind)
         for kind in (device_type, *sorted(others - {device_type}))
     )
-    ledger = None if graph_def is None else GraphLedger(costs, graph_def)
+    ledger = None if graph_def is None else GraphLedger(costs, graph_def, shapes)
     return OnlineTuner(costs, budget.allowance(graph, ledger), tuple(elsewhere))
 
 

@@ -59,7 +59,9 @@ class Scope:
         def graph() -> Hashable:
             return chosen.low_dtype, digest_of_seeds(graph_def, shapes())
 
-        tuner = process_costs.tuner_for(self.config, device_type, graph, graph_def)
+        tuner = process_costs.tuner_for(
+            self.config, device_type, graph, graph_def, shapes
+        )
         return dataclasses.replace(chosen, tuner=tuner)
 
 

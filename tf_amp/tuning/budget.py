@@ -1,10 +1,10 @@
 """How much time may go into finding out what is faster.
 
 By default 3 seconds per graph, 20 seconds per process, and after the process' first
-minute no more than a twentieth of the time it has run. What a graph has had in earlier
-processes counts, whether it was of use or not: the second run of a job starts at once.
-What went into waiting for other processes does not. Decides nothing about what the time
-is used for.
+minute no more than a twentieth of the time it has run. At other shapes a graph is
+another one. What it has had in earlier processes counts, whether it was of use or not:
+the second run of a job starts at once. What went into waiting for other processes does
+not. Decides nothing about what the time is used for.
 """
 
 from __future__ import annotations

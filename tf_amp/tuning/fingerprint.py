@@ -65,9 +65,15 @@ def fingerprint_of(trial: Trial) -> str:
     return _digest(parts).hex()
 
 
-def fingerprint_of_graph(graph_def: GraphDef) -> str:
-    """Return a digest of a graph as it comes, by what its nodes compute."""
-    return _digest_of_graph(graph_def, Item(fetch=()), {}).hex()
+def fingerprint_of_graph(graph_def: GraphDef, shapes: Shapes | None = None) -> str:
+    """Return a digest of a graph as it comes, by what its nodes compute.
+
+    Args:
+      graph_def: as Grappler hands it over.
+      shapes: static shapes by name of node, without which what the caller brings in may
+        have any.
+    """
+    return _digest_of_graph(graph_def, Item(fetch=()), shapes or {}).hex()
 
 
 def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass.shapes import Shapes
 from tf_amp.tuning.fingerprint import fingerprint_of_graph
 from tf_amp.tuning.known_costs import KnownCosts
 
@@ -15,13 +17,17 @@ from tf_amp.tuning.known_costs import KnownCosts
 class GraphLedger:
     """The `Ledger` of a graph, in the database of measured costs.
 
+    One of other shapes is another graph: what takes long there need not take long here.
+
     Attributes:
       costs: of the device that the graph runs on.
       graph_def: the graph, looked at only if something is left to be found out.
+      shapes: returns its static shapes; called only then, too.
     """
 
     costs: KnownCosts
     graph_def: GraphDef
+    shapes: Callable[[], Shapes] = dict
 
     def spent(self) -> float:
         """Return the seconds that earlier processes have spent on the graph."""
@@ -33,4 +39,4 @@ class GraphLedger:
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        return fingerprint_of_graph(self.graph_def)
+        return fingerprint_of_graph(self.graph_def, self.shapes())
