@@ -1,4 +1,4 @@
-"""The folder of TF_AMP_LOG: what is written of graphs that stay as they are."""
+"""The folder of TF_AMP_LOG: graphs that stay as they are, and those that fail."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pathlib
 import re
 
 import pytest
+from google.protobuf import text_format
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.plan import Cause, Plan
 from tests.fresh_process import output_of
@@ -46,3 +48,36 @@ def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
     )
     causes = {decision.op: decision.reason.cause for decision in plan.decisions}
     assert causes["Exp"] is Cause.NOT_REACHED and causes["Sum"] is Cause.DENY
+
+
+@pytest.mark.parametrize(
+    ("fails", "way"),
+    [
+        ("grappler_pass.pipeline.optimize", "autograph=True"),
+        ("tf_amp.rewriter.marks_from_graph_def", "autograph=True"),
+        ("tf_amp.xla.functions._rewrite_accessed", "jit_compile=True"),
+    ],
+)
+def test_a_graph_whose_rewrite_fails_is_written_with_its_error(
+    tmp_path: pathlib.Path, fails: str, way: str
+) -> None:
+    lines = output_of(
+        f"""
+        from unittest import mock
+
+        tf_amp.enable("bfloat16", "O2", log_dir={str(tmp_path)!r})
+        for _ in range(2):
+            guilty = tf.function(lambda x, y: tf.nn.relu(x @ y), {way})
+            with mock.patch({fails!r}, side_effect=ZeroDivisionError("planted")):
+                print(dtype_of(guilty))
+        """
+    )
+    assert lines == ["float32", "float32"]
+    written = sorted(tmp_path.iterdir())
+    kinds = [path.name.partition("-")[2].split(".", 1) for path in written]
+    numbers, suffixes = zip(*kinds, strict=True)
+    assert [number[:4] for number in numbers] == ["0001", "0001", "0002", "0002"]
+    assert suffixes == ("before.pbtxt", "error.txt") * 2
+    graph_def = text_format.Parse(written[0].read_text(), GraphDef())
+    assert "MatMul" in {node.op for node in graph_def.node}
+    assert "ZeroDivisionError: planted" in written[1].read_text()

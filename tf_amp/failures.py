@@ -15,15 +15,19 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from tf_amp import log
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import RewriteFailed
 from tf_amp.scopes.marks import main_stamp
 from tf_amp.scopes.stamps import Stamp
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
 
 _FLOAT32 = "stays float32"
 # What graphs of Sessions are called, as in stamps.
@@ -50,23 +54,32 @@ _told: set[str] = set()
 
 
 def report(
-    error: Exception, graph: str, *, strict: bool, outcome: str = _FLOAT32
+    error: Exception,
+    graph: str,
+    *,
+    config: AmpConfig,
+    before: Callable[[], GraphDef],
+    outcome: str = _FLOAT32,
 ) -> None:
     """Warn once that a graph was not rewritten, and keep that under strict settings.
 
     Args:
       error: the cause.
       graph: its name.
-      strict: whether the call that caused it is to raise.
+      config: says whether the call that caused it is to raise, and where graphs are
+        written.
+      before: returns the graph as it was.
       outcome: what becomes of the graph.
     """
     cause = error if hasattr(error, "stage") else f"{type(error).__name__}: {error}"
     message = f"graph {graph!r} {outcome}: {cause}"
     if message not in _told:
         _told.add(message)
-        logging.warning("%s", message, exc_info=error if strict else None)
-    if strict:
+        logging.warning("%s", message, exc_info=error if config.strict else None)
+    if config.strict:
         _keep(message, graph)
+    if config.log_dir is not None:
+        log.dump_failed(config.log_dir, graph, before, error)
 
 
 @contextlib.contextmanager
@@ -96,7 +109,8 @@ def reporting(stage: str, graph: bytes, outcome: str) -> Iterator[None]:
             yield
     except Exception as error:
         name, config = _whose(graph)
-        report(error, name, strict=config.strict, outcome=outcome)
+        before = functools.partial(_read, graph)
+        report(error, name, config=config, before=before, outcome=outcome)
 
 
 def forget() -> None:
@@ -131,6 +145,12 @@ def raising(call: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return call_and_raise
+
+
+def _read(graph: bytes) -> GraphDef:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    return GraphDef.FromString(graph)
 
 
 def _whose(graph: bytes) -> tuple[str, AmpConfig]:

@@ -1,6 +1,7 @@
 """Dumps for `TF_AMP_LOG`: each graph before and after, and its plan.
 
     DIR/<process>-<number>-<function>.before.pbtxt  .after.pbtxt  .plan.txt  .plan.json
+                                      .before.pbtxt  .error.txt, where it fails
 
 Written is every graph traced under settings that rewrite, also one that stays as it is.
 What `tf.data` traces is not, nor what is traced at O0 or while mixed precision is off.
@@ -15,7 +16,8 @@ import os
 import pathlib
 import re
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from grappler_pass.graph import Item
     from grappler_pass.pipeline import Rewrite, Settings
+    from grappler_pass.plan import Plan
 
 _numbers = itertools.count(1)
 _thread = threading.local()
@@ -35,24 +38,33 @@ def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) ->
 
     One that was left alone comes a second time from Grappler, and is written once.
     """
-    if rewrite.plan is None or _comes_again(rewrite):
+    plan = rewrite.plan
+    if plan is None or _comes_again(None if rewrite.changed else _rows_of(plan)):
         return
-    stem = f"{os.getpid()}-{next(_numbers):04d}-{_file_name(name)}"
     texts: dict[str, Callable[[], str]] = {
         "before.pbtxt": lambda: str(before),
-        "plan.txt": lambda: f"{rewrite.plan}\n",
-        "plan.json": lambda: rewrite.plan.to_json() if rewrite.plan else "",
+        "plan.txt": lambda: f"{plan}\n",
+        "plan.json": plan.to_json,
     }
     if rewrite.changed:
         texts["after.pbtxt"] = lambda: str(rewrite.graph_def)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for suffix, text in texts.items():
-            (folder / f"{stem}.{suffix}").write_text(text(), encoding="utf-8")
-    except OSError as error:
-        logging.log_first_n(
-            logging.WARNING, "TF_AMP_LOG: cannot write to %s: %s", 1, folder, error
-        )
+    _write(folder, name, texts)
+
+
+def dump_failed(
+    folder: pathlib.Path, name: str, before: Callable[[], GraphDef], error: Exception
+) -> None:
+    """Write one graph, and what has failed in its rewrite; once, as in `dump`."""
+    if _comes_again((name, str(error))):
+        return
+    _write(
+        folder,
+        name,
+        {
+            "before.pbtxt": lambda: str(before()),
+            "error.txt": lambda: "".join(traceback.format_exception(error)),
+        },
+    )
 
 
 def dump_unplanned(
@@ -71,12 +83,28 @@ def dump_unplanned(
     dump(folder, name, graph, Rewrite(graph, plan, changed=False))
 
 
-def _comes_again(rewrite: Rewrite) -> bool:
-    """Tell whether this thread had the same graph just before, in whatever order."""
-    plan, before = rewrite.plan, getattr(_thread, "left_alone", None)
-    rows = None
-    if plan is not None and not rewrite.changed:
-        rows = plan.graph, frozenset((d.slot, d.reason) for d in plan.decisions)
+def _write(
+    folder: pathlib.Path, name: str, texts: Mapping[str, Callable[[], str]]
+) -> None:
+    stem = f"{os.getpid()}-{next(_numbers):04d}-{_file_name(name)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, text in texts.items():
+            (folder / f"{stem}.{suffix}").write_text(text(), encoding="utf-8")
+    except OSError as error:
+        logging.log_first_n(
+            logging.WARNING, "TF_AMP_LOG: cannot write to %s: %s", 1, folder, error
+        )
+
+
+def _rows_of(plan: Plan) -> Hashable:
+    """Return what a graph in whatever order is known again by."""
+    return plan.graph, frozenset((d.slot, d.reason) for d in plan.decisions)
+
+
+def _comes_again(rows: Hashable | None) -> bool:
+    """Tell whether this thread had the same graph just before; None: it has changed."""
+    before = getattr(_thread, "left_alone", None)
     # But for its name, the third may be another graph.
     _thread.left_alone = None if rows == before else rows
     return rows is not None and rows == before

@@ -175,7 +175,9 @@ def _rewritten_part(given: Given, settings_id: str) -> Any | None:
     try:
         return _rewrite(given, marks, scope)
     except Exception as error:
-        failures.report(error, marks.graph, strict=scope.config.strict)
+        failures.report(
+            error, marks.graph, config=scope.config, before=lambda: given.graph_def
+        )
         return None
 
 

@@ -16,6 +16,7 @@ from tf_amp import failures, rewriter
 from tf_amp._tensorflow_private import functions as private
 from tf_amp._tensorflow_private import tracing
 from tf_amp.configuration import settings
+from tf_amp.configuration.config import AmpConfig
 from tf_amp.scopes import stamps
 from tf_amp.xla import originals, uncompiled
 from tf_amp.xla.pricing import settings_under_xla
@@ -59,14 +60,15 @@ def _rewrite(function: Any, graph: Any) -> None:
     try:
         _rewrite_accessed(access, graph)
     except Exception as error:
-        failures.report(error, access.name, strict=_is_strict(graph))
+        config = _config_of(graph)
+        failures.report(error, access.name, config=config, before=graph.as_graph_def)
 
 
-def _is_strict(graph: Any) -> bool:
-    """Tell whether the settings that a graph was traced under ask for errors."""
+def _config_of(graph: Any) -> AmpConfig:
+    """Return what a graph was traced under."""
     stamp = stamps.stamp_of_graph(graph, stamps.Force(None))
     scope = settings.scope_of(stamp.settings or "")
-    return scope is not None and scope.config.strict
+    return AmpConfig() if scope is None else scope.config
 
 
 def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
