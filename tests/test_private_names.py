@@ -120,6 +120,7 @@ LOOK_UPS: dict[str, tuple[Callable[[], Any], Any]] = {
     "context().config": (private.session_config, tf.compat.v1.ConfigProto()),
     "distribute_utils.regroup": (all_reduce.can_mirror, False),
     "in_save_context": (exports.is_exporting, False),
+    "_BACKWARD_PREFIX": (lambda: functions.is_backward_pass(_Bare()), False),
     "FuncGraph._functions": (lambda: functions.compiled_callees(_Bare()), ()),
     "AtomicFunction.definition": (lambda: functions.access_to(_Bare()), None),
     "get_function_def": (lambda: graphs.function_named("f"), None),

@@ -20,6 +20,7 @@ MAKE_FUNCTION = Hook(
     "from_func_graph",
     _WITHOUT,
 )
+_CONCRETE = "tensorflow.python.eager.polymorphic_function.concrete_function"
 _COMPILED = "_XlaMustCompile"
 # Of functions that stay a graph of their own where they are called.
 _NOT_INLINED = "_noinline"
@@ -52,6 +53,18 @@ def is_compiled_function(function: Any) -> bool:
     """Tell whether a ConcreteFunction is compiled by XLA."""
     definition = getattr(function, "function_def", None)
     return definition is not None and is_compiled(dict(definition.attr))
+
+
+def is_backward_pass(graph: Any) -> bool:
+    """Tell whether a graph, or one around it, is the backward pass of a function."""
+    try:
+        prefix: str = importlib.import_module(_CONCRETE)._BACKWARD_PREFIX
+    except (ImportError, AttributeError):
+        warn_once("_BACKWARD_PREFIX", "functions may scale recomputed gradients twice")
+        return False
+    while graph is not None and not getattr(graph, "name", "").startswith(prefix):
+        graph = getattr(graph, "outer_graph", None)
+    return graph is not None
 
 
 def compiled_callees(graph: Any) -> tuple[Any, ...]:

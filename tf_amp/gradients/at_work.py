@@ -39,7 +39,7 @@ _thread = _Thread()
 
 def is_differentiating() -> bool:
     """Tell whether the running code starts from gradients that are scaled already."""
-    return _thread.is_differentiating
+    return _thread.is_differentiating or traced_ahead.is_differentiating()
 
 
 def call_at_work() -> ScaledCall | None:

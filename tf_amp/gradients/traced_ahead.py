@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp._tensorflow_private import functions, tracing
 from tf_amp.lasting import made_outside
 
 # Holds the variable as soon as something has been traced that reads it.
@@ -21,6 +22,11 @@ def can_tell() -> bool:
     """Tell whether the scale at work can be read here: not in a `tf.Graph`."""
     with tf.init_scope():
         return bool(tf.executing_eagerly())
+
+
+def is_differentiating() -> bool:
+    """Tell whether what is traced here starts from gradients that someone will give."""
+    return functions.is_backward_pass(tracing.traced_graph())
 
 
 def scale_at_work() -> Any:
