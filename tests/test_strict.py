@@ -167,6 +167,28 @@ print(attempt(lambda: dtype_of(fn)))
     assert lines == ["float32"]
 
 
+def test_what_was_traced_under_strict_settings_raises_after_they_were_disabled():
+    lines = output_of(
+        FAILING.replace('"guilty" in draft.name', 'draft.name in ("guilty", "graph")')
+        + """
+early = tf.function(guilty)
+early.get_concrete_function(X, EYE)
+with tf.Graph().as_default():
+    a = tf.random.uniform([8, 8])
+    b = tf.nn.relu(tf.nn.relu(a @ a))
+    session = tf.compat.v1.Session()
+tf_amp.disable()
+for _ in range(2):
+    print(attempt(lambda: dtype_of(early)))
+    print(attempt(lambda: session.run(b).shape))
+print(attempt(lambda: dtype_of(tf.function(guilty))))
+"""
+    )
+    assert lines[0] == f"NoneType {REPORT}"
+    assert lines[1] == f"NoneType {REPORT.replace('guilty', 'graph')}"
+    assert lines[2:] == ["float32", "(8, 8)", "float32"]
+
+
 def test_what_failed_in_a_callable_of_a_session_is_raised_by_its_next_run():
     lines = output_of(
         FAILING.replace('"guilty" in', '"graph" ==')

@@ -1,8 +1,7 @@
 """Which hooks of TensorFlow are taken, and by what.
 
 `_tensorflow_private` names the hooks; `stamps` and `origins` say what is done in them.
-All is undone by `_tensorflow_private.remove`. Not to be called by several threads at
-once.
+Not to be called by several threads at once.
 """
 
 from __future__ import annotations
@@ -22,6 +21,9 @@ from tf_amp.scopes import origins, stamps
 from tf_amp.scopes import stack as scope_stack
 from tf_amp.workers import jobs
 from tf_amp.xla import functions as compiled
+
+# Under strict settings; what was traced under them keeps them.
+_RAISING = (private.CALL_FUNCTION, private.RUN_SESSION)
 
 
 def install_marking(in_force: stamps.InForce) -> None:
@@ -98,8 +100,13 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
     private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
     private.install(workers.SERVER_START, _serving)
     if config.strict:
-        private.install(private.CALL_FUNCTION, failures.raising)
-        private.install(private.RUN_SESSION, failures.raising)
+        for hook in _RAISING:
+            private.install(hook, failures.raising)
+
+
+def remove() -> None:
+    """Undo all but what raises for functions traced under strict settings."""
+    private.remove(kept=_RAISING)
 
 
 def _passing_graphs_through(convert: Callable[..., Any]) -> Callable[..., Any]:

@@ -151,10 +151,11 @@ def take_in(made: Any) -> None:
 
 
 def disable() -> None:
-    """Leave alone what is traced from now on, and undo every patch of TensorFlow.
+    """Leave alone what is traced from now on, and undo the patches of TensorFlow.
 
-    Functions traced while it was enabled keep their settings. Scopes that are entered
-    at the time hold until they are left.
+    Functions traced while it was enabled keep their settings; if those were strict, the
+    patches stay that raise what fails in them. Scopes that are entered at the time hold
+    until they are left.
     """
     global _current, _decided_by_program
     with _lock:
@@ -162,7 +163,7 @@ def disable() -> None:
         _current = None
         failures.forget()
         if not _open_scopes:
-            private.remove()
+            patches.remove()
 
 
 def is_enabled() -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from absl import logging
@@ -94,10 +94,14 @@ def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
     return True
 
 
-def remove() -> None:
-    """Put every method back, but for one that somebody else has wrapped since."""
+def remove(kept: Collection[Hook] = ()) -> None:
+    """Put every method back, but for those that somebody else has wrapped since.
+
+    Args:
+      kept: hooks that stay in place, too.
+    """
     for hook, patch in list(_patches.items()):
-        if getattr(patch.owner, hook.method) is patch.replacement:
+        if hook not in kept and getattr(patch.owner, hook.method) is patch.replacement:
             _register(hook, patch.original)
             setattr(patch.owner, hook.method, patch.original)
             del _patches[hook]
