@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from grappler_pass.assignment import FLOAT32_SIDE, Problem, minimum_cut
 from grappler_pass.confidence import is_measured, ratio_error
+from grappler_pass.costs.errors import SURE
 from grappler_pass.costs.probes import cast_probe
 from grappler_pass.cut_problem import (
     Variables,
@@ -22,9 +23,6 @@ from grappler_pass.cut_problem import (
 )
 from grappler_pass.draft import Draft, Stake
 from grappler_pass.pricing import Prices
-
-# A measured price is measured again only if it is less sure than this.
-SURE = 0.25
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,6 +81,56 @@ def test_what_is_known_is_not_measured_again(heard, state):
     assert tuner_of(costs).measure(stakes_of(SMALL[:1]), "float16")
 
 
+def unsure(each, dtype, seconds=1e3, count=1):
+    """Return what a single run tells, or a busy machine."""
+    return Measured(each, dtype, Sample(seconds, seconds, 0.3, count, 0.0))
+
+
+@pytest.fixture
+def unsure_costs(tmp_path):
+    costs = costs_of(tmp_path)
+    costs.add([unsure(SMALL[0], dtype) for dtype in ("float32", "bfloat16")])
+    costs.keep()
+    return costs_of(tmp_path)
+
+
+def test_an_unsure_price_is_measured_again_once_in_a_process(
+    heard, state, unsure_costs, tmp_path
+):
+    def measured():
+        heard.clear()
+        tuner_of(unsure_costs).measure(stakes_of(SMALL[:1]), "bfloat16")
+        return [row.dtype for state in heard for row in state.rows]
+
+    assert measured() == ["float32", "bfloat16"]
+    for costs in (unsure_costs, costs_of(tmp_path)):
+        assert costs.prices.get(SMALL[0].key, "float32").seconds < 1.0
+    # It may be unsure still, and would be once more.
+    unsure_costs.prices.add([unsure(SMALL[0], "float32")])
+    assert measured() == []
+
+
+def test_the_second_run_of_a_job_starts_at_once_whatever_its_prices(
+    heard, state, unsure_costs
+):
+    one = tuner_of(unsure_costs, DEFAULT)
+    assert not one.measure(stakes_of(SMALL[:1]), "bfloat16")
+    assert heard == [] and one.allowance.budget.spent == 0.0
+
+
+def test_of_two_prices_the_better_supported_is_used(unsure_costs, tmp_path):
+    key = SMALL[0].key
+    worse = Sample(2e3, 2e3, 0.9, 1, 1.0)
+    unsure_costs.add([Measured(SMALL[0], "float32", worse)])
+    assert unsure_costs.prices.get(key, "float32").seconds == 1e3
+    # Another process has been luckier.
+    other = costs_of(tmp_path)
+    other.add([unsure(SMALL[0], "float32", 3e-3, count=100)])
+    other.keep()
+    unsure_costs.refresh()
+    assert unsure_costs.prices.get(key, "float32").seconds == 3e-3
+
+
 def test_an_op_is_measured_for_the_device_that_it_is_placed_on(heard, state, tmp_path):
     budget = Budget(NO_LIMITS)
     gpu = KnownCosts.load("GPU", "a GPU", tf.__version__, tmp_path)
@@ -112,7 +162,7 @@ def test_a_second_process_with_the_same_cache_measures_nothing(tmp_path, heard, 
     # A new database and price list, as another process has.
     again = costs_of(tmp_path)
     assert len(again.prices) == 2 * len(SMALL)
-    assert not tuner_of(again).measure(stakes_of(SMALL), "bfloat16")
+    assert not tuner_of(again, DEFAULT).measure(stakes_of(SMALL), "bfloat16")
     assert heard == []
     other = dataclasses.replace(KnownCosts.load("CPU", "x", "1.0", tmp_path))
     assert len(other.prices) == 0
@@ -225,7 +275,7 @@ def test_processes_of_a_machine_take_turns_and_share_what_they_find(
     heard.clear()
     # Started before these were known, and told of them when its turn comes.
     assert len(other.prices) == 0
-    assert tuner_of(other).measure(stakes_of(SMALL), "bfloat16")
+    assert tuner_of(other, DEFAULT).measure(stakes_of(SMALL), "bfloat16")
     assert heard == [] and len(other.prices) == 2 * len(SMALL)
 
 

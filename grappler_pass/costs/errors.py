@@ -27,6 +27,9 @@ PUBLISHED = 0.4
 # takes 5.9 times as long as its traffic, Sigmoid 3.8 times; most take once to twice.
 ROOFLINE = 0.6
 
+# A measured price is measured again only if it is less sure than this.
+SURE = 0.25
+
 # A size that is guessed: a batch taken for 32 is usually between 16 and 64.
 GUESSED_SHAPE = 0.7
 

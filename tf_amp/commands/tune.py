@@ -1,8 +1,8 @@
 """`tf-amp tune`: run a script and measure every cost that its graphs hang on.
 
 What is measured goes to the database, where later runs, and other workers that share
-it, find it. What is there already is not measured again, so that an interrupted run is
-resumed by starting it once more.
+it, find it. What is there already is not measured again unless its runs lie far apart,
+so that an interrupted run is resumed by starting it once more.
 """
 
 from __future__ import annotations

@@ -190,10 +190,15 @@ class Allowance:
             self.budget.open(self._key, self.ledger.spent)
         return self.budget.remaining(self._key)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is a limit for one graph, in all processes together."""
+        return self.budget.limits.per_graph < math.inf
+
     def whole(self) -> float:
         """Return the seconds that a graph has; without a limit, what is left now."""
-        limit = self.budget.limits.per_graph
-        return limit if limit < math.inf else self.remaining()
+        limits = self.budget.limits
+        return limits.per_graph if self.is_limited else self.remaining()
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from absl import logging
 
+from grappler_pass.costs.errors import SURE, measured_error
 from grappler_pass.costs.price_list import Measured, PriceList
+from grappler_pass.costs.records import better_supported
 
 if TYPE_CHECKING:
     from grappler_pass.costs.database import CostDatabase
@@ -27,6 +29,7 @@ class KnownCosts:
       prices: shared by all cost models of the device.
       database: None where nothing is kept.
       failed: (key of a probe, dtype) that could not be measured.
+      measured: those that this process has measured, well or badly.
       unkept: rows that are in use and not written yet.
     """
 
@@ -36,6 +39,7 @@ class KnownCosts:
     prices: PriceList = dataclasses.field(default_factory=PriceList)
     database: CostDatabase | None = None
     failed: set[tuple[str, str]] = dataclasses.field(default_factory=set)
+    measured: set[tuple[str, str]] = dataclasses.field(default_factory=set)
     unkept: list[Measured] = dataclasses.field(default_factory=list)
 
     @classmethod
@@ -56,10 +60,21 @@ class KnownCosts:
         prices = database.load(key, tensorflow)
         return cls(device_type, key, tensorflow, prices, database)
 
-    def is_known(self, key: str, dtype: str) -> bool:
-        """Tell whether there is a price, or none to be had."""
-        known = self.prices.get(key, dtype) is not None
-        return known or (key, dtype) in self.failed
+    def is_known(self, key: str, dtype: str, *, surely: bool = False) -> bool:
+        """Tell whether there is a price, or none to be had.
+
+        Args:
+          key: of a probe.
+          dtype: that it is measured at.
+          surely: whether a price that runs far apart have left unsure does not count;
+            it does once this process has measured it: another try would end alike.
+        """
+        if (key, dtype) in self.failed or (key, dtype) in self.measured:
+            return True
+        sample = self.prices.get(key, dtype)
+        if sample is None:
+            return False
+        return not surely or measured_error(sample.spread) < SURE
 
     @property
     def folder(self) -> pathlib.Path | None:
@@ -69,12 +84,7 @@ class KnownCosts:
     def refresh(self) -> None:
         """Take over what other processes have measured since."""
         if self.database is not None:
-            loaded = self.database.load(self.key, self.tensorflow)
-            self.prices.add(
-                row
-                for row in loaded
-                if self.prices.get(row.probe.key, row.dtype) is None
-            )
+            self._take(self.database.load(self.key, self.tensorflow))
 
     def spent(self, fingerprint: str) -> float:
         """Return the seconds that finding out about a graph has taken so far."""
@@ -88,9 +98,18 @@ class KnownCosts:
             self.database.keep_spent(self.key, self.tensorflow, fingerprint, seconds)
 
     def add(self, rows: Sequence[Measured]) -> None:
-        """Use rows from now on; the next `keep` writes them."""
-        self.prices.add(rows)
+        """Use rows from now on, of two the better; the next `keep` writes them."""
+        self._take(rows)
+        self.measured.update((row.probe.key, row.dtype) for row in rows)
         self.unkept.extend(rows)
+
+    def _take(self, rows: Iterable[Measured]) -> None:
+        """Use the rows that are better than what is known."""
+        self.prices.add([row for row in rows if self._is_better(row)])
+
+    def _is_better(self, row: Measured) -> bool:
+        known = self.prices.get(row.probe.key, row.dtype)
+        return known is None or better_supported(known, row.sample) is not known
 
     def keep(self) -> None:
         """Write what is new to the database, if there is one; never raises."""

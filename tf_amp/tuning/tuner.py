@@ -81,7 +81,9 @@ class OnlineTuner:
     def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         """Measure the most valuable first while the budget lasts.
 
-        What is known already, or was found impossible, is not measured again.
+        What is known already, or was found impossible, is not measured again. A price
+        that its runs left unsure is, once, where graphs have no limit of their own: a
+        job that has one starts at once the second time.
 
         Returns:
           Whether a price of the models has changed.
@@ -112,11 +114,14 @@ class OnlineTuner:
 
     def _wanted(self, stakes: Sequence[Stake], low_dtype: str) -> list[Stake]:
         """Return what is not known, the most valuable first, each once."""
+        surely = not self.allowance.is_limited
         missing: dict[tuple[str, str], Stake] = {}
         for stake in sorted(stakes, key=lambda stake: -stake.seconds):
             key, costs = stake.probe.key, self._costs_at(stake)
             dtypes = dtypes_of(stake.probe, low_dtype)
-            if costs and not all(costs.is_known(key, dtype) for dtype in dtypes):
+            if costs and not all(
+                costs.is_known(key, dtype, surely=surely) for dtype in dtypes
+            ):
                 missing.setdefault((key, costs.key), stake)
         return list(missing.values())
 
