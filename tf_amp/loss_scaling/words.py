@@ -70,20 +70,33 @@ def words_from_loss_scale(loss_scale: LossScale) -> str:
 
 def _from_text(text: str, name: str) -> LossScale:
     word, _, rest = text.lower().partition(":")
-    try:
-        return _shared("static", (("value", float(word)),))
-    except ValueError as error:
-        if isinstance(error, ConfigError):
-            raise ConfigError(f"{name}={text}: {error}") from error
     if word not in _CLASSES:
-        raise ConfigError(f"{name}: received {text!r}; allowed are {_ALLOWED}.")
+        return _from_number(text, name)
     kind = _CLASSES[word]
     types = {f.name: str(f.type) for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     given = [_argument(part, types, text, name) for part in rest.split(",") if part]
+    _check_given_once([key for key, _ in given], text, name)
     try:
         return _shared(word, _without_defaults(kind, tuple(sorted(given))))
     except ConfigError as error:
         raise ConfigError(f"{name}={text}: {error}") from error
+
+
+def _from_number(text: str, name: str) -> LossScale:
+    try:
+        return _shared("static", (("value", float(text)),))
+    except ConfigError as error:
+        raise ConfigError(f"{name}={text}: {error}") from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{name}: received {text!r}; allowed are {_ALLOWED}."
+        ) from error
+
+
+def _check_given_once(keys: list[str], text: str, name: str) -> None:
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"{name}: {key!r} is given more than once in {text!r}.")
 
 
 def _argument(
