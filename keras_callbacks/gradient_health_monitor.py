@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.checks import check_one_of
@@ -151,7 +153,8 @@ class GradientHealthMonitor(Monitor):
 
 def _worst_of(health: Mapping[str, GradientHealth]) -> dict[str, float]:
     return {
-        "gradient_max": max(each.largest for each in health.values()),
+        # Of several, NaN counts as the largest.
+        "gradient_max": float(np.max([each.largest for each in health.values()])),
         "gradient_underflow": max(each.underflow_share for each in health.values()),
         "gradient_overflow": max(each.overflow_share for each in health.values()),
     }

@@ -22,6 +22,7 @@ from keras_callbacks.loss_scale_optimizers import (
 )
 from tf_amp import runtime
 from tf_amp._tensorflow_private.training import unconverted
+from tf_amp.gradients import votes
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.loss_scaling.variables import find_state
 
@@ -39,7 +40,7 @@ class GradientHealth:
       largest: largest absolute value, in true units; infinite or NaN as it comes.
       underflow_share: of the values that are not 0, the share that the loss scale does
         not lift above the smallest number of the 16-bit type.
-      overflow_share: share of all values above the largest number of that type.
+      overflow_share: share of all values above the largest number of that type, or NaN.
     """
 
     largest: float
@@ -134,12 +135,15 @@ class GradientStatistics:
 
     def _row(self, gradient: Any, scale: Any, divisor: Any) -> Any:
         values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+        # Of a step that overflowed the optimizer is handed zeros.
+        values = votes.as_computed(values)
         size = tf.abs(tf.cast(values, tf.float32)) / divisor
         scaled = size * scale
         nonzero = scaled > 0
         counts = (
             tf.logical_and(nonzero, scaled <= self._smallest),
-            tf.logical_not(scaled <= self._largest),
+            # Grappler takes `not <=` for `>`, which NaN is not.
+            tf.logical_or(scaled > self._largest, tf.math.is_nan(scaled)),
             nonzero,
             tf.ones_like(nonzero),
         )

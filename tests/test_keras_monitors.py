@@ -166,6 +166,20 @@ def test_so_does_that_of_a_loss_scale_optimizer(kit):
     assert history["gradient_underflow"] == [0.0]
 
 
+@both_keras
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_gradients_of_a_step_that_is_skipped_are_counted_as_computed(kit, value):
+    inputs = X.copy()
+    inputs[8:16] = value
+    scaling = half(loss_scale=tf_amp.DynamicLossScale())
+    options = {"batch_size": 8, "shuffle": False, "verbose": 0}
+    callbacks = [scaling, GradientHealthMonitor(every=1)]
+    history = telling_model(kit).fit(inputs, Y, callbacks=callbacks, **options).history
+    assert not math.isfinite(history["gradient_max"][0])
+    # One of the three steps that are looked at.
+    assert history["gradient_overflow"] == pytest.approx([1 / 3])
+
+
 def test_gradients_are_looked_at_with_the_scale_of_the_strategy_they_are_taken_in():
     growing = {"initial": 1.0, "growth_interval": 16, "growth_factor": 2.0**10}
     scale = tf_amp.DynamicLossScale(**growing)

@@ -78,7 +78,7 @@ def cast_vote(results: Sequence[Any], vote: Vote, computed: Sequence[Any]) -> No
 def as_computed(gradient: Any) -> Any:
     """Return a call's result before zeros took its place; others as they are.
 
-    Only for use where the vote is known to be for finite.
+    Only for use where the vote is known to be for finite, and for figures.
     """
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -97,17 +97,16 @@ def ancestry_of(tensors: Iterable[Any]) -> Ancestry:
             votes[vote] = None
         elif tensor.op.type == "Placeholder" and is_scalable(tensor):
             arguments.append(tensor)
-        elif _calls_function(tensor.op):
+        elif calls_function(tensor.op):
             calls[id(tensor.op)] = tensor.op
     return Ancestry(tuple(votes), tuple(arguments), tuple(calls.values()))
 
 
-def votes_behind(tensors: Sequence[Any]) -> tuple[Vote, ...]:
-    """Return the votes that tensors made here come from."""
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+def any_around(graph: Any) -> bool:
+    """Tell whether a graph, or one around it, holds votes."""
     while graph is not None and not hasattr(graph, _VOTES):
         graph = getattr(graph, "outer_graph", None)
-    return () if graph is None else ancestry_of(tensors).votes
+    return graph is not None
 
 
 def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], bool]) -> bool:
@@ -123,6 +122,12 @@ def captured_from(tensor: Any) -> Any:
             break
         tensor = outer
     return tensor
+
+
+def calls_function(operation: Any) -> bool:
+    """Tell whether an operation runs functions, loops or branches."""
+    definition = operation.op_def
+    return any(a.name in _FUNCTION_ATTRIBUTES for a in definition.attr)
 
 
 def _walk(tensors: Iterable[Any], stop: Callable[[Any], Any]) -> Iterator[Any]:
@@ -161,11 +166,6 @@ def _captured(tensor: Any) -> Any:
         if inner is tensor:
             return outer
     return None
-
-
-def _calls_function(operation: Any) -> bool:
-    definition = operation.op_def
-    return any(a.name in _FUNCTION_ATTRIBUTES for a in definition.attr)
 
 
 def _is_symbolic(tensor: Any) -> bool:
