@@ -110,13 +110,13 @@ print("absent", tuner.measure(stakes, "bfloat16"))
 measuring.take_turns = take_turns
 
 # The lock is held by a thread that the child does not have.
-from tf_amp.tuning import tuner
-tuner._state.turn.acquire()
+from tf_amp.tuning import machine_turn
+machine_turn._turn.lock.acquire()
 child = os.fork()
 if not child:
-    os._exit(not tuner._state.turn.acquire(timeout=1.0))
+    os._exit(not machine_turn._turn.lock.acquire(timeout=1.0))
 print("fork", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-tuner._state.turn.release()
+machine_turn._turn.lock.release()
 
 # The main thread ends while another one waits for a measurement.
 started = threading.Event()

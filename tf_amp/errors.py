@@ -50,7 +50,7 @@ class CostsUnreadable(AmpError, OSError):
 
 
 class NotMeasurable(AmpError, RuntimeError):
-    """A graph cannot be run apart from its program, so nothing can be measured."""
+    """A graph cannot be run apart from its program, or another process measures."""
 
 
 class DataUnfit(AmpError, ValueError):

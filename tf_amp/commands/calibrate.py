@@ -14,9 +14,11 @@ def main(seconds: float, out: pathlib.Path | None) -> int:
 
     Raises:
       ConfigError: no file is named, and there is no folder for one.
+      NotMeasurable: another process measures on this machine, and goes on.
     """
     from grappler_pass.costs import calibrated_path, keep_profile
     from tf_amp.calibration import calibrate
+    from tf_amp.tuning.machine_turn import asked_turn
 
     key = cpu_key()
     cache_dir = AmpConfig.from_env().cache_dir
@@ -29,7 +31,8 @@ def main(seconds: float, out: pathlib.Path | None) -> int:
     gpus = [d.model for d in present_devices() if d.device_type == "GPU"]
     if gpus:
         print(f"Only the CPU is measured; shipped profiles stay for {', '.join(gpus)}.")
-    profile = calibrate(seconds, progress=True, key=key)
+    with asked_turn(cache_dir):
+        profile = calibrate(seconds, progress=True, key=key)
     if keep_profile(profile, out) is None:
         return 1
     print(f"{key.model}, {key.threads} threads: kept in {out}")

@@ -71,7 +71,8 @@ def explain(
       **kwargs: named arguments of the function.
 
     Raises:
-      NotMeasurable: it cannot be run apart from its program; the message says why.
+      NotMeasurable: it cannot be run apart from its program, or another process
+        measures on this machine; the message says which.
       TensorFlowMissing: TensorFlow is not installed, or too old.
       ValueError: a GraphDef without fetches, or with one that it does not hold.
       StageError: the plan cannot be made; the message names the stage.
@@ -88,8 +89,10 @@ def explain(
     shapes = functools.partial(_shapes, graph_def)
     if measure:
         from tf_amp.explaining.predicting import prediction_of
+        from tf_amp.tuning.machine_turn import asked_turn
 
-        return prediction_of(graph_def, item, chosen, shapes(), name)
+        with asked_turn(config.cache_dir):
+            return prediction_of(graph_def, item, chosen, shapes(), name)
     from grappler_pass import pipeline
 
     plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)

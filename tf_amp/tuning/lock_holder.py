@@ -29,11 +29,14 @@ _LONGEST_COMMAND = 60
 
 def tell_who_measures(folder: pathlib.Path | None) -> None:
     """Note that another process holds the lock of a folder, if one does."""
-    if folder is None or not progress.is_read():
-        return
-    holder = holder_of(folder)
-    if holder is not None:
-        progress.note(progress.Waiting(_shown(holder)))
+    if progress.is_read() and (other := name_of_holder(folder)):
+        progress.note(progress.Waiting(other))
+
+
+def name_of_holder(folder: pathlib.Path | None) -> str:
+    """Return the other process that measures here, for people; "": nobody does."""
+    holder = None if folder is None else holder_of(folder)
+    return "" if holder is None else _shown(holder)
 
 
 def holder_of(folder: pathlib.Path) -> int | None:

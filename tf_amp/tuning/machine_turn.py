@@ -1,5 +1,8 @@
 """One process of a machine at a time measures: two at once would time each other.
 
+So does one thread of a process; it takes this turn first, as closing the lock's file in
+one thread would release the lock of another.
+
 Workers of one job start together and ask for the same prices. The first measures them,
 the others find them in the database when their turn comes. Machines that share the
 folder over a network do not wait for each other.
@@ -9,15 +12,57 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import pathlib
+import threading
 import time
 from collections.abc import Iterator
 from typing import IO
 
+from absl import logging
+
+from tf_amp.errors import NotMeasurable
 from tf_amp.tuning.budget import Allowance
-from tf_amp.tuning.lock_holder import LOCK_NAME, place, tell_who_measures
+from tf_amp.tuning.lock_holder import (
+    LOCK_NAME,
+    name_of_holder,
+    place,
+    tell_who_measures,
+)
 
 _POLL_SECONDS = 0.02
+# Who asks for figures waits so long for those at work: a trial takes no longer.
+_PATIENCE_SECONDS = 120.0
+
+
+class _Turn:
+    """Of the process; a forked child starts anew."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_turn = _Turn()
+os.register_at_fork(after_in_child=_turn.renew)
+
+
+@contextlib.contextmanager
+def process_turn(patience: float) -> Iterator[bool]:
+    """Wait until no other thread of this process measures, `patience` seconds at most.
+
+    Yields:
+      Whether it is this thread's turn.
+    """
+    lock = _turn.lock
+    is_mine = lock.acquire(timeout=patience)
+    try:
+        yield is_mine
+    finally:
+        if is_mine:
+            lock.release()
 
 
 @contextlib.contextmanager
@@ -56,6 +101,33 @@ def paid_turn(folder: pathlib.Path | None, allowance: Allowance) -> Iterator[boo
             turn = machine_turn(folder, allowance.remaining())
             is_mine = stack.enter_context(turn)
         yield is_mine
+
+
+@contextlib.contextmanager
+def asked_turn(folder: pathlib.Path | None) -> Iterator[None]:
+    """Wait for the turn of the process and of the machine, and say for whom to wait.
+
+    For figures that somebody has asked for, at nobody's expense.
+
+    Args:
+      folder: of the database.
+
+    Raises:
+      NotMeasurable: it has not come in time; the message says who has it.
+    """
+    with contextlib.ExitStack() as stack:
+        if not stack.enter_context(process_turn(_PATIENCE_SECONDS)):
+            raise NotMeasurable(
+                "Another thread of this program measures; ask again when it has ended."
+            )
+        if other := name_of_holder(folder):
+            logging.warning("Waiting for %s, which measures on this machine.", other)
+        if not stack.enter_context(machine_turn(folder, _PATIENCE_SECONDS)):
+            raise NotMeasurable(
+                f"{other or 'Another process'} measures on this machine, and two at "
+                "once would time each other; ask again when it has ended."
+            )
+        yield
 
 
 def _lock_file(folder: pathlib.Path | None) -> IO[bytes]:

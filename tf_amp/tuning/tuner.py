@@ -6,12 +6,10 @@ holds nothing that the one at work needs.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -22,7 +20,7 @@ from grappler_pass.draft import Stake, Trial
 from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.known_costs import KnownCosts
-from tf_amp.tuning.machine_turn import paid_turn
+from tf_amp.tuning.machine_turn import paid_turn, process_turn
 from tf_amp.tuning.measuring import measure_here
 from tf_amp.tuning.progress import Left, Measuring, is_read, note, tell
 from tf_amp.tuning.runnable import dtypes_of
@@ -45,18 +43,12 @@ _PATIENCE_SECONDS = 60.0
 
 
 class _State:
-    """Of the process; a forked child starts anew."""
+    """Of the process."""
 
-    def __init__(self) -> None:
-        self.turn = threading.Lock()
-        self.is_broken = False
-
-    def renew_lock(self) -> None:
-        self.turn = threading.Lock()
+    is_broken = False
 
 
 _state = _State()
-os.register_at_fork(after_in_child=_state.renew_lock)
 
 
 @dataclass(frozen=True)
@@ -145,17 +137,9 @@ class OnlineTuner:
     def _version(self) -> int:
         return sum(costs.prices.version for costs in self._all_costs)
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[bool]:
+    def _turn(self) -> AbstractContextManager[bool]:
         """Wait until no other thread of this process measures."""
-        turn = _state.turn
-        patience = self.allowance.remaining() + _PATIENCE_SECONDS
-        is_mine = turn.acquire(timeout=patience)
-        try:
-            yield is_mine
-        finally:
-            if is_mine:
-                turn.release()
+        return process_turn(self.allowance.remaining() + _PATIENCE_SECONDS)
 
     def _measure_when_free(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         """Measure in this thread's turn; tell whether a price has changed."""
