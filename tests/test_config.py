@@ -251,14 +251,6 @@ def test_a_file_of_patterns_that_is_missing_is_told(tmp_path):
         AmpConfig.from_env({"TF_AMP_EXCLUDE": f"@{tmp_path}/none.txt"})
 
 
-def test_a_tilde_in_a_path_is_the_home_folder(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/someone")
-    names = ("LOG", "CACHE", "RANGES", "DEVICE_PROFILE")
-    config = AmpConfig.from_env({f"TF_AMP_{name}": f"~/{name}" for name in names})
-    found = (config.log_dir, config.cache_dir, config.ranges, config.device_profile)
-    assert list(map(str, found)) == [f"/home/someone/{name}" for name in names]
-
-
 def test_a_user_without_a_home_keeps_nothing_and_is_told_once(monkeypatch, caplog):
     def no_home():
         raise RuntimeError("Could not determine home directory.")

@@ -23,6 +23,7 @@ from tf_amp.configuration.config import (
     LOSS_SCALE,
     LOSS_SCALING_SWITCH,
     LOW_DTYPES,
+    PLACES,
     REWRITE_SWITCH,
     SWITCH,
     AmpConfig,
@@ -54,7 +55,7 @@ def switch_on(given: Mapping[str, str]) -> None:
     if not AmpConfig.from_env().enabled:
         os.environ[SWITCH] = "1"
         os.environ.pop(REWRITE_SWITCH, None)
-    AmpConfig.from_env()
+    _settle_paths(AmpConfig.from_env())
     if not autostart.is_installed():
         importlib.import_module("tf_amp._autostart_finder")
 
@@ -66,6 +67,12 @@ def _put(given: Mapping[str, str]) -> None:
         os.environ.pop(LOSS_SCALING_SWITCH, None)
     if DTYPE in given and os.environ.get(SWITCH, "").strip().lower() in LOW_DTYPES:
         os.environ[SWITCH] = "1"
+
+
+def _settle_paths(config: AmpConfig) -> None:
+    """Set the paths that were read, since the script may change to another folder."""
+    variables = config.to_env()
+    os.environ.update({n: variables[n] for n in PLACES if os.environ.get(n)})
 
 
 def show_summaries() -> None:

@@ -67,6 +67,8 @@ OWN_NAMES = (
     LOSS_SCALE,
     RANGES,
 )
+# Whose values are paths, or may be.
+PLACES = (DEVICE_PROFILE, LOG, CACHE, RANGES)
 
 LOW_DTYPES = ("bfloat16", "float16")
 DTYPES = ("float32", *LOW_DTYPES)

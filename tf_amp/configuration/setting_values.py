@@ -40,13 +40,18 @@ def checked_bool(value: object, name: str) -> bool:
 
 
 def checked_path(value: object, name: str) -> pathlib.Path:
-    """Return a path that was given as one or as text; `~` is the home folder."""
-    return pathlib.Path(_path_text(value, name, "a path"))
+    """Return a path that was given as one or as text; `~` is the home folder.
+
+    It is absolute, since the program may change to another folder before it is used.
+    """
+    return pathlib.Path(_path_text(value, name, "a path")).absolute()
 
 
 def checked_profile(value: object, name: str = "device_profile") -> str:
-    """Return a profile's name or path, as given: `./v100` is no shipped profile."""
-    return _path_text(value, name, "a profile's name, or its path")
+    """Return a profile's name as given, or its path: `./v100` is no shipped profile."""
+    text = _path_text(value, name, "a profile's name, or its path")
+    is_path = os.sep in text or text.endswith(".json")
+    return str(pathlib.Path(text).absolute()) if is_path else text
 
 
 def checked_tune(value: object, name: str = "tune") -> str:
