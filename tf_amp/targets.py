@@ -56,18 +56,17 @@ class Target:
         return str(self.profile.provenance.get("how", ""))
 
     def settings(self, config: AmpConfig) -> Settings:
-        """Return what the pass is given for every graph that is planned."""
-        from grappler_pass.costs import CostModel
-        from grappler_pass.pipeline import Settings
+        """Return what the pass is given for every graph that is planned.
 
+        Raises:
+          ConfigError: as for `check_config`.
+        """
+        from grappler_pass.costs import CostModel
+
+        settings.check_config(config)
         model = CostModel(self.profile)
-        return Settings(
-            low_dtype=self.low_dtype,
-            lists=settings.edited_lists(self.low_dtype, config.list_edits),
-            models={"CPU": model, self.device_type: model},
-            opt_level=config.opt_level,
-            exclude=config.exclude,
-        )
+        models = {"CPU": model, self.device_type: model}
+        return settings.settings_with_models(config, self.low_dtype, models)
 
     def placed(self, graph_def: GraphDef) -> GraphDef:
         """Return a copy with every node on this device, wherever it was."""

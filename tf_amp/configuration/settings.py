@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tf_amp import devices, process_costs
@@ -22,6 +22,7 @@ from tf_amp.configuration.presets import preset_of
 from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:
+    from grappler_pass.costs import CostModel
     from grappler_pass.op_lists import OpLists
     from grappler_pass.pipeline import Settings
     from grappler_pass.shapes import Shapes
@@ -75,22 +76,36 @@ def target_device_type(graph_def: Any) -> str:
 
 @functools.lru_cache(maxsize=64)
 def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
-    """Return the pass's settings for one configuration on one type of device."""
+    """Return the pass's settings for one configuration on one type of device.
+
+    Raises:
+      ConfigError: as for `check_config`.
+    """
     from grappler_pass.costs import CostModel
+
+    check_config(config)
+    choice = devices.choose(config, device_type)
+    models = {
+        kind: CostModel(profile, process_costs.prices_for(config, kind))
+        for kind, profile in choice.profiles
+    }
+    return settings_with_models(config, choice.low_dtype, models)
+
+
+def settings_with_models(
+    config: AmpConfig, low_dtype: str, models: Mapping[str, CostModel]
+) -> Settings:
+    """Return what a configuration says of rewrites to one type at given prices."""
     from grappler_pass.pipeline import Settings
 
-    choice = devices.choose(config, device_type)
     return Settings(
-        low_dtype=choice.low_dtype,
-        lists=edited_lists(choice.low_dtype, config.list_edits),
-        models={
-            kind: CostModel(profile, process_costs.prices_for(config, kind))
-            for kind, profile in choice.profiles
-        },
+        low_dtype=low_dtype,
+        lists=edited_lists(low_dtype, config.list_edits),
+        models=models,
         opt_level=config.opt_level,
         exclude=config.exclude,
         tie=config.tie,
-        ranges=_unsafe_nodes(config.ranges, choice.low_dtype),
+        ranges=_unsafe_nodes(config.ranges, low_dtype),
     )
 
 

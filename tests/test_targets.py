@@ -1,0 +1,63 @@
+"""Plans for a device that is named heed what the environment says of plans."""
+
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from grappler_pass.plan import Cause
+from tf_amp import targets
+from tf_amp.configuration.config import AmpConfig
+from tf_amp.configuration.settings import settings_from_config
+
+SPEC = tf.TensorSpec([1024, 1024])
+
+
+@tf.function
+def products(x):
+    return tf.matmul(tf.matmul(x, x, name="first"), x, name="second")
+
+
+@pytest.fixture
+def ranges(tmp_path):
+    """A file in which both products leave the range of float16."""
+    seen = tf_amp.ranges(products, [tf.fill([64, 64], 1e3)])
+    assert set(seen.unsafe("float16")) >= {"first", "second"}
+    file = tmp_path / "ranges.json"
+    seen.save(file)
+    return file
+
+
+def test_every_setting_of_a_plan_holds_for_a_named_device_too(ranges):
+    config = AmpConfig(
+        opt_level="O2", exclude=("head",), tie=0.25, ranges=ranges, dtype="float16"
+    )
+    here = settings_from_config(config, "CPU")
+    named = targets.target_of("v100", "float16").settings(config)
+    assert named.ranges and named.tie == 0.25
+    for setting in ("low_dtype", "lists", "opt_level", "exclude", "tie", "ranges"):
+        assert getattr(named, setting) == getattr(here, setting)
+
+
+def test_an_audit_keeps_in_float32_what_was_seen_to_leave_the_range(
+    ranges, monkeypatch
+):
+    assert not tf_amp.audit(products, SPEC, device="v100").plan.is_empty
+    monkeypatch.setenv("TF_AMP_RANGES", str(ranges))
+    plan = tf_amp.audit(products, SPEC, device="v100").plan
+    assert plan.is_empty
+    kept = plan.filter(op="MatMul").decisions
+    assert {row.reason.cause for row in kept} == {Cause.MEASURED_RANGE}
+
+
+def test_so_does_a_conversion_for_a_named_device(ranges, monkeypatch):
+    function = products.get_concrete_function(SPEC)
+
+    def types_of_products():
+        mixed = tf_amp.optimize(function, device="v100")
+        nodes = mixed.graph.as_graph_def().node
+        return [node.attr["T"].type for node in nodes if node.op == "MatMul"]
+
+    low, full = tf.float16.as_datatype_enum, tf.float32.as_datatype_enum
+    assert types_of_products() == [low, low]
+    monkeypatch.setenv("TF_AMP_RANGES", str(ranges))
+    assert types_of_products() == [full, full]
