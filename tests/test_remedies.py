@@ -11,7 +11,6 @@ import tf_amp
 from grappler_pass.op_traits import INPUT
 from grappler_pass.plan import Cause, Reason
 from tf_amp.auditing.remedies import Finding, finding_of
-from tf_amp.configuration.list_edits import PREFIX
 
 
 def product_obstacle(function, *shapes):
@@ -100,18 +99,6 @@ def test_what_is_no_faster_in_16_bits_is_not_blamed_on_casts():
     dropped = case(is_low=False, cast=0.0, cause="MARGIN")
     dropped.decision.reason = "the plan gains too little"
     assert finding_of(dropped).why == "the plan gains too little"
-
-
-def test_a_fused_op_leaves_the_list_by_the_part_that_was_put_there(monkeypatch):
-    monkeypatch.setenv(f"{PREFIX}DENYLIST_ADD", "BiasAdd")
-
-    def layers(x, w, b):
-        return tf.nn.relu(tf.nn.bias_add(x @ w, b)) @ w
-
-    specs = (tf.TensorSpec([1024, 1024]),) * 2 + (tf.TensorSpec([1024]),)
-    audit = tf_amp.audit(tf.function(layers), *specs, device="cpu-avx512-bf16")
-    (fused,) = (each for each in audit.obstacles if each.op == "_FusedMatMul")
-    assert fused.remedy == "if you know it to be harmless: DENYLIST_REMOVE=BiasAdd"
 
 
 def test_what_has_no_product_is_priced_for_those_who_ask():

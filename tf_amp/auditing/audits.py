@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tf_amp import runtime
+from tf_amp.auditing.alternatives import Alternatives
 from tf_amp.auditing.obstacles import Obstacle, obstacles_of
 from tf_amp.errors import ConfigError
 from tf_amp.explaining import explanation
@@ -167,11 +168,12 @@ def audit_graph(
       name: of the graph, for people.
     """
     draft = planned(graph_def, item, target, shapes=shapes, name=name)
+    config = explanation.config_for(graph_def)
     return Audit(
         device=target.profile.name,
         graph=name,
         plan=draft.plan,
-        obstacles=obstacles_of(draft, target.profile),
+        obstacles=obstacles_of(Alternatives(draft, target, config)),
         kernels=target.kernels,
         assumptions=target.assumptions,
         guessed_shapes=_has_guesses(draft),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from grappler_pass.draft import Draft
     from grappler_pass.graph import Node, Port
     from grappler_pass.plan import Decision
+    from tf_amp.auditing.alternatives import Alternatives
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,6 +27,7 @@ class Case:
       decision: of the node's first slot, which carries its price.
       is_low: whether any slot of the node goes low.
       roofline: of the device.
+      alternatives: what might be asked for instead.
     """
 
     draft: Draft
@@ -33,6 +35,7 @@ class Case:
     decision: Decision
     is_low: bool
     roofline: Roofline
+    alternatives: Alternatives
 
     @property
     def low_dtype(self) -> str:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from tf_amp.auditing.alternatives import Alternatives
 from tf_amp.auditing.cases import Case
 from tf_amp.auditing.remedies import Finding, finding_of
-
-if TYPE_CHECKING:
-    from grappler_pass.costs import DeviceProfile
-    from grappler_pass.draft import Draft
 
 SHOWN = 10
 # Losses under this share of what the mean node takes are not worth a look.
@@ -45,18 +42,18 @@ class Obstacle:
 
 
 def obstacles_of(
-    draft: Draft, profile: DeviceProfile, count: int = SHOWN
+    alternatives: Alternatives, count: int = SHOWN
 ) -> tuple[Obstacle, ...]:
     """Return the nodes that lose most, alike ones together.
 
     Args:
-      draft: a planned graph.
-      profile: of the device it was planned for.
+      alternatives: to the plan of a graph.
       count: obstacles to return at most.
     """
+    draft = alternatives.draft
     groups: dict[_Kind, list[Case]] = defaultdict(list)
     least = _LEAST_SHARE * draft.plan.seconds_after / max(len(draft.view.nodes), 1)
-    for case in _priced(draft, profile):
+    for case in _priced(alternatives):
         if case.seconds - case.best_seconds > least:
             groups[_kind_of(case)].append(case)
     found = [_obstacle(kind, cases) for kind, cases in groups.items()]
@@ -78,8 +75,9 @@ def _kind_of(case: Case) -> _Kind:
     return _Kind(row.op, _shape(case), row.dtype, finding_of(case))
 
 
-def _priced(draft: Draft, profile: DeviceProfile) -> Iterator[Case]:
+def _priced(alternatives: Alternatives) -> Iterator[Case]:
     """Yield the nodes that take time, as their plan has them."""
+    draft, roofline = alternatives.draft, alternatives.target.profile.roofline
     for node in draft.view.nodes:
         slots = draft.slots.slots_of[node.index]
         if not slots or draft.prices.float32[node.index] <= 0.0:
@@ -92,7 +90,7 @@ def _priced(draft: Draft, profile: DeviceProfile) -> Iterator[Case]:
             reason=(low or rows)[0].reason,
             dtype=(low or rows)[0].dtype,
         )
-        yield Case(draft, node, first, bool(low), profile.roofline)
+        yield Case(draft, node, first, bool(low), roofline, alternatives)
 
 
 def _shape(case: Case) -> str:

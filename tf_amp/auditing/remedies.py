@@ -20,6 +20,7 @@ _HALF_FULL = 0.5
 # An op that takes less than this many starts is bound by them.
 _LAUNCHES = 1.5
 _CAST_SHARE = 0.25
+_BY_LISTS = ("DENY", "DENY_TAINT", "NOT_LISTED")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,19 +50,18 @@ def _reason_text(case: Case) -> str:
 
 
 def _list_remedy(case: Case) -> str:
-    from grappler_pass.op_lists import OpLists
-
-    op, cause = case.listed_op, case.cause
-    if cause in ("DENY", "DENY_TAINT", "RANGE") and case.low_dtype == "float16":
-        rates = case.roofline.matrix_flops
-        computes = rates.get("bfloat16", 0.0) > rates["float32"]
-        if computes and OpLists.for_dtype("bfloat16").list_of(op) != "deny":
+    """Say what would free the node; empty where nothing that was tried does."""
+    if case.cause not in (*_BY_LISTS, "RANGE"):
+        return ""
+    rates = case.roofline.matrix_flops
+    computes = rates.get("bfloat16", 0.0) > rates["float32"]
+    if case.low_dtype == "float16" and computes:
+        if case.alternatives.is_free_in("bfloat16", case.node):
             return "plan in bfloat16, which has float32's range"
-    if cause == "DENY":
-        return f"if you know it to be harmless: DENYLIST_REMOVE={op}"
-    if cause in ("DENY_TAINT", "NOT_LISTED"):
-        return f"if you know it to be harmless: CLEARLIST_ADD={op}"
-    return ""
+    if case.cause not in _BY_LISTS:
+        return ""
+    edit = case.alternatives.freeing_edit(case.listed_op, case.node)
+    return f"if you know it to be harmless: {edit}" if edit else ""
 
 
 def _unaligned(case: Case) -> Finding | None:

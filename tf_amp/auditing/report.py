@@ -138,7 +138,7 @@ def _why_text(obstacle: Obstacle) -> str:
 def _footnote(audit: Audit) -> str:
     return (
         "ms: of the mixed step; lost: of these, what 16 bits at their best would save. "
-        "DENYLIST_REMOVE=, CLEARLIST_ADD=: variables that start with "
+        "CLEARLIST_ADD, DENYLIST_ADD: variables that start with "
         f"{list_edits.PREFIX}. Which ops run in 16 bits: {audit.kernels}. Prices: "
         f"{audit.assumptions}. Left out: input pipeline, host, transfers between "
         "devices, XLA's fusions."
