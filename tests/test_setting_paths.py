@@ -11,7 +11,14 @@ from grappler_pass.costs import DeviceProfile
 from tests.fresh_process import output_of
 from tf_amp import autostart
 from tf_amp.commands import running
-from tf_amp.configuration.config import LOG, PLACES, REWRITE_SWITCH, SWITCH, AmpConfig
+from tf_amp.configuration.config import (
+    LOG,
+    PLACES,
+    RANGES,
+    REWRITE_SWITCH,
+    SWITCH,
+    AmpConfig,
+)
 
 
 def paths_in(config: AmpConfig) -> list[str]:
@@ -44,11 +51,12 @@ def test_a_command_tells_whole_paths_to_the_script_and_its_children(
 ) -> None:
     monkeypatch.setattr(autostart, "is_installed", lambda: True)
     monkeypatch.chdir(tmp_path)
-    said = dict.fromkeys(PLACES, "here.json") | {LOG: "elsewhere"}
+    said = dict.fromkeys(PLACES, "here.json") | {LOG: "elsewhere", RANGES: " "}
     for name in (SWITCH, REWRITE_SWITCH, *PLACES):
         monkeypatch.setenv(name, said.get(name, ""))
     running.switch_on({LOG: "here.json"})
-    assert [os.environ[n] for n in PLACES] == [str(tmp_path / "here.json")] * 4
+    found = [os.environ[name] for name in PLACES]
+    assert found == [*[str(tmp_path / "here.json")] * 3, " "]
 
 
 def test_a_program_may_change_to_another_folder(tmp_path: pathlib.Path) -> None:

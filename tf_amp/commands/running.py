@@ -72,7 +72,8 @@ def _put(given: Mapping[str, str]) -> None:
 def _settle_paths(config: AmpConfig) -> None:
     """Set the paths that were read, since the script may change to another folder."""
     variables = config.to_env()
-    os.environ.update({n: variables[n] for n in PLACES if os.environ.get(n)})
+    given = (name for name in PLACES if os.environ.get(name, "").strip())
+    os.environ.update({name: variables[name] for name in given})
 
 
 def show_summaries() -> None:
@@ -139,7 +140,7 @@ def _raised_by_script() -> Iterator[None]:
     try:
         yield
     except AmpError as error:
-        error.is_scripts_own = True
+        error.is_scripts_own = not error.is_of_environment
         raise
 
 
