@@ -14,6 +14,8 @@ from typing import NamedTuple
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.cached_attributes import cached_attribute
+
 # Times a loop body is assumed to run when the graph does not tell.
 TRIP_COUNT_GUESS = 16.0
 
@@ -48,7 +50,7 @@ class Item:
     barriers: tuple[str, ...] = ()
     updates: tuple[tuple[str, int], ...] = ()
 
-    @functools.cached_property
+    @cached_attribute
     def untouchable(self) -> frozenset[str]:
         """Every node whose name and output dtypes must stay."""
         return frozenset((*self.fetch, *self.feed, *self.preserve))
@@ -149,7 +151,7 @@ class GraphView:
         """Return the ports of `node` that have a reader, in output order."""
         return self._ports_of.get(node, ())
 
-    @functools.cached_property
+    @cached_attribute
     def _ports_of(self) -> Mapping[int, tuple[Port, ...]]:
         ports: dict[int, list[Port]] = {}
         for port in sorted(self._readers):
@@ -165,7 +167,7 @@ class GraphView:
         frame = self._frames[node]
         return frame.weight if frame else 1.0
 
-    @functools.cached_property
+    @cached_attribute
     def _frames(self) -> tuple[Frame | None, ...]:
         from grappler_pass.loops import frames_of
 

@@ -7,12 +7,12 @@ disjoint, and edited. What the lists mean for a graph is decided in `propagation
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fusions import ops_within, root_of
 from grappler_pass.op_table import DENY, LIST_NAMES, OP_TABLE
 
@@ -63,14 +63,14 @@ class OpLists:
                 list_of[op] = name
         object.__setattr__(self, "_list_of", list_of)
 
-    @functools.cached_property
+    @cached_attribute
     def _moved(self) -> frozenset[str]:
         """The ops that are not on the list that they are on as shipped."""
         shipped = OpLists.for_dtype(self.low_dtype)
         ops = self._list_of.keys() | shipped._list_of.keys()
         return frozenset(o for o in ops if self.list_of(o) != shipped.list_of(o))
 
-    @functools.cached_property
+    @cached_attribute
     def _places(self) -> Mapping[str, Place]:
         return {
             op: Place(name, self.reason_of(op), op)

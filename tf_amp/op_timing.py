@@ -10,13 +10,13 @@ which of the figures counts is the caller's affair.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass.cached_attributes import cached_attribute
 from tf_amp import _tensorflow_private as private
 
 Call = Callable[[Sequence[Any]], Any]
@@ -32,12 +32,12 @@ class Chain:
         self._base = base
         self.length = length
 
-    @functools.cached_property
+    @cached_attribute
     def run(self) -> Callable[[], object]:
         """All runs of the op."""
         return self._session.make_callable(self._last)  # type: ignore[no-any-return]
 
-    @functools.cached_property
+    @cached_attribute
     def base(self) -> Callable[[], object]:
         """What it takes to start and end, without the op."""
         return self._session.make_callable(self._base)  # type: ignore[no-any-return]

@@ -7,12 +7,12 @@ permutation, so that two probes with one key take the same time on one device.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs.calls import TensorSpec
 
 # Stands for the dtype that a probe is measured at.
@@ -48,7 +48,7 @@ class Probe:
     inputs: tuple[TensorSpec, ...]
     constants: tuple[tuple[int, Constant], ...] = ()
 
-    @functools.cached_property
+    @cached_attribute
     def key(self) -> str:
         """The probe as JSON on one line: equal probes, equal keys."""
         return json.dumps(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.constant_ranges import out_of_range_slots
 from grappler_pass.eligibility.decompositions import slots_beside_decompositions
 from grappler_pass.eligibility.exactness import exact_slots
@@ -75,7 +76,7 @@ class Case:
         """Return the node that a slot belongs to."""
         return self.view.nodes[self.slots.node_of[slot]]
 
-    @functools.cached_property
+    @cached_attribute
     def nodes_with_slots(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
         """Each node that has float32 slots, with these."""
         dtypes, slots_of = self.slots.dtypes, self.slots.slots_of

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.reachability import Neighbors
 from grappler_pass.graph import GraphView
 from grappler_pass.op_lists import OpLists
@@ -76,12 +76,12 @@ class SlotEdges:
             [name == CLEAR for name in listed],
         )
 
-    @functools.cached_property
+    @cached_attribute
     def allow_or_clear(self) -> list[bool]:
         """Per slot, whether its node is on the allow or the clear list."""
         return [a or b for a, b in zip(self.allow, self.clear, strict=True)]
 
-    @functools.cached_property
+    @cached_attribute
     def infer_or_clear(self) -> list[bool]:
         """Per slot, whether its node is on the infer or the clear list."""
         return [a or b for a, b in zip(self.infer, self.clear, strict=True)]

@@ -7,13 +7,13 @@ number among all outputs of the node (`split:1`).
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph import split_input
 from grappler_pass.type_slots import attr_of, op_def_of
 
@@ -100,7 +100,7 @@ class NamesInGraph:
             return ()
         return self._read_outputs.get(name, ())
 
-    @functools.cached_property
+    @cached_attribute
     def _read_outputs(self) -> dict[str, tuple[str, ...]]:
         found: dict[str, dict[str, None]] = {}
         for text in self._texts:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+from grappler_pass.cached_attributes import cached_attribute
 
 if TYPE_CHECKING:
     from grappler_pass.costs import OpCall
@@ -73,12 +74,12 @@ class Case:
         moved = sum(work.bytes_moved for work in self.works)
         return self.weight * moved / (rates.get(self.low_dtype) or rates["float32"])
 
-    @functools.cached_property
+    @cached_attribute
     def call(self) -> OpCall:
         """The node as pricing sees it."""
         return call_of(self.draft, self.node)
 
-    @functools.cached_property
+    @cached_attribute
     def works(self) -> tuple[Work, ...]:
         """What the node has to do in 16 bits."""
         from grappler_pass.costs.op_work import works_of

@@ -14,6 +14,7 @@ import pathlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from grappler_pass.cached_attributes import cached_attribute
 from tf_amp import devices, process_costs
 from tf_amp.configuration.config import LOW_DTYPES, AmpConfig
 from tf_amp.configuration.exclusion import checked_patterns
@@ -38,7 +39,7 @@ class Scope:
     id: str
     config: AmpConfig
 
-    @functools.cached_property
+    @cached_attribute
     def rewriting(self) -> AmpConfig:
         """What of the configuration bears on rewriting."""
         return dataclasses.replace(self.config, **_UNRELATED)

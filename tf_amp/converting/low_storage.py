@@ -8,7 +8,6 @@ stay. What cannot go says why.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import tensor_util
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph import split_input
 from grappler_pass.type_slots import op_def_of
 from tf_amp.converting.handles import VARIABLES, Group, Handles, Place, Use
@@ -149,7 +149,7 @@ class Chooser:
             return []
         return list(tensor_util.MakeNdarray(node.attr["value"].tensor).reshape(-1))
 
-    @functools.cached_property
+    @cached_attribute
     def _nodes(self) -> dict[str, dict[str, NodeDef]]:
         bodies = self.bodies.items()
         return {name: {n.name: n for n in body.node} for name, body in bodies}
@@ -201,7 +201,7 @@ class Chooser:
         with np.errstate(over="ignore"):
             return bool(np.isfinite(value.astype(self.dtype)).all())
 
-    @functools.cached_property
+    @cached_attribute
     def _run_nodes(self) -> frozenset[str]:
         """Name the nodes of the graph itself that run for what is fetched."""
         nodes = self._nodes[MAIN]

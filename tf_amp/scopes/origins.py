@@ -17,6 +17,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.exclusions import FLOAT32, ORIGIN
 
 # In the attributes that a tape keeps of an operation.
@@ -35,7 +36,7 @@ class Origin:
     names: tuple[str, ...]
     float32: bool
 
-    @functools.cached_property
+    @cached_attribute
     def attribute(self) -> Any:
         """The names as an AttrValue."""
         from tensorflow.core.framework.attr_value_pb2 import AttrValue

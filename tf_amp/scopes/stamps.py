@@ -18,6 +18,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from grappler_pass.cached_attributes import cached_attribute
 from tf_amp import traced_graphs
 from tf_amp.scopes import origins
 from tf_amp.scopes import stack as scope_stack
@@ -65,7 +66,7 @@ class Stamp:
     number: str = ""
     terms: str = ""
 
-    @functools.cached_property
+    @cached_attribute
     def attribute(self) -> Any:
         """The stamp as an AttrValue."""
         from tensorflow.core.framework.attr_value_pb2 import AttrValue

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import math
 import os
 import pathlib
@@ -20,6 +19,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol
+
+from grappler_pass.cached_attributes import cached_attribute
 
 # Graphs whose allowance is remembered: the same one comes several times in a row.
 _GRAPHS_KEPT = 256
@@ -180,7 +181,7 @@ class Allowance:
     graph: Hashable | Callable[[], Hashable]
     ledger: Ledger | None = None
 
-    @functools.cached_property
+    @cached_attribute
     def _key(self) -> Hashable:
         return self.graph() if callable(self.graph) else self.graph
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.shapes import Shapes
 from tf_amp.tuning.fingerprint import fingerprint_of_graph
 from tf_amp.tuning.known_costs import KnownCosts
@@ -37,6 +37,6 @@ class GraphLedger:
         """Remember what it has taken, earlier processes included."""
         self.costs.keep_spent(self._fingerprint, seconds)
 
-    @functools.cached_property
+    @cached_attribute
     def _fingerprint(self) -> str:
         return fingerprint_of_graph(self.graph_def, self.shapes())

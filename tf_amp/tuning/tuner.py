@@ -6,7 +6,6 @@ holds nothing that the one at work needs.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 from absl import logging
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs.price_list import Measured
 from grappler_pass.draft import Stake, Trial
 from tf_amp.tuning.apart import run_apart
@@ -65,7 +65,7 @@ class OnlineTuner:
     allowance: Allowance
     elsewhere: tuple[KnownCosts, ...] = ()
 
-    @functools.cached_property
+    @cached_attribute
     def _kept_for_trial(self) -> float:
         """Of the graph's time, the seconds that prices leave for its trial."""
         return _FOR_TRIAL * self.allowance.whole()
