@@ -74,6 +74,17 @@ def test_an_error_of_ours_that_a_script_raises_is_the_scripts_own(folder, comman
     assert "in build" in done.err and "received 'float8'" in done.err
 
 
+@pytest.mark.parametrize("command", ["run", "audit --device v100"])
+def test_a_wrong_setting_that_a_script_comes_upon_is_not_the_scripts(folder, command):
+    (folder / "traced.py").write_text("import tensorflow as tf; tf.function(abs)(1.0)")
+    name, *options = command.split()
+    env = {"TF_AMP_DEVICE_PROFILE": "v1000"}
+    done = tf_amp_of(folder, name, "traced.py", *options, env=env)
+    assert done.code == 2, done.err
+    assert "Traceback" not in done.err
+    assert "tf-amp: device_profile: unknown device profile 'v1000'" in done.err
+
+
 def test_a_module_runs_as_under_python(folder):
     done = tf_amp_of(folder / "scripts", "run", "-m", "script", "a")
     assert done.out.splitlines()[0] == (

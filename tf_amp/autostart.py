@@ -12,6 +12,8 @@ import os
 import sys
 import threading
 
+from tf_amp.errors import AmpError
+
 _lock = threading.RLock()
 _started = False
 _is_done = False
@@ -45,8 +47,10 @@ def start(made: object) -> None:
 
             runtime.enable_from_environment(made)
             _is_done = True
-        except BaseException:
+        except BaseException as error:
             _started = False
+            if isinstance(error, AmpError):
+                error.is_of_environment = True
             raise
 
 

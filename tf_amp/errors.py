@@ -9,9 +9,12 @@ class AmpError(Exception):
     Attributes:
       is_scripts_own: raised within a script that a command runs, and shown with its
         traceback, as any other error of that script.
+      is_of_environment: raised by what the environment says or lacks, whichever script
+        comes upon it.
     """
 
     is_scripts_own = False
+    is_of_environment = False
 
 
 class ConfigError(AmpError, ValueError):
