@@ -40,7 +40,7 @@ def optimize(
       x: a ConcreteFunction; a `tf.function` or callable, with the arguments to trace it
         for; a Keras model; or a GraphDef.
       *args: what a `tf.function` is called with: tensors or `tf.TensorSpec`; for a
-        GraphDef, its fetches.
+        GraphDef, its fetches, one by one or in one list.
       fetches: names of the nodes whose outputs are read, for a GraphDef.
       dtype: "bfloat16" or "float16"; what suits the device by default.
       device: name or path of a profile to plan for; the present device by default.
@@ -75,7 +75,7 @@ def optimize(
             "tf_amp.convert."
         )
     if isinstance(x, GraphDef):
-        return _optimized_graph(x, fetches if fetches is not None else args, options)
+        return _optimized_graph(x, args, fetches, options)
     if _is_concrete(x):
         return _optimized_function(x, options)
     if args or kwargs:
@@ -119,15 +119,15 @@ def _is_concrete(x: Any) -> bool:
 
 
 def _optimized_graph(
-    graph_def: GraphDef, fetches: Iterable[Any], options: Options
+    graph_def: GraphDef,
+    args: tuple[Any, ...],
+    fetches: Iterable[str] | None,
+    options: Options,
 ) -> GraphDef:
     from grappler_pass.graph import Item
     from tf_amp.explaining.explanation import traced_graph
 
-    names = tuple(fetches)
-    if len(names) == 1 and not isinstance(names[0], str):
-        names = tuple(names[0])
-    _, kept, _ = traced_graph(graph_def, (), {}, names)
+    _, kept, _ = traced_graph(graph_def, args, {}, fetches)
     feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
     return _rewritten(graph_def, Item(fetch=kept, feed=tuple(feed)), options)
 

@@ -99,7 +99,7 @@ def audit(
       fn: a `tf.function`, any callable it could wrap (a Keras model), a
         ConcreteFunction, or a GraphDef; it is traced, not run.
       *args: what the function is called with: tensors or `tf.TensorSpec`; for a
-        GraphDef, its fetches.
+        GraphDef, its fetches, one by one or in one list.
       device: name of a shipped profile ("v100", "t4", "a100", "h100", ...), or the
         path of one; it need not be present.
       dtype: "bfloat16" or "float16"; what suits the device by default.

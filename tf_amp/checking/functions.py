@@ -44,7 +44,7 @@ def verify(
       fn: a `tf.function`, any callable it could wrap (a Keras model), a
         ConcreteFunction, or a GraphDef.
       *args: what it is called with; of a `tf.TensorSpec` the values are made up; for a
-        GraphDef, its fetches.
+        GraphDef, its fetches, one by one or in one list.
       dtype: "bfloat16" or "float16"; as in force for the function by default.
       opt_level: "O1" to "O3"; as in force by default.
       exclude: regular expressions, or `@FILE`, of what stays float32.

@@ -64,7 +64,7 @@ def explain(
       fn: a `tf.function`, any callable it could wrap (a Keras model), a
         ConcreteFunction, or a GraphDef.
       *args: what the function is called with: tensors or `tf.TensorSpec`; for a
-        GraphDef, its fetches.
+        GraphDef, its fetches, one by one or in one list.
       fetches: names of the nodes whose outputs are read, for a GraphDef.
       measure: run the graph as it is and rewritten, on made-up data and private
         variables, and return the plan with predicted and measured times.
@@ -137,8 +137,7 @@ def traced_graph(
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     if isinstance(fn, GraphDef):
-        names = fetches if fetches is not None else (args[0] if args else ())
-        return fn, _node_names(fn, names), "graph"
+        return fn, _node_names(fn, _fetches(args, fetches)), "graph"
     function = concrete_function(fn, args, kwargs)
     graph_def = function_graphs.graph_with_variables(function)
     return graph_def, function_graphs.kept_nodes(function), function.graph.name
@@ -216,18 +215,35 @@ def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return fn.get_concrete_function(*args, **kwargs)
 
 
-def _node_names(graph_def: GraphDef, fetches: Iterable[str]) -> tuple[str, ...]:
-    wanted = (fetches,) if isinstance(fetches, str) else tuple(fetches)
-    names = tuple(name.removeprefix("^").partition(":")[0] for name in wanted)
+def _fetches(args: tuple[Any, ...], fetches: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the fetches of a GraphDef: names one by one, or one iterable of them."""
+    if args and fetches is not None:
+        raise _no_fetches(f"received {args!r} beside fetches={fetches!r}")
+    given: tuple[Any, ...] = args if fetches is None else (fetches,)
+    if len(given) == 1 and isinstance(given[0], Iterable):
+        given = (given[0],) if isinstance(given[0], str) else tuple(given[0])
+    for name in given:
+        if not isinstance(name, str):
+            raise _no_fetches(f"received {name!r} for a name")
+    return given
+
+
+def _node_names(graph_def: GraphDef, fetches: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.removeprefix("^").partition(":")[0] for name in fetches)
     present = {node.name for node in graph_def.node}
     missing = [name for name in names if name not in present]
-    if missing or not names:
-        what = f"has no node {', '.join(missing)}" if missing else "needs fetches"
-        raise ValueError(
-            f"explain: the GraphDef {what}; name the nodes whose outputs are read: "
-            "explain(graph_def, ['logits'])."
-        )
+    if missing:
+        raise _no_fetches(f"the GraphDef has no node {', '.join(missing)}")
+    if not names:
+        raise _no_fetches("a GraphDef needs fetches")
     return names
+
+
+def _no_fetches(what: str) -> ValueError:
+    return ValueError(
+        f"{what}; name the nodes whose outputs are read: (graph_def, 'logits', 'loss') "
+        "or (graph_def, fetches=['logits', 'loss'])."
+    )
 
 
 def explain_saved_model(
