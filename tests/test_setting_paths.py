@@ -74,3 +74,20 @@ def test_a_program_may_change_to_another_folder(tmp_path: pathlib.Path) -> None:
         """
     )
     assert lines == ["bfloat16 [] ['elsewhere', 'graphs', 'mine.json']"]
+
+
+def test_what_a_command_writes_after_a_script_is_where_the_command_was_given(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "leaves.py").write_text("import os; os.chdir('/')")
+    lines = output_of(
+        f"""
+        import os
+        from tf_amp.commands import running
+
+        os.chdir({str(tmp_path)!r})
+        running.run_limited("leaves.py", [], None)
+        print(os.getcwd())
+        """
+    )
+    assert lines == [str(tmp_path)]

@@ -108,9 +108,12 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
 def run_limited(script: str, arguments: Sequence[str], seconds: float | None) -> object:
     """Run a script until it ends or its time is up; return what it exits with.
 
+    Whatever folder it changes to, this process is in the same as before.
+
     Raises:
       ScriptMissing: there is no such script.
     """
+    folder = pathlib.Path.cwd()
     try:
         with limited(seconds):
             run_script(script, arguments, as_module=False)
@@ -118,6 +121,8 @@ def run_limited(script: str, arguments: Sequence[str], seconds: float | None) ->
         print(f"tf-amp: stopped after {seconds:g} s.", file=sys.stderr)
     except SystemExit as exit_:
         return exit_.code
+    finally:
+        os.chdir(folder)
     return None
 
 
