@@ -65,7 +65,7 @@ class ScaleReadings:
         """
         optimizer: Any = getattr(model, "optimizer", None)
         self._begin = {id(state): _values_of(state) for state in _states()}
-        self._restored = _restored_values()
+        self._restored = _restored_values(model)
         self._state: Any = None
         self._own: _OwnScale | None = None
         if scales_losses(optimizer):
@@ -130,17 +130,21 @@ def _values_of(state: Any) -> _Values:
     return _chosen(dict(zip(_NAMES, state.evaluate(_NAMES), strict=True)))
 
 
-def _restored_values() -> dict[str, _Values]:
-    """Return what states that are still to be made begin with, by kind."""
+def _restored_values(model: Any) -> dict[str, _Values]:
+    """Return what states that a model is still to make begin with, by kind."""
     from tf_amp.loss_scaling import resumption
+    from tf_amp.loss_scaling.weights import handles_of
 
-    return {s.kind: _chosen(s.values) for s in resumption.still_waiting()}
+    # Others would raise, or have none.
+    is_built = getattr(model, "built", False)
+    weights = handles_of(model.trainable_variables if is_built else ())
+    return {s.kind: _chosen(s.values) for s in resumption.still_waiting(weights)}
 
 
 def _kind_of(state: Any) -> str:
-    from tf_amp.loss_scaling import resumption
+    from tf_amp.loss_scaling.saved_scale import kind_of
 
-    return resumption.kind_of(state.loss_scale)
+    return kind_of(state.loss_scale)
 
 
 def _chosen(values: Mapping[str, float | int]) -> _Values:

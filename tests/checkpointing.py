@@ -20,14 +20,21 @@ BAD = X * np.float32(np.inf)
 
 
 @contextlib.contextmanager
-def training(loss_scale: LossScale) -> Iterator[LossScale]:
-    """Begin anew: no state, nothing restored; scale and keep what is done inside."""
-    with pytest.MonkeyPatch.context() as patch, scaled_by(loss_scale):
+def anew() -> Iterator[None]:
+    """Begin as a process does: no state, nothing restored, no plan."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(variables, "_eager_states", {})
         patch.setattr(variables, "_latest", [])
-        patch.setattr(resumption, "_waiting", resumption._Waiting())
+        patch.setattr(resumption, "_restored", [])
         patch.setattr(skipping, "_applied", [])
         patch.setattr(plans.MEMORY, "_plans", plans._Plans())
+        yield
+
+
+@contextlib.contextmanager
+def training(loss_scale: LossScale) -> Iterator[LossScale]:
+    """Begin anew; scale and keep what is done inside."""
+    with anew(), scaled_by(loss_scale):
         installing.install()
         yield loss_scale
 

@@ -18,14 +18,15 @@ from tf_amp.checkpoints.record import (
 )
 from tf_amp.errors import CheckpointMismatch
 from tf_amp.loss_scaling import resumption
+from tf_amp.loss_scaling.saved_scale import SavedScale, saved_scale
 
 VALUES = {"scale": 512.0, "good_steps": 3, "skipped_steps": 1, "finite": 1}
-SCALE = resumption.SavedScale("DynamicLossScale", "dynamic", VALUES)
+SCALE = SavedScale("DynamicLossScale", "dynamic", VALUES)
 RECORD = Record((SCALE,), {"k": PlanRecord("step", "5", 3)}, False, "key")
 
 numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(width=32, allow_nan=False)
 scales = st.builds(
-    resumption.SavedScale,
+    SavedScale,
     kind=st.text(),
     words=st.text(),
     values=st.dictionaries(st.text(), numbers),
@@ -123,13 +124,13 @@ def test_a_record_is_json_that_people_can_read(tmp_path):
 
 @pytest.fixture
 def waiting(monkeypatch):
-    monkeypatch.setattr(resumption, "_waiting", resumption._Waiting())
+    monkeypatch.setattr(resumption, "_restored", [])
     return resumption.wait
 
 
 def saved(loss_scale, scale):
     values = {**VALUES, **loss_scale.initial_state(), "scale": scale}
-    return resumption.saved_scale(loss_scale, values)
+    return saved_scale(loss_scale, values)
 
 
 def fresh(loss_scale):

@@ -19,6 +19,7 @@ from tf_amp import (
     loss_scale_state,
 )
 from tf_amp.loss_scaling import dynamic, resumption
+from tf_amp.loss_scaling.saved_scale import saved_scale
 
 
 def model(spec, overflows):
@@ -217,15 +218,15 @@ def test_who_overrides_what_is_done_after_a_step_has_it_done_after_each(spec, sc
     assert loss_scale_state(spec).scale == scale
 
 
-def test_a_scale_that_changes_is_resumed_as_saved_and_one_that_stays_as_given():
+def test_a_scale_that_changes_is_resumed_as_saved_and_one_that_stays_as_given(
+    monkeypatch,
+):
+    monkeypatch.setattr(resumption, "_restored", [])
     saved = {"scale": 32.0, "good_steps": 3, "skipped_steps": 0, "finite": 1}
     for spec, scale in ((Doubling(4.0), 32.0), (StaticLossScale(4.0), 4.0)):
-        resumption.wait((resumption.saved_scale(spec, saved),), "a checkpoint")
-        try:
-            fresh = {**saved, "scale": 4.0}
-            assert resumption.resumed(spec, fresh)["scale"] == scale
-        finally:
-            resumption.wait((), None)
+        resumption.wait((saved_scale(spec, saved),), "a checkpoint")
+        fresh = {**saved, "scale": 4.0}
+        assert resumption.resumed(spec, fresh)["scale"] == scale
 
 
 @pytest.mark.parametrize("scale", [2.0**126, 2.0**-126])

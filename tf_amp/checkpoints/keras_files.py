@@ -22,6 +22,8 @@ from absl import logging
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.checkpoints import side_file, snapshot
 from tf_amp.checkpoints.record import Record
+from tf_amp.checkpoints.restored_weights import RestoredWeights
+from tf_amp.loss_scaling.weights import handles_of
 
 # The smallest variables, up to so many bytes, tell weights apart: they are the biases
 # and scales of norms, which change in every step.
@@ -76,7 +78,8 @@ def key_of(model: Any) -> str:
 def _record_of(model: Any) -> Record:
     in_graph = not tf.executing_eagerly()
     session = private.session_for_saving() if in_graph else None
-    return dataclasses.replace(snapshot.take(session), step=key_of(model))
+    record = snapshot.take(handles_of(model.trainable_variables), session)
+    return dataclasses.replace(record, step=key_of(model))
 
 
 def _put_back(model: Any, filepath: Any) -> None:
@@ -99,7 +102,8 @@ def _put_back(model: Any, filepath: Any) -> None:
         )
     in_graph = not tf.executing_eagerly()
     session = private.session_for_saving() if in_graph else None
-    snapshot.put_back(record or Record(), path, session)
+    weights = RestoredWeights([model, *model.trainable_variables])
+    snapshot.put_back(record or Record(), path, weights, session)
 
 
 def _optimizer_of(model: Any) -> Any | None:

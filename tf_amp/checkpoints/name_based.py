@@ -16,7 +16,13 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.checkpoints import plans, side_file
 from tf_amp.checkpoints.record import Record
-from tf_amp.loss_scaling import resumption
+from tf_amp.loss_scaling.saved_scale import (
+    SavedScale,
+    given,
+    kind_of,
+    mismatch,
+    say_fresh,
+)
 from tf_amp.loss_scaling.scale_state import PREFIX, ScaleState
 from tf_amp.loss_scaling.variables import states_of
 
@@ -145,7 +151,7 @@ def _missing(
         _refuse_others(state, shapes, path)
         values = state.fresh_by_name()
         if any(name in wanted and name not in shapes for name in values):
-            resumption.say_fresh(state.loss_scale, state.fresh, path)
+            say_fresh(state.loss_scale, state.fresh, path)
         fresh |= {wanted[name]: v for name, v in values.items() if name in wanted}
     return fresh if len(fresh) == len(wanted) else {}
 
@@ -155,17 +161,17 @@ def _refuse_others(
 ) -> None:
     found = [name for name in shapes if name.startswith(_OURS)]
     kinds = {name.split("/")[1] for name in found}
-    if kinds and resumption.kind_of(state.loss_scale) not in kinds:
-        saved = resumption.SavedScale(min(kinds), "", {})
-        raise resumption.mismatch(path, saved, state.loss_scale)
+    if kinds and kind_of(state.loss_scale) not in kinds:
+        saved = SavedScale(min(kinds), "", {})
+        raise mismatch(path, saved, state.loss_scale)
 
 
 def _complete(states: Sequence[ScaleState], session: Any, names: set[str]) -> None:
     """Let what the program has chosen go before what was restored."""
     for state in states:
-        given = resumption.given(state.loss_scale)
-        if given and not names.isdisjoint(state.fresh_by_name()):
-            state.replace({**state.evaluate_all(session), **given}, session)
+        chosen = given(state.loss_scale)
+        if chosen and not names.isdisjoint(state.fresh_by_name()):
+            state.replace({**state.evaluate_all(session), **chosen}, session)
 
 
 def _restored_tensors(graph: Any, saver: Any) -> Iterator[tuple[str, Any]]:

@@ -23,6 +23,8 @@ from tf_amp.checkpoints.record import (
     records_from_text,
     text_from_records,
 )
+from tf_amp.checkpoints.restored_weights import RestoredWeights, weights_among
+from tf_amp.loss_scaling.weights import Handles
 from tf_amp.steps import skipping
 
 KEY = "_TF_AMP_RECORD"
@@ -64,7 +66,7 @@ def gathering(gather: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_of_training(saver):
             return gathered
         if tf.executing_eagerly():
-            record = snapshot.take()
+            record = snapshot.take(_weights_of(saver))
             if not record.is_empty:
                 with tf.device("/cpu:0"):
                     text = tf.constant(text_from_records([record]))
@@ -73,7 +75,8 @@ def gathering(gather: Callable[..., Any]) -> Callable[..., Any]:
             fed = _fed_tensor(saver)
             tensors.setdefault(None, {})[KEY] = fed
             session = _session.get() or private.session_for_saving()
-            feeds[fed] = text_from_records([snapshot.take(session)])
+            record = snapshot.take(_weights_of(saver), session)
+            feeds[fed] = text_from_records([record])
         return gathered
 
     return gather_with_record
@@ -96,7 +99,8 @@ def _put_back(saver: Any, path: str, status: Any) -> None:
     record = _record_in(path)
     if not _reaches_optimizer(saver) and (record is None or record.has_optimizer):
         return
-    restore_ops = snapshot.put_back(record or Record(), path)
+    weights = RestoredWeights(private.trackables_of(saver))
+    restore_ops = snapshot.put_back(record or Record(), path, weights)
     if restore_ops:
         private.add_restore_ops(status, restore_ops)
 
@@ -120,6 +124,10 @@ def _is_of_training(saver: Any) -> bool:
 def _reaches_optimizer(saver: Any) -> bool:
     classes = private.optimizer_classes()
     return any(isinstance(one, classes) for one in private.trackables_of(saver))
+
+
+def _weights_of(saver: Any) -> Handles:
+    return weights_among(private.trackables_of(saver))
 
 
 def _fed_tensor(saver: Any) -> Any:

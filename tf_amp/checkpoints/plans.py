@@ -63,10 +63,8 @@ class Memory:
         key, order = key_and_order(draft)
         plan = record_of(draft, order)
         with self._lock:
-            made = self._plans.made
-            made[key] = plan
-            while len(made) > _MOST:
-                del made[next(iter(made))]
+            self._plans.made[key] = plan
+            _forget_oldest(self._plans.made)
 
     def known(self) -> dict[str, PlanRecord]:
         """Return what was decided here, and before the training was resumed."""
@@ -74,9 +72,10 @@ class Memory:
             return {**self._plans.resumed, **self._plans.made}
 
     def resume(self, plans: Mapping[str, PlanRecord]) -> None:
-        """Decide graphs from now on as a checkpoint says."""
+        """Decide graphs from now on as a checkpoint says; others as before."""
         with self._lock:
-            self._plans.resumed = dict(plans)
+            self._plans.resumed |= plans
+            _forget_oldest(self._plans.resumed)
 
 
 MEMORY = Memory()
@@ -114,6 +113,11 @@ def low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
         return ()
     low = dict(zip(order, bits, strict=True))
     return tuple(low[slot] == "1" for slot in range(len(order)))
+
+
+def _forget_oldest(plans: dict[str, PlanRecord]) -> None:
+    while len(plans) > _MOST:
+        del plans[next(iter(plans))]
 
 
 def _natural(name: str) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_amp.errors import AmpError
-from tf_amp.loss_scaling.resumption import SavedScale
+from tf_amp.loss_scaling.saved_scale import SavedScale
 
 _FORMAT = 1
 

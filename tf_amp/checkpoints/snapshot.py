@@ -5,39 +5,53 @@ What was restored and has found no use yet is kept in what is saved next.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tf_amp.checkpoints import plans
 from tf_amp.checkpoints.record import Record
 from tf_amp.loss_scaling import resumption
+from tf_amp.loss_scaling.saved_scale import saved_scale
 from tf_amp.loss_scaling.scale_state import ScaleState
 from tf_amp.loss_scaling.variables import latest_state, states_here
+from tf_amp.loss_scaling.weights import Handles
 from tf_amp.steps import skipping
 
 
-def take(session: Any = None) -> Record:
+def take(weights: Handles, session: Any = None) -> Record:
     """Return the record of this training as it is now.
 
     Args:
+      weights: that are saved with it.
       session: for a training in a `tf.Graph`.
     """
+    states = _states_in_use()
+    # Weights that were never trained, such as an average of others, go with all.
+    own = [state for state in states if _has_trained(state, weights)]
     scales = (
-        resumption.saved_scale(state.loss_scale, state.evaluate_all(session))
-        for state in _states_in_use()
+        saved_scale(state.loss_scale, state.evaluate_all(session))
+        for state in own or states
     )
     return Record(
-        loss_scales=(*scales, *resumption.still_waiting()),
+        loss_scales=(*scales, *resumption.still_waiting(weights)),
         plans=plans.MEMORY.known(),
         has_optimizer=skipping.have_applied(),
     )
 
 
-def put_back(record: Record, path: str, session: Any = None) -> list[Any]:
-    """Go on from a record: states that exist now, and those that are made later.
+def put_back(
+    record: Record,
+    path: str,
+    weights: Callable[[], Handles | None],
+    session: Any = None,
+) -> list[Any]:
+    """Let the training of some weights go on from a record, now or once it begins.
 
     Args:
-      record: an empty one lets every loss scale start fresh, and say so.
+      record: an empty one changes nothing, but that a loss scale that starts fresh says
+        so.
       path: of the checkpoint, for messages.
+      weights: returns what was restored with the record.
       session: for a training in a `tf.Graph`.
 
     Returns:
@@ -47,15 +61,22 @@ def put_back(record: Record, path: str, session: Any = None) -> list[Any]:
       CheckpointMismatch: the record is that of another loss scale.
     """
     plans.MEMORY.resume(record.plans)
-    resumption.wait(record.loss_scales, path)
+    restored = resumption.wait(record.loss_scales, path, weights)
+    if not record.loss_scales:
+        return []
+    now = weights() or {}
+    concerned = [s for s in states_here() if not s.weights or _has_trained(s, now)]
     operations: list[Any] = []
-    for state in states_here():
-        values = resumption.resumed(state.loss_scale, state.fresh)
+    for state, values in resumption.shared_out(restored, concerned, latest_state()):
         if state.in_graph and session is None:
             operations += state.write(values, values)
         else:
             state.replace(values, session)
     return operations
+
+
+def _has_trained(state: ScaleState, weights: Handles) -> bool:
+    return any(handle in state.weights for handle in weights)
 
 
 def _states_in_use() -> list[ScaleState]:

@@ -1,161 +1,133 @@
-"""What a restored checkpoint says of loss scales, until their states are made.
+"""What restored checkpoints say of loss scales, until these take it up.
 
-States are made when gradients are first traced, mostly after a checkpoint was restored:
-what was saved waits here and becomes the state to begin with.
+It goes with the weights that were restored: a loss scale takes it up as soon as it
+scales gradients of one of these, which may be the first it scales at all. Whatever else
+is trained in the process does not notice.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from absl import logging
-
-from tf_amp.errors import CheckpointMismatch, ConfigError
-from tf_amp.loss_scaling.constant import StaticLossScale
 from tf_amp.loss_scaling.protocol import LossScale
-from tf_amp.loss_scaling.words import words_from_loss_scale
+from tf_amp.loss_scaling.restored import Restored
+from tf_amp.loss_scaling.saved_scale import SavedScale, Values, say_fresh
+from tf_amp.loss_scaling.weights import Handles
 
-Values = Mapping[str, float | int]
+# More than a program restores before it begins to train.
+_MOST = 32
 
-
-@dataclasses.dataclass(frozen=True)
-class SavedScale:
-    """The state of one loss scale as it was saved.
-
-    Attributes:
-      kind: name of the loss scale's class.
-      words: the loss scale in words, for people and to tell two of a class apart.
-      values: its state by name.
-    """
-
-    kind: str
-    words: str
-    values: Values
+_restored: list[Restored] = []
+_lock = threading.RLock()
 
 
-@dataclasses.dataclass
-class _Waiting:
-    """What was restored last.
+def wait(
+    scales: tuple[SavedScale, ...],
+    path: str,
+    weights: Callable[[], Handles | None] = dict,
+) -> Restored:
+    """Let loss scales go on as saved once they scale gradients of restored weights.
 
-    Attributes:
-      path: of the checkpoint; None: nothing was restored.
-      scales: that no loss scale has taken yet.
-      taken: by identity of the loss scale, which is kept alive; it may have one more
-        state, under another strategy.
-    """
-
-    path: str | None = None
-    scales: tuple[SavedScale, ...] = ()
-    taken: dict[int, tuple[LossScale, SavedScale]] = dataclasses.field(
-        default_factory=dict
-    )
-
-
-_waiting = _Waiting()
-_lock = threading.Lock()
-
-
-def saved_scale(loss_scale: LossScale, values: Values) -> SavedScale:
-    """Return a state as it is to be saved."""
-    return SavedScale(kind_of(loss_scale), _words(loss_scale), dict(values))
-
-
-def wait(scales: tuple[SavedScale, ...], path: str) -> None:
-    """Let states made from now on begin as saved; in vain waits what was before.
+    What was restored to the same weights before waits in vain from now on, unless
+    nothing is known now.
 
     Args:
       scales: in the order in which they were first used; none if the checkpoint holds
         none.
       path: of the checkpoint, for messages.
+      weights: returns those restored with it; where there are none, any will do.
     """
+    restored = Restored(path, scales, weights)
+    now = weights() or {}
     with _lock:
-        _waiting.path, _waiting.scales = path, scales
-        _waiting.taken = {}
+        alive = [one for one in _restored if one.weights() is not None]
+        same = [one for one in alive if one.shares(now)]
+        others = [one for one in alive if one not in same]
+        latest = same if same and not scales else [restored]
+        _restored[:] = [*others, *latest][-_MOST:]
+    return restored
 
 
-def still_waiting() -> tuple[SavedScale, ...]:
-    """Return what was restored and has not been taken."""
-    return _waiting.scales
+def still_waiting(weights: Handles | None = None) -> tuple[SavedScale, ...]:
+    """Return what was restored, with some weights if given, and has not been taken."""
+    with _lock:
+        concerned = [one for one in _restored if one.may_share(weights or {})]
+        return tuple(saved for one in concerned for saved in one.left())
 
 
-def resumed(loss_scale: LossScale, initial: Values) -> Values:
+def resumed(
+    loss_scale: LossScale, initial: Values, weights: Handles | None = None
+) -> Values:
     """Return the state that a loss scale begins with: as saved, or else `initial`.
+
+    Args:
+      loss_scale: that has no state yet.
+      initial: what a new training begins with.
+      weights: that it is to scale gradients of, as far as is known.
 
     Raises:
       CheckpointMismatch: saved was the state of another loss scale.
     """
     with _lock:
-        path, scales = _waiting.path, _waiting.scales
-        if path is None:
+        known = weights or {}
+        restored = _latest_with(known) or _latest_that_may_share(known)
+        if restored is None:
             return initial
-        found = _take(loss_scale)
-    if found is None and not scales:
-        say_fresh(loss_scale, initial, path)
-        return initial
-    if found is None or found.values.keys() != initial.keys():
-        raise mismatch(path, found or scales[0], loss_scale)
-    return {**found.values, **given(loss_scale)}
+        found = restored.take(loss_scale, initial)
+    if found is None:
+        restored.refuse(loss_scale)
+        say_fresh(loss_scale, initial, restored.path)
+    return found or initial
 
 
-def mismatch(path: str, saved: SavedScale, wanted: LossScale) -> CheckpointMismatch:
-    """Return the error that names two loss scales."""
-    return CheckpointMismatch(
-        f"The checkpoint {path} holds the state of {saved.kind} "
-        f"({', '.join((saved.words, *saved.values))}), and this program scales losses "
-        f"with {kind_of(wanted)} ({_words(wanted)}). Resume with the same loss scale; "
-        "or, to go on with another one, restore and save once with mixed precision "
-        "off, which drops the state."
-    )
+def resumed_with(
+    weights: Handles, loss_scale: LossScale, fresh: Values
+) -> Values | None:
+    """Return what a state goes back to that meets weights for the first time, if so.
 
-
-def kind_of(loss_scale: LossScale) -> str:
-    """Return what tells loss scales apart whose states have nothing in common."""
-    return type(loss_scale).__name__
-
-
-def given(loss_scale: LossScale) -> Values:
-    """Return what the program has chosen, whatever was saved."""
-    is_constant = isinstance(loss_scale, StaticLossScale) and (
-        type(loss_scale).adjust is LossScale.adjust
-    )
-    return loss_scale.initial_state() if is_constant else {}
-
-
-def say_fresh(loss_scale: LossScale, initial: Values, path: str) -> None:
-    """Say that a checkpoint holds no state, so that a loss scale starts anew."""
-    logging.warning(
-        "The checkpoint %s holds no state of a loss scale: %s starts at %g.",
-        path,
-        kind_of(loss_scale),
-        initial["scale"],
-    )
-
-
-def _take(loss_scale: LossScale) -> SavedScale | None:
-    """Return the saved state of a loss scale, which is that of no other then."""
-    if id(loss_scale) in _waiting.taken:
-        return _waiting.taken[id(loss_scale)][1]
-    scales = _waiting.scales
-    found = _fitting(loss_scale, scales)
-    if found is not None:
-        _waiting.taken[id(loss_scale)] = (loss_scale, found)
-        _waiting.scales = tuple(scale for scale in scales if scale is not found)
+    Raises:
+      CheckpointMismatch: with these weights another loss scale was saved.
+    """
+    with _lock:
+        restored = _latest_with(weights)
+        if restored is None or id(loss_scale) in restored.taken:
+            return None
+        found = restored.take(loss_scale, fresh)
+    if found is None:
+        restored.refuse(loss_scale)
     return found
 
 
-def _fitting(
-    loss_scale: LossScale, scales: tuple[SavedScale, ...]
-) -> SavedScale | None:
-    """Return the first saved state of an equal loss scale, else of its class."""
-    alike = [scale for scale in scales if scale.kind == kind_of(loss_scale)]
-    equal = [scale for scale in alike if scale.words == _words(loss_scale)]
-    return next(iter(equal or alike), None)
+def shared_out(
+    restored: Restored, states: Sequence[Any], in_use: Any
+) -> list[tuple[Any, Values]]:
+    """Return states that exist, and the values that each of them goes back to.
+
+    Args:
+      restored: what was saved.
+      states: of the training that was restored, in the order in which they were made.
+      in_use: the state that gradients were last scaled by.
+
+    Raises:
+      CheckpointMismatch: nothing of what was saved is for the state in use.
+    """
+    with _lock:
+        for state in states:
+            restored.take(state.loss_scale, state.fresh, only_equal=True)
+        taking = sorted(states, key=lambda state: state is not in_use)
+        found = [(s, restored.take(s.loss_scale, s.fresh)) for s in taking]
+    for state, values in found:
+        if state is in_use and values is None:
+            restored.refuse(state.loss_scale)
+    return [(state, values) for state, values in found if values is not None]
 
 
-def _words(loss_scale: LossScale) -> str:
-    try:
-        return words_from_loss_scale(loss_scale)
-    except ConfigError:
-        return "the program's own"
+def _latest_with(weights: Handles) -> Restored | None:
+    """Return what was last restored together with one of some weights."""
+    return next((one for one in reversed(_restored) if one.shares(weights)), None)
+
+
+def _latest_that_may_share(weights: Handles) -> Restored | None:
+    return next((one for one in reversed(_restored) if one.may_share(weights)), None)

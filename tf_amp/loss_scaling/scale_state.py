@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import numbers
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,8 @@ from tf_amp._tensorflow_private.training import in_function
 from tf_amp.loss_scaling import resumption
 from tf_amp.loss_scaling.gradient_marks import mark_reading
 from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State, first_state
+from tf_amp.loss_scaling.saved_scale import Values, kind_of
+from tf_amp.loss_scaling.weights import Handles
 from tf_amp.workers.placing import collection_here, is_parameter_server
 from tf_amp.workers.worker_variables import WorkerVariable, on_each_worker
 
@@ -41,15 +44,17 @@ class ScaleState(tf.Module):  # type: ignore[misc]
       in_graph: whether the variables belong to a `tf.Graph`, not to eager execution.
       is_per_worker: whether each worker has them for itself.
       strategy: that the variables were made under.
+      weights: that it has scaled gradients of, as far as they are alive.
       fresh: the values that a new training begins with.
       names: of the values in each variable, in its order.
       variables_by_kind: "floats", a float32 vector, and "counters", an int64 one.
     """
 
-    def __init__(self, loss_scale: LossScale, strategy: Any) -> None:
+    def __init__(self, loss_scale: LossScale, strategy: Any, weights: Handles) -> None:
         """Make the variables; called in the default or a cross-replica context.
 
         Raises:
+          CheckpointMismatch: with these weights another loss scale was saved.
           ConfigError: the loss scale begins without a scale.
         """
         super().__init__(name="tf_amp_loss_scale")
@@ -59,7 +64,8 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         self.strategy = strategy
         self._reading: Vectors | None = None
         fresh = {**COUNTERS, **first_state(loss_scale)}
-        initial = resumption.resumed(loss_scale, fresh)
+        initial = resumption.resumed(loss_scale, fresh, weights)
+        self.weights = weakref.WeakValueDictionary(weights)
         self.fresh = fresh
         self.names = {
             kind: tuple(n for n, value in fresh.items() if _kind_of(value) == kind)
@@ -83,6 +89,10 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             with tf.init_scope():
                 self._reading = self._read_or_begin()
         return self._reading
+
+    def initial(self) -> Vectors:
+        """Return the vectors as they were to begin with."""
+        return {kind: tf.constant(vector) for kind, vector in self._initial.items()}
 
     def read_anew(self) -> Vectors:
         """Return the vectors as they are when this runs, in a `tf.Graph`."""
@@ -156,7 +166,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             values.update(zip(self.names[kind], vector.tolist(), strict=True))
         return values
 
-    def replace(self, values: resumption.Values, session: Any = None) -> None:
+    def replace(self, values: Values, session: Any = None) -> None:
         """Set all values; `session` is for a state in a `tf.Graph`."""
         for kind, vector in self._packed(values).items():
             variable = self.variables_by_kind[kind]
@@ -213,7 +223,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             for kind in self.variables_by_kind
         }
 
-    def _packed(self, values: resumption.Values) -> dict[str, Any]:
+    def _packed(self, values: Values) -> dict[str, Any]:
         return {
             kind: np.array([values[n] for n in names], _DTYPES[kind])
             for kind, names in self.names.items()
@@ -221,7 +231,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         }
 
     def _make(self, kind: str) -> Any:
-        name = f"{PREFIX}/{resumption.kind_of(self.loss_scale)}/{kind}"
+        name = f"{PREFIX}/{kind_of(self.loss_scale)}/{kind}"
         if self.is_per_worker:
             return WorkerVariable(self._initial[kind], name)
         # Whatever scope gradients are taken in: a Saver goes by the name.

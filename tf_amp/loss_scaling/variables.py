@@ -19,8 +19,10 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import exports
 from tf_amp._tensorflow_private.training import can_merge
 from tf_amp.lasting import made_outside
+from tf_amp.loss_scaling import resumption
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.scale_state import ScaleState
+from tf_amp.loss_scaling.weights import Handles, handles_of
 from tf_amp.workers.placing import place_here
 
 _STATES = "_tf_amp_loss_scale_states"
@@ -39,6 +41,9 @@ def state_of(loss_scale: LossScale, sources: Any = ()) -> ScaleState:
       loss_scale: the specification.
       sources: nest of what gradients are taken of, variables among it; where there are
         none, a new state lives on the device in whose scope this is called.
+
+    Raises:
+      CheckpointMismatch: with these weights another loss scale was saved.
     """
     strategy = tf.distribute.get_strategy()
     key = (id(loss_scale), id(strategy))
@@ -46,6 +51,7 @@ def state_of(loss_scale: LossScale, sources: Any = ()) -> ScaleState:
         _in_cross_replica_context(lambda: _make(loss_scale, strategy, sources))
     state = _home()[key]
     _latest[:] = [state]
+    _meet(state, handles_of(tf.nest.flatten(sources)))
     return state
 
 
@@ -81,6 +87,7 @@ def latest_state() -> ScaleState | None:
 
 def _make(loss_scale: LossScale, strategy: Any, sources: Any) -> None:
     key = (id(loss_scale), id(strategy))
+    weights = handles_of(tf.nest.flatten(sources))
     has_strategy, place = tf.distribute.has_strategy(), place_here()
     is_tracing = not tf.executing_eagerly()
 
@@ -91,7 +98,7 @@ def _make(loss_scale: LossScale, strategy: Any, sources: Any) -> None:
             else:
                 scopes.enter_context(tf.device(None))
                 scopes.enter_context(tf.device(device))
-            return ScaleState(loss_scale, strategy)
+            return ScaleState(loss_scale, strategy, weights)
 
     with _lock, tf.init_scope():
         if key not in _home():
@@ -99,6 +106,17 @@ def _make(loss_scale: LossScale, strategy: Any, sources: Any) -> None:
             in_reach = is_eager and not has_strategy
             made = functools.partial(make, _device(sources) if in_reach else place)
             _home()[key] = made_outside(made) if is_tracing and is_eager else made()
+
+
+def _meet(state: ScaleState, weights: Handles) -> None:
+    """Let a state go back to what was restored with weights that it sees first now."""
+    new = {key: handle for key, handle in weights.items() if key not in state.weights}
+    # In a `tf.Graph` nothing can be written without a Session.
+    if new and not state.in_graph:
+        values = resumption.resumed_with(new, state.loss_scale, state.fresh)
+        if values is not None:
+            made_outside(functools.partial(state.replace, values))
+    state.weights.update(new)
 
 
 def _device(sources: Any) -> str:

@@ -1,0 +1,238 @@
+"""Loss scales of a training in progress, while weights of others are restored."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from keras_callbacks.scale_readings import ScaleReadings
+from tests.checkpointing import BAD, Model, X, anew, training
+from tests.scaling import figures
+from tf_amp import DynamicLossScale, StatisticalLossScale
+from tf_amp.checkpoints import plans, side_file
+from tf_amp.checkpoints.record import PlanRecord
+from tf_amp.errors import CheckpointMismatch
+
+Y = X[:, :1]
+
+
+def dynamic(initial=2.0**10):
+    return DynamicLossScale(initial=initial, growth_interval=50)
+
+
+def compiled():
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    return model
+
+
+def fit(model, *inputs):
+    for x in inputs or (X,):
+        model.fit(x, Y, batch_size=8, shuffle=False, verbose=0)
+
+
+def stored(path, *inputs, loss_scale=None):
+    """Write a model that was trained with a loss scale, or without any."""
+    model = compiled()
+    if loss_scale is None:
+        fit(model, *inputs)
+        model.save(path)
+    else:
+        with training(loss_scale):
+            fit(model, *inputs)
+            model.save(path)
+    return path
+
+
+@pytest.mark.parametrize("with_record", [False, True])
+def test_a_model_loaded_beside_a_training_leaves_its_scale_alone(with_record, tmp_path):
+    of_teacher = dynamic(2.0**5) if with_record else None
+    teacher = stored(tmp_path / "teacher.keras", X, loss_scale=of_teacher)
+    assert side_file.path_beside(teacher).exists() == with_record
+    plan = {"student": PlanRecord("step", "5", 3)}
+    with training(dynamic()) as loss_scale:
+        plans.MEMORY.resume(plan)
+        student = compiled()
+        fit(student, BAD, X)
+        kept = keras.models.load_model(teacher)
+        assert figures(loss_scale) == (2.0**9, 1, 1)
+        assert plan.items() <= plans.MEMORY.known().items()
+        fit(student)
+        assert figures(loss_scale) == (2.0**9, 2, 1)
+        student.save(tmp_path / "student.keras")
+        assert kept.built
+    (record,) = side_file.read(tmp_path / "student.keras")
+    assert [saved.values["scale"] for saved in record.loss_scales] == [2.0**9]
+
+
+def test_each_of_two_models_goes_on_as_it_was_saved(tmp_path):
+    student = stored(tmp_path / "student.keras", BAD, X, loss_scale=dynamic())
+    teacher = stored(tmp_path / "teacher.keras", X, X, loss_scale=dynamic(2.0**5))
+    with training(dynamic()) as loss_scale:
+        model = keras.models.load_model(student)
+        other = keras.models.load_model(teacher)
+        fit(model)
+        assert figures(loss_scale) == (2.0**9, 2, 1)
+        # The other one begins to train; the first was there before.
+        fit(other)
+        assert figures(loss_scale) == (2.0**5, 3, 0)
+        fit(model)
+        assert figures(loss_scale) == (2.0**5, 4, 0)
+
+
+def test_a_training_from_scratch_has_nothing_of_a_model_that_was_loaded(tmp_path):
+    teacher = stored(tmp_path / "t.keras", X, loss_scale=StatisticalLossScale())
+    with training(dynamic()) as loss_scale:
+        kept = keras.models.load_model(teacher)
+        fit(compiled())
+        assert figures(loss_scale) == (2.0**10, 1, 0)
+        assert kept.built
+
+
+def test_what_was_skipped_in_the_training_of_another_is_not_counted(tmp_path):
+    teacher = stored(tmp_path / "t.keras", BAD, X, loss_scale=dynamic())
+    with training(dynamic()):
+        kept, student = keras.models.load_model(teacher), compiled()
+        readings = ScaleReadings(student)
+        fit(student, BAD, X)
+        assert readings.read().skipped_here == 1
+        assert kept.built
+
+
+def test_weights_read_back_into_the_model_in_training_bring_their_state(tmp_path):
+    with training(dynamic()) as loss_scale:
+        model = compiled()
+        fit(model, BAD, X)
+        model.save_weights(tmp_path / "best.weights.h5")
+        fit(model, BAD)
+        assert figures(loss_scale) == (2.0**8, 0, 2)
+        model.load_weights(tmp_path / "best.weights.h5")
+        assert figures(loss_scale) == (2.0**9, 1, 1)
+
+
+def test_a_model_loaded_anew_goes_on_as_saved_once_it_is_trained(tmp_path):
+    with training(dynamic()) as loss_scale:
+        model = compiled()
+        fit(model, BAD, X)
+        model.save(tmp_path / "best.keras")
+        fit(model, BAD)
+        loaded = keras.models.load_model(tmp_path / "best.keras")
+        loaded.evaluate(X, Y, verbose=0)
+        assert figures(loss_scale) == (2.0**8, 0, 2)
+        fit(loaded)
+        assert figures(loss_scale) == (2.0**9, 2, 1)
+
+
+def test_weights_without_a_record_let_what_was_resumed_stay(tmp_path):
+    student = stored(tmp_path / "s.keras", BAD, X, loss_scale=dynamic())
+    plain = compiled()
+    fit(plain)
+    plain.save_weights(tmp_path / "plain.weights.h5")
+    with training(dynamic()) as loss_scale:
+        model = keras.models.load_model(student)
+        model.load_weights(tmp_path / "plain.weights.h5")
+        fit(model)
+        assert figures(loss_scale) == (2.0**9, 2, 1)
+
+
+def test_the_checkpoint_of_another_optimizer_leaves_the_scale_alone(tmp_path):
+    def restored(x, path):
+        model = Model(keras.optimizers.Adam(0.1))
+        model.step(x)
+        return tf.train.Checkpoint(optimizer=model.optimizer), path
+
+    with training(dynamic(2.0**5)):
+        checkpoint, path = restored(X, str(tmp_path / "c"))
+        path = checkpoint.save(path)
+    with training(dynamic()) as loss_scale:
+        model = Model(keras.optimizers.Adam(0.1))
+        model.step(BAD)
+        other = Model(keras.optimizers.Adam(0.1))
+        tf.train.Checkpoint(optimizer=other.optimizer).restore(path)
+        assert figures(loss_scale) == (2.0**9, 0, 1)
+        tf.train.Checkpoint(optimizer=model.optimizer).restore(path)
+        assert figures(loss_scale) == (2.0**5, 1, 0)
+
+
+def test_weights_that_are_made_after_they_were_restored_are_known(tmp_path):
+    class Later(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.optimizer = keras.optimizers.SGD(0.1)
+            self.inner = None
+
+        def step(self, x):
+            self.inner = self.inner or Model(self.optimizer)
+            self.inner.step(x)
+
+    with training(dynamic()):
+        made = Later()
+        made.step(BAD)
+        path = tf.train.Checkpoint(made=made).save(str(tmp_path / "c"))
+    with training(dynamic()) as loss_scale:
+        first = Model(keras.optimizers.SGD(0.1))
+        first.step(X)
+        later = Later()
+        tf.train.Checkpoint(made=later).restore(path)
+        assert figures(loss_scale) == (2.0**10, 1, 0)
+        later.step(X)
+        assert figures(loss_scale) == (2.0**9, 1, 1)
+
+
+def step_under(loss_scale, model, x):
+    """Take a step of a function that is traced for it alone."""
+    step = tf.function(lambda: model.step.python_function(x))
+    with tf_amp.mixed_precision_scope(loss_scale=loss_scale, opt_level="O0"):
+        step()
+
+
+@pytest.fixture
+def saved(tmp_path, disabled_afterwards):
+    """Return the path of what was trained with 2^20 and overflowed once."""
+    with anew():
+        model = Model(keras.optimizers.SGD(0.1))
+        step_under(DynamicLossScale(initial=2.0**20), model, BAD)
+        with tf_amp.mixed_precision_scope(opt_level="O0"):
+            saver = tf.train.Checkpoint(weight=model.weight, o=model.optimizer)
+            return saver.save(str(tmp_path / "c"))
+
+
+@pytest.mark.parametrize(
+    "other", [DynamicLossScale(initial=2.0**10), StatisticalLossScale(initial=2.0**10)]
+)
+def test_of_several_loss_scales_the_equal_one_goes_on(saved, other):
+    equal = DynamicLossScale(initial=2.0**20)
+    with anew():
+        model = Model(keras.optimizers.SGD(0.1))
+        restored = tf.train.Checkpoint(weight=model.weight, o=model.optimizer)
+        for loss_scale in (other, equal):
+            step_under(loss_scale, model, X)
+        before = figures(other)
+        with tf_amp.mixed_precision_scope(opt_level="O0"):
+            restored.restore(saved)
+        assert figures(other) == before
+        assert figures(equal) == (2.0**19, 0, 1)
+
+
+def test_where_only_the_state_of_another_class_was_saved_the_one_in_use_refuses(saved):
+    with anew():
+        model = Model(keras.optimizers.SGD(0.1))
+        step_under(StatisticalLossScale(), model, X)
+        restored = tf.train.Checkpoint(weight=model.weight, o=model.optimizer)
+        with (
+            tf_amp.mixed_precision_scope(opt_level="O0"),
+            pytest.raises(CheckpointMismatch, match=r"Dynamic.*Statistical"),
+        ):
+            restored.restore(saved)
+
+
+def test_an_equal_loss_scale_takes_its_state_after_one_of_its_class_did(saved):
+    other, equal = DynamicLossScale(initial=2.0**10), DynamicLossScale(initial=2.0**20)
+    with anew():
+        model = Model(keras.optimizers.SGD(0.1))
+        restored = tf.train.Checkpoint(weight=model.weight, o=model.optimizer)
+        with tf_amp.mixed_precision_scope(opt_level="O0"):
+            restored.restore(saved)
+        for loss_scale in (other, equal):
+            step_under(loss_scale, model, X)
+            assert figures(loss_scale) == (2.0**19, 1, 1)

@@ -1,0 +1,31 @@
+"""Which weights a training is about: by them loss scales and checkpoints find together.
+
+A variable is known by its handle, of several replicas by those of all of them, whether
+TensorFlow or Keras made the object around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+# By identity. Whoever keeps them keeps them weakly, so that no number is given twice.
+Handles = Mapping[int, Any]
+
+
+def handles_of(values: Iterable[Any]) -> Handles:
+    """Return the handles of the variables among some values; others have none."""
+    parts = (part for value in values for part in _parts_of(value))
+    handles = (getattr(part, "handle", None) for part in parts)
+    return {id(handle): handle for handle in handles if handle is not None}
+
+
+def _parts_of(value: Any) -> tuple[Any, ...]:
+    # Keras 3 wraps a variable of TensorFlow's, whose own `value` is a method.
+    inner = getattr(value, "value", None)
+    variable = value if inner is None or callable(inner) else inner
+    if isinstance(variable, tf.distribute.DistributedValues):
+        return tuple(variable.values)
+    return (variable,)
