@@ -7,7 +7,6 @@ Prints, sorts, filters and serializes itself; is made by `assignment` and carrie
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -17,67 +16,10 @@ from rich.console import Group
 from rich.text import Text
 
 from grappler_pass.plan_table import folded_table, table_text
+from grappler_pass.reasons import DECIDED, LOW, cause_of
+from grappler_pass.reasons import Cause as Cause
+from grappler_pass.reasons import Reason as Reason
 from grappler_pass.type_slots import Slot
-
-
-class Cause(enum.Enum):
-    """Why a slot has its dtype; the value is the sentence `explain` prints."""
-
-    GAIN = "16 bits are faster here, casts included"
-    FORCED = "eligible, and the optimization level does not ask what it costs"
-    RESUMED_LOW = "16 bits, as in the run that is resumed"
-    COST = "eligible, but float32 is at least as fast, casts included"
-    ISLAND = "eligible, but no matrix product or convolution beside it went low"
-    MARGIN = "the whole plan gains too little to be applied"
-    TRIAL = "the whole graph was run both ways, and 16 bits were not faster"
-    RESUMED = "float32, as in the run that is resumed"
-    LEVEL = "the optimization level keeps everything in float32"
-    NOT_REACHED = "no allow op reaches it through clear and infer ops"
-    NOT_LISTED = "the op is in none of the four lists"
-    DENY = "the op is denied in 16 bits"
-    DENY_TAINT = "an infer op fed by a denied op"
-    PRESERVED = "fetched, fed or preserved: its dtype belongs to the caller"
-    BARRIER = "behind the unscaling of gradients"
-    LOSS_SCALE = "computed with the loss scale, before the first product"
-    STATE_UPDATE = "part of a variable's update"
-    LIST_ESCAPES = "its tensor list is read where the dtype cannot change"
-    TIED = "tied to a slot that must stay float32"
-    EXCLUDED = "excluded by the user"
-    NO_KERNEL = "no 16-bit kernel on its device"
-    CANCELS = "its 16-bit kernel subtracts numbers that rounding has made equal"
-    NOT_ADMITTED = "the op's definition does not admit the 16-bit type"
-    CAST = "an existing cast keeps its types"
-    EXACT = "its values must stay exact (integers or random draws in float32)"
-    RANGE = "it depends on a constant that the 16-bit type cannot hold"
-    DECOMPOSITION = "a matrix decomposition beside it magnifies how it is rounded"
-    MEASURED_RANGE = "its tensors were seen to leave the safe range of the 16-bit type"
-    NOT_FLOAT32 = "not float32 in the graph as given"
-    FIXED = "its type cannot change"
-
-
-_LOW = (Cause.GAIN, Cause.FORCED, Cause.RESUMED_LOW)
-# Of what might have gone low.
-_DECIDED = (
-    *_LOW,
-    Cause.COST,
-    Cause.ISLAND,
-    Cause.MARGIN,
-    Cause.TRIAL,
-    Cause.RESUMED,
-    Cause.LEVEL,
-)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reason:
-    """A cause, and what is particular to this slot (a list's row, a culprit's name)."""
-
-    cause: Cause
-    detail: str = ""
-
-    def __str__(self) -> str:
-        """Show the sentence, then the detail."""
-        return f"{self.cause.value}: {self.detail}" if self.detail else self.cause.value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -113,7 +55,7 @@ class Decision:
     @property
     def is_low(self) -> bool:
         """Tell whether this plan moves the slot to 16 bits."""
-        return self.reason.cause in _LOW
+        return self.reason.cause in LOW
 
     @property
     def gain_seconds(self) -> float:
@@ -171,7 +113,7 @@ class Plan:
     @property
     def is_forgone(self) -> bool:
         """Tell whether nothing could have gone low, whatever it cost."""
-        return not any(row.reason.cause in _DECIDED for row in self.decisions)
+        return not any(row.reason.cause in DECIDED for row in self.decisions)
 
     @property
     def predicted_speedup(self) -> float:
@@ -195,17 +137,20 @@ class Plan:
         Args:
           op: an op's name, as in the graph.
           reason: a `Cause`, or its name in any case ("deny", "DENY").
+
+        Raises:
+          ValueError: there is no such cause.
         """
         rows: Iterable[Decision] = self.decisions
         if op is not None:
             rows = (d for d in rows if d.op == op)
         if reason is not None:
-            cause = Cause[reason.upper()] if isinstance(reason, str) else reason
+            cause = cause_of(reason)
             rows = (d for d in rows if d.reason.cause is cause)
         return self._select(tuple(rows))
 
-    def top(self, count: int) -> Plan:
-        """Return the plan with its `count` most valuable rows."""
+    def top(self, count: int | None) -> Plan:
+        """Return the plan with its `count` most valuable rows; None: with all."""
         return self._select(self.sorted_by_value().decisions[:count])
 
     def _select(self, rows: tuple[Decision, ...]) -> Plan:

@@ -6,6 +6,7 @@ import dataclasses
 import io
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 from rich.console import Console
 
@@ -169,3 +170,26 @@ def test_a_price_is_printed_with_its_source_and_error() -> None:
 def test_every_reason_is_explained_where_plans_are_described() -> None:
     page = (ROOT / "docs" / "decisions.md").read_text()
     assert not [c for c in Cause if f"`{c.name.lower()}`" not in page]
+
+
+@pytest.mark.parametrize("reason", ["deny", "DENY", "Deny", Cause.DENY])
+def test_rows_are_chosen_by_the_name_of_a_cause_in_any_case(reason):
+    rows = (row("exp", Cause.DENY, 1.0, None), row("matmul", Cause.COST, 1.0, 2.0))
+    chosen = Plan(rows, "bfloat16").filter(reason=reason)
+    assert [d.slot.node for d in chosen.decisions] == ["exp"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (
+            "denied",
+            r"received 'denied' \(did you mean tied or deny\?\); allowed are gain,",
+        ),
+        ("zzz", "received 'zzz'; allowed are gain, forced,"),
+        (3, "received 3; allowed are gain, forced,"),
+    ],
+)
+def test_a_cause_that_there_is_not_is_refused(reason, words):
+    with pytest.raises(ValueError, match=words):
+        Plan((), "bfloat16").filter(reason=reason)

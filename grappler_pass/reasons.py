@@ -1,0 +1,86 @@
+"""Why a slot has its dtype: the causes, and what tells one slot's from another's."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+
+
+class Cause(enum.Enum):
+    """Why a slot has its dtype; the value is the sentence `explain` prints."""
+
+    GAIN = "16 bits are faster here, casts included"
+    FORCED = "eligible, and the optimization level does not ask what it costs"
+    RESUMED_LOW = "16 bits, as in the run that is resumed"
+    COST = "eligible, but float32 is at least as fast, casts included"
+    ISLAND = "eligible, but no matrix product or convolution beside it went low"
+    MARGIN = "the whole plan gains too little to be applied"
+    TRIAL = "the whole graph was run both ways, and 16 bits were not faster"
+    RESUMED = "float32, as in the run that is resumed"
+    LEVEL = "the optimization level keeps everything in float32"
+    NOT_REACHED = "no allow op reaches it through clear and infer ops"
+    NOT_LISTED = "the op is in none of the four lists"
+    DENY = "the op is denied in 16 bits"
+    DENY_TAINT = "an infer op fed by a denied op"
+    PRESERVED = "fetched, fed or preserved: its dtype belongs to the caller"
+    BARRIER = "behind the unscaling of gradients"
+    LOSS_SCALE = "computed with the loss scale, before the first product"
+    STATE_UPDATE = "part of a variable's update"
+    LIST_ESCAPES = "its tensor list is read where the dtype cannot change"
+    TIED = "tied to a slot that must stay float32"
+    EXCLUDED = "excluded by the user"
+    NO_KERNEL = "no 16-bit kernel on its device"
+    CANCELS = "its 16-bit kernel subtracts numbers that rounding has made equal"
+    NOT_ADMITTED = "the op's definition does not admit the 16-bit type"
+    CAST = "an existing cast keeps its types"
+    EXACT = "its values must stay exact (integers or random draws in float32)"
+    RANGE = "it depends on a constant that the 16-bit type cannot hold"
+    DECOMPOSITION = "a matrix decomposition beside it magnifies how it is rounded"
+    MEASURED_RANGE = "its tensors were seen to leave the safe range of the 16-bit type"
+    NOT_FLOAT32 = "not float32 in the graph as given"
+    FIXED = "its type cannot change"
+
+
+LOW = (Cause.GAIN, Cause.FORCED, Cause.RESUMED_LOW)
+# Of what might have gone low.
+DECIDED = (
+    *LOW,
+    Cause.COST,
+    Cause.ISLAND,
+    Cause.MARGIN,
+    Cause.TRIAL,
+    Cause.RESUMED,
+    Cause.LEVEL,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reason:
+    """A cause, and what is particular to this slot (a list's row, a culprit's name)."""
+
+    cause: Cause
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """Show the sentence, then the detail."""
+        return f"{self.cause.value}: {self.detail}" if self.detail else self.cause.value
+
+
+def cause_of(reason: Cause | str) -> Cause:
+    """Return a cause by its name in any case; a cause is returned as it is.
+
+    Raises:
+      ValueError: there is none of that name; the message says which there are.
+    """
+    if isinstance(reason, Cause):
+        return reason
+    known = {cause.name.lower(): cause for cause in Cause}
+    name = str(reason).lower()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=2)
+    guess = f" (did you mean {' or '.join(near)}?)" if near else ""
+    raise ValueError(
+        f"reason: received {reason!r}{guess}; allowed are {', '.join(known)}"
+    )
