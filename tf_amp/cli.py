@@ -15,6 +15,7 @@ that makes no sense.
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from tf_amp.commands import model_options, running
 from tf_amp.commands import ranges as ranges_command
 from tf_amp.commands import tune as tune_command
 from tf_amp.commands import verify as verify_command
+from tf_amp.commands.counts import count_from_text
 from tf_amp.commands.durations import seconds_from_text
 from tf_amp.configuration import config
 from tf_amp.configuration.config import LOW_DTYPES
@@ -93,11 +95,10 @@ def _explain(options: argparse.Namespace) -> int:
     plans = explanation.explain_saved_model(
         options.saved_model, options.signature, measure=options.measure
     )
-    for plan in plans:
-        if options.json:
-            print(plan.to_json())
-        else:
-            printing.show(plan.top(options.top))
+    if options.json:
+        print(json.dumps([json.loads(plan.to_json()) for plan in plans], indent=1))
+    else:
+        printing.show(*(plan.top(options.top) for plan in plans))
     return 0
 
 
@@ -154,7 +155,11 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
         "--signature", metavar="NAME", help="only this one; all by default"
     )
     parser.add_argument(
-        "--top", type=int, default=20, metavar="N", help="rows to print (20)"
+        "--top",
+        type=count_from_text,
+        default=20,
+        metavar="N",
+        help="rows to print (20); 0 for all",
     )
     parser.add_argument("--json", action="store_true", help="print whole plans as JSON")
     parser.add_argument(

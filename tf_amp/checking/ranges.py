@@ -201,8 +201,8 @@ class Ranges:
         fields["tensors"] = tuple(TensorRange(**row) for row in fields["tensors"])
         return cls(**fields)
 
-    def top(self, count: int) -> Ranges:
-        """Return the tensors of the largest magnitude, the largest first."""
+    def top(self, count: int | None) -> Ranges:
+        """Return the `count` tensors of the largest magnitude first; None: all."""
         ranked = sorted(self.tensors, key=lambda seen: -seen.largest)
         return dataclasses.replace(self, tensors=tuple(ranked[:count]))
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tf_amp.commands.counts import count_from_text
 from tf_amp.configuration.config import CACHE, AmpConfig
 from tf_amp.errors import CostsUnreadable
 
@@ -37,7 +38,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--sort", choices=SORTS, default="op", help="order of the rows")
     show.add_argument("--op", metavar="NAME", help="only this op; * stands for any")
     show.add_argument(
-        "--limit", type=_limit, default=50, metavar="N", help="rows (50); 0 for all"
+        "--limit",
+        type=count_from_text,
+        default=50,
+        metavar="N",
+        help="rows (50); 0 for all",
     )
     _add_filters(show, _show)
     export = commands.add_parser("export", help="write it to a text file")
@@ -69,12 +74,6 @@ def _add_filters(parser: argparse.ArgumentParser, action: object) -> None:
     )
     parser.add_argument("--tensorflow", metavar="VERSION", help="only of this version")
     parser.set_defaults(action=action)
-
-
-def _limit(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"received {text!r}; wanted is 0 or more")
-    return int(text)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -28,20 +28,20 @@ _ORDERS: dict[str, Callable[[CostRow], Any]] = {
 }
 
 
-def show(rows: Sequence[Row], *, sort: str, limit: int) -> None:
+def show(rows: Sequence[Row], *, sort: str, limit: int | None) -> None:
     """Print what was measured.
 
     Args:
       rows: of any device; verdicts are counted.
       sort: a column, one of those in `_ORDERS`.
-      limit: rows per table; 0 for all.
+      limit: rows per table; None for all.
     """
     for origin, members in itertools.groupby(sorted(rows, key=_origin), _origin):
         group = list(members)
         costs = [row for row in group if isinstance(row, CostRow)]
         costs.sort(key=_ORDERS[sort])
         rich.print(f"[bold]{escape(origin[0])}[/], TensorFlow {escape(origin[1])}")
-        rich.print(_table(costs[: limit or None]))
+        rich.print(_table(costs[:limit]))
         _print_rest(group, len(costs), limit)
 
 
@@ -93,8 +93,8 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.1e} s"
 
 
-def _print_rest(group: Sequence[Row], matching: int, limit: int) -> None:
-    if limit and matching > limit:
+def _print_rest(group: Sequence[Row], matching: int, limit: int | None) -> None:
+    if limit is not None and matching > limit:
         print(f"... and {matching - limit} more: --limit 0 shows all")
     verdicts = [row for row in group if isinstance(row, VerdictRow)]
     if verdicts:

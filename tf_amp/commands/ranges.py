@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tf_amp.commands import model_options, printing
+from tf_amp.commands.counts import count_from_text
 from tf_amp.configuration import config
 from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.errors import ConfigError
@@ -39,7 +40,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--depth", type=int, metavar="N", help="most values to sum up (any number)"
     )
-    parser.add_argument("--top", type=int, default=_TOP, help="rows to print")
+    parser.add_argument(
+        "--top",
+        type=count_from_text,
+        default=_TOP,
+        metavar="N",
+        help=f"rows to print ({_TOP}); 0 for all",
+    )
     parser.add_argument(
         "--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE"
     )

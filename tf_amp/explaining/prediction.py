@@ -103,8 +103,8 @@ class Prediction:
         ranked = sorted(self.ops, key=lambda row: -row.miss_seconds)
         return tuple(ranked[:count])
 
-    def top(self, count: int) -> Prediction:
-        """Return the prediction with its `count` slowest ops and best plan rows."""
+    def top(self, count: int | None) -> Prediction:
+        """Return it with its `count` slowest ops and best plan rows; None: with all."""
         return dataclasses.replace(
             self, plan=self.plan.top(count), ops=self.ops[:count]
         )
