@@ -88,7 +88,7 @@ class Settlement:
 
         def take_care() -> Any:
             finite = private.apart(look_and_settle)()
-            with tf.control_dependencies(hand_over(finite)):
+            with tf.control_dependencies(hand_over(self.but_for_earlier(finite))):
                 return tf.identity(finite)
 
         ordinary = sum_is_finite if rests is None else sum_is_finite & rests
@@ -105,6 +105,10 @@ class Settlement:
     def with_earlier(self, finite: Any) -> Any:
         """Return whether gradients, and those they were made from, are finite."""
         return finite if self.counts is None else finite & self.counts
+
+    def but_for_earlier(self, finite: Any) -> Any:
+        """Return whether gradients are finite, or cannot be for those before them."""
+        return finite if self.counts is None else finite | ~self.counts
 
     def _settle_anew(self, finite: Any) -> Any:
         """Adjust the state as it is by now: another loss may have adjusted it."""

@@ -16,12 +16,15 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp.gradients.finiteness import is_scalable
+from tf_amp.gradients.finiteness import is_scalable, must_select
 from tf_amp.gradients.unscaling import ScaledCall
 from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
+from tf_amp.loss_scaling.variables import states_here
 
 _HOME = "_tf_amp_home"
 _CALLS = "_tf_amp_calls"
+_READINGS = "_tf_amp_readings"
 
 
 def note_entered(tape: Any) -> None:
@@ -29,6 +32,7 @@ def note_entered(tape: Any) -> None:
     if not private.holds_recording(tape):
         _calls_of(tape).clear()
     _note_home(tape)
+    setattr(tape, _READINGS, _readings_here())
 
 
 def note_reset(tape: Any) -> None:
@@ -47,7 +51,9 @@ def call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
     here = _graph_here()
     is_here = home is here
     with contextlib.nullcontext() if is_here else home.as_default():
-        call = calls[key] = ScaledCall(loss_scale, sources)
+        call = ScaledCall(loss_scale, sources)
+        readings = getattr(tape, _READINGS, None)
+        call = calls[key] = call if readings is None else call.begun_with(readings)
     return call if is_here else call.again()
 
 
@@ -82,6 +88,14 @@ def call_of_loop(tapes: list[Any], call: ScaledCall) -> ScaledCall:
 def _note_home(tape: Any) -> None:
     graph = _graph_here()
     setattr(tape, _HOME, None if graph is None else weakref.ref(graph))
+
+
+def _readings_here() -> dict[ScaleState, Vectors] | None:
+    """Return what all states hold; None where votes tell of inner gradients."""
+    if not tf.executing_eagerly() or must_select():
+        return None
+    states = [state for state in states_here() if not state.is_per_worker]
+    return {state: state.read() for state in states}
 
 
 def _calls_of(tape: Any) -> dict[tuple[int, int], ScaledCall]:

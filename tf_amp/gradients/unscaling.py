@@ -13,14 +13,14 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp.gradients import replica_votes
+from tf_amp.gradients import inner_calls, replica_votes
 from tf_amp.gradients.finiteness import (
     agreed,
     are_finite,
@@ -32,9 +32,11 @@ from tf_amp.gradients.finiteness import (
 from tf_amp.gradients.inner_graphs import seen_from_here
 from tf_amp.gradients.seeds import dtype_of
 from tf_amp.gradients.settling import Settlement, symbolic
-from tf_amp.gradients.votes import Vote, cast_vote, votes_behind
+from tf_amp.gradients.votes import Vote, cast_vote
+from tf_amp.gradients.zeros import zeros_unless
 from tf_amp.loss_scaling.gradient_marks import mark_unscaled
 from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
 from tf_amp.loss_scaling.variables import state_of
 from tf_amp.overflow import inputs as overflow_inputs
 from tf_amp.overflow import warning as overflow_warning
@@ -60,6 +62,7 @@ class ScaledCall:
         self._reading = self._state.unpacked(self._vectors)
         self._limit = math.inf
         self._is_repeated = False
+        self._begun: Vectors | None = None
 
     def here(self) -> ScaledCall:
         """Return a call that is scaled as this one, for use in the present graph.
@@ -88,6 +91,16 @@ class ScaledCall:
         """Return a call that is scaled as this one, and counts together with it."""
         call = copy.copy(self)
         call._is_repeated = True
+        return call
+
+    def begun_with(self, readings: Mapping[ScaleState, Vectors]) -> ScaledCall:
+        """Return a call whose overflow others explain that were counted since.
+
+        Args:
+          readings: of states, when the tape was begun; those made since are missing.
+        """
+        call = copy.copy(self)
+        call._begun = readings.get(self._state) or self._state.initial()
         return call
 
     def for_targets(self, targets: Sequence[Any]) -> ScaledCall:
@@ -166,8 +179,10 @@ class ScaledCall:
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
         """Adjust the loss scale; return the gradients, zeros unless all are finite."""
         overflow_warning.warn_if_eager(finite, self._reading)
-        watched = overflow_inputs.watch(finite, self._reading, self.loss_scale)
         settlement = self._settlement(unscaled)
+        watched = overflow_inputs.watch(
+            settlement.but_for_earlier(finite), self._reading, self.loss_scale
+        )
         adjusting: list[Any]
         if private.can_merge():
             finite = agreed(finite)
@@ -192,14 +207,22 @@ class ScaledCall:
         """Return how to settle, together with the other calls that this one repeats.
 
         An overflow counts unless one has been counted since the state was read, a
-        finite call unless anything has.
+        finite call unless anything has. Outside of functions, inner gradients may have
+        overflowed since the tape was begun.
         """
         # In a `tf.Graph` optimizers let the calls of one step settle together.
         runs_as_written = tf.executing_eagerly() or private.in_function()
-        if not self._is_repeated or not runs_as_written:
-            return settlement
+        if self._is_repeated and runs_as_written:
+            return self._counting_since(self._vectors, settlement, finite)
+        if self._begun is not None and not bool(finite):
+            return self._counting_since(self._begun, settlement, finite)
+        return settlement
+
+    def _counting_since(
+        self, vectors_then: Vectors, settlement: Settlement, finite: Any
+    ) -> Settlement:
         vectors = self._state.read()
-        now, then = map(self._state.unpacked, (vectors, self._vectors))
+        now, then = map(self._state.unpacked, (vectors, vectors_then))
         same = {name: tf.equal(now[name], then[name]) for name in _COUNTED}
         unchanged = tf.reduce_all(tf.stack(list(same.values())))
         counts = tf.where(finite, unchanged, same["skipped_steps"])
@@ -220,7 +243,7 @@ class ScaledCall:
         return _voted(vote, unscaled)
 
     def _settlement(self, unscaled: Sequence[Any]) -> Settlement:
-        earlier = [vote.finite for vote in votes_behind(unscaled)]
+        earlier = inner_calls.finite_flags(unscaled, self._state)
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
         return Settlement(self._state, self._vectors, unscaled, counts, self._limit)
 
@@ -239,23 +262,11 @@ def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> A
 
 def _voted(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
     """Return gradients, zeros unless the vote is for finite, which they carry."""
-    results = _zeros_unless(vote.finite, gradients)
+    results = zeros_unless(vote.finite, gradients)
     # Gradients of the results need not be made of them, but always of this.
     known = [] if tf.executing_eagerly() else [vote.finite]
     cast_vote([*known, *results], vote, [*known, *gradients])
     return results
-
-
-def _zeros_unless(finite: Any, gradients: Sequence[Any]) -> list[Any]:
-    if must_select():
-        return [tf.where(finite, g, tf.zeros_like(g)) for g in gradients]
-    return list(
-        tf.cond(
-            finite,
-            lambda: [tf.identity(g) for g in gradients],
-            lambda: [tf.zeros_like(g) for g in gradients],
-        )
-    )
 
 
 def _widened(gradient: Any) -> Any:

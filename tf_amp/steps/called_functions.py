@@ -48,17 +48,40 @@ def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
     return flags
 
 
+def any_around(graph: Any, state: Any) -> bool:
+    """Tell whether a graph, or one around it, has calls that may adjust a state."""
+    if state.is_per_worker:
+        return False
+    handles = _handles(state)
+    while graph is not None:
+        inside = [inner for _, inner in getattr(graph, "captures", ())]
+        own = [handle for handle in handles if getattr(handle, "graph", None) is graph]
+        for tensor in [*own, *inside]:
+            if _is_any(tensor, handles):
+                if any(map(votes.calls_function, tensor.consumers())):
+                    return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
 def _handle_within(call: Any, state: Any) -> Any:
     """Return a call's input that is the variable of a state's counters, if any."""
+    handles = _handles(state)
+    return next((tensor for tensor in call.inputs if _is_any(tensor, handles)), None)
+
+
+def _handles(state: Any) -> list[Any]:
+    """Return the handles, one of each replica, of a state's counters."""
     variable = state.variables_by_kind["counters"]
-    local = state.strategy.experimental_local_results(variable)
-    handles = [one.handle for one in local]
-    for tensor in call.inputs:
-        if tensor.dtype == tf.resource:
-            source = votes.captured_from(tensor)
-            if any(source is handle for handle in handles):
-                return tensor
-    return None
+    return [one.handle for one in state.strategy.experimental_local_results(variable)]
+
+
+def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
+    """Tell whether a tensor stands for one of some handles."""
+    if tensor.dtype != tf.resource:
+        return False
+    source = votes.captured_from(tensor)
+    return any(source is handle for handle in handles)
 
 
 def _flag(call: Any, state: Any, handle: Any) -> Any:

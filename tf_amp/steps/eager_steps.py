@@ -68,9 +68,13 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
 
 
 def any_nonzero(tensors: Sequence[Any]) -> Any:
-    """Tell whether tensors hold anything but zeros, bool scalar."""
+    """Tell whether tensors hold anything but zeros, and no NaN; bool scalar.
+
+    NaN come of zeros where gradients were taken that nobody has scaled.
+    """
     some = [tf.reduce_any(tf.not_equal(t, tf.zeros_like(t))) for t in tensors]
-    return tf.reduce_any(tf.stack(some))
+    known = [tf.reduce_all(tf.equal(t, t)) for t in tensors]
+    return tf.reduce_any(tf.stack(some)) & tf.reduce_all(tf.stack(known))
 
 
 def _count_of(state: Any) -> _Count:
