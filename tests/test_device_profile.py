@@ -1,5 +1,6 @@
 """Profiles load, refuse nonsense, and are chosen and kept as promised."""
 
+import dataclasses
 import json
 import logging
 import math
@@ -226,11 +227,24 @@ def test_a_measured_profile_wins_on_the_device_it_was_measured_on(tmp_path):
         DeviceKey(KEY.model, frozenset({"avx2"}), 4, True),
         DeviceKey(KEY.model, KEY.flags, 2, True),
         DeviceKey(KEY.model, KEY.flags, 4, False),
+        DeviceKey(KEY.model, KEY.flags, 4, True, float32_products="bf16"),
     ],
 )
 def test_a_measured_profile_serves_no_other_device(tmp_path, other):
     keep_profile(DeviceProfile.from_json(data()), calibrated_path(tmp_path, KEY))
     assert calibrated_profile(tmp_path, other) is None
+
+
+def test_a_measured_profile_serves_its_own_device_however_products_are_rounded(
+    tmp_path,
+):
+    for key in (KEY, dataclasses.replace(KEY, float32_products="bf16")):
+        path = calibrated_path(tmp_path, key)
+        own = {**data(), "device": key.to_json()}
+        keep_profile(DeviceProfile.from_json(own), path)
+        assert calibrated_profile(tmp_path, key).device == key
+    # As written before there was a word of products.
+    assert set(KEY.to_json()) == {"model", "flags", "threads", "onednn"}
 
 
 def test_a_profile_moved_from_another_device_is_not_believed(tmp_path):

@@ -1,9 +1,15 @@
 """Which 16-bit type and profile suit which device."""
 
+import functools
+import os
+import re
+import textwrap
+
 import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile, ProfileError
+from tests.forking import run_forked
 from tf_amp import devices
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
@@ -87,3 +93,95 @@ def test_the_key_of_this_cpu_names_what_decides_its_speed():
     assert key.model
     assert key.threads >= 1
     assert key.flags <= devices.cpu_flags()
+
+
+def in_a_process(variables, code):
+    """Return what a process prints whose TensorFlow has computed nothing before."""
+    setting = f"import os; os.environ.update({variables!r})"
+    return run_forked(f"{setting}\n{textwrap.dedent(code)}").lines()
+
+
+@functools.cache
+def threads_told_and_of_others(chosen, **variables):
+    """Return the threads of an op, and how many more a process has after the first."""
+    code = f"""
+    import tensorflow as tf
+    from tf_amp import devices
+    tf.config.threading.set_intra_op_parallelism_threads({chosen})
+    told = devices.cpu_key().threads
+    tf.ones([2, 2]) + 1.0
+    print(told, len(os.listdir("/proc/self/task")) - told)
+    """
+    (line,) = in_a_process(variables, code)
+    return tuple(map(int, line.split()))
+
+
+ALL_CPUS = len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "variable", "threads"),
+    [
+        (0, "7", 7),
+        (0, " +7\t", 7),
+        (4, "7", 4),
+        *((0, text, ALL_CPUS) for text in ("", "0", "many", "7.0", "7x", "9" * 12)),
+    ],
+)
+def test_the_key_has_the_threads_that_tensorflow_starts(chosen, variable, threads):
+    _, others = threads_told_and_of_others(5)
+    found = threads_told_and_of_others(chosen, TF_NUM_INTRAOP_THREADS=variable)
+    assert found == (threads, others)
+
+
+@pytest.mark.skipif(not devices.cpu_key().onednn, reason="oneDNN is off")
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"TF_SET_ONEDNN_FPMATH_MODE": "BF16"},
+        {"TF_SET_ONEDNN_FPMATH_MODE": "bf16"},
+        {"ONEDNN_DEFAULT_FPMATH_MODE": "Any"},
+        {"ONEDNN_DEFAULT_FPMATH_MODE": "STRICT"},
+        {"ONEDNN_DEFAULT_FPMATH_MODE": "fast"},
+        {"ONEDNN_DEFAULT_FPMATH_MODE": "", "DNNL_DEFAULT_FPMATH_MODE": "BF16"},
+        {"TF_SET_ONEDNN_FPMATH_MODE": "BF16", "ONEDNN_DEFAULT_FPMATH_MODE": "TF32"},
+    ],
+)
+def test_the_key_has_the_type_that_onednn_may_round_products_to(variables):
+    code = """
+    import tensorflow as tf
+    from tf_amp import devices
+    x = tf.ones([2, 64, 64])
+    x @ x
+    print("told:" + devices.cpu_key().float32_products)
+    print(devices.cost_key(devices.present_devices()[0]))
+    """
+    lines = in_a_process({**variables, "ONEDNN_VERBOSE": "1"}, code)
+    (product,) = (line for line in lines if ",exec,cpu,matmul," in line)
+    _, _, used = product.partition("attr-fpmath:")
+    mode = re.match("[a-z0-9]*", used).group()
+    assert f"told:{mode}" in lines
+    assert lines[-1].endswith(f"float32 products in {mode}" if mode else "oneDNN on")
+
+
+@pytest.fixture
+def tf32_off():
+    tf.config.experimental.enable_tensor_float_32_execution(False)
+    yield
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
+def test_the_key_of_a_gpu_says_where_tf32_is_off(tf32_off):
+    assert devices.cost_key(A100).endswith(", TF32 off")
+    assert devices.cost_key(H200).endswith(", TF32 off")
+    # These have none.
+    assert "TF32" not in devices.cost_key(V100) + devices.cost_key(T4)
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+    assert "TF32" not in devices.cost_key(A100)
+
+
+def test_tf32_may_be_off_by_nvidias_variable(monkeypatch):
+    for value, is_off in (("", False), ("1", False), ("0", True)):
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", value)
+        assert ("TF32 off" in devices.cost_key(A100)) == is_off

@@ -16,12 +16,13 @@ import re
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
+from tf_amp.configuration import arithmetic_variables
 from tf_amp.configuration.config import AmpConfig
 
 if TYPE_CHECKING:
     from grappler_pass.costs import DeviceKey, DeviceProfile
 
-_BFLOAT16_CAPABILITY = (8, 0)
+_BFLOAT16_CAPABILITY = _TF32_CAPABILITY = (8, 0)
 _GPU_DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
 
 
@@ -130,6 +131,7 @@ def cpu_key() -> DeviceKey:
         flags=cpu_flags() & DECISIVE_FLAGS,
         threads=_op_threads(),
         onednn=True if onednn is None else onednn,
+        float32_products=arithmetic_variables.float32_products(),
     )
 
 
@@ -137,14 +139,18 @@ def cost_key(device: Device) -> str:
     """Return what must agree for a cost measured on a device to hold: for people too.
 
     A CPU's model, decisive instruction sets, threads, and whether oneDNN is on; a GPU's
-    model and driver.
+    model and driver. How float32 is computed, where that is not as usual.
     """
     if device.device_type == "GPU":
-        return f"{device.model or 'GPU'}, driver {_gpu_driver()}"
+        tf32 = ", TF32 off" if _lacks_tf32(device) else ""
+        return f"{device.model or 'GPU'}, driver {_gpu_driver()}{tf32}"
     key = cpu_key()
     flags = " ".join(sorted(key.flags)) or "no vector instructions"
     onednn = "on" if key.onednn else "off"
-    return f"{key.model}, {flags}, {key.threads} threads, oneDNN {onednn}"
+    name = f"{key.model}, {flags}, {key.threads} threads, oneDNN {onednn}"
+    if key.float32_products:
+        return f"{name}, float32 products in {key.float32_products}"
+    return name
 
 
 @functools.cache
@@ -191,8 +197,20 @@ def _gpu_driver() -> str:
     return version.group() if version else "unknown"
 
 
+def _lacks_tf32(device: Device) -> bool:
+    """Tell whether float32 is exact in products that could be computed in TF32."""
+    import tensorflow as tf
+
+    if device.capability is not None and device.capability < _TF32_CAPABILITY:
+        return False
+    is_on = bool(tf.config.experimental.tensor_float_32_execution_enabled())
+    return not is_on or arithmetic_variables.is_tf32_refused()
+
+
 def _op_threads() -> int:
+    """Return the threads of one op: the program's word, the environment's, or all."""
     import tensorflow as tf
 
     chosen = int(tf.config.threading.get_intra_op_parallelism_threads())
-    return chosen or len(os.sched_getaffinity(0))
+    asked = chosen or arithmetic_variables.op_threads()
+    return asked or len(os.sched_getaffinity(0))

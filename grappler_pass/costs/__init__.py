@@ -14,11 +14,8 @@ from grappler_pass.costs.choosing import (
     keep_profile,
     profile_for,
 )
-from grappler_pass.costs.device_profile import (
-    DeviceKey,
-    DeviceProfile,
-    ProfileError,
-)
+from grappler_pass.costs.device_key import DeviceKey
+from grappler_pass.costs.device_profile import DeviceProfile, ProfileError
 from grappler_pass.costs.model import CostModel
 
 __all__ = [

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from grappler_pass.costs.atomic_file import replacing
+from grappler_pass.costs.device_key import DeviceKey
 from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.multiprocessors import Multiprocessors
 from grappler_pass.costs.op_classes import COLD, axes_of
@@ -40,42 +41,6 @@ _SHIPPED = Path(__file__).parent / "profiles"
 
 class ProfileError(ValueError):
     """A profile that cannot be found, read or believed."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceKey:
-    """What must agree for a measured profile to hold.
-
-    Args:
-        model: processor name.
-        flags: the instruction sets that decide which kernels run.
-        threads: threads that one op may use.
-        onednn: whether TensorFlow's oneDNN kernels are on.
-    """
-
-    model: str
-    flags: frozenset[str]
-    threads: int
-    onednn: bool
-
-    def to_json(self) -> dict[str, object]:
-        """Return plain values for a profile's "device" entry."""
-        return {
-            "model": self.model,
-            "flags": sorted(self.flags),
-            "threads": self.threads,
-            "onednn": self.onednn,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DeviceKey:
-        """Read what ``to_json`` wrote."""
-        return cls(
-            model=str(data["model"]),
-            flags=frozenset(data["flags"]),
-            threads=int(data["threads"]),
-            onednn=bool(data["onednn"]),
-        )
 
 
 @dataclass(frozen=True, slots=True)

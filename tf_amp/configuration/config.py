@@ -2,7 +2,7 @@
 
 Decides what the user asked for, and refuses what is unknown or contradicts itself.
 What the answer means for a device or a graph is decided elsewhere (`devices`,
-`runtime`). Nothing else in the package reads the environment.
+`runtime`). Beside `arithmetic_variables` nothing else reads the environment.
 """
 
 from __future__ import annotations
