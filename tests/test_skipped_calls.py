@@ -188,3 +188,47 @@ def test_what_knows_nothing_of_gradients_adds_nothing_to_a_step():
     conditions = [op for op in graph.get_operations() if op.type.endswith("If")]
     # What notes the outcome, what makes zeros, and the update.
     assert len(conditions) == 3
+
+
+def _in_function(compute, default):
+    return tf.function(compute)()
+
+
+def _in_branch(compute, default):
+    return tf.cond(tf.size(default) > 0, compute, lambda: default)
+
+
+def _in_loop(compute, default):
+    return tf.while_loop(
+        lambda i, _: i < 1, lambda i, _: (i + 1, compute()), (0, default)
+    )[1]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("place", [_in_function, _in_branch, _in_loop])
+def test_a_second_overflow_of_a_tape_skips_the_step_made_of_it(place, compiled):
+    variables = [tf.Variable(X[0]), tf.Variable(X[1])]
+    optimizers = [keras.optimizers.SGD(0.1) for _ in variables]
+    for variable, optimizer in zip(variables, optimizers, strict=True):
+        optimizer.build([variable])
+
+    @tf.function(jit_compile=compiled)
+    def step(x):
+        with tf.GradientTape(persistent=True) as tape:
+            losses = [tf.reduce_sum(v * x) for v in variables]
+        slopes = [
+            tape.gradient(losses[0], variables[0]),
+            place(lambda: tape.gradient(losses[1], variables[1]), tf.zeros_like(x)),
+        ]
+        for slope, variable, optimizer in zip(
+            slopes, variables, optimizers, strict=True
+        ):
+            optimizer.apply([slope + 0.1 * variable], [variable])
+
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        for x, taken in ((X[0], 1), (BAD[0], 1), (X[0], 2)):
+            step(tf.constant(x))
+            assert [int(optimizer.iterations) for optimizer in optimizers] == [
+                taken
+            ] * 2
+        assert figures(loss_scale) == (2.0**9, 1, 1)

@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp.gradients import inner_calls, replica_votes
+from tf_amp.gradients import inner_calls, repeated_overflows, replica_votes
 from tf_amp.gradients.finiteness import (
     agreed,
     are_finite,
@@ -186,7 +186,8 @@ class ScaledCall:
         adjusting: list[Any]
         if private.can_merge():
             finite = agreed(finite)
-            adjusting = self._counting_once(settlement, finite).settle(finite)
+            counting = self._counting_once(settlement, finite)
+            adjusting = counting.settle(finite) + self._noted(counting, finite)
         else:
             adjusting = replica_votes.note(self._state, finite, self._limit)
         adjusting = symbolic(adjusting)
@@ -229,6 +230,14 @@ class ScaledCall:
         if settlement.counts is not None:
             counts = counts & settlement.counts
         return dataclasses.replace(settlement, vectors=vectors, counts=counts)
+
+    def _noted(self, counting: Settlement, finite: Any) -> list[Any]:
+        """Note an overflow that is not counted, where the tape lies outside."""
+        is_inside = self._is_repeated and private.in_function()
+        here = tf.compat.v1.get_default_graph()
+        if not is_inside or self._vectors["counters"].graph is here:
+            return []
+        return repeated_overflows.note(self._state, ~(finite | counting.counts))
 
     def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
         """Do the same within a function, where one branch serves the ordinary step."""

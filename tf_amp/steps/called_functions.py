@@ -1,7 +1,7 @@
 """Overflows within functions, loops and branches that were called.
 
 Whether gradients overflowed within an operation shows by the number of skipped steps,
-which is read before and after it:
+and of overflows not counted as such, which are read before and after it:
 
 Before   f(handle) --> gradients
 After    read(handle) --> f(handle) --> read(handle); finite if both are equal
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import order
 from tf_amp._tensorflow_private import training as private
-from tf_amp.gradients import votes
+from tf_amp.gradients import repeated_overflows, votes
 
 # Of a graph: flags by call and state; names of the reads that are ordered by hand.
 _FLAGS = "_tf_amp_finite_calls"
@@ -41,10 +41,11 @@ def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
             if state.is_per_worker:
                 flags.append(None)
                 continue
-            handle = _handle_within(call, state)
-            if handle is not None:
-                known = order.can_order_by_hand(call)
-                flags.append(_flag(call, state, handle) if known else None)
+            for variable, place in _tallies(state):
+                handle = _handle_within(call, _handles(state, variable))
+                if handle is not None:
+                    known = order.can_order_by_hand(call)
+                    flags.append(_flag(call, handle, place) if known else None)
     return flags
 
 
@@ -52,7 +53,7 @@ def any_around(graph: Any, state: Any) -> bool:
     """Tell whether a graph, or one around it, has calls that may adjust a state."""
     if state.is_per_worker:
         return False
-    handles = _handles(state)
+    handles = _handles(state, state.variables_by_kind["counters"])
     while graph is not None:
         inside = [inner for _, inner in getattr(graph, "captures", ())]
         own = [handle for handle in handles if getattr(handle, "graph", None) is graph]
@@ -64,16 +65,22 @@ def any_around(graph: Any, state: Any) -> bool:
     return False
 
 
-def _handle_within(call: Any, state: Any) -> Any:
-    """Return a call's input that is the variable of a state's counters, if any."""
-    handles = _handles(state)
-    return next((tensor for tensor in call.inputs if _is_any(tensor, handles)), None)
+def _tallies(state: Any) -> list[tuple[Any, int]]:
+    """Return variables, and at which place each adds up overflows."""
+    counters = state.variables_by_kind["counters"]
+    counted = counters, state.names["counters"].index("skipped_steps")
+    repeated = repeated_overflows.tally_of(state)
+    return [counted] if repeated is None else [counted, (repeated, 0)]
 
 
-def _handles(state: Any) -> list[Any]:
-    """Return the handles, one of each replica, of a state's counters."""
-    variable = state.variables_by_kind["counters"]
+def _handles(state: Any, variable: Any) -> list[Any]:
+    """Return the handles, one of each replica, of a variable of a state."""
     return [one.handle for one in state.strategy.experimental_local_results(variable)]
+
+
+def _handle_within(call: Any, handles: Sequence[Any]) -> Any:
+    """Return a call's input that stands for one of some handles, if any."""
+    return next((tensor for tensor in call.inputs if _is_any(tensor, handles)), None)
 
 
 def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
@@ -84,12 +91,11 @@ def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
     return any(source is handle for handle in handles)
 
 
-def _flag(call: Any, state: Any, handle: Any) -> Any:
-    """Return whether a call has skipped no step, made once for each call."""
+def _flag(call: Any, handle: Any, place: int) -> Any:
+    """Return whether a call has added no overflow, made once for each call."""
     flags = _of_graph(call.graph, _FLAGS)
-    key = call.name, id(state)
+    key = call.name, handle.ref()
     if key not in flags:
-        place = state.names["counters"].index("skipped_steps")
         with call.graph.as_default(), tf.device(None):
             flags[key] = _stays_the_same(call, handle, place)
     return flags[key]
