@@ -240,9 +240,9 @@ def _load_shim(device_type: str) -> ctypes.CDLL:
     path = shim_path(device_type)
     if not path.is_file():
         raise ShimError(
-            f"The compiled shim {path} is missing. Reinstall the package with "
-            "`pip install --force-reinstall --no-deps tf-amp`, or in a source folder "
-            "run `pip install -e .` again."
+            f"The compiled shim {path} is missing. In your copy of the repository run "
+            "`pip install --force-reinstall --no-deps .`, or `pip install -e .` again "
+            "if it is used from there."
         )
     _refuse_second_copy(path)
     try:

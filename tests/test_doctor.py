@@ -122,7 +122,23 @@ def test_a_copy_that_is_not_installed_says_so():
     program += "from tf_amp.commands import doctor; print(*doctor._start(), sep='')"
     done = run_interpreter(("-c", program))
     assert "tf_amp_autostart.pth is in no site folder" in done.out, done.err
-    assert "pip install tf-amp (without --target)" in done.out
+    assert "in your copy of the repository: pip install . (without --target)" in (
+        done.out
+    )
+
+
+def test_what_fails_unexpectedly_calls_for_another_installation():
+    program = """
+from tf_amp.commands import doctor, doctor_checks
+def rewrite():
+    raise OSError("a file is damaged")
+doctor_checks.CHECKS = (rewrite,)
+doctor.main()
+"""
+    done = run_forked(program)
+    assert lines_of(done)["rewrite"] == ("FAIL", "OSError: a file is damaged")
+    remedy = "in your copy of the repository: pip install --force-reinstall --no-deps ."
+    assert f"-> {remedy}\n" in done.out
 
 
 def test_a_bad_setting_and_a_missing_tensorflow_are_findings(tmp_path):
@@ -140,4 +156,6 @@ def test_a_bad_setting_and_a_missing_tensorflow_are_findings(tmp_path):
     assert "float12" in found["settings"][1]
     assert found["TensorFlow"][0] == "FAIL"
     assert "nothing here" in found["TensorFlow"][1]
-    assert "pip install 'tf-amp[cpu]'" in done.out
+    assert "pip install tensorflow-cpu, or for GPUs: pip install 'tensorflow[and-" in (
+        done.out
+    )

@@ -240,7 +240,7 @@ def failure(path):
         return str(error)
 folder = {str(tmp_path)!r}
 missing = failure(folder + "/_shim_none.so")
-print(folder + "/_shim_none.so" in missing, "pip install" in missing)
+print(folder + "/_shim_none.so" in missing, "--no-deps .`" in missing)
 broken = failure(folder + "/_shim_broken.so")
 print(folder + "/_shim_broken.so" in broken, "Reinstall" in broken)
 print(answer(), plugin.is_loaded())

@@ -15,7 +15,8 @@ def check_tensorflow() -> None:
     except ImportError as error:
         raise TensorFlowMissing(
             f"TensorFlow cannot be imported ({error})",
-            "pip install 'tf-amp[cpu]', or for GPUs: pip install 'tf-amp[cuda]'",
+            "pip install tensorflow-cpu, or for GPUs: "
+            "pip install 'tensorflow[and-cuda]'",
         ) from error
     version = getattr(tf, "__version__", "0.0")
     if tuple(map(int, version.split(".")[:2])) < OLDEST_TENSORFLOW:

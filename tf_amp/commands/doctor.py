@@ -32,7 +32,9 @@ DEPENDENCIES = (
     ("scipy", "scipy"),
     ("wrapt", "wrapt"),
 )
-REINSTALL = "pip install --force-reinstall --no-deps tf-amp"
+# No index has the package: it comes from where the README says.
+_COPY = "in your copy of the repository: pip install"
+REINSTALL = f"{_COPY} --force-reinstall --no-deps ."
 MEND_SETTING = "correct or unset the variable"
 _BY_HAND = "call tf_amp.enable() in the script, or start it with: tf-amp run SCRIPT"
 
@@ -149,7 +151,7 @@ def _start() -> Findings:
         state, remedy = "python -S reads no .pth file", _BY_HAND
     else:
         state = f"tf_amp_autostart.pth is in no site folder of {sys.executable}"
-        remedy = f"pip install tf-amp (without --target); or {_BY_HAND}"
+        remedy = f"{_COPY} . (without --target); or {_BY_HAND}"
     yield Finding("autostart", f"cannot start by itself: {state}", remedy, fatal=True)
 
 
