@@ -102,10 +102,33 @@ def test_each_of_several_losses_has_a_scale_of_its_own():
     assert figures(second) == (2.0**15, 1, 0)
 
 
-def test_bounds_of_a_dynamic_scale_are_taken_over():
-    model = dense()
-    tf_amp.initialize(model, loss_scale="dynamic", min_loss_scale=4.0)
-    assert tf_amp.runtime.current_config().loss_scale.minimum == 4.0
+@pytest.mark.parametrize("loss_scale", [None, "dynamic"])
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({"min_loss_scale": 4.0}, (4.0, 2.0**15, 2.0**24)),
+        ({"max_loss_scale": 1024.0}, (1.0, 1024.0, 1024.0)),
+        ({"max_loss_scale": 0.25}, (0.25, 0.25, 0.25)),
+        ({"min_loss_scale": 2.0**30}, (2.0**30, 2.0**30, 2.0**30)),
+        ({"min_loss_scale": 2, "max_loss_scale": 2.0**20}, (2.0, 2.0**15, 2.0**20)),
+    ],
+)
+def test_a_dynamic_scale_begins_within_the_bounds_of_apex(
+    bounds, expected, loss_scale, monkeypatch
+):
+    monkeypatch.setenv("TF_AMP_DTYPE", "float16")
+    tf_amp.initialize(dense(), loss_scale=loss_scale, **bounds)
+    found = tf_amp.runtime.current_config().loss_scale
+    assert (found.minimum, found.initial, found.maximum) == expected
+
+
+@pytest.mark.parametrize("loss_scale", [None, 64.0])
+def test_bounds_make_no_scale_dynamic_and_that_is_told(loss_scale, monkeypatch, said):
+    monkeypatch.setenv("TF_AMP_DTYPE", "bfloat16")
+    tf_amp.initialize(dense(), loss_scale=loss_scale, max_loss_scale=1024.0)
+    chosen = tf_amp.runtime.current_config().loss_scale
+    assert getattr(chosen, "value", None) == loss_scale
+    assert any("max_loss_scale has no effect" in line for line in said)
 
 
 def test_initialized_as_disabled_everything_stays_as_it_was():
@@ -142,6 +165,8 @@ def test_arguments_of_apex_without_a_meaning_here_are_accepted(said):
         ({"opt_level": "O9"}, "O9"),
         ({"num_losses": 0}, "num_losses=0"),
         ({"loss_scale": "big"}, "received 'big'"),
+        ({"max_loss_scale": 1000.0}, "max_loss_scale=1000.0.*nearest is 1024.0"),
+        ({"min_loss_scale": 8.0, "max_loss_scale": 4.0, "loss_scale": "dynamic"}, "8"),
         ({"half_measures": True}, "unknown argument 'half_measures'"),
     ],
 )

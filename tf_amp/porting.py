@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from absl import logging
 
 from tf_amp import runtime
+from tf_amp.configuration.config import AmpConfig, checked_level
 from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling import DynamicLossScale, LossScale, loss_scale_from_words
+from tf_amp.loss_scaling.arguments import check_power_of_two
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.scopes import scope
 
@@ -49,6 +52,24 @@ class _Initialized:
 _initialized: _Initialized | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Bounds:
+    """What a dynamic loss scale is kept between; None where nothing was said."""
+
+    low: float | None
+    high: float | None
+
+    def __post_init__(self) -> None:
+        """Check both."""
+        for name, value in self.named().items():
+            check_power_of_two("initialize", name, value)
+
+    def named(self) -> dict[str, float]:
+        """Return those that were given, by the names of the arguments."""
+        both = {"min_loss_scale": self.low, "max_loss_scale": self.high}
+        return {name: value for name, value in both.items() if value is not None}
+
+
 def initialize(
     model: Any,
     optimizer: Any = None,
@@ -71,8 +92,9 @@ def initialize(
       loss_scale: "dynamic", a number, or a loss scale; by default as the type needs.
       num_losses: how many losses have a loss scale of their own, which
         `scale_loss(..., loss_id=)` chooses.
-      min_loss_scale: lowest scale of a dynamic one.
-      max_loss_scale: highest scale of a dynamic one.
+      min_loss_scale: lowest scale of a dynamic one, a power of two.
+      max_loss_scale: highest scale of a dynamic one, a power of two; where that is
+        below the scale to begin with, it begins there.
       **others: further arguments of Apex, which have no effect here.
 
     Returns:
@@ -90,8 +112,9 @@ def initialize(
         raise ConfigError(
             f"initialize: num_losses={num_losses!r}; allowed are whole numbers from 1."
         )
-    chosen = _loss_scale(loss_scale, min_loss_scale, max_loss_scale)
     if enabled:
+        bounds = _Bounds(min_loss_scale, max_loss_scale)
+        chosen = _loss_scale(loss_scale, opt_level, bounds)
         runtime.enable(opt_level=opt_level, loss_scale=chosen)
     else:
         runtime.disable()
@@ -181,19 +204,30 @@ def _copies(count: int) -> tuple[LossScale, ...]:
 
 
 def _loss_scale(
-    given: LossScale | float | str | None, low: float | None, high: float | None
+    given: LossScale | float | str | None, opt_level: str, bounds: _Bounds
 ) -> LossScale | None:
     """Return the loss scale that was asked for; None leaves it to the type."""
-    loss_scale = None if given is None else loss_scale_from_words(given)
-    unbounded = low is None and high is None
+    asked = None if given is None else loss_scale_from_words(given)
     # The very object that was given stays, which its state is found by.
-    if unbounded or not isinstance(loss_scale, DynamicLossScale):
-        return loss_scale
-    return dataclasses.replace(
-        loss_scale,
-        minimum=loss_scale.minimum if low is None else low,
-        maximum=loss_scale.maximum if high is None else high,
-    )
+    if bounds.low is None and bounds.high is None:
+        return asked
+    config = AmpConfig.from_env()
+    config = dataclasses.replace(config, opt_level=checked_level(opt_level))
+    loss_scale = loss_scale_for(config) if asked is None else asked
+    if isinstance(loss_scale, DynamicLossScale):
+        return _within(loss_scale, bounds)
+    _note_bounds_without_effect(bounds)
+    return asked
+
+
+def _within(loss_scale: DynamicLossScale, bounds: _Bounds) -> DynamicLossScale:
+    """Return a loss scale with other bounds, which it begins within, as in Apex."""
+    low, high = bounds.low, bounds.high
+    # One bound alone may lie beyond the other's default, and moves it along.
+    least = min(loss_scale.minimum, high or math.inf) if low is None else low
+    most = max(loss_scale.maximum, least) if high is None else high
+    initial = min(max(loss_scale.initial, least), most)
+    return dataclasses.replace(loss_scale, initial=initial, minimum=least, maximum=most)
 
 
 def _check_optimizers(caller: str, given: Any) -> None:
@@ -224,11 +258,20 @@ def _note_without_effect(caller: str, others: dict[str, Any]) -> None:
             f"without effect are {', '.join(_WITHOUT_EFFECT)}."
         )
     for name in others:
-        logging.log_first_n(
-            logging.INFO,
-            "%s: %s has no effect: %s.",
-            len(_WITHOUT_EFFECT),
-            caller,
-            name,
-            _WITHOUT_EFFECT[name],
-        )
+        _note_one(caller, name, _WITHOUT_EFFECT[name])
+
+
+def _note_bounds_without_effect(bounds: _Bounds) -> None:
+    for name in bounds.named():
+        _note_one("initialize", name, "the loss scale is not dynamic")
+
+
+def _note_one(caller: str, name: str, why: str) -> None:
+    logging.log_first_n(
+        logging.INFO,
+        "%s: %s has no effect: %s.",
+        len(_WITHOUT_EFFECT),
+        caller,
+        name,
+        why,
+    )
