@@ -33,6 +33,32 @@ def test_json_is_one_array_of_plans_however_many_there_are(folder, names, capsys
     assert products == [{"once": 1, "twice": 2}[name] for name in names]
 
 
+def test_each_plan_says_which_signature_it_is_for(folder, capsys):
+    cli.main(["explain", folder, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert [each["graph"] for each in found] == ["once", "twice"]
+    cli.main(["explain", folder, "--signature", "once", "--top", "1", "--measure"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in lines if " slots to " in line] == ["once"]
+    assert any(line.startswith("once: float32 ") for line in lines)
+
+
+def test_signatures_with_the_same_plan_are_printed_as_one(tmp_path, capsys):
+    module = tf.Module()
+    module.fn = tf.function(lambda x: x @ x, input_signature=[tf.TensorSpec([8, 8])])
+    signatures = {"serve": module.fn, "serving_default": module.fn}
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=signatures)
+    assert cli.main(["explain", str(tmp_path / "model"), "--json"]) == 0
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert set(plan["graph"].split(", ")) == {"serve", "serving_default"}
+
+
+def test_a_model_without_signatures_is_refused(tmp_path, capsys):
+    tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
+    assert cli.main(["explain", str(tmp_path / "model")]) == 2
+    assert "has no signatures to run; export it with some" in capsys.readouterr().err
+
+
 def rows_printed(folder, capsys, *options):
     assert cli.main(["explain", folder, "--signature", "twice", *options]) == 0
     lines = capsys.readouterr().out.splitlines()

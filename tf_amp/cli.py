@@ -90,9 +90,9 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _explain(options: argparse.Namespace) -> int:
     from tf_amp.commands import printing
-    from tf_amp.explaining import explanation
+    from tf_amp.explaining.signatures import explain_saved_model
 
-    plans = explanation.explain_saved_model(
+    plans = explain_saved_model(
         options.saved_model, options.signature, measure=options.measure
     )
     if options.json:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tf_amp import runtime
 from tf_amp.auditing.alternatives import Alternatives
 from tf_amp.auditing.obstacles import Obstacle, obstacles_of
-from tf_amp.errors import ConfigError
 from tf_amp.explaining import explanation
+from tf_amp.explaining.signatures import signatures_of
 from tf_amp.targets import Target, target_of
 
 if TYPE_CHECKING:
@@ -135,14 +135,8 @@ def audit_saved_model(
       ScriptMissing: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name, or none at all.
     """
-    functions = explanation.signatures_of(folder, signature)
-    if not functions:
-        raise ConfigError(
-            f"{folder} has no signatures to audit; export it with some, as Keras' "
-            "model.export(folder) does."
-        )
     audits = []
-    for name, function in functions.items():
+    for name, function in signatures_of(folder, signature).items():
         graph_def, kept, _ = explanation.traced_graph(function, (), {})
         if batch is not None:
             _set_batch(graph_def, batch)

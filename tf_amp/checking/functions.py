@@ -22,6 +22,7 @@ from tf_amp.checking.verifying import verified
 from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.errors import ConfigError
 from tf_amp.explaining import explanation
+from tf_amp.explaining.signatures import signatures_of
 
 
 def verify(
@@ -89,7 +90,7 @@ def verify_saved_model(
       NotMeasurable: a signature cannot be run apart; the message says why.
     """
     found: list[Verification] = []
-    for name, function in _signatures(folder, signature).items():
+    for name, function in signatures_of(folder, signature).items():
         batches: Sequence[data.Batch | None] = (None,)
         if file is not None:
             batches = data.batches_from_file(file, data.specs_of(function))
@@ -147,7 +148,7 @@ def ranges_of_saved_model(
       ScriptMissing, ConfigError, DataUnfit, NotMeasurable: as for `verify_saved_model`.
     """
     found: list[Ranges] = []
-    for function in _signatures(folder, signature).values():
+    for function in signatures_of(folder, signature).values():
         batches = data.batches_from_file(file, data.specs_of(function))
         found.append(ranges_of(function, batches))
     tensors = {seen.name: seen for each in found for seen in each.tensors}
@@ -182,16 +183,6 @@ def _badness(found: Verification, check: TensorCheck) -> tuple[int, int, float]:
     verdict = found.verdict_on(check)
     rank = _ORDER.index(verdict) if verdict in _ORDER else len(_ORDER)
     return rank, check.mixed.non_finite, check.mixed.relative
-
-
-def _signatures(folder: pathlib.Path, signature: str | None) -> dict[str, Any]:
-    functions = explanation.signatures_of(folder, signature)
-    if not functions:
-        raise ConfigError(
-            f"{folder} has no signatures to run; export it with some, as Keras' "
-            "model.export(folder) does."
-        )
-    return functions
 
 
 def _values(function: Any, batch: data.Batch | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import pathlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -17,7 +16,7 @@ from tf_amp import function_graphs, runtime
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
-from tf_amp.errors import ConfigError, NotMeasurable, ScriptMissing
+from tf_amp.errors import NotMeasurable
 from tf_amp.scopes.marks import Marks, excluded_parts, marks_from_graph_def
 from tf_amp.xla import explaining
 
@@ -143,29 +142,6 @@ def traced_graph(
     return graph_def, function_graphs.kept_nodes(function), function.graph.name
 
 
-def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[str, Any]:
-    """Return the signatures of a SavedModel by name, or the one named.
-
-    Raises:
-      ScriptMissing: the folder does not hold a SavedModel.
-      ConfigError: it has no signature of that name.
-    """
-    runtime.check_tensorflow()
-    import tensorflow as tf
-
-    if not tf.saved_model.contains_saved_model(str(folder)):
-        raise ScriptMissing(f"{folder} does not hold a SavedModel.")
-    loaded = tf.saved_model.load(str(folder))
-    signatures = dict(loaded.signatures)
-    if signature is None:
-        return signatures
-    if signature not in signatures:
-        raise ConfigError(
-            f"{folder} has no signature {signature!r}; it has {', '.join(signatures)}."
-        )
-    return {signature: signatures[signature]}
-
-
 def item_and_settings(
     graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
 ) -> tuple[Item, Settings]:
@@ -244,24 +220,3 @@ def _no_fetches(what: str) -> ValueError:
         f"{what}; name the nodes whose outputs are read: (graph_def, 'logits', 'loss') "
         "or (graph_def, fetches=['logits', 'loss'])."
     )
-
-
-def explain_saved_model(
-    folder: pathlib.Path, signature: str | None = None, *, measure: bool = False
-) -> tuple[Plan | Prediction, ...]:
-    """Return the plan of each signature of a SavedModel, or of the one named.
-
-    Args:
-      folder: of the SavedModel.
-      signature: all of them by default.
-      measure: as for `explain`.
-
-    Raises:
-      NotMeasurable: as for `explain`.
-      ScriptMissing: the folder does not hold a SavedModel.
-      ConfigError: it has no signature of that name.
-    """
-    functions = signatures_of(folder, signature).values()
-    if measure:
-        return tuple(explain(function, measure=True) for function in functions)
-    return tuple(map(explain, functions))
