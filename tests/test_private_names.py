@@ -18,6 +18,7 @@ from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import (
     all_reduce,
     exports,
+    frames,
     functions,
     graphs,
     tracing,
@@ -128,6 +129,7 @@ LOOK_UPS: dict[str, tuple[Callable[[], Any], Any]] = {
     "context().config": (private.session_config, tf.compat.v1.ConfigProto()),
     "distribute_utils.regroup": (all_reduce.can_mirror, False),
     "in_save_context": (exports.is_exporting, False),
+    "_get_control_flow_context": (lambda: frames.frames_of(_Bare()), ()),
     "_BACKWARD_PREFIX": (lambda: functions.is_backward_pass(_Bare()), False),
     "FuncGraph._functions": (lambda: functions.compiled_callees(_Bare()), ()),
     "AtomicFunction.definition": (lambda: functions.access_to(_Bare()), None),

@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp._tensorflow_private import frames
+
 
 def seen_from_here(tensor: Any) -> Any:
     """Return a tensor as it can be used in the present graph.
@@ -28,3 +30,17 @@ def seen_from_here(tensor: Any) -> Any:
         with inner.as_default():
             tensor = tf.identity(tensor)
     return tensor
+
+
+def flag_seen_from_here(flag: Any) -> Any:
+    """Return a flag of an old branch as it can be used in the present part of a graph.
+
+    It is True where the branch is not taken. None of what is in the frames of an old
+    loop: each round has a flag of its own.
+    """
+    here = frames.frames_of(tf.compat.v1.get_default_graph())
+    for frame in frames.frames_of(flag.op):
+        if flag is None or frame in here:
+            break
+        flag = frames.true_unless_taken(flag, frame)
+    return flag

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp.gradients.finiteness import is_scalable
+from tf_amp.gradients.inner_graphs import flag_seen_from_here
 from tf_amp.gradients.settling import Settlement
 from tf_amp.steps import eager_steps
 
@@ -99,7 +100,8 @@ def ancestry_of(tensors: Iterable[Any]) -> Ancestry:
             arguments.append(tensor)
         elif calls_function(tensor.op):
             calls[id(tensor.op)] = tensor.op
-    return Ancestry(tuple(votes), tuple(arguments), tuple(calls.values()))
+    seen = [one for one in map(_seen_from_here, votes) if one is not None]
+    return Ancestry(tuple(seen), tuple(arguments), tuple(calls.values()))
 
 
 def any_around(graph: Any) -> bool:
@@ -145,6 +147,17 @@ def _walk(tensors: Iterable[Any], stop: Callable[[Any], Any]) -> Iterator[Any]:
         if stop(tensor) is None:
             inputs = tensor.op.inputs if outer is None else (outer,)
             waiting.extend(t for t in inputs if _is_symbolic(t))
+
+
+def _seen_from_here(vote: Vote) -> Vote | None:
+    """Return a vote that can be used here; None where it was cast in an old loop.
+
+    One that was cast in an old branch has settled there.
+    """
+    finite = flag_seen_from_here(vote.finite)
+    if finite is None or finite is vote.finite:
+        return None if finite is None else vote
+    return dataclasses.replace(vote, finite=finite, own=finite, settled=None)
 
 
 def _vote_on(tensor: Any) -> Vote | None:
