@@ -16,7 +16,7 @@ from tf_amp.checking.function_cases import (
     case_of,
 )
 from tf_amp.checking.ranges import DEFAULT_UNDERFLOW, Ranges
-from tf_amp.checking.ranging import ranges_of
+from tf_amp.checking.ranging import joined, ranges_of
 from tf_amp.checking.verification import TensorCheck, Verdict, Verification
 from tf_amp.checking.verifying import verified
 from tf_amp.configuration.exclusion import checked_patterns
@@ -147,12 +147,10 @@ def ranges_of_saved_model(
     Raises:
       ScriptMissing, ConfigError, DataUnfit, NotMeasurable: as for `verify_saved_model`.
     """
-    found: list[Ranges] = []
-    for function in signatures_of(folder, signature).values():
-        batches = data.batches_from_file(file, data.specs_of(function))
-        found.append(ranges_of(function, batches))
-    tensors = {seen.name: seen for each in found for seen in each.tensors}
-    return Ranges(tuple(tensors.values()), max(each.batches for each in found))
+    return joined(
+        ranges_of(function, data.batches_from_file(file, data.specs_of(function)))
+        for function in signatures_of(folder, signature).values()
+    )
 
 
 def worst_of(found: Sequence[Verification]) -> Verification:

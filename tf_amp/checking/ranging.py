@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.checking.ranges import Ranges
+from tf_amp.checking.ranges import Ranges, TensorRange
 
 if TYPE_CHECKING:
     from grappler_pass.graph import GraphView
@@ -50,6 +51,23 @@ def ranges_of(
     checked = data.checked_batches(batches, data.specs_of(function))
     named = ({place_of[n]: value for n, value in b.items()} for b in checked)
     return _ranges_of_case(case, named)
+
+
+def joined(found: Iterable[Ranges]) -> Ranges:
+    """Return the rows of several graphs together; of equal ones, only the first.
+
+    Tensors of the same name are told apart by what was seen of them: inlined, graphs
+    that have nothing to do with each other use the same names.
+    """
+    rows: dict[str, list[TensorRange]] = {}
+    batches = 0
+    for each in found:
+        batches = max(batches, each.batches)
+        for seen in each.tensors:
+            namesakes = rows.setdefault(seen.name, [])
+            if seen not in namesakes:
+                namesakes.append(seen)
+    return Ranges(tuple(itertools.chain.from_iterable(rows.values())), batches)
 
 
 def _by_placeholder(batch: Batch) -> Values:

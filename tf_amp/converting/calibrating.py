@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import zipfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tf_amp.checking.batches import batches_from_file, specs_of
-from tf_amp.checking.ranging import ranges_of
+from tf_amp.checking.ranging import joined, ranges_of
 from tf_amp.converting.running import signatures_of
-from tf_amp.errors import ConfigError
+from tf_amp.errors import AmpError, ConfigError, DataUnfit, NotMeasurable
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -23,26 +24,56 @@ if TYPE_CHECKING:
 _DEFAULT = "serving_default"
 
 
-def ranges_in_model(job: Job) -> Ranges | None:
-    """Return what the tensors of a SavedModel keep to; None without calibration data.
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What calibration data has told of a model.
+
+    Attributes:
+      ranges: what its tensors keep to; None without data.
+      unmeasured: the signatures that did not run on the data, each with the reason.
+    """
+
+    ranges: Ranges | None = None
+    unmeasured: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Say what is not known."""
+        return tuple(
+            f"{name} was not calibrated, and what it alone computes may leave the "
+            f"type's range: {why}"
+            for name, why in self.unmeasured.items()
+        )
+
+
+def calibration_of_model(job: Job) -> Calibration:
+    """Return what the tensors of a SavedModel keep to, in all signatures that fit.
 
     Raises:
       ConfigError: the model has no signature to feed.
-      DataUnfit: the data does not fit the inputs; the message tells what is expected.
+      DataUnfit: the data fits no signature; the message tells what is expected.
+      NotMeasurable: those that it fits cannot be run apart; the message says why.
     """
     path = job.options.calibration
     if path is None:
-        return None
+        return Calibration()
     model, signatures = signatures_of(job.given)
     if not signatures:
         raise ConfigError(
             f"calibration: {job.source} has no signature that could be fed; export it "
             "with one."
         )
-    function = _fed_signature(signatures, _names_in(path))
-    found = ranges_of(function, batches_from_file(path, specs_of(function)))
+    found: list[Ranges] = []
+    errors: dict[str, AmpError] = {}
+    for name, function in signatures.items():
+        try:
+            batches = batches_from_file(path, specs_of(function))
+            found.append(ranges_of(function, batches))
+        except (DataUnfit, NotMeasurable) as error:
+            errors[name] = error
+    if not found:
+        raise errors[_nearest(signatures, _names_in(path))]
     del model
-    return found
+    return Calibration(joined(found), {n: str(why) for n, why in errors.items()})
 
 
 def ranges_in_graph(job: Job, graph_def: GraphDef, item: Item) -> Ranges | None:
@@ -60,12 +91,12 @@ def ranges_in_graph(job: Job, graph_def: GraphDef, item: Item) -> Ranges | None:
     return ranges_of(graph_def, batches, fetches=item.fetch)
 
 
-def _fed_signature(signatures: Mapping[str, Any], names: frozenset[str]) -> Any:
-    """Return the signature whose inputs have these names, else the default one."""
-    for function in signatures.values():
+def _nearest(signatures: Mapping[str, Any], names: frozenset[str]) -> str:
+    """Name the signature whose inputs have these names, else the default one."""
+    for name, function in signatures.items():
         if {spec.name for spec in specs_of(function)} == names:
-            return function
-    return signatures.get(_DEFAULT) or next(iter(signatures.values()))
+            return name
+    return _DEFAULT if _DEFAULT in signatures else next(iter(signatures))
 
 
 def _names_in(path: Any) -> frozenset[str]:

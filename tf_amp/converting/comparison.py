@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.checking.batches import specs_of, specs_of_graph
@@ -25,23 +26,39 @@ if TYPE_CHECKING:
     from tf_amp.converting.job import Job
 
 
-def verifications(
-    job: Job, draft: pathlib.Path, low_dtype: str
-) -> dict[str, Verification]:
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What came of the signatures of a converted model.
+
+    Attributes:
+      verifications: by signature.
+      left_out: signatures that could not be fed, each with the reason.
+    """
+
+    verifications: Mapping[str, Verification] = dataclasses.field(default_factory=dict)
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Say what was not compared."""
+        return tuple(f"{n} is not verified: {why}" for n, why in self.left_out.items())
+
+
+def comparison_of(job: Job, draft: pathlib.Path, low_dtype: str) -> Comparison:
     """Compare each signature of both models, if the job asks for it.
 
     Raises:
       NotMeasurable: the model cannot be run on made-up inputs.
     """
     if not job.options.verify:
-        return {}
+        return Comparison()
     models = [signatures_of(path) for path in (job.given, draft, job.given)]
-    found = {}
+    found, left_out = {}, {}
     for name, function in models[0][1].items():
         mixed, other = models[1][1][name], models[2][1][name]
         try:
             inputs, words = _first_batch(job, function)
-        except DataUnfit:
+        except DataUnfit as error:
+            left_out[name] = str(error)
             continue
         with_rounded = with_rounded_weights(
             other, functools.partial(rounded, low_dtype=low_dtype)
@@ -54,7 +71,7 @@ def verifications(
             f"{name}, on {words}",
             with_rounded,
         )
-    return found
+    return Comparison(found, left_out)
 
 
 def frozen_verifications(

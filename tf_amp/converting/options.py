@@ -76,13 +76,17 @@ def options_from(
         raise ConfigError(f"batch: received {options.batch}; at least 1 is needed.")
     if options.calibration is not None and not options.calibration.is_file():
         raise ScriptMissing(f"calibration: there is no file {options.calibration}.")
-    is_mixing = options.weights == "low" or options.calibration or not options.keep_io
-    if options.to == FLOAT32 and is_mixing:
+    if options.to == FLOAT32 and _is_for_mixing(options):
         raise ConfigError(
-            "to='float32' takes a converted model back; weights='low', calibration and "
-            "keep_io=False belong to conversions to mixed precision."
+            "to='float32' takes a converted model back; weights='low', calibration, "
+            "verify and keep_io=False belong to conversions to mixed precision."
         )
     return options
+
+
+def _is_for_mixing(options: Options) -> bool:
+    is_low = options.weights == "low" or not options.keep_io
+    return is_low or options.verify or options.calibration is not None
 
 
 def _config(

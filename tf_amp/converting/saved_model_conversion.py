@@ -35,34 +35,41 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
 
     Raises:
       AlreadyMixed: the model computes in 16 bits already.
-      ConfigError: weights cannot be stored low, or no signature holds float32.
+      ConfigError: weights cannot be stored low, no signature holds float32, or there
+        is none to verify.
       ModelUnreadable: the model is damaged, or was not converted by this package.
       OSError: the folder cannot be written.
     """
     if job.options.to == FLOAT32:
         return _convert_back(job, draft)
     model = saved_model.read(job.given)
+    _check_can_be_verified(job, model)
     back.refuse_converted(job.given / saved_model.EXTRAS)
     file = VariablesFile.of(job.given)
     if file is not None:
         file.check()
+    calibration = calibrating.calibration_of_model(job)
     planner, device = mixing.planner_for(
-        job.options,
-        model.meta_graphs[0].graph_def,
-        calibrating.ranges_in_model(job),
+        job.options, model.meta_graphs[0].graph_def, calibration.ranges
     )
     low_io = _retype_signatures(job, model, planner)
     mixed = _mix(job, model, planner, file)
     _write(job, draft, model, mixed, file)
     low_dtype = planner.settings.low_dtype
+    compared = comparison.comparison_of(job, draft, low_dtype)
     report = job.mixed_report(
         mixed,
         device,
         low_dtype,
         written=draft,
         low_io=low_io,
-        warnings=(*_remarks(model), *job.size_remarks(mixed)),
-        verifications=comparison.verifications(job, draft, low_dtype),
+        warnings=(
+            *_remarks(model),
+            *job.size_remarks(mixed),
+            *calibration.remarks(),
+            *compared.remarks(),
+        ),
+        verifications=compared.verifications,
     )
     extras = draft / saved_model.EXTRAS
     report.save(extras)
@@ -138,12 +145,23 @@ def _convert_back(job: Job, draft: pathlib.Path) -> ConversionReport:
 
 
 def _remarks(model: SavedModel) -> tuple[str, ...]:
-    signatures = [
+    if _signatures(model):
+        return ()
+    return ("the model has no signatures; the functions of its objects were converted",)
+
+
+def _check_can_be_verified(job: Job, model: SavedModel) -> None:
+    if job.options.verify and not _signatures(model):
+        raise ConfigError(
+            f"verify: {job.source} has no signature that could be run; export it with "
+            "one, or convert it without verify."
+        )
+
+
+def _signatures(model: SavedModel) -> tuple[str, ...]:
+    return tuple(
         name
         for meta_graph in model.meta_graphs
         for name in meta_graph.signature_def
         if not name.startswith("__")
-    ]
-    if signatures:
-        return ()
-    return ("the model has no signatures; the functions of its objects were converted",)
+    )
