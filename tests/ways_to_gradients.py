@@ -74,7 +74,7 @@ def per_example(w, x):
         with tf.GradientTape() as tape:
             tape.watch(w)
             loss = _total(row[None], w)
-        return tape.gradient(loss, w), loss
+        return tape.gradient(loss, w)
 
     return tf.vectorized_map(of_one, x)
 

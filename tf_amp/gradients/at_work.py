@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from tf_amp.gradients import traced_ahead
 from tf_amp.gradients.unscaling import ScaledCall
+from tf_amp.gradients.votes import descends_from
 
 
 class Loop:
@@ -18,14 +21,46 @@ class Loop:
     Attributes:
       call: that all gradients in the body are scaled by.
       finite: whether they are, one bool scalar for each time that some are taken.
+      gradients: as the body sees them.
       tapes: that they were taken of.
+      made_of_gradients: whether each result of the body is.
     """
 
     def __init__(self, call: ScaledCall) -> None:
         """Begin with no gradients taken."""
         self.call = call
         self.finite: list[Any] = []
+        self.gradients: list[Any] = []
         self.tapes: list[Any] = []
+        self.made_of_gradients: list[bool] = []
+
+    def clear(self) -> None:
+        """Forget what was taken in a body, which may be traced more than once."""
+        self.finite.clear()
+        self.gradients.clear()
+
+    def note_results(self, results: Any) -> None:
+        """Note which results of the body are made of gradients."""
+        known = {gradient.ref() for gradient in self.gradients}
+        self.made_of_gradients = [
+            descends_from(
+                tf.nest.flatten(result, expand_composites=True),
+                lambda tensor: tensor.ref() in known,
+            )
+            for result in tf.nest.flatten(results)
+        ]
+
+    def split(self, results: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+        """Return the stacked results made of gradients, and what puts others there."""
+        flat = tf.nest.flatten(results)
+        places = [i for i, is_made in enumerate(self.made_of_gradients) if is_made]
+
+        def put(instead: Sequence[Any]) -> Any:
+            for i, result in zip(places, instead, strict=True):
+                flat[i] = result
+            return tf.nest.pack_sequence_as(results, flat)
+
+        return [flat[i] for i in places], put
 
 
 class _Thread(threading.local):

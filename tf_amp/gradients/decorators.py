@@ -157,10 +157,12 @@ def _checking_loop(loop: Callable[..., Any], current: Current) -> Callable[..., 
         if not flags:
             return result
         finite = tf.reduce_all(tf.stack([tf.reduce_all(flag) for flag in flags]))
+        gradients, put = this.split(result)
         if outer is None:
             call = tape_calls.call_of_loop(this.tapes, this.call)
-            return call.checked_results(result, finite)
+            return put(call.checked_results(gradients, finite))
         outer.finite.append(finite)
+        outer.gradients.extend(filter(tf.is_tensor, gradients))
         outer.tapes.extend(this.tapes)
         return result
 
@@ -173,10 +175,11 @@ def _with_flags(body: Callable[..., Any], loop: at_work.Loop) -> Callable[..., A
 
     @private.unconverted
     def body_with_flags(index: Any) -> Any:
-        # It may be traced more than once.
-        loop.finite.clear()
+        loop.clear()
         with at_work.in_loop(loop):
-            return converted(index), list(loop.finite)
+            results = converted(index)
+        loop.note_results(results)
+        return results, list(loop.finite)
 
     return body_with_flags
 
@@ -227,6 +230,7 @@ def _finish(call: ScaledCall, gradients: Any) -> Any:
     def unscaled_and_noted(scaled: Sequence[Any]) -> list[Any]:
         unscaled = call.unscaled(scaled)
         loop.finite.append(each_is_finite(unscaled))
+        loop.gradients.extend(unscaled)
         return unscaled
 
     return map_scalable(unscaled_and_noted, gradients)
