@@ -21,6 +21,7 @@ from tf_amp._tensorflow_private import training as private
 from tf_amp.gradients import at_work, replica_votes, tape_calls, traced_ahead
 from tf_amp.gradients import seeds as gradient_seeds
 from tf_amp.gradients.finiteness import each_is_finite
+from tf_amp.gradients.replacements import finished_but_for_them
 from tf_amp.gradients.seeds import has_gradient, is_real
 from tf_amp.gradients.standing_aside import is_scaled_by_user, noting_scaled_losses
 from tf_amp.gradients.unscaling import ScaledCall, map_scalable
@@ -105,7 +106,8 @@ def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..
         compute = functools.partial(
             gradient, tape, target, sources, seeds, *args, **kwargs
         )
-        return _finish(call, at_work.computed(call, compute))
+        finish = functools.partial(_finish, call)
+        return finished_but_for_them(finish, at_work.computed(call, compute), sources)
 
     return scaled_gradient
 

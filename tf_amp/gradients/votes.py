@@ -76,6 +76,14 @@ def cast_vote(results: Sequence[Any], vote: Vote, computed: Sequence[Any]) -> No
         getattr(tensor.graph, _VOTES)[tensor.ref()] = (vote, raw)
 
 
+def share_vote(results: Sequence[Any], beside: Any) -> None:
+    """Let what comes beside the results of a call be used only where they are."""
+    known = map(_vote_on, filter(_is_symbolic, [beside, *results]))
+    vote = next((vote for vote in known if vote is not None), None)
+    if vote is not None and _is_symbolic(beside):
+        cast_vote([beside], vote, [beside])
+
+
 def as_computed(gradient: Any) -> Any:
     """Return a call's result before zeros took its place; others as they are.
 
