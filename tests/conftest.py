@@ -1,15 +1,39 @@
-"""What holds for every test: nothing is measured, and the user's cache is not read."""
+"""What holds for every test, whoever runs it and after whichever others.
+
+Nothing is measured, and neither the user's settings nor the user's cache are read.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.processes import SETTINGS
+from tests.processes import SETTINGS, without_settings
 
+for _name in os.environ.keys() - without_settings(os.environ).keys():
+    del os.environ[_name]
 os.environ.update(SETTINGS)
+
+# What a process keeps: of plans only the latest, and what it has told once.
+_KEPT = (
+    ("absl.logging", "_log_counter_per_token"),
+    ("tf_amp._tensorflow_private", "_warned"),
+    ("tf_amp.failures", "_told"),
+    ("tf_amp.overflow.origin", "_told"),
+    ("tf_amp.rewriter", "_plans"),
+    ("tf_amp.rewriter", "_told"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> None:
+    """Forget what other tests left, without importing what a test may not need."""
+    for module, name in _KEPT:
+        if module in sys.modules:
+            getattr(sys.modules[module], name).clear()
 
 
 @pytest.fixture

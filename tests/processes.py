@@ -60,8 +60,13 @@ def run_python(
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a process in a test."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_OWN_PREFIXES)}
+    inherited = without_settings(os.environ)
     return {**inherited, **SETTINGS, "TF_CPP_MIN_LOG_LEVEL": "2", **given}
+
+
+def without_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what may not reach what is tested."""
+    return {k: v for k, v in environ.items() if not k.startswith(_OWN_PREFIXES)}
 
 
 def run(

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from absl import logging
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -106,11 +105,7 @@ def test_nothing_to_keep_leaves_nothing_beside(tmp_path):
     assert side_file.read(tmp_path / "m") == ()
 
 
-def test_a_folder_that_cannot_be_written_costs_one_warning(
-    tmp_path, caplog, monkeypatch
-):
-    # Once in a process, by whichever test.
-    monkeypatch.setattr(logging, "_log_counter_per_token", {})
+def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path, caplog):
     for _ in range(2):
         side_file.write(tmp_path / "absent" / "m", RECORD)
     assert caplog.text.count("is not kept beside") == 1

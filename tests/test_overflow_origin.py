@@ -26,8 +26,6 @@ def told(monkeypatch):
     def log(level, message, *args):
         lines.append(message % args)
 
-    # Each origin is told once in a process, by whichever test.
-    monkeypatch.setattr(overflow_origin, "_told", set())
     monkeypatch.setattr(logging, "log", log)
     monkeypatch.setattr(logging, "warning", lambda *a: log(None, *a))
     return lines

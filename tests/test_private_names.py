@@ -157,7 +157,6 @@ def test_what_is_looked_up_may_be_gone(
             raise ImportError(f"No module named {module}")
         return import_module(module, *args)
 
-    monkeypatch.setattr(private, "_warned", set())
     monkeypatch.setattr(importlib, "import_module", import_nothing_private)
     for _ in range(2):
         assert look_up() == otherwise

@@ -103,9 +103,8 @@ def test_parts_of_a_function_in_different_scopes_are_rewritten_each_in_its_way()
         with scope(loss_scale=8.0):
             return tf.nn.tanh(tf.matmul(x, y, name="coarse_too"))
 
-    count = len(tf_amp.plans())
     compute(tf.constant(X), tf.constant(EYE))
-    types = [dtypes_in_plan(plan) for plan in tf_amp.plans()[count:]]
+    types = [dtypes_in_plan(plan) for plan in tf_amp.plans()]
     low = {n: d for plan in types for n, d in plan.items() if d != "float32"}
     assert len(types) == 2
     assert low == {"coarse": "bfloat16", "coarse_too": "bfloat16", "fine": "float16"}
@@ -116,12 +115,11 @@ def test_a_gradient_takes_the_setting_of_the_function_it_differentiates():
         inside = product()
         inside(tf.constant(X), tf.constant(EYE))
     y = tf.constant(EYE)
-    count = len(tf_amp.plans())
     with tf.GradientTape() as tape:
         tape.watch(y)
         result = inside(tf.constant(X), y)
     tape.gradient(result, y)
-    assert [p.graph[:10] for p in tf_amp.plans()[count:]][-1] == "__backward"
+    assert tf_amp.plans()[-1].graph.startswith("__backward")
 
 
 def test_a_graph_is_rewritten_as_it_was_built_and_gradients_take_it_along():
