@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tf_amp
 from tests import planted
+from tf_amp import cli
 from tf_amp.checking.function_cases import Choice
 from tf_amp.checking.functions import ranges_of_saved_model, verify_saved_model
 from tf_amp.errors import DataUnfit
@@ -82,3 +83,56 @@ def test_a_model_without_signatures_is_refused(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path / "model"))
     with pytest.raises(tf_amp.ConfigError, match="has no signatures to run"):
         verify_saved_model(tmp_path / "model", _LOW)
+
+
+class _Halves(tf.Module):
+    """Multiplies two inputs apart; hundreds are more than float16 holds in either."""
+
+    @tf.function(input_signature=[tf.TensorSpec([64, 64], name=n) for n in "xz"])
+    def serve(self, x: tf.Tensor, z: tf.Tensor) -> dict[str, tf.Tensor]:
+        kernel = 100.0 * tf.ones((64, 64))
+        first = tf.matmul(x, kernel, name="first") * 1e-5
+        return {"sum": first + tf.matmul(z, kernel, name="second") * 1e-5}
+
+
+_PATTERNS = {"^first$", "^second$"}
+
+
+def _bisected(folder: pathlib.Path, data: pathlib.Path, *options: str) -> set[str]:
+    """Run the command in a folder of its own and return what the list then holds."""
+    arguments = ["verify", str(folder), "--data", str(data), "--bisect", *options]
+    cli.main([*arguments, "--dtype", "float16", "--opt-level", "O2"])
+    lines = pathlib.Path("tf-amp-exclude.txt").read_text().splitlines()
+    return {line for line in lines if not line.startswith("#")}
+
+
+@pytest.fixture
+def halves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = _Halves()
+    tf.saved_model.save(module, "model", signatures=module.serve)
+    ones = np.ones((64, 64), np.float32)
+    np.savez("first.npz", x=100 * ones, z=ones)
+    np.savez("second.npz", x=ones, z=100 * ones)
+    both = np.stack([100 * ones, ones])
+    np.savez("both.npz", x=both, z=both[::-1])
+    return tmp_path
+
+
+def test_the_culprits_of_all_batches_are_found(halves):
+    assert _PATTERNS <= _bisected(halves / "model", halves / "both.npz")
+
+
+@pytest.mark.parametrize("way", ["variable", "option"])
+def test_a_list_that_is_in_force_is_added_to_and_another_is_replaced(
+    halves, monkeypatch, way
+):
+    model, listed = halves / "model", "@tf-amp-exclude.txt"
+    first = _bisected(model, halves / "first.npz")
+    assert "^first$" in first and "^second$" not in first
+    assert "^first$" not in _bisected(model, halves / "second.npz")
+    _bisected(model, halves / "first.npz")
+    monkeypatch.setenv("TF_AMP_EXCLUDE", listed if way == "variable" else "")
+    options = ["--exclude", listed] if way == "option" else []
+    both = _bisected(model, halves / "second.npz", *options)
+    assert both >= {*first, "^second$"}

@@ -40,16 +40,38 @@ def culprit_of(name: str, op: str, layer: str) -> Culprit:
 
 
 def write_exclude_list(
-    path: pathlib.Path, culprits: Iterable[Culprit], heading: str = ""
+    path: pathlib.Path,
+    culprits: Iterable[Culprit],
+    heading: str = "",
+    in_force: Iterable[str] = (),
 ) -> None:
     """Write the patterns one per line, each behind what it stands for.
 
-    `TF_AMP_EXCLUDE=@FILE` and `--exclude @FILE` read it.
+    `TF_AMP_EXCLUDE=@FILE` and `--exclude @FILE` read it. A list that was in force when
+    the culprits were found is added to; any other is replaced.
+
+    Args:
+      path: of the file.
+      culprits: to write.
+      heading: a comment at the top of a new list.
+      in_force: patterns that were excluded already.
     """
     from grappler_pass.costs.atomic_file import replacing
 
-    lines = [f"# {line}" for line in heading.splitlines()]
+    lines = _lines_in_force(path, frozenset(in_force))
+    lines = lines or [f"# {line}" for line in heading.splitlines()]
     for culprit in culprits:
-        lines += [f"# {culprit}", culprit.pattern]
+        if culprit.pattern not in lines:
+            lines += [f"# {culprit}", culprit.pattern]
     with replacing(path) as file:
         file.write("\n".join(lines) + "\n")
+
+
+def _lines_in_force(path: pathlib.Path, in_force: frozenset[str]) -> list[str]:
+    """Return the lines of a list of which every pattern is in force, else none."""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines()]
+    patterns = {line for line in lines if line and line[0] != "#"}
+    return lines if patterns and patterns <= in_force else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -154,11 +155,21 @@ def ranges_of_saved_model(
 
 
 def worst_of(found: Sequence[Verification]) -> Verification:
-    """Return one verification for several of the same graph: each tensor's worst."""
+    """Return one verification for several of the same graph: each tensor's worst.
+
+    The culprits are those of all.
+    """
     first = next((each for each in found if not each.ok), found[0])
     columns = zip(*(each.checks for each in found), strict=True)
     worst = (max(column, key=lambda c: _badness(first, c)) for column in columns)
-    return dataclasses.replace(first, checks=tuple(worst))
+    searched = [each.culprits for each in found if each.culprits is not None]
+    culprits = dict.fromkeys(itertools.chain.from_iterable(searched))
+    return dataclasses.replace(
+        first,
+        checks=tuple(worst),
+        culprits=tuple(culprits) if searched else None,
+        tries=sum(each.tries for each in found),
+    )
 
 
 def checked_tolerance(tolerance: float | None) -> float | None:

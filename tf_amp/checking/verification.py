@@ -84,6 +84,7 @@ class Verification:
       culprits: operations that must be float32 for the tolerance to hold; None where
         they were not looked for.
       tries: rewrites that were run to find these.
+      excluded: regular expressions for what was to stay float32 already.
     """
 
     graph: str
@@ -95,6 +96,7 @@ class Verification:
     data: str = ""
     culprits: tuple[Culprit, ...] | None = None
     tries: int = 0
+    excluded: tuple[str, ...] = ()
 
     def verdict_on(self, check: TensorCheck) -> Verdict:
         """Judge by the relative error; of integers and text nothing is asked.
@@ -167,6 +169,7 @@ class Verification:
         fields["checks"] = tuple(_check_from(row) for row in fields["checks"])
         if fields["culprits"] is not None:
             fields["culprits"] = tuple(Culprit(**row) for row in fields["culprits"])
+        fields["excluded"] = tuple(fields["excluded"])
         return cls(**fields)
 
     def _group(self, table: Table) -> Group:

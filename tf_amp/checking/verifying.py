@@ -78,6 +78,7 @@ class Controls:
             tolerance=self.tolerance,
             plan=_told(rewrite.plan),
             low_operations=len(low_nodes(rewrite.plan)),
+            excluded=case.settings.exclude,
         )
 
 

@@ -160,10 +160,10 @@ def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:
     culprits = {c.pattern: c for each in found for c in each.culprits or ()}
     if not culprits:
         return
+    in_force = {pattern for each in found for pattern in each.excluded}
+    heading = "What tf-amp verify --bisect found."
     try:
-        write_exclude_list(
-            path, culprits.values(), "What tf-amp verify --bisect found."
-        )
+        write_exclude_list(path, culprits.values(), heading, in_force)
     except OSError as error:
         raise ConfigError(f"--write: {path} cannot be written: {error}.") from error
     print(
