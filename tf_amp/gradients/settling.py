@@ -15,6 +15,8 @@ from tf_amp.loss_scaling.protocol import Seen, State, check_names, find_rests
 from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
 from tf_amp.steps import finite_branches
 
+# What tells that a call has been counted.
+_COUNTED = ("skipped_steps", "good_steps", "scale")
 # Adds operations, told by a bool scalar whether gradients are finite.
 Watching = Callable[[Any], list[Any]]
 
@@ -109,6 +111,20 @@ class Settlement:
     def but_for_earlier(self, finite: Any) -> Any:
         """Return whether gradients are finite, or cannot be for those before them."""
         return finite if self.counts is None else finite | ~self.counts
+
+    def counting_since(self, vectors_then: Vectors, finite: Any) -> Settlement:
+        """Return how to settle where others may have been counted since a reading.
+
+        An overflow counts unless another has been, finite gradients unless anything
+        has.
+        """
+        vectors = self.state.read()
+        now, then = map(self.state.unpacked, (vectors, vectors_then))
+        same = {name: tf.equal(now[name], then[name]) for name in _COUNTED}
+        unchanged = tf.reduce_all(tf.stack(list(same.values())))
+        counts = tf.where(finite, unchanged, same["skipped_steps"])
+        counts = counts if self.counts is None else counts & self.counts
+        return dataclasses.replace(self, vectors=vectors, counts=counts)
 
     def _settle_anew(self, finite: Any) -> Any:
         """Adjust the state as it is by now: another loss may have adjusted it."""

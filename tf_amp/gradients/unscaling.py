@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -41,8 +40,6 @@ from tf_amp.loss_scaling.variables import state_of
 from tf_amp.overflow import inputs as overflow_inputs
 from tf_amp.overflow import warning as overflow_warning
 
-# What tells that a call has been counted.
-_COUNTED = ("skipped_steps", "good_steps", "scale")
 # float16 holds no larger power of two.
 _LARGEST_SEED = 2.0**15
 
@@ -207,29 +204,16 @@ class ScaledCall:
     def _counting_once(self, settlement: Settlement, finite: Any) -> Settlement:
         """Return how to settle, together with the other calls that this one repeats.
 
-        An overflow counts unless one has been counted since the state was read, a
-        finite call unless anything has. Outside of functions, inner gradients may have
-        overflowed since the tape was begun.
+        Outside of functions, inner gradients may have overflowed since the tape was
+        begun.
         """
         # In a `tf.Graph` optimizers let the calls of one step settle together.
         runs_as_written = tf.executing_eagerly() or private.in_function()
         if self._is_repeated and runs_as_written:
-            return self._counting_since(self._vectors, settlement, finite)
+            return settlement.counting_since(self._vectors, finite)
         if self._begun is not None and not bool(finite):
-            return self._counting_since(self._begun, settlement, finite)
+            return settlement.counting_since(self._begun, finite)
         return settlement
-
-    def _counting_since(
-        self, vectors_then: Vectors, settlement: Settlement, finite: Any
-    ) -> Settlement:
-        vectors = self._state.read()
-        now, then = map(self._state.unpacked, (vectors, vectors_then))
-        same = {name: tf.equal(now[name], then[name]) for name in _COUNTED}
-        unchanged = tf.reduce_all(tf.stack(list(same.values())))
-        counts = tf.where(finite, unchanged, same["skipped_steps"])
-        if settlement.counts is not None:
-            counts = counts & settlement.counts
-        return dataclasses.replace(settlement, vectors=vectors, counts=counts)
 
     def _noted(self, counting: Settlement, finite: Any) -> list[Any]:
         """Note an overflow that is not counted, where the tape lies outside."""
