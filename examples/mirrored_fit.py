@@ -7,6 +7,9 @@ precision is switched on from outside:
     TF_ENABLE_AUTO_MIXED_PRECISION=1 python examples/mirrored_fit.py
 """
 
+import pathlib
+import tempfile
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -74,8 +77,10 @@ def main() -> None:
     for exchange in strategy.exchanges:
         print(exchange)
     # What is saved is the model itself, which one device loads.
-    model.save("digits.keras")
-    alone = keras.models.load_model("digits.keras")
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "digits.keras")
+        model.save(path)
+        alone = keras.models.load_model(path)
     predicted = alone.predict(test_x, verbose=0).argmax(axis=1)
     print(f"final accuracy {(predicted == test_y).mean():.4f}")
 
