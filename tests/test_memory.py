@@ -247,7 +247,10 @@ def counted_bytes(
     v1 = tf.compat.v1
     config = v1.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
-    options = v1.RunOptions(trace_level=v1.RunOptions.FULL_TRACE)
+    # In the thread of the caller one operation runs after the other.
+    options = v1.RunOptions(
+        trace_level=v1.RunOptions.FULL_TRACE, inter_op_thread_pool=-1
+    )
     trace = v1.RunMetadata()
     with v1.Session(config=config) as session:
         session.run(start)
