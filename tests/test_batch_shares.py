@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.forking import run_forked
 from tf_amp import ConfigError
-from tf_amp.placement import batch_shares
+from tf_amp.placement import batch_shares, measured_throughputs
 
 
 def test_shares_follow_throughput_and_each_device_computes_in_its_fastest_type() -> (
@@ -113,3 +114,61 @@ def test_a_step_is_measured_on_each_device_in_each_type() -> None:
         "True True",
         "devices: there is no CPU:7; TensorFlow sees CPU:0, CPU:1.",
     ]
+
+
+def test_a_step_that_is_a_tf_function_is_measured_in_each_type() -> None:
+    done = run_forked(
+        """
+        import tensorflow as tf
+        from tf_amp.placement import measured_throughputs
+
+        value = 1 + 2**-9 + 2**-12
+        x = tf.eye(256) * value
+        seen = []
+        def product(x):
+            y = x @ tf.eye(256)
+            tf.numpy_function(lambda d: seen.append(float(d)), [y[0, 0]], [])
+            return tf.nn.relu(y)
+        class Net:
+            @tf.function(input_signature=[tf.TensorSpec((None, 256))])
+            def step(self, x):
+                return product(x)
+        def measure(step):
+            step(x)
+            seen.clear()
+            measured_throughputs(step, x, ["CPU:0"], rounds=1)
+            print([number == 1.0 for number in seen])
+        net = Net()
+        inner = tf.function(product)
+        for step in (tf.function(product), net.step):
+            measure(step)
+        measure(lambda x: inner(x))
+        """,
+        env={"TF_AMP_OPT_LEVEL": "O2"},
+    )
+    assert done.lines() == [
+        "[False, False, True, True]",
+        "[False, False, True, True]",
+        "[False, False, False, False]",
+    ]
+    warnings = [line for line in done.err.splitlines() if "was traced once" in line]
+    assert len(warnings) == 1 and "the step calls __inference_product_" in warnings[0]
+
+
+def test_a_step_keeps_what_its_decorator_says() -> None:
+    @tf.function(jit_compile=False)
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return x if tf.reduce_sum(x) > 0 else -x
+
+    rates = measured_throughputs(
+        step, tf.ones((4, 2)), ["CPU:0"], dtypes=["float32"], rounds=1
+    )
+    assert rates["CPU:0"]["float32"] > 0
+
+
+def test_a_concrete_function_cannot_be_measured_in_each_type() -> None:
+    step = tf.function(lambda x: x + x).get_concrete_function(tf.ones((2, 2)))
+    with pytest.raises(
+        ConfigError, match=r"ConcreteFunction .*; give the tf\.function"
+    ):
+        measured_throughputs(step, tf.ones((2, 2)), ["CPU:0"])

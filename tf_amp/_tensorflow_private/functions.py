@@ -77,6 +77,19 @@ def compiled_callees(graph: Any) -> tuple[Any, ...]:
         return ()
 
 
+def untraced(function: Any) -> Any:
+    """Return a tf.function as it was made, without its traces; others as they are."""
+    import tensorflow as tf
+
+    if not isinstance(function, tf.types.experimental.PolymorphicFunction):
+        return function
+    try:
+        return function._clone(None)
+    except AttributeError:
+        warn_once("Function._clone", "functions are measured in the types they have")
+        return function
+
+
 class FunctionAccess:
     """One function of the runtime: its definition and those that it calls.
 

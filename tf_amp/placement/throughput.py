@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
+from tf_amp._tensorflow_private.functions import untraced
 from tf_amp.configuration.config import checked_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.placement.named_devices import checked_devices, short_name
@@ -26,9 +29,10 @@ def measured_throughputs(
     """Measure a step on each device and in each type, one after the other.
 
     Args:
-      step: called with `batch`; it is traced anew for each device and type and returns
-        a tensor or nest of them, whose values are waited for. Variables it uses exist
-        before, and change if it changes them.
+      step: called with `batch`; it is traced anew for each device and type, if it is a
+        tf.function too, and returns a tensor or nest of them, whose values are waited
+        for. Variables it uses exist before, and change if it changes them. Other
+        functions that it calls keep the types of their first trace, which is warned of.
       batch: tensors with the examples along their first axis.
       devices: names such as "GPU:0".
       dtypes: "float32", and 16-bit types.
@@ -38,8 +42,10 @@ def measured_throughputs(
       Examples per second by device and type, as `batch_shares` takes them.
 
     Raises:
-      ConfigError: a device is not there, a type is unknown, or the batch is empty.
+      ConfigError: a device is not there, a type is unknown, the batch is empty, or the
+        step is a ConcreteFunction, which cannot be traced anew.
     """
+    _check_can_be_traced(step)
     names = checked_devices(devices)
     if rounds < 1:
         raise ConfigError(f"rounds: received {rounds!r}; allowed are integers from 1.")
@@ -47,13 +53,49 @@ def measured_throughputs(
         if dtype != "float32":
             checked_dtype(dtype, "dtypes")
     examples = _examples_of(batch)
-    return {
-        short_name(name): {
-            dtype: examples / _step_seconds(step, batch, name, dtype, rounds)
-            for dtype in dtypes
-        }
+    runs = {
+        name: {dtype: _run(step, batch, name, dtype, rounds) for dtype in dtypes}
         for name in names
     }
+    _warn_of_kept(run.functions for row in runs.values() for run in row.values())
+    return {
+        short_name(name): {dtype: examples / run.seconds for dtype, run in row.items()}
+        for name, row in runs.items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What came of a step on a device in a type.
+
+    Attributes:
+      seconds: the median.
+      functions: names of the functions that were traced for it or before.
+    """
+
+    seconds: float
+    functions: frozenset[str]
+
+
+def _check_can_be_traced(step: object) -> None:
+    if hasattr(step, "structured_input_signature") and hasattr(step, "graph"):
+        raise ConfigError(
+            f"step: received the ConcreteFunction {step.graph.name}, whose types are "
+            "settled; give the tf.function or the callable that it was traced from."
+        )
+
+
+def _warn_of_kept(functions: Iterable[frozenset[str]]) -> None:
+    """Warn of functions that are the same in all of several runs."""
+    first, *others = functions
+    kept = first.intersection(*others) if others else ()
+    if kept:
+        logging.warning(
+            "measured_throughputs: the step calls %s, which was traced once and keeps "
+            "its types and device in all that is measured; give the tf.function itself "
+            "as the step, or call the Python function that it was made of.",
+            ", ".join(sorted(kept)),
+        )
 
 
 def _examples_of(batch: Any) -> int:
@@ -64,17 +106,19 @@ def _examples_of(batch: Any) -> int:
     return count
 
 
-def _step_seconds(
+def _run(
     step: Callable[[Any], Any], batch: Any, device: str, dtype: str, rounds: int
-) -> float:
-    """Return the median seconds of a step, with its batch on the device already."""
+) -> _Run:
+    """Run a step several times, with its batch on the device already."""
     scope = (
         float32_scope() if dtype == "float32" else mixed_precision_scope(dtype=dtype)
     )
 
+    own = untraced(step)
+
     def on_device(given: Any) -> Any:
         with tf.device(device):
-            return step(given)
+            return own(given)
 
     with scope:
         with tf.device(device):
@@ -82,7 +126,10 @@ def _step_seconds(
         # A function of its own: one traced before keeps its device and its types.
         traced = tf.function(on_device, autograph=False)
         _wait_for(traced(local))
-        return statistics.median(_timed(traced, local) for _ in range(rounds))
+        seconds = statistics.median(_timed(traced, local) for _ in range(rounds))
+        graph = traced.get_concrete_function(local).graph
+    library = graph.as_graph_def().library
+    return _Run(seconds, frozenset(each.signature.name for each in library.function))
 
 
 def _timed(step: Callable[[Any], Any], batch: Any) -> float:
