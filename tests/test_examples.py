@@ -80,7 +80,6 @@ def test_an_example_learns_as_well_in_mixed_precision(
     assert all(plan.low_dtype == "bfloat16" for plan in plans)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_example_knows_nothing_of_the_package(name: str) -> None:
     text = (EXAMPLES / f"{name}.py").read_text()
