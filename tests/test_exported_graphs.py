@@ -16,7 +16,8 @@ def attributes(graph_def):
     nodes = [*graph_def.node]
     for function in graph_def.library.function:
         nodes.extend(function.node_def)
-    return {name for node in nodes for name in node.attr if name.startswith("_tf_amp")}
+    ours = ("_tf_amp", "_gradient_op_type")
+    return {name for node in nodes for name in node.attr if name.startswith(ours)}
 
 def ops(graph_def):
     nodes = [*graph_def.node]
@@ -63,7 +64,8 @@ with tf.Graph().as_default(), v1.Session() as session:
     kept = v1.train.export_meta_graph()
     v1.saved_model.simple_save(session, str(folder / "v1"), {"x": x}, {"y": y})
 marks = attributes(kept.graph_def)
-print(marks & {"_tf_amp", "_tf_amp_watch"}, "_tf_amp_barrier" in marks)
+unknown_elsewhere = {"_tf_amp", "_tf_amp_watch", "_gradient_op_type"}
+print(marks & unknown_elsewhere, "_tf_amp_barrier" in marks)
 print(ops(kept.graph_def) & {"PyFunc", "EagerPyFunc"})
 print(sorted(attributes(stored("v1"))), ops(stored("v1")) & {"PyFunc", "EagerPyFunc"})
 print(list(tf.saved_model.load(str(folder / "v1")).signatures))

@@ -1,8 +1,9 @@
 """Take out of a graph that is to be stored what only this process can use.
 
 The marks on nodes name settings of this process and functions that it has traced; the
-watch for the origin of an overflow calls back into it. Neither means anything where the
-graph is loaded, and a callback that is not there fails.
+watch for the origin of an overflow calls back into it, and so do gradients of branches
+that know of overflows. None of it means anything where the graph is loaded, and a
+callback that is not there fails.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tf_amp.xla import originals
 _PREFIX = "_tf_amp"
 # Of a node that hands the inputs of a step that overflowed over to this process.
 _WATCH = "_tf_amp_watch"
+# Of a node with another gradient than TensorFlow's, and how the names of ours begin.
+_SLOPE, _OWN_SLOPES = "_gradient_op_type", b"TfAmp"
 # A collection of v1 graphs: what optimizers have made.
 _UPDATES = "train_op"
 
@@ -26,6 +29,7 @@ def strip(graph_def: Any) -> None:
     """Remove marks and callbacks from a graph and its functions, in place."""
     originals.restore(graph_def)
     _silence_watches(graph_def)
+    _forget_slopes(graph_def)
     for attr in _attributes(graph_def):
         for name in [name for name in attr if name.startswith(_PREFIX)]:
             del attr[name]
@@ -39,6 +43,7 @@ def strip_stamps(graph_def: Any) -> None:
     """
     originals.restore(graph_def)
     _silence_watches(graph_def)
+    _forget_slopes(graph_def)
     for attr in _attributes(graph_def):
         if ATTRIBUTE in attr:
             del attr[ATTRIBUTE]
@@ -116,6 +121,13 @@ def _attributes(graph_def: Any) -> Iterator[Any]:
         yield function.attr
         for argument in function.arg_attr.values():
             yield argument.attr
+
+
+def _forget_slopes(graph_def: Any) -> None:
+    """Let branches have the gradients that TensorFlow has for them."""
+    for attr in _attributes(graph_def):
+        if _SLOPE in attr and attr[_SLOPE].s.startswith(_OWN_SLOPES):
+            del attr[_SLOPE]
 
 
 def _silence_watches(graph_def: Any) -> None:
