@@ -87,8 +87,8 @@ def _check_can_be_traced(step: object) -> None:
 
 def _warn_of_kept(functions: Iterable[frozenset[str]]) -> None:
     """Warn of functions that are the same in all of several runs."""
-    first, *others = functions
-    kept = first.intersection(*others) if others else ()
+    each = tuple(functions)
+    kept = frozenset.intersection(*each) if len(each) > 1 else frozenset()
     if kept:
         logging.warning(
             "measured_throughputs: the step calls %s, which was traced once and keeps "
