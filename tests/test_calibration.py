@@ -18,6 +18,7 @@ from grappler_pass.costs import (
 from grappler_pass.costs.op_classes import axes_of
 from grappler_pass.costs.op_work import works_of
 from tf_amp import calibration
+from tf_amp.calibration import profiling, rounds
 from tf_amp.calibration.assembling import classes_from
 from tf_amp.calibration.cases import Case, points_of
 from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
@@ -106,9 +107,9 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        monkeypatch.setattr(calibration.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(calibration, "call_seconds", self.call)
-        monkeypatch.setattr(calibration, "measure_into", self.measure)
+        monkeypatch.setattr(profiling.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(profiling, "call_seconds", self.call)
+        monkeypatch.setattr(rounds, "measure_into", self.measure)
 
     def call(self):
         self.now += 4.0
