@@ -236,27 +236,6 @@ def test_any_other_consumer_receives_zeros():
         check_skips(step, lambda: variables)
 
 
-def test_an_overflow_of_inner_gradients_skips_the_step_made_from_them():
-    variable, optimizer = tf.Variable(X), keras.optimizers.Adam(0.1)
-    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
-
-        @tf.function
-        def step(x):
-            with tf.GradientTape() as outer:
-                with tf.GradientTape() as inner:
-                    inner.watch(x)
-                    loss = tf.reduce_sum(variable * x * x)
-                slopes = inner.gradient(loss, x)
-                penalty = tf.reduce_mean((slopes - 1) ** 2)
-            optimizer.apply([outer.gradient(penalty, variable)], [variable])
-
-        # Inner gradients overflow, penalties of zeros would not.
-        bad = np.zeros_like(X)
-        bad[0, 0] = math.inf
-        check_skips(step, lambda: [variable, *optimizer.variables], overflow=bad)
-        assert figures(loss_scale)[0] == 2.0**9
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_two_losses_share_a_scale_or_have_their_own(shared):
     first, second = weights(), weights()

@@ -1,8 +1,4 @@
-"""Functions compiled by XLA are rewritten: 16 bits show in the numbers.
-
-A chain of products is off by a known amount in bfloat16, and by far less in float32:
-what lies in between was computed in 16 bits with sums in float32.
-"""
+"""Functions compiled by XLA are rewritten: 16 bits show in the numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tf_amp.errors import RewriteFailed
-
-SIZE, DEPTH = 64, 4
+from tests.xla_chain import DEPTH, WEIGHTS, Chain, X, error, exact
 
 
 @pytest.fixture(autouse=True)
@@ -23,42 +17,6 @@ def everything_eligible() -> Iterator[None]:
     tf_amp.enable("bfloat16", "O2", strict=True, loss_scale="none")
     yield
     tf_amp.disable()
-
-
-def values(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
-
-
-X = values(32, SIZE)
-WEIGHTS = [values(SIZE, SIZE, seed=1 + i) * SIZE**-0.5 for i in range(DEPTH)]
-
-
-class Chain:
-    """Layers of products, with the gradients of their mean square."""
-
-    def __init__(self) -> None:
-        self.weights = [tf.Variable(weight) for weight in WEIGHTS]
-
-    def loss(self, x: tf.Tensor) -> tf.Tensor:
-        for weight in self.weights:
-            x = tf.tanh(x @ weight)
-        return tf.reduce_mean(x**2)
-
-    def gradients(self, loss_function, x: tf.Tensor = X) -> list[tf.Tensor]:
-        with tf.GradientTape() as tape:
-            loss = loss_function(x)
-        return tape.gradient(loss, self.weights)
-
-
-def exact(make=Chain) -> list[np.ndarray]:
-    with tf_amp.float32_scope():
-        chain = make()
-        return [g.numpy() for g in chain.gradients(tf.function(chain.loss))]
-
-
-def error(found: list[tf.Tensor], wanted: list[np.ndarray]) -> float:
-    pairs = zip(found, wanted, strict=True)
-    return max(float(np.linalg.norm(f - w) / np.linalg.norm(w)) for f, w in pairs)
 
 
 def assert_16_bits(found: list[tf.Tensor], wanted: list[np.ndarray]) -> None:
@@ -230,50 +188,6 @@ def test_on_a_cpu_nothing_changes_where_speed_decides() -> None:
     assert not any(map(is_low, definition.node_def))
     plan = tf_amp.explain(step)
     assert plan.is_empty and plan.profile == "cpu-avx512-bf16 under XLA"
-
-
-@pytest.fixture
-def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tf_amp._tensorflow_private.functions import FunctionAccess
-
-    monkeypatch.setattr(FunctionAccess, "library", lambda self: {}[self.name])
-
-
-def test_a_rewrite_that_fails_leaves_the_function_and_names_it(
-    without_library: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    tf_amp.enable("bfloat16", "O2", strict=False, loss_scale="none")
-    chain = Chain()
-    step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
-    assert error(step(), exact()) < 1e-5
-    (warning,) = [r for r in caplog.records if "stays float32" in r.getMessage()]
-    assert "__inference_" in warning.getMessage()
-
-
-def test_a_rewrite_that_fails_is_raised_where_that_is_asked_for(
-    without_library: None,
-) -> None:
-    chain = Chain()
-    step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
-    with pytest.raises(RewriteFailed, match=r"__inference_.* stays float32"):
-        step()
-
-
-def test_without_access_to_functions_one_warning_says_so(caplog) -> None:
-    from tf_amp._tensorflow_private import functions as private
-
-    for _ in range(2):
-        assert private.access_to(object()) is None
-    (warning,) = [r for r in caplog.records if "AtomicFunction" in r.getMessage()]
-    assert "compiled by XLA stay float32" in warning.getMessage()
-
-
-def test_disabling_takes_the_hook_back() -> None:
-    from tensorflow.python.eager.polymorphic_function import atomic_function
-
-    assert hasattr(atomic_function.from_func_graph, "__wrapped__")
-    tf_amp.disable()
-    assert not hasattr(atomic_function.from_func_graph, "__wrapped__")
 
 
 def test_what_is_exported_was_never_rewritten(tmp_path) -> None:
