@@ -15,7 +15,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.eligibility.kernel_limits import cancels, has_kernel
 from grappler_pass.fusions import root_of
 from grappler_pass.graph import device_type_of
-from grappler_pass.type_slots import admits, op_def_of
+from grappler_pass.type_slots import FLOAT32, admits, op_def_of
 
 # Names in `fused_ops` -> the op of that part, and how many of `args` it takes.
 _EPILOGUES = {
@@ -89,6 +89,7 @@ def split_fused(
     unused: Callable[[str], str],
     *,
     has_flat_bias: bool,
+    product_alone: bool = False,
 ) -> Sequence[NodeDef]:
     """Return the parts of a retyped fused node, or the node alone if it can stay.
 
@@ -101,15 +102,18 @@ def split_fused(
       unused: makes a node name unique.
       has_flat_bias: whether a bias surely has one dimension, as `BiasAdd` demands. The
         fused op also takes one of shape [1, 1, 1, channels].
+      product_alone: whether what is fused behind the product stays float32; then a cast
+        comes in between.
     """
-    if not needs_split(proto, low_dtype):
+    if not product_alone and not needs_split(proto, low_dtype):
         return (proto,)
     parts = parts_of(proto)
     controls = [text for text in proto.input if text.startswith("^")]
     made: list[NodeDef] = []
     for part in parts:
         adds = part.op == "BiasAdd" and not has_flat_bias and _ends_in_channels(proto)
-        node = _part_node(proto, "AddV2" if adds else part.op, low_dtype)
+        dtype = FLOAT32 if made and product_alone else low_dtype
+        node = _part_node(proto, "AddV2" if adds else part.op, dtype)
         is_last = part is parts[-1]
         wanted = f"{proto.name}/tf_amp_{part.op}"
         node.name = proto.name if is_last else unused(wanted)
@@ -119,10 +123,23 @@ def split_fused(
         if not made:
             node.input.extend(controls)
         made.append(node)
+        if product_alone and part is parts[0]:
+            made.append(_cast_up(node, unused(f"{wanted}/tf_amp_cast_float32")))
     return made
 
 
-def _part_node(proto: NodeDef, op: str, low_dtype: int) -> NodeDef:
+def _cast_up(product: NodeDef, name: str) -> NodeDef:
+    cast = NodeDef(name=name, op="Cast", input=[product.name], device=product.device)
+    cast.attr["SrcT"].type = product.attr["T"].type
+    cast.attr["DstT"].type = FLOAT32
+    cast.attr["Truncate"].b = False
+    for key in product.attr:
+        if key.startswith("_tf_amp"):
+            cast.attr[key].CopyFrom(product.attr[key])
+    return cast
+
+
+def _part_node(proto: NodeDef, op: str, dtype: int) -> NodeDef:
     """Return a node of `op` with the fused node's device and what attributes fit."""
     node = NodeDef(op=op, device=proto.device)
     op_def = op_def_of(op)
@@ -137,7 +154,7 @@ def _part_node(proto: NodeDef, op: str, low_dtype: int) -> NodeDef:
         node.attr["alpha"].f = proto.attr["leakyrelu_alpha"].f
     if op == "BiasAdd":
         _name_channels(node)
-    node.attr["T"].type = low_dtype
+    node.attr["T"].type = dtype
     return node
 
 

@@ -64,7 +64,7 @@ class OpLists:
         object.__setattr__(self, "_list_of", list_of)
 
     @cached_attribute
-    def _moved(self) -> frozenset[str]:
+    def moved(self) -> frozenset[str]:
         """The ops that are not on the list that they are on as shipped."""
         shipped = OpLists.for_dtype(self.low_dtype)
         ops = self._list_of.keys() | shipped._list_of.keys()
@@ -95,7 +95,7 @@ class OpLists:
                 name: frozenset(row.op for row, place in placed if place == name)
                 for name in LIST_NAMES
             },
-            reasons={row.op: row.reason for row in OP_TABLE},
+            reasons={row.op: row.why.text for row in OP_TABLE},
             gradient_reductions=frozenset(
                 row.op for row in OP_TABLE if row.reduces_gradients
             ),
@@ -118,7 +118,7 @@ class OpLists:
         What may hold an op that stays in float32 stays there as a whole. To any other
         list a fused node follows the product or normalization that it begins with.
         """
-        moved = [op for op in ops_within(node) if op in self._moved]
+        moved = [op for op in ops_within(node) if op in self.moved]
         if not moved:
             return self._places.get(node.op) or Place(None, "", node.op)
         held = (node.op, *moved)

@@ -9,6 +9,7 @@ their types belong to the functions they run.
 
 from __future__ import annotations
 
+import enum
 from typing import NamedTuple
 
 ALLOW = "allow"
@@ -18,6 +19,34 @@ CLEAR = "clear"
 LIST_NAMES = (ALLOW, INFER, DENY, CLEAR)
 
 
+class Errors(enum.Enum):
+    """What an op makes of the rounding errors of what it reads.
+
+    Whether an intermediate value may be in 16 bits hangs on this: `eligibility`'s
+    `product_errors` and `roundings` know how.
+    """
+
+    PRODUCT = "sums products of its operands, which anybody would round for it"
+    MOVES = "hands them on as they are"
+    SCALES = "keeps relative errors: the result is as exact as the worst factor"
+    SUMS = "adds absolute errors, beside which a small result may vanish"
+    ACTIVATES = "bounded slope: keeps absolute errors, whatever is left of the value"
+    AVERAGES = "takes means of few values"
+    NORMALIZES = "subtracts a mean and divides by a deviation"
+    GRADIENT = "linear in the gradient that it reads, the only one it hands on"
+    REDUCES = "sums many values, float32 throughout"
+    MAGNIFIES = "magnifies errors of what is near 1, or of many factors"
+    JUMPS = "makes another outcome of the smallest error at a threshold"
+    IGNORES = "looks at no value"
+
+
+class _Why(NamedTuple):
+    """Why an op is on its lists, for people, and what it makes of errors."""
+
+    text: str
+    errors: Errors | None
+
+
 class OpRow(NamedTuple):
     """One op: its list for either dtype, and the reason for people to read.
 
@@ -25,7 +54,7 @@ class OpRow(NamedTuple):
       op: name in TensorFlow's registry.
       bfloat16: its list where the low dtype is bfloat16; None for no list.
       float16: its list where the low dtype is float16; None for no list.
-      reason: why it is there.
+      why: it is there, and what it makes of rounding errors.
       reduces_gradients: its result is a gradient made by the backward pass, so a walk
         back from a variable's update ends here.
     """
@@ -33,34 +62,62 @@ class OpRow(NamedTuple):
     op: str
     bfloat16: str | None
     float16: str | None
-    reason: str
+    why: _Why
     reduces_gradients: bool = False
 
 
-_PRODUCT = "matrix product: 16-bit units, float32 accumulation"
-_CONVOLUTION = "convolution: 16-bit units, float32 accumulation"
-_RECURRENT = "recurrent kernel: matrix products inside"
-_ARITHMETIC = "arithmetic: as exact as its operands"
-_ACTIVATION = "activation: bounded slope"
-_DIVISION = "division: as exact as its operands, unless one comes from a denied op"
-_POOLING = "mean over a window: few terms"
-_NORMALIZATION = "normalization: statistics stay in float32"
-_LOGARITHM = "logarithm: magnifies an error of its operand near 1"
-_BIAS = "gradient of a bias: one sum per channel"
+_PRODUCT = _Why("matrix product: 16-bit units, float32 accumulation", Errors.PRODUCT)
+_CONVOLUTION = _Why("convolution: 16-bit units, float32 accumulation", Errors.PRODUCT)
+_RECURRENT = _Why("recurrent kernel: matrix products inside", Errors.PRODUCT)
+_SUM = _Why("sum: as exact as its operands, unless they cancel", Errors.SUMS)
+_FACTOR = _Why("product of numbers: as exact as its operands", Errors.SCALES)
+_DIVISION = _Why(
+    "division: as exact as its operands, unless one comes from a denied op",
+    Errors.SCALES,
+)
+_DIVISION_GRADIENT = _Why(
+    "gradient of a division or root: as exact as its operands", Errors.GRADIENT
+)
+_REMAINDER = _Why("rounds a quotient to whole numbers", Errors.JUMPS)
+_ACTIVATION = _Why("activation: bounded slope", Errors.ACTIVATES)
+_LINEAR = _Why("piecewise linear: as exact as its operand", Errors.MOVES)
+_ACTIVATION_GRADIENT = _Why("gradient of an activation: bounded slope", Errors.GRADIENT)
+_POOLING = _Why("mean over a window: few terms", Errors.AVERAGES)
+_POOLING_GRADIENT = _Why("gradient of a mean over a window: few terms", Errors.GRADIENT)
+_NORMALIZATION = _Why("normalization: statistics stay in float32", Errors.NORMALIZES)
+_NORMALIZATION_GRADIENT = _Why(
+    "gradient of a normalization: statistics stay in float32", Errors.GRADIENT
+)
+_LOGARITHM = _Why(
+    "logarithm: magnifies an error of its operand near 1", Errors.MAGNIFIES
+)
+_BIAS = _Why("gradient of a bias: one sum per channel", Errors.REDUCES)
 _RANGE = "result leaves float16's range where bfloat16 holds it"
-_LONG_SUM = "long reduction: small terms vanish beside the sum"
-_LOSS = "loss: its sums and exponentials need float32"
-_CHECKPOINT = "writes a checkpoint, whose dtypes must stay"
-_ANY_UNARY = "may be any chain of unary functions, Exp among them"
-_MOVEMENT = "moves values without changing them"
-_SELECTION = "selects among its inputs' values"
-_SIGN = "exact in any floating type"
-_COMPARISON = "compares values; the result is not floating"
-_SHAPE = "looks at the shape only"
-_ROUNDING = "rounds to whole numbers"
-_SCATTER = "moves values; sums few terms where indices repeat"
-_CONTROL = "control flow: passes a value on"
-_LIST = "tensor list: passes elements on"
+_RANGE_FACTOR = _Why(_RANGE, Errors.SCALES)
+_RANGE_GRADIENT = _Why(_RANGE, Errors.GRADIENT)
+_RANGE_ACTIVATION = _Why(_RANGE, Errors.ACTIVATES)
+_RANGE_DIFFERENCE = _Why(_RANGE, Errors.SUMS)
+_RANGE_NORMALIZATION = _Why(_RANGE, Errors.NORMALIZES)
+_LONG_SUM = _Why("long reduction: small terms vanish beside the sum", Errors.REDUCES)
+_LONG_PRODUCT = _Why(
+    "long product: magnifies the errors of its factors", Errors.MAGNIFIES
+)
+_LOSS = _Why("loss: its sums and exponentials need float32", Errors.REDUCES)
+_CHECKPOINT = _Why("writes a checkpoint, whose dtypes must stay", None)
+_ANY_UNARY = _Why("may be any chain of unary functions, Exp among them", None)
+_MOVEMENT = _Why("moves values without changing them", Errors.MOVES)
+_SELECTION = _Why("selects among its inputs' values", Errors.MOVES)
+_SELECTION_GRADIENT = _Why("gradient of a selection: moves values", Errors.GRADIENT)
+_SIGN = _Why("exact in any floating type", Errors.MOVES)
+_SIGN_GRADIENT = _Why("gradient that looks at a sign only", Errors.GRADIENT)
+_LIKE = _Why("looks at the shape only", Errors.IGNORES)
+_COMPARISON = _Why("compares values; the result is not floating", Errors.JUMPS)
+_SHAPE = _Why("looks at the shape only", Errors.IGNORES)
+_ROUNDING = _Why("rounds to whole numbers", Errors.JUMPS)
+_RANK = _Why("ranks values; the order jumps", Errors.JUMPS)
+_SCATTER = _Why("moves values; sums few terms where indices repeat", Errors.MOVES)
+_CONTROL = _Why("control flow: passes a value on", Errors.MOVES)
+_LIST = _Why("tensor list: passes elements on", Errors.MOVES)
 
 OP_TABLE: tuple[OpRow, ...] = (
     # Matrix products.
@@ -110,108 +167,108 @@ OP_TABLE: tuple[OpRow, ...] = (
     OpRow("LSTMBlockCell", ALLOW, ALLOW, _RECURRENT),
     OpRow("LSTMBlockCellGrad", ALLOW, ALLOW, _RECURRENT),
     # Arithmetic.
-    OpRow("Add", INFER, INFER, _ARITHMETIC),
-    OpRow("AddN", INFER, INFER, _ARITHMETIC),
-    OpRow("AddV2", INFER, INFER, _ARITHMETIC),
-    OpRow("BiasAdd", INFER, INFER, _ARITHMETIC),
-    OpRow("BiasAddV1", INFER, INFER, _ARITHMETIC),
-    OpRow("Cross", INFER, INFER, _ARITHMETIC),
-    OpRow("Mul", INFER, INFER, _ARITHMETIC),
-    OpRow("MulNoNan", INFER, INFER, _ARITHMETIC),
-    OpRow("Sub", INFER, INFER, _ARITHMETIC),
-    OpRow("TensorScatterAdd", INFER, INFER, _ARITHMETIC),
-    OpRow("TensorScatterSub", INFER, INFER, _ARITHMETIC),
+    OpRow("Add", INFER, INFER, _SUM),
+    OpRow("AddN", INFER, INFER, _SUM),
+    OpRow("AddV2", INFER, INFER, _SUM),
+    OpRow("BiasAdd", INFER, INFER, _SUM),
+    OpRow("BiasAddV1", INFER, INFER, _SUM),
+    OpRow("Cross", INFER, INFER, _SUM),
+    OpRow("Mul", INFER, INFER, _FACTOR),
+    OpRow("MulNoNan", INFER, INFER, _FACTOR),
+    OpRow("Sub", INFER, INFER, _SUM),
+    OpRow("TensorScatterAdd", INFER, INFER, _SUM),
+    OpRow("TensorScatterSub", INFER, INFER, _SUM),
     OpRow("BiasAddGrad", INFER, INFER, _BIAS, reduces_gradients=True),
     # Division and roots.
     OpRow("Div", INFER, INFER, _DIVISION),
     OpRow("DivNoNan", INFER, INFER, _DIVISION),
-    OpRow("FloorDiv", INFER, INFER, _DIVISION),
-    OpRow("FloorMod", INFER, INFER, _DIVISION),
+    OpRow("FloorDiv", INFER, INFER, _REMAINDER),
+    OpRow("FloorMod", INFER, INFER, _REMAINDER),
     OpRow("Inv", INFER, INFER, _DIVISION),
-    OpRow("InvGrad", INFER, DENY, _RANGE),
+    OpRow("InvGrad", INFER, DENY, _RANGE_GRADIENT),
     OpRow("RealDiv", INFER, INFER, _DIVISION),
     OpRow("Reciprocal", INFER, INFER, _DIVISION),
-    OpRow("ReciprocalGrad", INFER, DENY, _RANGE),
-    OpRow("Rsqrt", INFER, DENY, _RANGE),
-    OpRow("RsqrtGrad", INFER, DENY, _RANGE),
+    OpRow("ReciprocalGrad", INFER, DENY, _RANGE_GRADIENT),
+    OpRow("Rsqrt", INFER, DENY, _RANGE_FACTOR),
+    OpRow("RsqrtGrad", INFER, DENY, _RANGE_GRADIENT),
     OpRow("Sqrt", INFER, INFER, _DIVISION),
-    OpRow("SqrtGrad", INFER, INFER, _DIVISION),
+    OpRow("SqrtGrad", INFER, INFER, _DIVISION_GRADIENT),
     # Activations.
     OpRow("Elu", INFER, INFER, _ACTIVATION),
-    OpRow("EluGrad", INFER, INFER, _ACTIVATION),
+    OpRow("EluGrad", INFER, INFER, _ACTIVATION_GRADIENT),
     OpRow("Erf", INFER, INFER, _ACTIVATION),
     OpRow("Erfc", INFER, INFER, _ACTIVATION),
-    OpRow("LeakyRelu", INFER, INFER, _ACTIVATION),
-    OpRow("LeakyReluGrad", INFER, INFER, _ACTIVATION),
+    OpRow("LeakyRelu", INFER, INFER, _LINEAR),
+    OpRow("LeakyReluGrad", INFER, INFER, _ACTIVATION_GRADIENT),
     OpRow("Log", INFER, INFER, _LOGARITHM),
     OpRow("Log1p", INFER, INFER, _LOGARITHM),
     OpRow("LogSoftmax", INFER, INFER, _LOGARITHM),
     OpRow("Selu", INFER, INFER, _ACTIVATION),
-    OpRow("SeluGrad", INFER, INFER, _ACTIVATION),
+    OpRow("SeluGrad", INFER, INFER, _ACTIVATION_GRADIENT),
     OpRow("Sigmoid", INFER, INFER, _ACTIVATION),
-    OpRow("SigmoidGrad", INFER, INFER, _ACTIVATION),
+    OpRow("SigmoidGrad", INFER, INFER, _ACTIVATION_GRADIENT),
     OpRow("Softmax", INFER, INFER, _ACTIVATION),
     OpRow("Softplus", INFER, INFER, _ACTIVATION),
-    OpRow("SoftplusGrad", INFER, INFER, _ACTIVATION),
+    OpRow("SoftplusGrad", INFER, INFER, _ACTIVATION_GRADIENT),
     OpRow("Softsign", INFER, INFER, _ACTIVATION),
-    OpRow("SoftsignGrad", INFER, INFER, _ACTIVATION),
+    OpRow("SoftsignGrad", INFER, INFER, _ACTIVATION_GRADIENT),
     OpRow("Tanh", INFER, INFER, _ACTIVATION),
-    OpRow("TanhGrad", INFER, INFER, _ACTIVATION),
+    OpRow("TanhGrad", INFER, INFER, _ACTIVATION_GRADIENT),
     OpRow("_MklFusedMish", INFER, INFER, _ACTIVATION),
     OpRow("_MklSwish", INFER, INFER, _ACTIVATION),
     # Normalization, pooling, resizing.
     OpRow("AvgPool", INFER, INFER, _POOLING),
     OpRow("AvgPool3D", INFER, INFER, _POOLING),
-    OpRow("AvgPool3DGrad", INFER, INFER, _POOLING),
-    OpRow("AvgPoolGrad", INFER, INFER, _POOLING),
-    OpRow("FusedBatchNormGradV2", INFER, INFER, _NORMALIZATION, True),
-    OpRow("FusedBatchNormGradV3", INFER, INFER, _NORMALIZATION, True),
+    OpRow("AvgPool3DGrad", INFER, INFER, _POOLING_GRADIENT),
+    OpRow("AvgPoolGrad", INFER, INFER, _POOLING_GRADIENT),
+    OpRow("FusedBatchNormGradV2", INFER, INFER, _NORMALIZATION_GRADIENT, True),
+    OpRow("FusedBatchNormGradV3", INFER, INFER, _NORMALIZATION_GRADIENT, True),
     OpRow("FusedBatchNormV2", INFER, INFER, _NORMALIZATION),
     OpRow("FusedBatchNormV3", INFER, INFER, _NORMALIZATION),
-    OpRow("LRN", INFER, DENY, _RANGE),
-    OpRow("LRNGrad", INFER, DENY, _RANGE),
+    OpRow("LRN", INFER, DENY, _RANGE_NORMALIZATION),
+    OpRow("LRNGrad", INFER, DENY, _RANGE_GRADIENT),
     OpRow("ResizeBilinear", INFER, INFER, _POOLING),
-    OpRow("ResizeBilinearGrad", INFER, INFER, _POOLING),
+    OpRow("ResizeBilinearGrad", INFER, INFER, _POOLING_GRADIENT),
     OpRow("_FusedBatchNormEx", INFER, INFER, _NORMALIZATION),
-    OpRow("_FusedBatchNormGradEx", INFER, INFER, _NORMALIZATION, True),
+    OpRow("_FusedBatchNormGradEx", INFER, INFER, _NORMALIZATION_GRADIENT, True),
     OpRow("_MklFusedInstanceNorm", INFER, INFER, _NORMALIZATION),
     OpRow("_MklLayerNorm", INFER, INFER, _NORMALIZATION),
     # Range hazards: float16 ends at 65504.
-    OpRow("Exp", INFER, DENY, _RANGE),
-    OpRow("Expm1", INFER, DENY, _RANGE),
-    OpRow("Pow", INFER, DENY, _RANGE),
-    OpRow("Square", INFER, DENY, _RANGE),
-    OpRow("SquaredDifference", INFER, DENY, _RANGE),
+    OpRow("Exp", INFER, DENY, _RANGE_ACTIVATION),
+    OpRow("Expm1", INFER, DENY, _RANGE_ACTIVATION),
+    OpRow("Pow", INFER, DENY, _RANGE_FACTOR),
+    OpRow("Square", INFER, DENY, _RANGE_FACTOR),
+    OpRow("SquaredDifference", INFER, DENY, _RANGE_DIFFERENCE),
     # Long reductions and losses.
-    OpRow("Cumprod", DENY, DENY, _LONG_SUM),
+    OpRow("Cumprod", DENY, DENY, _LONG_PRODUCT),
     OpRow("Cumsum", DENY, DENY, _LONG_SUM),
     OpRow("CumulativeLogsumexp", DENY, DENY, _LONG_SUM),
     OpRow("EuclideanNorm", DENY, DENY, _LONG_SUM),
     OpRow("L2Loss", DENY, DENY, _LONG_SUM),
     OpRow("Mean", DENY, DENY, _LONG_SUM),
-    OpRow("Prod", DENY, DENY, _LONG_SUM),
+    OpRow("Prod", DENY, DENY, _LONG_PRODUCT),
     OpRow("SaveV2", DENY, DENY, _CHECKPOINT),
     OpRow("SegmentMean", DENY, DENY, _LONG_SUM),
-    OpRow("SegmentProd", DENY, DENY, _LONG_SUM),
+    OpRow("SegmentProd", DENY, DENY, _LONG_PRODUCT),
     OpRow("SegmentSum", DENY, DENY, _LONG_SUM),
     OpRow("SoftmaxCrossEntropyWithLogits", DENY, DENY, _LOSS),
     OpRow("SparseSegmentMean", DENY, DENY, _LONG_SUM),
     OpRow("SparseSegmentSum", DENY, DENY, _LONG_SUM),
     OpRow("SparseSoftmaxCrossEntropyWithLogits", DENY, DENY, _LOSS),
     OpRow("Sum", DENY, DENY, _LONG_SUM),
-    OpRow("UnsortedSegmentProd", DENY, DENY, _LONG_SUM),
+    OpRow("UnsortedSegmentProd", DENY, DENY, _LONG_PRODUCT),
     OpRow("UnsortedSegmentSum", DENY, DENY, _LONG_SUM),
     OpRow("_UnaryOpsComposition", DENY, DENY, _ANY_UNARY),
     # Exact in any floating type.
     OpRow("Abs", CLEAR, CLEAR, _SIGN),
     OpRow("Neg", CLEAR, CLEAR, _SIGN),
-    OpRow("OnesLike", CLEAR, CLEAR, _SIGN),
+    OpRow("OnesLike", CLEAR, CLEAR, _LIKE),
     OpRow("Relu", CLEAR, CLEAR, _SIGN),
     OpRow("Relu6", CLEAR, CLEAR, _SIGN),
-    OpRow("Relu6Grad", CLEAR, CLEAR, _SIGN),
-    OpRow("ReluGrad", CLEAR, CLEAR, _SIGN),
+    OpRow("Relu6Grad", CLEAR, CLEAR, _SIGN_GRADIENT),
+    OpRow("ReluGrad", CLEAR, CLEAR, _SIGN_GRADIENT),
     OpRow("Sign", CLEAR, CLEAR, _SIGN),
-    OpRow("ZerosLike", CLEAR, CLEAR, _SIGN),
+    OpRow("ZerosLike", CLEAR, CLEAR, _LIKE),
     OpRow("Ceil", CLEAR, CLEAR, _ROUNDING),
     OpRow("Floor", CLEAR, CLEAR, _ROUNDING),
     OpRow("Rint", CLEAR, CLEAR, _ROUNDING),
@@ -221,15 +278,15 @@ OP_TABLE: tuple[OpRow, ...] = (
     OpRow("Max", CLEAR, CLEAR, _SELECTION),
     OpRow("MaxPool", CLEAR, CLEAR, _SELECTION),
     OpRow("MaxPool3D", CLEAR, CLEAR, _SELECTION),
-    OpRow("MaxPool3DGrad", CLEAR, CLEAR, _SELECTION),
-    OpRow("MaxPool3DGradGrad", CLEAR, CLEAR, _SELECTION),
-    OpRow("MaxPoolGrad", CLEAR, CLEAR, _SELECTION),
-    OpRow("MaxPoolGradGrad", CLEAR, CLEAR, _SELECTION),
-    OpRow("MaxPoolGradGradV2", CLEAR, CLEAR, _SELECTION),
-    OpRow("MaxPoolGradV2", CLEAR, CLEAR, _SELECTION),
-    OpRow("MaxPoolGradWithArgmax", CLEAR, CLEAR, _SELECTION),
+    OpRow("MaxPool3DGrad", CLEAR, CLEAR, _SELECTION_GRADIENT),
+    OpRow("MaxPool3DGradGrad", CLEAR, CLEAR, _SELECTION_GRADIENT),
+    OpRow("MaxPoolGrad", CLEAR, CLEAR, _SELECTION_GRADIENT),
+    OpRow("MaxPoolGradGrad", CLEAR, CLEAR, _SELECTION_GRADIENT),
+    OpRow("MaxPoolGradGradV2", CLEAR, CLEAR, _SELECTION_GRADIENT),
+    OpRow("MaxPoolGradV2", CLEAR, CLEAR, _SELECTION_GRADIENT),
+    OpRow("MaxPoolGradWithArgmax", CLEAR, CLEAR, _SELECTION_GRADIENT),
     OpRow("MaxPoolV2", CLEAR, CLEAR, _SELECTION),
-    OpRow("MaxPoolWithArgmax", CLEAR, CLEAR, _SELECTION),
+    OpRow("MaxPoolWithArgmax", CLEAR, CLEAR, _RANK),
     OpRow("Maximum", CLEAR, CLEAR, _SELECTION),
     OpRow("Min", CLEAR, CLEAR, _SELECTION),
     OpRow("Minimum", CLEAR, CLEAR, _SELECTION),
@@ -237,8 +294,8 @@ OP_TABLE: tuple[OpRow, ...] = (
     OpRow("SegmentMin", CLEAR, CLEAR, _SELECTION),
     OpRow("Select", CLEAR, CLEAR, _SELECTION),
     OpRow("SelectV2", CLEAR, CLEAR, _SELECTION),
-    OpRow("TopK", CLEAR, CLEAR, _SELECTION),
-    OpRow("TopKV2", CLEAR, CLEAR, _SELECTION),
+    OpRow("TopK", CLEAR, CLEAR, _RANK),
+    OpRow("TopKV2", CLEAR, CLEAR, _RANK),
     OpRow("UnsortedSegmentMax", CLEAR, CLEAR, _SELECTION),
     OpRow("UnsortedSegmentMin", CLEAR, CLEAR, _SELECTION),
     # Comparisons and shapes.
@@ -362,3 +419,5 @@ OP_TABLE: tuple[OpRow, ...] = (
     OpRow("TensorListSplit", CLEAR, CLEAR, _LIST),
     OpRow("TensorListStack", CLEAR, CLEAR, _LIST),
 )
+
+ERRORS = {row.op: row.why.errors for row in OP_TABLE}

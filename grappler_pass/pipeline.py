@@ -21,6 +21,7 @@ from grappler_pass.draft import PRICED, Draft, Settings
 from grappler_pass.fused_pricing import FusingPricer
 from grappler_pass.garbage import collection_paused
 from grappler_pass.graph import GraphView, Item
+from grappler_pass.op_table import ALLOW
 from grappler_pass.plan import Plan
 from grappler_pass.pricing import Pricer, price_graph
 from grappler_pass.propagation import constrain
@@ -29,7 +30,6 @@ from grappler_pass.rewriting import is_rewritten, rewrite_graph
 from grappler_pass.shape_guesses import fill_shapes
 from grappler_pass.shapes import Shapes
 from grappler_pass.trying import tried
-from grappler_pass.type_slots import SlotTable
 from grappler_pass.uncertainty import stakes
 from grappler_pass.variable_reads import VariableReads
 from grappler_pass.verify import verify_rewrite
@@ -80,19 +80,29 @@ class StageError(RuntimeError):
 
 def _view(draft: Draft) -> Draft:
     view = GraphView.from_graph_def(draft.graph_def, draft.item)
-    return dataclasses.replace(draft, view=view, slots=SlotTable.from_view(view))
+    return dataclasses.replace(draft, view=view)
+
+
+def _shape(draft: Draft) -> Draft:
+    """Infer shapes where there is a product; nothing else can go low."""
+    lists = draft.settings.lists
+    has_product = any(lists.list_of(node.op) == ALLOW for node in draft.view.nodes)
+    return (
+        _shape_anyway(draft) if has_product else dataclasses.replace(draft, shapes={})
+    )
+
+
+def _shape_anyway(draft: Draft) -> Draft:
+    shapes = fill_shapes(draft.view, draft.infer_shapes())
+    return dataclasses.replace(draft, shapes=shapes)
 
 
 def _constrain(draft: Draft) -> Draft:
     settings = draft.settings
     constraints = constrain(
-        draft.view,
-        draft.slots,
-        settings.lists,
-        settings.low_dtype,
-        settings,
+        draft.view, draft.shapes, settings.lists, settings.low_dtype, settings
     )
-    return dataclasses.replace(draft, constraints=constraints)
+    return dataclasses.replace(draft, constraints=constraints, slots=constraints.slots)
 
 
 def _price(draft: Draft) -> Draft:
@@ -102,8 +112,7 @@ def _price(draft: Draft) -> Draft:
 
 def _price_anyway(draft: Draft) -> Draft:
     reads = VariableReads.from_view(draft.view)
-    shapes = fill_shapes(draft.view, draft.infer_shapes())
-    return _with_prices(dataclasses.replace(draft, reads=reads, shapes=shapes))
+    return _with_prices(dataclasses.replace(draft, reads=reads))
 
 
 def _with_prices(draft: Draft) -> Draft:
@@ -175,6 +184,7 @@ def _verify(draft: Draft) -> Draft:
 
 PLANNING = (
     ("view", _view),
+    ("shape", _shape),
     ("constrain", _constrain),
     ("price", _price),
     ("recall", recall),
@@ -190,7 +200,7 @@ STAGES = (
     ("keep", keep),
 )
 # What follows from the graph alone, and what hangs on prices.
-_UNPRICED, _PRICED = STAGES[:2], STAGES[2:]
+_UNPRICED, _PRICED = STAGES[:3], STAGES[3:]
 
 
 def optimize(
@@ -208,7 +218,7 @@ def optimize(
       graph_def: never written; returned itself where nothing changes.
       item: what the caller relies on.
       settings: dtype, level, lists, costs.
-      shapes: infers static shapes; called only if an allow op may go low.
+      shapes: infers static shapes; called only if there is an allow op.
       name: of the graph, for people.
       observer: called after each stage with its name, the draft and its seconds.
 
@@ -267,7 +277,7 @@ def plan_graph(
     # Without a tuner nothing after planning can change the plan.
     stages = dict(PLANNING if settings.tuner is None else STAGES)
     # Who asks for a plan asks what the graph takes, too.
-    stages["price"] = _price_anyway
+    stages["shape"], stages["price"] = _shape_anyway, _price_anyway
     return _run(tuple(stages.items()), draft, observer).plan
 
 

@@ -11,16 +11,19 @@ import dataclasses
 from typing import Protocol
 
 from grappler_pass.eligibility.exclusions import excludes, known_by
+from grappler_pass.eligibility.product_errors import product_errors
 from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.roundings import Roundings
 from grappler_pass.eligibility.rules import RULES, Case
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.eligibility.ties import all_ties
+from grappler_pass.eligibility.ties import all_ties, list_members
 from grappler_pass.graph import GraphView
 from grappler_pass.op_lists import OpLists
 from grappler_pass.plan import Cause, Reason
+from grappler_pass.shapes import Shapes
 from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
 
-# At this level lists do not count: whatever has a kernel may go low.
+# At this level neither lists nor errors count: whatever has a kernel may go low.
 UNLISTED_LEVEL = "O3"
 
 
@@ -45,6 +48,8 @@ class Constraints:
     """What an assignment has to keep to.
 
     Attributes:
+      slots: of the graph; where a fused node can only have its product in 16 bits, its
+        results and what is fused behind it belong to none.
       eligible: per slot, whether it may go low.
       reasons: per slot, why (not).
       ties: groups of eligible slots that must have the same color.
@@ -52,6 +57,7 @@ class Constraints:
         of allow ops, and where lists do not count, all.
     """
 
+    slots: SlotTable
     eligible: tuple[bool, ...]
     reasons: tuple[Reason, ...]
     ties: tuple[tuple[int, ...], ...]
@@ -60,7 +66,7 @@ class Constraints:
 
 def constrain(
     view: GraphView,
-    slots: SlotTable,
+    shapes: Shapes,
     lists: OpLists,
     low_dtype: str,
     options: Options,
@@ -69,22 +75,30 @@ def constrain(
 
     Args:
       view: the graph.
-      slots: of `view`.
+      shapes: static shapes by name of node; operands of unknown ones count as of the
+        size of the result.
       lists: for `low_dtype`.
       low_dtype: "bfloat16" or "float16".
-      options: optimization level and excluded names. "O3" ignores the lists; state
-        updates, barriers, exact values and what the caller holds stay float32 there
-        too.
+      options: optimization level and excluded names. "O3" ignores the lists and what
+        roundings harm; state updates, barriers, exact values and what the caller holds
+        stay float32 there too.
     """
+    low, uses_lists = DTYPE_ENUMS[low_dtype], options.opt_level != UNLISTED_LEVEL
+    slots, roundings = SlotTable.from_view(view), None
+    if uses_lists:
+        errors = product_errors(view, slots, shapes, lists, low)
+        roundings = Roundings(errors, low, list_members(view, slots))
+        slots = slots.with_float32_results(roundings.products_alone)
     ties, escapes = all_ties(view, slots, lists)
     case = Case(
         view=view,
         slots=slots,
         lists=lists,
-        low_dtype=DTYPE_ENUMS[low_dtype],
+        low_dtype=low,
         excluded_by=excludes(options.exclude, dict(view.item.excluded)),
         unsafe_by=known_by(dict(options.ranges)),
-        uses_lists=options.opt_level != UNLISTED_LEVEL,
+        uses_lists=uses_lists,
+        roundings=roundings,
         escapes=escapes,
         edges=SlotEdges.from_view(view, slots, lists, ties),
     )
@@ -129,6 +143,7 @@ def _constraints(
     reasons = (refused.get(slot) or _eligible_reason(case, slot) for slot in slots)
     anchors = case.edges.allow if case.uses_lists else [True] * len(slots)
     return Constraints(
+        slots=case.slots,
         eligible=tuple(slot not in refused for slot in slots),
         reasons=tuple(reasons),
         ties=tuple(group for group in ties if group[0] not in refused),

@@ -81,7 +81,13 @@ def rewrite_graph(
             _retype(copy, slots, low_of[node.index], low_dtype)
             is_flat = _has_flat_bias(view, node, shapes or {})
             rewritten.node.extend(
-                split_fused(copy, low_dtype, names.unused, has_flat_bias=is_flat)
+                split_fused(
+                    copy,
+                    low_dtype,
+                    names.unused,
+                    has_flat_bias=is_flat,
+                    product_alone=slots.has_float32_results(node.index),
+                )
             )
         else:
             rewritten.node.append(copy)

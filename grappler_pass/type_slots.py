@@ -96,6 +96,7 @@ class SlotTable:
     slots_of: tuple[tuple[int, ...], ...]
     _inputs: tuple[tuple[tuple[int, int], ...], ...]
     _outputs: tuple[tuple[tuple[int, int], ...], ...]
+    _products_alone: frozenset[int] = frozenset()
 
     @classmethod
     def from_view(cls, view: GraphView) -> SlotTable:
@@ -132,6 +133,27 @@ class SlotTable:
         """Return the slot that governs a data input; NO_SLOT: its type is fixed."""
         ports = self._inputs[node]
         return ports[position][0] if position < len(ports) else NO_SLOT
+
+    def with_float32_results(self, nodes: frozenset[int]) -> SlotTable:
+        """Return the table with fused nodes whose first two operands alone may change.
+
+        Args:
+          nodes: numbers of products with more fused behind them.
+        """
+        if not nodes:
+            return self
+        inputs, outputs = list(self._inputs), list(self._outputs)
+        for node in nodes:
+            fixed = ((NO_SLOT, dtype) for _, dtype in inputs[node][2:])
+            inputs[node] = (*inputs[node][:2], *fixed)
+            outputs[node] = tuple((NO_SLOT, dtype) for _, dtype in outputs[node])
+        return dataclasses.replace(
+            self, _inputs=tuple(inputs), _outputs=tuple(outputs), _products_alone=nodes
+        )
+
+    def has_float32_results(self, node: int) -> bool:
+        """Tell whether only the product of a fused node may be in 16 bits."""
+        return node in self._products_alone
 
     def output_slot(self, node: int, position: int) -> int:
         """Return the slot that governs an output; NO_SLOT where the type is fixed."""

@@ -10,6 +10,7 @@ from grappler_pass.graph import GraphView, Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.plan import Cause
 from grappler_pass.propagation import Constraints, constrain
+from grappler_pass.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.type_slots import SlotTable
 from tests.text_graph import graph_from_text
 
@@ -90,12 +91,19 @@ def color(
     view = GraphView.from_graph_def(
         graph_def, Item(fetch=tuple(fetch.split()), feed=tuple(feed.split()))
     )
-    slots = SlotTable.from_view(view)
     constraints = constrain(
         view,
-        slots,
+        _shapes_of(graph_def),
         lists or OpLists.for_dtype(low_dtype),
         low_dtype,
         Level(opt_level, exclude),
     )
-    return Colored(view, slots, constraints)
+    return Colored(view, constraints.slots, constraints)
+
+
+def _shapes_of(graph_def: GraphDef) -> Shapes:
+    """Return static shapes; none of a graph that is only a sketch of one."""
+    try:
+        return shapes_from_graph_def(graph_def)
+    except ValueError:
+        return {}

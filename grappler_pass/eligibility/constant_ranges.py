@@ -45,7 +45,7 @@ def out_of_range_slots(
         own = slots.slots_of[node.index]
         if node.op != "Const" or not own or slots.dtypes[own[0]] != FLOAT32:
             continue
-        values = _values(node.proto.attr["value"].tensor)
+        values = values_of(node.proto.attr["value"].tensor)
         if _overflows(values, limits):
             large.append(own[0])
         elif values.size == 1 and 0.0 < abs(float(values[0])) < limits.normal:
@@ -60,7 +60,7 @@ def out_of_range_slots(
     ]
 
 
-def _values(tensor: TensorProto) -> np.ndarray:
+def values_of(tensor: TensorProto) -> np.ndarray:
     """Return a float32 tensor's values, a repeated one once."""
     if tensor.tensor_content:
         return np.frombuffer(tensor.tensor_content, dtype="<f4")

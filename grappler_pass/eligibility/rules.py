@@ -23,6 +23,7 @@ from grappler_pass.eligibility.kernel_limits import (
     refuses_half,
 )
 from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.roundings import Roundings
 from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.state_updates import (
     behind_barriers,
@@ -58,6 +59,7 @@ class Case:
       excluded_by: node to what the user excluded it by, or empty.
       unsafe_by: name of a node to how its tensors leave the safe range, or empty.
       uses_lists: whether the four lists count.
+      roundings: what rounding harms; None where that does not count.
       escapes: slots of lists of tensors that escape, with the node where they do.
       edges: float32 edges between slots.
     """
@@ -69,6 +71,7 @@ class Case:
     excluded_by: Callable[[NodeDef], str]
     unsafe_by: Callable[[str], str]
     uses_lists: bool
+    roundings: Roundings | None
     escapes: Mapping[int, str]
     edges: SlotEdges
 
@@ -175,7 +178,10 @@ def _missing_kernels(case: Case) -> Refusals:
         if key not in known:
             known[key] = tuple(_kernel_reasons(case, node, attrs))
         reasons = known[key]
-        if not any(reasons) or can_split(node.proto, case.low_dtype):
+        alone = case.slots.has_float32_results(node.index)
+        if alone or not any(reasons):
+            continue
+        if can_split(node.proto, case.low_dtype):
             continue
         part = _cancelling_part(case, node)
         yield from ((s, part or r) for s, r in zip(own, reasons, strict=True) if r)
@@ -275,6 +281,21 @@ def _by_origin(case: Case, origins: list[int], cause: Cause) -> Refusals:
             yield slot, Reason(cause, case.node(origin).name)
 
 
+def _harmful_roundings(case: Case) -> Refusals:
+    """What would be less exact in 16 bits than with products' operands cast by hand."""
+    if case.roundings is None:
+        return
+    for node, own in case.nodes_with_slots:
+        if case.slots.has_float32_results(node.index):
+            continue
+        for slot in own:
+            harm = case.roundings.harm(node, slot)
+            if harm is not None and case.lists.place_of(node.proto).op not in (
+                case.lists.moved
+            ):
+                yield slot, harm
+
+
 def _escaping_lists(case: Case) -> Refusals:
     """Lists that are read or made where their type cannot be changed."""
     for slot, where in case.escapes.items():
@@ -296,5 +317,6 @@ RULES = (
     _beside_decompositions,
     _measured_ranges,
     _deny_taint,
+    _harmful_roundings,
     _escaping_lists,
 )

@@ -146,6 +146,16 @@ def list_ties(
     return pairs, escaped
 
 
+def list_members(view: GraphView, slots: SlotTable) -> dict[int, tuple[int, ...]]:
+    """Return for each node that writes or reads a list all nodes of that list."""
+    pairs, _ = list_ties(view, slots)
+    found: dict[int, tuple[int, ...]] = {}
+    for group in tied_groups(pairs, slots):
+        nodes = tuple(dict.fromkeys(slots.node_of[slot] for slot in group))
+        found.update((node, nodes) for node in nodes)
+    return found
+
+
 class _Handles:
     """Ports that carry handles, grouped by the list they lead to."""
 

@@ -62,8 +62,8 @@ class Alternatives:
         target = dataclasses.replace(self.target, low_dtype=low_dtype)
         config = dataclasses.replace(self.config, list_edits=edits)
         chosen = target.settings(config)
-        view, slots = self.draft.view, self.draft.slots
-        return constrain(view, slots, chosen.lists, low_dtype, chosen).eligible
+        view, shapes = self.draft.view, self.draft.shapes
+        return constrain(view, shapes, chosen.lists, low_dtype, chosen).eligible
 
 
 def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:

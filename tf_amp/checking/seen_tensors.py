@@ -41,16 +41,16 @@ def seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
       shapes: static ones, for the depth of sums.
     """
     slots = SlotTable.from_view(view)
-    ports = _ports(view, slots, _eligible(view, slots))
+    ports = _ports(view, slots, _eligible(view, slots, shapes))
     made = (_unseen(view, slots, shapes, port, names) for port, names in ports.items())
     return {seen.name: seen for seen in made}
 
 
-def _eligible(view: GraphView, slots: SlotTable) -> Sequence[bool]:
+def _eligible(view: GraphView, slots: SlotTable, shapes: Shapes) -> Sequence[bool]:
     found = [False] * len(slots.slots)
     for low_dtype in LOW_DTYPES:
         lists = OpLists.for_dtype(low_dtype)
-        limits = constrain(view, slots, lists, low_dtype, _Listed())
+        limits = constrain(view, shapes, lists, low_dtype, _Listed())
         found = [a or b for a, b in zip(found, limits.eligible, strict=True)]
     return found
 
