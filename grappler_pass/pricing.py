@@ -170,6 +170,8 @@ class Pricer:
         probe = self.probe(node, eligible)
         float32 = self.price(node, "float32", probe)
         low = self.price(node, self._low_dtype, probe)
+        if self._slots.has_float32_results(node.index):
+            low = _sum(low, self.cast_up_price(Port(node.index, 0)))
         for port in self._view.output_ports(node.index):
             if self._slots.output_slot(*port) in eligible:
                 self._price_up(port)
@@ -250,6 +252,11 @@ class Pricer:
             self.cast_errors[port] = price.error
             self.cast_sources[port] = price.source
         return price
+
+
+def _sum(first: Price, second: Price) -> Price:
+    """Return the price of both; it is as sure as that of the first."""
+    return replace(first, seconds=first.seconds + second.seconds)
 
 
 def _times(price: Price, weight: float) -> Price:

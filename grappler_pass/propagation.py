@@ -57,7 +57,7 @@ class Constraints:
         of allow ops, and where lists do not count, all.
     """
 
-    slots: SlotTable
+    slots: SlotTable = dataclasses.field(compare=False)
     eligible: tuple[bool, ...]
     reasons: tuple[Reason, ...]
     ties: tuple[tuple[int, ...], ...]
