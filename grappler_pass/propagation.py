@@ -86,8 +86,9 @@ def constrain(
     low, uses_lists = DTYPE_ENUMS[low_dtype], options.opt_level != UNLISTED_LEVEL
     slots, roundings = SlotTable.from_view(view), None
     if uses_lists:
-        errors = product_errors(view, slots, shapes, lists, low)
-        roundings = Roundings(errors, low, list_members(view, slots))
+        members = list_members(view, slots)
+        errors = product_errors(view, slots, shapes, lists, low, members)
+        roundings = Roundings(errors, low, members)
         slots = slots.with_float32_results(roundings.products_alone)
     ties, escapes = all_ties(view, slots, lists)
     case = Case(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph import GraphView, Item
@@ -105,5 +106,5 @@ def _shapes_of(graph_def: GraphDef) -> Shapes:
     """Return static shapes; none of a graph that is only a sketch of one."""
     try:
         return shapes_from_graph_def(graph_def)
-    except ValueError:
+    except (ValueError, tf.errors.NotFoundError):
         return {}

@@ -13,20 +13,29 @@ from tests.small_graphs import CHAIN, EXCLUSION, LIST, LOOP, STEP
 # The flood from allow ops.
 
 
-def test_low_precision_floods_both_ways_through_clear_and_infer() -> None:
+def test_what_lies_between_products_goes_low_and_nothing_before_or_behind() -> None:
     graph = (
         CHAIN
         + """
-        clear0 = Relu(x)
-        infer0 = Mul(clear0, x)
-        allow2 = MatMul(infer0, w)
-        infer1 = AddV2(allow2, x)
+        infer0 = Mul(x, x)
+        clear0 = Relu(infer0)
+        allow2 = MatMul(clear0, w)
+        bias = Placeholder
+        infer1 = BiasAdd(allow2, bias)
         clear1 = Reshape(infer1, axis)
-        fetch = Identity(clear1)
+        infer2 = Tanh(clear1)
+        allow3 = MatMul(infer2, w)
+        infer3 = BiasAdd(allow3, bias)
+        fetch = Identity(infer3)
     """
     )
     colored = color(graph, fetch="fetch")
-    assert colored.colors("clear0 infer0 allow2 infer1 clear1 fetch") == "L L L L L F"
+    assert colored.colors("infer0 clear0 allow2") == "F L L"
+    assert colored.colors("infer1 clear1 infer2 allow3") == "L L L L"
+    assert colored.colors("infer3 fetch") == "F F"
+    assert colored.cause("infer0") is Cause.NO_PRODUCT
+    assert colored.cause("infer3") is Cause.AFTER_PRODUCTS
+    assert colored.detail("infer3") == "fetch"
 
 
 def test_deny_stops_the_flood_and_what_lies_behind_is_not_reached() -> None:
@@ -42,7 +51,7 @@ def test_deny_stops_the_flood_and_what_lies_behind_is_not_reached() -> None:
     colored = color(graph, fetch="fetch")
     assert colored.colors("x allow1 clear1 deny1 clear2 fetch") == "F L L F F F"
     assert colored.cause("deny1") is Cause.DENY
-    assert colored.cause("clear2") is Cause.NOT_REACHED
+    assert colored.cause("clear2") is Cause.AFTER_PRODUCTS
     assert colored.cause("fetch") is Cause.PRESERVED
 
 
@@ -55,7 +64,7 @@ def test_an_infer_op_behind_a_deny_op_is_tainted_and_a_clear_op_is_not() -> None
         infer1 = AddV2(clear1, allow1)
         clear2 = Relu(infer1)
         allow2 = MatMul(clear2, w)
-        infer2 = AddV2(allow2, x)
+        infer2 = Mul(allow2, x)
         fetch = Identity(infer2)
     """
     )
@@ -64,7 +73,7 @@ def test_an_infer_op_behind_a_deny_op_is_tainted_and_a_clear_op_is_not() -> None
     assert colored.colors(names) == "F F F L L L"
     assert colored.cause("infer1") is Cause.DENY_TAINT
     assert colored.detail("infer1") == "deny1"
-    assert colored.cause("clear1") is Cause.NOT_REACHED
+    assert colored.cause("clear1") is Cause.NO_PRODUCT
 
 
 @pytest.mark.parametrize(
@@ -75,8 +84,9 @@ def test_a_range_hazard_taints_in_float16_only(dtype: str, expected: str) -> Non
         CHAIN
         + """
         exp1 = Exp(allow1)
-        infer1 = AddV2(exp1, x)
-        fetch = Identity(infer1)
+        infer1 = Mul(exp1, x)
+        allow2 = MatMul(infer1, w)
+        fetch = Identity(allow2)
     """
     )
     assert (
@@ -163,7 +173,8 @@ def test_statistics_of_a_batch_norm_stay_float32() -> None:
         scale = Placeholder
         norm = FusedBatchNormV3(allow1, scale, scale, scale, scale)
         clear1 = Relu(norm)
-        fetch = Identity(clear1)
+        allow2 = MatMul(clear1, w)
+        fetch = Identity(allow2)
     """
     )
     colored = color(graph, fetch="fetch")
@@ -212,8 +223,8 @@ def test_lanes_of_identity_n_are_colored_one_by_one() -> None:
         + """
         deny1 = Sum(x, axis)
         both = IdentityN(allow1, deny1)
-        infer1 = AddV2(both, x)
-        infer2 = AddV2(both:1, x)
+        infer1 = Mul(both, x)
+        infer2 = Mul(both:1, x)
         fetch = IdentityN(infer1, infer2)
     """
     )
@@ -228,7 +239,8 @@ def test_list_attributes_of_data_movement_go_low_as_one() -> None:
         allow2 = MatMul(x, w)
         sum1 = AddN(allow1, allow2)
         joined = ConcatV2(sum1, x, axis)
-        fetch = Identity(joined)
+        allow3 = MatMul(joined, w)
+        fetch = Identity(allow3)
     """
     )
     assert color(graph, fetch="fetch").colors("sum1 joined") == "L L"

@@ -105,7 +105,8 @@ def test_optimizer_arithmetic_stays_whatever_the_step_returns(fetch: str) -> Non
     assert colored.colors(arithmetic) == "F F F F"
     assert {colored.cause(n) for n in arithmetic.split()} == {Cause.STATE_UPDATE}
     assert colored.detail("scaled") == "moved"
-    assert colored.colors("forward relu_grad bias_grad weight_grad") == "L L L L"
+    assert colored.colors("forward relu_grad weight_grad") == "L L L"
+    assert colored.cause("bias_grad") is Cause.SUM
 
 
 def test_what_is_also_read_elsewhere_is_no_update() -> None:
@@ -188,7 +189,8 @@ def test_a_fused_op_is_split_only_where_no_part_of_it_cancels(
         bias = Placeholder
         fused = {op}(allow1, w, bias) num_args=1 fused_ops=[BiasAdd,{last}] \
 strides=[1,1,1,1] padding=SAME
-        fetch = Identity(fused)
+        allow2 = MatMul(fused, w)
+        fetch = Identity(allow2)
     """
     colored = color(graph, fetch="fetch", low_dtype=low_dtype)
     assert colored.colors("allow1 fused") == f"L {color_of_it}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
@@ -154,7 +154,12 @@ class ProductErrors:
 
 
 def product_errors(
-    view: GraphView, slots: SlotTable, shapes: Shapes, lists: OpLists, low_dtype: int
+    view: GraphView,
+    slots: SlotTable,
+    shapes: Shapes,
+    lists: OpLists,
+    low_dtype: int,
+    members: Mapping[int, Sequence[int]],
 ) -> ProductErrors:
     """Grade every tensor of a graph, inputs first; what goes around a loop is FLOAT32.
 
@@ -164,6 +169,8 @@ def product_errors(
       shapes: static shapes by name of node.
       lists: for the low dtype; what is on the allow list is a product.
       low_dtype: DataType enum.
+      members: number of a node that writes or reads a list of tensors to all nodes of
+        that list.
     """
     kinds = [_kind(view, node, shapes, lists) for node in view.nodes]
     count = len(view.nodes)
@@ -171,8 +178,11 @@ def product_errors(
     chained = [0] * count
     errors = ProductErrors(view, slots, shapes, kinds, grades, chained)
     grading = _Grading(errors, low_dtype)
-    for i in view.order:
-        grades[i], chained[i] = grading.of(view.nodes[i])
+    # What is put on a list is known when all has been graded once.
+    for _ in range(2 if members else 1):
+        for i in view.order:
+            grades[i], chained[i] = grading.of(view.nodes[i])
+        grading.read_from(members)
     return errors
 
 
@@ -195,10 +205,22 @@ class _Grading:
     def __init__(self, errors: ProductErrors, low_dtype: int) -> None:
         self._errors = errors
         self._low_dtype = low_dtype
+        self._read: dict[int, tuple[Grade, int]] = {}
+
+    def read_from(self, members: Mapping[int, Sequence[int]]) -> None:
+        """Note of each list the worst that is put on it, for those who read it."""
+        errors = self._errors
+        for node, others in members.items():
+            ports = [p for i in others for _, p in errors.floats(errors.view.nodes[i])]
+            grade = min(map(errors.grade, ports), default=Grade.FLOAT32)
+            chained = max((errors.chained[port.node] for port in ports), default=0)
+            self._read[node] = grade, chained
 
     def of(self, node: Node) -> tuple[Grade, int]:
         errors = self._errors
         kind = errors.kinds[node.index]
+        if node.index in self._read:
+            return self._read[node.index]
         if node.op == "Const":
             return self._constant(node), 0
         if node.op == "Cast":

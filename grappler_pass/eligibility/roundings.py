@@ -79,6 +79,9 @@ class Roundings:
         """
         grade = self._errors.grades[node.index]
         kind = self._errors.kinds[node.index]
+        if kind is Errors.JUMPS:
+            # What it makes of 16-bit numbers is none of the others, or a bool.
+            return self._harm_of_operands(node, slot)
         if kind not in _FREE and grade not in MADE:
             return self._why_float32(node)
         return self._harm_of_result(node, slot) or self._harm_of_operands(node, slot)
@@ -130,8 +133,6 @@ class Roundings:
     def _why_float32(self, node: Node) -> Reason:
         """Return why a node computes with float32 values, at best."""
         kind = self._errors.kinds[node.index]
-        if kind is Errors.JUMPS:
-            return Reason(Cause.JUMP)
         if kind in (Errors.MAGNIFIES, Errors.REDUCES):
             return Reason(Cause.MAGNIFIED if kind is Errors.MAGNIFIES else Cause.SUM)
         grades = [self._errors.grade(port) for _, port in self._inputs[node.index]]

@@ -317,6 +317,6 @@ RULES = (
     _beside_decompositions,
     _measured_ranges,
     _deny_taint,
-    _harmful_roundings,
     _escaping_lists,
+    _harmful_roundings,
 )
