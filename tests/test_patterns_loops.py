@@ -37,9 +37,9 @@ def test_a_weight_read_in_a_loop_is_cast_once_outside_it(
             lambda i, y: [i + 1, tf.nn.relu(tf.matmul(y, w))],
             [tf.constant(0), s.feed(4, 8)],
         )
-        program = s.program(tf.reduce_sum(y))
+        program = s.program(tf.reduce_sum(tf.matmul(y, w)))
     after = assert_equivalent(program, low_dtype, capture=True).graph_def
-    assert ops_with_dtype(after, low_dtype)["MatMul"] == 1
+    assert ops_with_dtype(after, low_dtype)["MatMul"] == 2
     assert casts_in_loops(after) == []
     # The weight, the initial value, and the result.
     assert len(casts(after)) == 3

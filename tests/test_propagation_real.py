@@ -135,7 +135,8 @@ def test_products_in_a_v2_loop_may_go_low(with_gradient: bool) -> None:
 
     colored = colored_function(run, X)
     assert all_products_low(colored)
-    assert colored.low_ops("Merge")[0] > 0
+    # What is carried is fetched in the end, and float32 then.
+    assert (colored.low_ops("Merge")[0] > 0) is with_gradient
     for op in ("TensorListPushBack", "TensorListPopBack"):
         low, of = colored.low_ops(op)
         assert low == of
@@ -224,7 +225,4 @@ def test_a_maximum_in_a_loop_and_its_gradient_agree() -> None:
 
     colored = colored_function(run, X)
     assert all_products_low(colored)
-    pairs = [
-        {op_of(colored, slot) for slot in group} for group in colored.constraints.ties
-    ]
-    assert any({"Max", "Equal"} <= pair for pair in pairs)
+    assert colored.low_ops("Max") == colored.low_ops("Equal")

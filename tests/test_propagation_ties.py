@@ -227,8 +227,9 @@ def test_a_pooling_and_its_gradient_agree() -> None:
         conv = Conv2D(x, filter) strides=[1,1,1,1] padding=SAME
         pool = MaxPool(conv) strides=[1,2,2,1] ksize=[1,2,2,1] padding=SAME
         kept = Identity(pool)
-        back = Conv2D(x, filter) strides=[1,2,2,1] padding=SAME
-        grad = MaxPoolGrad(conv, kept, back) strides=[1,2,2,1] ksize=[1,2,2,1] padding=SAME
+        up = Conv2D(x, filter) strides=[1,2,2,1] padding=SAME
+        grad = MaxPoolGrad(conv, kept, up) strides=[1,2,2,1] ksize=[1,2,2,1] \
+padding=SAME
         fetch = IdentityN(grad, pool)
     """
     colored = color(graph, fetch="fetch")

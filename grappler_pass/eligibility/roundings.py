@@ -292,7 +292,7 @@ class Roundings:
         return Cause.NO_PRODUCT if is_bare else on
 
     def _at_sum(self, node: Node, position: int, grade: Grade) -> _Harm:
-        """A product's result with a bias may be added to another one; once."""
+        """Return what becomes of an operand that may be larger than the sum."""
         errors = self._errors
         if grade is Grade.ACTIVATED:
             return Cause.NEAR_NUMBERS
@@ -300,9 +300,6 @@ class Roundings:
             is_bias = errors.is_broadcast(node, position)
             made = errors.grades[node.index] is Grade.BIASED
             return _Way.GOES_ON if is_bias and made else Cause.NO_PRODUCT
-        others = (i for i, _ in self._inputs[node.index] if i != position)
-        if any(errors.is_broadcast(node, i) for i in others):
-            return Cause.NEAR_NUMBERS
         return _Way.LEAKS
 
 
