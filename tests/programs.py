@@ -176,18 +176,22 @@ def _variables_of(
     return tuple(init), tuple(state), replaced
 
 
-def captured_as_by_grappler(program: Program) -> Program:
+def captured_as_by_grappler(program: Program, *, fused: bool = True) -> Program:
     """Return the program as the optimizer meets it: inlined, lowered, fused, pruned.
 
     TensorFlow's own Grappler passes run, then what initializes and reads the state,
     which they prune, is put back by `with_state`.
+
+    Args:
+      program: as built.
+      fused: whether products take their bias and activation in, as Grappler has it.
     """
     metagraph = meta_graph_pb2.MetaGraphDef(graph_def=program.graph_def)
     metagraph.collection_def["train_op"].node_list.value.extend(
         (*program.fetches, *program.targets)
     )
     optimized = tf_optimizer.OptimizeGraph(
-        _rewriter_config(), metagraph, verbose=False, cluster=_cluster()
+        _rewriter_config(fused), metagraph, verbose=False, cluster=_cluster()
     )
     return dataclasses.replace(program, graph_def=optimized)
 
@@ -206,10 +210,13 @@ def _cluster() -> grappler_cluster.Cluster:
     return grappler_cluster.Cluster(disable_detailed_stats=True)
 
 
-def _rewriter_config() -> config_pb2.ConfigProto:
+def _rewriter_config(fused: bool = True) -> config_pb2.ConfigProto:
     config = config_pb2.ConfigProto()
-    config.graph_options.rewrite_options.min_graph_nodes = -1
-    config.graph_options.rewrite_options.fail_on_optimizer_errors = True
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1
+    options.fail_on_optimizer_errors = True
+    if not fused:
+        options.remapping = rewriter_config_pb2.RewriterConfig.OFF
     return config
 
 
@@ -242,7 +249,7 @@ def run(graph_def: GraphDef, program: Program) -> list[np.ndarray]:
     Returns:
       The fetches of every step, then the state.
     """
-    return _run(graph_def, program, _plain_session_config())
+    return _run(graph_def, program, plain_session_config())
 
 
 def run_with_grappler(program: Program) -> list[np.ndarray]:
@@ -270,7 +277,8 @@ def _run(
     return results
 
 
-def _plain_session_config() -> config_pb2.ConfigProto:
+def plain_session_config() -> config_pb2.ConfigProto:
+    """Return the settings of a Session that runs a graph as it is."""
     config = config_pb2.ConfigProto()
     options = config.graph_options
     options.rewrite_options.disable_meta_optimizer = True

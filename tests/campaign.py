@@ -1,0 +1,229 @@
+"""Check many seeds in worker processes, whatever it is that a seed stands for.
+
+A crash inside TensorFlow is reported with its seed and costs no more than that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+# A worker is replaced after so many seeds: TensorFlow keeps every function it saw.
+SEEDS_PER_WORKER = 200
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A module that checks seeds: python -m MODULE [N] [--start SEED].
+
+    Attributes:
+      module: its name.
+      description: for people.
+      check: returns what became of a seed: its "failures", one text each, and counts
+        by name, which are summed up.
+      reproduce: checks one seed, shows everything, and tells whether all is well.
+      summary: says in a line what the sums of the counts mean.
+      seconds_per_seed: after which a worker is taken to hang.
+    """
+
+    module: str
+    description: str
+    check: Callable[[int], Mapping[str, Any]]
+    reproduce: Callable[[int], bool]
+    summary: Callable[[Counter[str]], str]
+    seconds_per_seed: int = 300
+
+    def run(self, arguments: list[str] | None = None) -> int:
+        """Run the command line; 0 when every seed is clean."""
+        options = self._parser().parse_args(arguments)
+        seeds = range(options.start, options.start + options.count)
+        if options.worker:
+            return self._work(seeds)
+        if options.seed is not None:
+            return 0 if self.reproduce(options.seed) else 1
+        campaign = _Campaign(self, seeds)
+        try:
+            campaign.run(options.jobs)
+        except KeyboardInterrupt:
+            first = campaign.first_unchecked
+            left = seeds.stop - first
+            print(
+                f"stopped; continue with: python -m {self.module} {left} "
+                f"--start {first}"
+            )
+            return 130
+        print(campaign.summary())
+        return 1 if campaign.failed else 0
+
+    def _parser(self) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(
+            prog=f"python -m {self.module}", description=self.description
+        )
+        parser.add_argument(
+            "count", nargs="?", type=int, default=200, help="seeds to check"
+        )
+        parser.add_argument("-n", dest="count", type=int, help=argparse.SUPPRESS)
+        parser.add_argument("--start", type=int, default=0, help="first seed")
+        parser.add_argument("--seed", type=int, help="check this one, in this process")
+        parser.add_argument(
+            "--jobs", type=int, default=os.cpu_count(), help="processes"
+        )
+        parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+        return parser
+
+    def _work(self, seeds: range) -> int:
+        """Check seeds one by one; print which begins, then its outcome as JSON."""
+        for seed in seeds:
+            print(json.dumps({"begin": seed}), flush=True)
+            try:
+                outcome = self.check(seed)
+            except Exception as error:
+                text = (
+                    f"not built: {type(error).__name__}: {' '.join(str(error).split())}"
+                )
+                outcome = {"failures": [text[:400]]}
+            print(json.dumps({**outcome, "seed": seed}), flush=True)
+        return 0
+
+    def outcomes_of_worker(self, seeds: range) -> Iterator[dict[str, Any]]:
+        """Yield outcomes in order; the last one tells of a crash or a hang, if any."""
+        command = [sys.executable, "-m", self.module, str(len(seeds)), "--worker"]
+        worker = subprocess.Popen(
+            [*command, "--start", str(seeds.start)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={
+                **os.environ,
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "CUDA_VISIBLE_DEVICES": "-1",
+            },
+        )
+        current = seeds.start
+        watch = _Watch(worker, self.seconds_per_seed)
+        try:
+            for line in worker.stdout:
+                watch.restart()
+                message = json.loads(line)
+                if "begin" in message:
+                    current = message["begin"]
+                    continue
+                yield message
+                current = message["seed"] + 1
+            if current < seeds.stop:
+                code = worker.wait()
+                what = "hangs" if watch.fired else f"killed the process (code {code})"
+                yield {"seed": current, "failures": [what]}
+        finally:
+            watch.stop()
+            worker.kill()
+            worker.wait()
+
+
+class _Campaign:
+    """Seeds shared out to worker processes, and what came back."""
+
+    def __init__(self, command: Command, seeds: range) -> None:
+        self._command = command
+        self._seeds = seeds
+        self._chunks = iter(
+            seeds[i : i + SEEDS_PER_WORKER]
+            for i in range(0, len(seeds), SEEDS_PER_WORKER)
+        )
+        self._lock = threading.Lock()
+        self._done: set[int] = set()
+        self._totals: Counter[str] = Counter()
+        self._stopped = False
+        self.failed: dict[int, str] = {}
+
+    @property
+    def first_unchecked(self) -> int:
+        return next((s for s in self._seeds if s not in self._done), self._seeds.stop)
+
+    def run(self, jobs: int) -> None:
+        columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress("{task.description}", *columns) as progress:
+            task = progress.add_task("seeds", total=len(self._seeds))
+            threads = [
+                threading.Thread(target=self._serve, args=(progress, task), daemon=True)
+                for _ in range(jobs)
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                for thread in threads:
+                    thread.join()
+            finally:
+                self._stopped = True
+
+    def _serve(self, progress: Progress, task: int) -> None:
+        """Work chunks off; after a crash go on behind the seed that caused it."""
+        while (chunk := self._next_chunk()) is not None:
+            while chunk and not self._stopped:
+                for outcome in self._command.outcomes_of_worker(chunk):
+                    self._take(outcome, progress)
+                    progress.advance(task)
+                    chunk = range(outcome["seed"] + 1, chunk.stop)
+
+    def _next_chunk(self) -> range | None:
+        with self._lock:
+            return None if self._stopped else next(self._chunks, None)
+
+    def _take(self, outcome: dict[str, Any], progress: Progress) -> None:
+        with self._lock:
+            seed, failures = outcome["seed"], outcome["failures"]
+            counts = outcome.keys() - {"seed", "failures"}
+            self._done.add(seed)
+            self._totals.update({name: outcome[name] for name in counts})
+            if len(self._done) % 500 == 0 and not progress.console.is_terminal:
+                print(f"{len(self._done)} of {len(self._seeds)} seeds", flush=True)
+            for failure in failures:
+                self.failed.setdefault(seed, failure)
+                progress.console.print(
+                    f"seed {seed}: {failure}\n"
+                    f"  reproduce: python -m {self._command.module} --seed {seed}",
+                    soft_wrap=True,
+                    markup=False,
+                    highlight=False,
+                )
+
+    def summary(self) -> str:
+        return (
+            f"{len(self._done)} programs, {self._command.summary(self._totals)}, "
+            f"{len(self.failed)} failed"
+        )
+
+
+class _Watch:
+    """Kills a worker that prints nothing for too long."""
+
+    def __init__(self, worker: subprocess.Popen, seconds: float) -> None:
+        self._worker = worker
+        self._seconds = seconds
+        self.fired = False
+        self._start()
+
+    def _start(self) -> None:
+        self._timer = threading.Timer(self._seconds, self._fire)
+        self._timer.start()
+
+    def _fire(self) -> None:
+        self.fired = True
+        self._worker.kill()
+
+    def restart(self) -> None:
+        self.stop()
+        self._start()
+
+    def stop(self) -> None:
+        self._timer.cancel()

@@ -1,0 +1,182 @@
+"""Programs as descriptions that print, rebuild, and shrink.
+
+A recipe says what a program is made of; hypothesis draws and shrinks recipes, and
+`eval(repr(recipe))` is the recipe again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import tensorflow as tf
+from hypothesis import strategies as st
+
+from tests.programs import Program, control_flow, program_from_graph
+from tests.recipe_builder import Builder, Sample
+from tests.recipe_inputs import INPUTS
+from tests.recipe_layers import LAYERS
+from tests.recipe_loops import LOOPS
+from tests.recipe_training import LOSSES, TRAINING
+
+# Grappler fuses what is on a device.
+_DEVICE = "/device:CPU:0"
+# Layers after which values may be large go last.
+_LAST_OFFSETS = (500.0, 1000.0)
+# Of parts whose count and amount mean something.
+_COUNTS = {
+    "residual": (2, 24),
+    "euler": (10, 100),
+    "power_iteration": (3, 20),
+    "gated": (5, 30),
+    "memory": (5, 30),
+    "sum_of_activations": (50, 300),
+    "sum_of_gradients": (50, 300),
+    "discounted": (50, 200),
+    "inner_steps": (1, 8),
+    "training_loop": (5, 50),
+}
+_SMALL_STEPS = ("residual", "euler")
+
+
+class _Brief:
+    """Shows the fields that differ from their defaults."""
+
+    def __repr__(self) -> str:
+        given = ", ".join(
+            f"{field.name}={value!r}"
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        )
+        return f"{type(self).__name__}({given})"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Part(_Brief):
+    """A layer or loop: its kind, how often it repeats, and how much it adds."""
+
+    kind: str
+    count: int = 1
+    amount: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Recipe(_Brief):
+    """What a program is made of.
+
+    Attributes:
+      inputs: what it begins with.
+      layers: applied one after the other to [batch, width].
+      loss: what follows them; "" for none.
+      target: what a squared error's targets lie around.
+      training: what is done with the gradients of the loss; "" for nothing.
+      rate: of that training.
+      batch: rows.
+      width: columns, and the inner size of products; a multiple of 16.
+      positive: whether what is fed has one sign.
+      v2: whether loops are functional.
+      ref: whether variables are v1 references.
+      prices: seed of arbitrary prices.
+    """
+
+    inputs: str = "plain"
+    layers: tuple[Part, ...] = (Part("linear"),)
+    loss: str = ""
+    target: float = 0.0
+    training: str = ""
+    rate: float = 0.1
+    batch: int = 16
+    width: int = 16
+    positive: bool = False
+    v2: bool = False
+    ref: bool = False
+    prices: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Dish:
+    """A recipe as built.
+
+    Attributes:
+      program: with the values of sample 0.
+      sample: draws other values.
+    """
+
+    program: Program
+    sample: Callable[[int], Sample]
+
+
+def build(recipe: Recipe) -> Dish:
+    """Build the program of a recipe."""
+    with (
+        control_flow(v2=recipe.v2),
+        tf.Graph().as_default() as graph,
+        tf.device(_DEVICE),
+    ):
+        b = Builder(recipe.batch, recipe.width, recipe.positive, recipe.ref)
+        x = INPUTS[recipe.inputs](b)
+        for part in recipe.layers:
+            with _scoped(part):
+                x = {**LAYERS, **LOOPS}[part.kind](b, x, part.count, part.amount)
+        b.fetch(x, "output")
+        if recipe.loss:
+            loss = LOSSES[recipe.loss](b, x, recipe.target)
+            b.fetch(loss, "loss")
+        if recipe.training and b.weights:
+            TRAINING[recipe.training](b, loss, recipe.rate)
+        sample = b.sample(0)
+        program = program_from_graph(
+            graph,
+            {tensor: sample.feeds[tensor.name] for tensor in b.feeds},
+            b.fetches,
+            targets=b.targets,
+            steps=3 if b.targets else 1,
+        )
+    return Dish(program, b.sample)
+
+
+@contextlib.contextmanager
+def _scoped(part: Part) -> Iterator[None]:
+    with tf.name_scope(part.kind):
+        yield
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    """Draw a recipe; simpler ones come first."""
+    layers = draw(st.lists(parts(), min_size=1, max_size=4))
+    if draw(st.integers(0, 5)) == 5:
+        layers.append(Part("linear", amount=draw(st.sampled_from(_LAST_OFFSETS))))
+    loss = draw(st.sampled_from(("", *LOSSES)))
+    v2 = draw(st.booleans())
+    return Recipe(
+        inputs=draw(st.one_of(st.just("plain"), st.sampled_from(tuple(INPUTS)))),
+        layers=tuple(layers),
+        loss=loss,
+        target=draw(st.sampled_from((0.0, 500.0, 1000.0)))
+        if loss == "squared_error"
+        else 0.0,
+        training=draw(st.sampled_from(("", *TRAINING))) if loss else "",
+        rate=draw(st.sampled_from((0.1, 0.01))),
+        batch=draw(st.sampled_from((16, 4, 64))),
+        width=draw(st.sampled_from((16, 32, 64, 128, 256))),
+        positive=draw(st.booleans()),
+        v2=v2,
+        # Functions cannot hold reference variables.
+        ref=draw(st.booleans()) and not v2,
+        prices=draw(st.integers(0, 9)),
+    )
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> Part:
+    """Draw a layer or a loop with a count and an amount that suit it."""
+    kinds = (tuple(LAYERS), tuple(LAYERS), tuple(LOOPS))
+    kind = draw(st.one_of(*map(st.sampled_from, kinds)))
+    count = draw(st.integers(*_COUNTS[kind])) if kind in _COUNTS else 1
+    if kind in _SMALL_STEPS:
+        return Part(kind, count, draw(st.sampled_from((0.01, 0.02, 0.05))))
+    if kind in ("inner_steps", "training_loop"):
+        return Part(kind, count, draw(st.sampled_from((0.1, 0.01))))
+    return Part(kind, count)

@@ -1,0 +1,69 @@
+"""Hold random programs against casting by hand: python -m tests.yardstick [N].
+
+No program's error may exceed three times what it is when the operands of its products
+are cast to 16 bits by hand. A seed is a program; one that breaks the rule is shrunk,
+and the smallest program that does so in the same plan is printed, with which
+`--recipe` tries it again. Exit code 0 when the rule holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+from tests.campaign import Command
+
+
+def _check(seed: int) -> dict[str, Any]:
+    from tests.recipe_seeds import recipe_of, smallest
+    from tests.yardstick_check import check
+
+    outcome = check(recipe_of(seed))
+    failures = []
+    for plan, finding in list(outcome.failures.items())[:1]:
+        recipe = smallest(seed, lambda each: plan in check(each, (plan,)).failures)
+        failures.append(f"{plan}: {finding}\n  smallest: {recipe!r}")
+    return {
+        "failures": failures,
+        "programs": outcome.rewritten > 0,
+        "rewritten": outcome.rewritten,
+        "results": outcome.results,
+        "undecided": outcome.undecided,
+    }
+
+
+def _reproduce(seed: int) -> bool:
+    """Check one seed and show what each plan does, then the smallest program."""
+    from tests.recipe_seeds import recipe_of
+
+    recipe = recipe_of(seed)
+    if try_recipe(recipe):
+        return True
+    print(*_check(seed)["failures"], sep="\n")
+    return False
+
+
+def try_recipe(recipe: object) -> bool:
+    """Check one recipe and show what each plan does."""
+    from tests.yardstick_check import check
+
+    print(recipe)
+    outcome = check(recipe)
+    for plan, finding in outcome.failures.items():
+        print(f"  {plan}: {finding}")
+    print(f"{outcome.rewritten} rewritings, {outcome.undecided} results undecided")
+    return not outcome.failures
+
+
+def _summary(totals: Counter[str]) -> str:
+    return (
+        f"{totals['programs']} of them rewritten in {totals['rewritten']} ways, "
+        f"{totals['undecided']} of {totals['results']} results without a verdict"
+    )
+
+
+COMMAND = Command("tests.yardstick", __doc__, _check, _reproduce, _summary, 1200)
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.run())

@@ -1,0 +1,187 @@
+"""What the yardstick checks of one recipe: every plan against casting by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.op_lists import OpLists
+from grappler_pass.pipeline import Settings, optimize
+from grappler_pass.shapes import Shapes, shapes_from_graph_def
+from tests.hand_casts import by_hand, with_exact_sums
+from tests.large_prices import LargePrices
+from tests.programs import Program, captured_as_by_grappler
+from tests.recipe_loops import LOOPS
+from tests.recipes import Recipe, build
+from tests.rewriters import ArbitraryPrices
+from tests.rule import Finding, judge
+from tests.samples import Samples
+
+# An excess counts if it is still there with more and other samples: errors of few
+# samples, and values that jump, scatter widely.
+STAGES = (range(6), range(6, 24), range(24, 84))
+# What is so many times what it may be after all but the last of them needs no more.
+_CLEAR = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanKind:
+    """How a plan is made: level, 16-bit type, and whose prices."""
+
+    level: str
+    low_dtype: str
+    prices: str = "arbitrary"
+
+    def __str__(self) -> str:
+        """Name it in a line."""
+        return f"{self.level} {self.low_dtype} {self.prices}"
+
+    def settings(self, seed: int) -> Settings:
+        """Return it as settings; `seed` is that of arbitrary prices."""
+        return Settings(
+            low_dtype=self.low_dtype,
+            lists=OpLists.for_dtype(self.low_dtype),
+            models={"CPU": _prices(self.prices, seed)},
+            opt_level=self.level,
+            margin=-1e9,
+        )
+
+
+PLANS = (
+    PlanKind("O1", "bfloat16", "cpu-avx512-bf16"),
+    PlanKind("O1", "bfloat16", "a100"),
+    PlanKind("O1", "float16", "a100"),
+    PlanKind("O1", "float16", "v100"),
+    PlanKind("O1", "bfloat16"),
+    PlanKind("O1", "float16"),
+    PlanKind("O2", "bfloat16"),
+    PlanKind("O2", "float16"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a recipe.
+
+    Attributes:
+      failures: of each plan that breaks the rule the worst result.
+      rewritten: how many different rewritings were run.
+      results: how many results of them were looked at.
+      undecided: of how many nothing can be said, since by hand they are not finite.
+    """
+
+    failures: Mapping[PlanKind, Finding]
+    rewritten: int
+    results: int
+    undecided: int
+
+
+def check(recipe: Recipe, plans: Iterable[PlanKind] = PLANS) -> Outcome:
+    """Build a program, rewrite it by each plan, and hold it against the rule."""
+    contest = Contest(recipe)
+    failures: dict[PlanKind, Finding] = {}
+    seen: set[bytes] = set()
+    results = undecided = 0
+    for plan in plans:
+        rewritten = contest.rewritten(plan.settings(recipe.prices))
+        text = rewritten.SerializeToString(deterministic=True)
+        if text in seen or rewritten is contest.captured.graph_def:
+            continue
+        seen.add(text)
+        findings = contest.judge(rewritten, plan.low_dtype)
+        results += len(findings)
+        undecided += findings.count(None)
+        broken = [f for f in findings if f is not None and not f.ok]
+        if broken:
+            failures[plan] = max(broken, key=lambda f: f.excess)
+    return Outcome(failures, len(seen), results, undecided)
+
+
+class Contest:
+    """A program in float32 and by hand, for rewritings to be held against."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        """Build it and capture it, once as it is rewritten and once with no fusion."""
+        dish = build(recipe)
+        self.captured = captured_as_by_grappler(dish.program)
+        self._plain = captured_as_by_grappler(dish.program, fused=False)
+        self._samples = Samples(dish)
+        self._depth = _depth(self._plain, recipe)
+
+    @functools.cached_property
+    def shapes(self) -> Shapes:
+        """Of the captured program."""
+        return shapes_from_graph_def(self.captured.graph_def)
+
+    @functools.cached_property
+    def _plain_shapes(self) -> Shapes:
+        return shapes_from_graph_def(self._plain.graph_def)
+
+    def rewritten(self, settings: Settings) -> GraphDef:
+        """Return the graph as the pass rewrites it; itself where it does not."""
+        return optimize(
+            self.captured.graph_def,
+            self.captured.item,
+            settings,
+            shapes=lambda: self.shapes,
+        ).graph_def
+
+    def by_hand(self, low_dtype: str, *, results: bool) -> GraphDef:
+        """Return the program that is cast by hand."""
+        return by_hand(
+            self._plain.graph_def, low_dtype, self._plain_shapes, results=results
+        )
+
+    def judge(self, graph_def: GraphDef, low_dtype: str) -> list[Finding | None]:
+        """Judge each result; those that pass at any stage hold."""
+        low = with_exact_sums(graph_def)
+        open_ = list(range(len(self._samples.roles())))
+        findings: list[Finding | None] = [None] * len(open_)
+        for stage in STAGES:
+            found = self._judge(low, low_dtype, stage)
+            for i in open_:
+                findings[i] = found[i]
+            open_ = [i for i in open_ if (f := found[i]) is not None and not f.ok]
+            worst = max((findings[i].excess for i in open_), default=0.0)
+            if not open_ or (stage is STAGES[-2] and worst > _CLEAR):
+                break
+        return findings
+
+    def _judge(
+        self, graph_def: GraphDef, low_dtype: str, stage: range
+    ) -> list[Finding | None]:
+        def run(each: GraphDef) -> list:
+            return list(zip(*self._samples.results(each, stage), strict=True))
+
+        pair = run(graph_def), run(self.captured.graph_def)
+        plain = run(self._plain.graph_def)
+        hands = [
+            (run(self.by_hand(low_dtype, results=results)), plain)
+            for results in (False, True)
+        ]
+        return [
+            judge(
+                role,
+                (pair[0][i], pair[1][i]),
+                [(low[i], high[i]) for low, high in hands],
+                self._depth,
+            )
+            for i, role in enumerate(self._samples.roles())
+        ]
+
+
+def _depth(program: Program, recipe: Recipe) -> int:
+    """Return how many sums may lie behind one another: nodes, as often as they run."""
+    loops = [part.count for part in recipe.layers if part.kind in LOOPS]
+    return len(program.graph_def.node) * max(loops, default=1)
+
+
+@functools.cache
+def _prices(name: str, seed: int) -> LargePrices | ArbitraryPrices:
+    if name == "arbitrary":
+        return ArbitraryPrices(seed)
+    return LargePrices(CostModel(DeviceProfile.load(name)))
