@@ -13,7 +13,7 @@ GROWTH = 256
 
 @dataclasses.dataclass(frozen=True)
 class LargePrices:
-    """What a device takes for tensors whose first and last axes are GROWTH times larger.
+    """What a device takes for tensors with first and last axes GROWTH times as long.
 
     What every call costs, whatever its size, then counts as little as in large models.
     """
@@ -27,12 +27,12 @@ class LargePrices:
 
     def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
         """Return seconds of the large call."""
-        first = [
-            _grown(s, both="Conv" not in call.op or i != 1)
-            for i, s in enumerate(call.inputs)
-        ]
-        outputs = tuple(_grown(spec) for spec in call.outputs)
-        large = dataclasses.replace(call, inputs=tuple(first), outputs=outputs)
+        inputs = tuple(
+            _grown(spec, is_kernel="Conv" in call.op and i == 1)
+            for i, spec in enumerate(call.inputs)
+        )
+        outputs = tuple(map(_grown, call.outputs))
+        large = dataclasses.replace(call, inputs=inputs, outputs=outputs)
         return self.model.price(large, dtype)
 
     def cast_price(self, elements: int, source: str, target: str) -> Price:
@@ -40,11 +40,12 @@ class LargePrices:
         return self.model.cast_price(elements * GROWTH**2, source, target)
 
 
-def _grown(spec: TensorSpec, *, both: bool = True) -> TensorSpec:
-    """Return a spec with larger ends; of a kernel its window is left as it is."""
-    shape = list(spec.shape or ())
-    ends = {len(shape) - 1, 0 if both else len(shape) - 2}
-    for axis in ends if shape else ():
+def _grown(spec: TensorSpec, *, is_kernel: bool = False) -> TensorSpec:
+    """Return a spec with longer ends; of a kernel the window is left as it is."""
+    if not spec.shape:
+        return spec
+    shape = list(spec.shape)
+    for axis in {len(shape) - 1, len(shape) - 2 if is_kernel else 0}:
         if (shape[axis] or 1) > 1:
             shape[axis] *= GROWTH
-    return dataclasses.replace(spec, shape=tuple(shape) if spec.shape else spec.shape)
+    return dataclasses.replace(spec, shape=tuple(shape))

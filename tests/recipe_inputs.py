@@ -36,7 +36,7 @@ def pixels(b: Builder) -> tf.Tensor:
 def counted(b: Builder) -> tf.Tensor:
     """Count batches whenever whole numbers become floating ones."""
     shape = (b.batch, b.width)
-    raw = b.feed(lambda rng: rng.integers(-2, 3, shape).astype(np.int32))
+    raw = b.feed(lambda rng: rng.integers(-2, 3, shape).astype(np.int8))
     with tf.control_dependencies([b.state().assign_add(1.0)]):
         return tf.cast(raw, tf.float32)
 
@@ -73,14 +73,12 @@ def remainder(b: Builder) -> tf.Tensor:
 
 
 def equality(b: Builder) -> tf.Tensor:
-    """Compare ids that are held as floating numbers."""
-
-    def ids(rng: np.random.Generator, size: tuple[int, ...]) -> np.ndarray:
-        return (4000 + rng.integers(0, 8, size)).astype(np.float32)
-
-    left = b.feed(lambda rng: ids(rng, (b.batch, 1)))
-    right = b.feed(lambda rng: ids(rng, (1, b.width)))
-    return tf.cast(tf.equal(left, right), tf.float32)
+    """Compare ids that are held as floating numbers, and use them as data, too."""
+    size = b.batch * b.width
+    raw = b.feed(lambda rng: (4000 + rng.integers(0, 8, size)).astype(np.float32))
+    ids = tf.reshape(raw, [b.batch, b.width])
+    b.fetch(tf.equal(ids, ids[:, :1]), "equal")
+    return ids / 4096.0
 
 
 def one_hot(b: Builder) -> tf.Tensor:

@@ -137,7 +137,8 @@ def training_loop(b: Builder, x: tf.Tensor, count: int, amount: float) -> tf.Ten
     x = tf.stop_gradient(x)
 
     def body(i: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor]:
-        w = variable.read_value()
+        # Of a reference it is the buffer itself, which updates change.
+        w = variable.value()
         z = tf.tanh(tf.matmul(x, w))
         error = (z - 0.2) * (1.0 - z * z)
         step = tf.matmul(x, error, transpose_a=True) / b.batch

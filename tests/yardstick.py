@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.campaign import Command
 
+if TYPE_CHECKING:
+    from tests.recipes import Recipe
+    from tests.yardstick_check import PlanKind
+
 
 def _check(seed: int) -> dict[str, Any]:
-    from tests.recipe_seeds import recipe_of, smallest
+    from tests.recipe_seeds import recipe_of
     from tests.yardstick_check import check
 
     outcome = check(recipe_of(seed))
-    failures = []
-    for plan, finding in list(outcome.failures.items())[:1]:
-        recipe = smallest(seed, lambda each: plan in check(each, (plan,)).failures)
-        failures.append(f"{plan}: {finding}\n  smallest: {recipe!r}")
+    failures = [
+        f"{plan}: {finding}\n  smallest: {_smallest(seed, plan)!r}"
+        for plan, finding in list(outcome.failures.items())[:1]
+    ]
     return {
         "failures": failures,
         "programs": outcome.rewritten > 0,
@@ -31,6 +35,14 @@ def _check(seed: int) -> dict[str, Any]:
         "results": outcome.results,
         "undecided": outcome.undecided,
     }
+
+
+def _smallest(seed: int, plan: PlanKind) -> Recipe:
+    """Return the smallest program that breaks the rule in the same plan."""
+    from tests.recipe_seeds import smallest
+    from tests.yardstick_check import check
+
+    return smallest(seed, lambda recipe: plan in check(recipe, (plan,)).failures)
 
 
 def _reproduce(seed: int) -> bool:
@@ -44,7 +56,7 @@ def _reproduce(seed: int) -> bool:
     return False
 
 
-def try_recipe(recipe: object) -> bool:
+def try_recipe(recipe: Recipe) -> bool:
     """Check one recipe and show what each plan does."""
     from tests.yardstick_check import check
 
@@ -65,5 +77,15 @@ def _summary(totals: Counter[str]) -> str:
 
 COMMAND = Command("tests.yardstick", __doc__, _check, _reproduce, _summary, 1200)
 
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; `--recipe` stands alone."""
+    if arguments[:1] != ["--recipe"]:
+        return COMMAND.run(arguments)
+    from tests import recipes
+
+    return 0 if try_recipe(eval(arguments[1], vars(recipes))) else 1
+
+
 if __name__ == "__main__":
-    sys.exit(COMMAND.run())
+    sys.exit(main(sys.argv[1:]))
