@@ -36,8 +36,10 @@ class Precedence:
                 news = news or node.op in NEXT_ITERATION_OPS
         return news
 
+    def leads_to(self, first: int, second: int) -> bool:
+        """Tell whether `second` waits for `first`, maybe in an earlier iteration."""
+        return bool(self._masks[second] & self._bit[first])
+
     def surely_before(self, first: int, second: int) -> bool:
         """Tell whether `first` runs before `second`, and never after it."""
-        return bool(self._masks[second] & self._bit[first]) and not bool(
-            self._masks[first] & self._bit[second]
-        )
+        return self.leads_to(first, second) and not self.leads_to(second, first)

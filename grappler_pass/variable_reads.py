@@ -79,8 +79,10 @@ class VariableReads:
             written_by = writers.get(key, [])
             canonical.update(_share(view, found, written_by, before))
             for read in found:
+                if any(before.leads_to(call, read) for call in outside):
+                    continue
                 enters = _enters(view, read)
-                if enters and _may_move(view, read, written_by + outside, before):
+                if enters and _may_move(view, read, written_by, before):
                     hoists[Port(read, 0)] = enters
         return cls(canonical, hoists, copies, refs)
 
