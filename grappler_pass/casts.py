@@ -113,8 +113,8 @@ class Conversion:
         the way up, so that 16 bits cross the wire.
       hoist: for a variable read inside loops, the Enter nodes its handle came in
         through, innermost first; the read and its cast move outside of them.
-      waits_for: nodes, by number, that run before the cast beside its source: all that
-        the only reader waits for, if the tensor may be written until then.
+      waits_for: nodes, by number, that run before the cast beside its source, which is
+        a ref variable's memory.
       folds: whether it is made beforehand, from a constant; no cast is needed.
     """
 
@@ -232,6 +232,7 @@ def _conversion(
     if needed == FLOAT32:
         return Conversion(port, port, low_dtype, FLOAT32, readers, device)
     source, dtype = before_cast(view, reads, port)
+    reader = None if alone == _SHARED else view.nodes[alone]
     return Conversion(
         port,
         source,
@@ -241,13 +242,8 @@ def _conversion(
         device,
         hoist=reads.hoists.get(port, ()),
         folds=fold_constants and is_foldable(view, port),
-        waits_for=() if alone == _SHARED else _sources(view.nodes[alone]),
+        waits_for=reads.refs.awaited(view, port, reader),
     )
-
-
-def _sources(node: Node) -> tuple[int, ...]:
-    """Return what a node waits for."""
-    return tuple(dict.fromkeys([p.node for p in node.inputs] + list(node.controls)))
 
 
 def is_foldable(view: GraphView, port: Port) -> bool:

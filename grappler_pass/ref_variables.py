@@ -39,7 +39,7 @@ _PASSING = (
     | NEXT_ITERATION_OPS
     | frozenset(
         """Bitcast CheckNumerics IdentityN PlaceholderWithDefault Print RefIdentity
-        RefSelect RefSwitch Slice Split SplitV StridedSlice Switch Transpose Unpack
+        RefSelect RefSwitch Slice Split SplitV StridedSlice Switch Unpack
         """.split()
     )
 )
@@ -71,6 +71,31 @@ class RefReads:
         ports = frozenset(port for each in found for port in each.ports)
         late = frozenset(r for each in found for r in each.late(order))
         return cls(ports, late, frozenset(_passing(view, ports, late)))
+
+    def awaited(
+        self, view: GraphView, port: Port, reader: Node | None
+    ) -> tuple[int, ...]:
+        """Return what a cast of a tensor is to wait for by control edges.
+
+        TensorFlow moves casts ahead of an Identity and the like, without what that
+        waits for: such control inputs become the cast's own.
+
+        Args:
+          view: the graph.
+          port: the tensor.
+          reader: what alone reads the cast, and reads late.
+        """
+        if port not in self.ports:
+            return ()
+        awaited: list[int] = []
+        node = view.nodes[port.node]
+        while node.op in VIEWS:
+            awaited.extend(node.controls)
+            node = view.nodes[node.inputs[0].node]
+        if reader is not None:
+            awaited.extend(source.node for source in reader.inputs)
+            awaited.extend(reader.controls)
+        return tuple(dict.fromkeys(i for i in awaited if i != port.node))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -236,8 +236,7 @@ def _made_for(
         return _hoisted(view, conversion, stem, names)
     source = port_text(view, conversion.source)
     cast = _cast(names.unused(stem), source, conversion, producer.proto)
-    awaited = (i for i in conversion.waits_for if i != conversion.source.node)
-    cast.input.extend(f"^{view.nodes[i].name}" for i in awaited)
+    cast.input.extend(f"^{view.nodes[i].name}" for i in conversion.waits_for)
     return (cast,)
 
 
