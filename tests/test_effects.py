@@ -210,7 +210,9 @@ def test_an_integer_ref_variable_is_cast_before_it_counts_on() -> None:
         with tf.control_dependencies([written]):
             late = tf.identity(s.feed_value(np.ones((2, 2), np.float32), "x"))
         program = s.program(tf.negative(tf.matmul(late, counts)), steps=2)
-    assert_same(program, 1)
+    made = assert_same(program, 1).graph_def
+    casts = [node for node in made.node if node.attr["SrcT"].type == tf.int8]
+    assert [node.attr["DstT"].type for node in casts] == [tf.float32]
 
 
 @pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
