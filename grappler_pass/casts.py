@@ -52,6 +52,8 @@ _FLOATS = frozenset(
         types_pb2.DT_DOUBLE,
     }
 )
+# In the place of a reader's number, where a cast is not for that reader alone.
+_SHARED = -1
 NUMPY_DTYPES = {
     types_pb2.DT_HALF: np.dtype(np.float16),
     types_pb2.DT_BFLOAT16: np.dtype(ml_dtypes.bfloat16),
@@ -111,6 +113,8 @@ class Conversion:
         the way up, so that 16 bits cross the wire.
       hoist: for a variable read inside loops, the Enter nodes its handle came in
         through, innermost first; the read and its cast move outside of them.
+      waits_for: nodes, by number, that run before the cast beside its source, which is
+        a ref variable's memory.
       folds: whether it is made beforehand, from a constant; no cast is needed.
     """
 
@@ -122,6 +126,7 @@ class Conversion:
     device: str
     hoist: tuple[int, ...] = ()
     folds: bool = False
+    waits_for: tuple[int, ...] = ()
 
     @property
     def is_identity(self) -> bool:
@@ -173,7 +178,7 @@ def plan_casts(
       fold_constants: whether constants are rounded beforehand, or by a cast when the
         graph runs.
     """
-    groups: dict[tuple[Port, int, str], list[Reader]] = {}
+    groups: dict[tuple[Port, int, str, int], list[Reader]] = {}
     absorbed: list[int] = []
     for node in view.nodes:
         for position, port in enumerate(node.inputs):
@@ -187,8 +192,9 @@ def plan_casts(
             producer = view.nodes[port.node]
             device = node.device if needed == FLOAT32 else producer.device
             shared = reads.canonical.get(port, port) if needed == low_dtype else port
-            key = (shared, needed, device)
-            groups.setdefault(key, []).append(Reader(node.index, position))
+            reader = Reader(node.index, position)
+            alone = node.index if reader in reads.refs.late else _SHARED
+            groups.setdefault((shared, needed, device, alone), []).append(reader)
     conversions = tuple(
         _conversion(view, reads, key, tuple(readers), low_dtype, fold_constants)
         for key, readers in groups.items()
@@ -217,18 +223,27 @@ def _crossing(
 def _conversion(
     view: GraphView,
     reads: VariableReads,
-    key: tuple[Port, int, str],
+    key: tuple[Port, int, str, int],
     readers: tuple[Reader, ...],
     low_dtype: int,
     fold_constants: bool,
 ) -> Conversion:
-    port, needed, device = key
+    port, needed, device, alone = key
     if needed == FLOAT32:
         return Conversion(port, port, low_dtype, FLOAT32, readers, device)
-    source, dtype = before_cast(view, port)
-    hoist = reads.hoists.get(port, ())
-    folds = fold_constants and is_foldable(view, port)
-    return Conversion(port, source, dtype, needed, readers, device, hoist, folds)
+    source, dtype = before_cast(view, reads, port)
+    reader = None if alone == _SHARED else view.nodes[alone]
+    return Conversion(
+        port,
+        source,
+        dtype,
+        needed,
+        readers,
+        device,
+        hoist=reads.hoists.get(port, ()),
+        folds=fold_constants and is_foldable(view, port),
+        waits_for=reads.refs.awaited(view, port, reader),
+    )
 
 
 def is_foldable(view: GraphView, port: Port) -> bool:
@@ -241,25 +256,30 @@ def is_foldable(view: GraphView, port: Port) -> bool:
     return node.op == "Const" and node.name not in view.item.untouchable
 
 
-def before_cast(view: GraphView, port: Port) -> tuple[Port, int]:
+def before_cast(view: GraphView, reads: VariableReads, port: Port) -> tuple[Port, int]:
     """Return the tensor and dtype a float32 port's value can be cast from directly.
 
     Before   int8 --> cast --> f32 --> cast_down --> matmul(low)
     After    int8 --> cast_down --> matmul(low)
 
     Not done: through an int32, whose values float32 does not all represent; past a cast
-    that its caller relies on, and may feed something else than what it reads.
+    that its caller relies on, and may feed something else than what it reads; past one
+    that waits for more than its value, as what reads it then does; past one that tells
+    what a variable held before it is written.
     """
-    producer = view.nodes[port.node]
-    preserved = producer.name in view.item.untouchable
-    if is_cast(producer) and target_dtype(producer) == FLOAT32 and not preserved:
-        dtype = source_dtype(producer)
-        if represents(FLOAT32, dtype):
-            return producer.inputs[0], dtype
-    return port, FLOAT32
+    cast = view.nodes[port.node]
+    preserved = cast.name in view.item.untouchable
+    if not is_cast(cast) or target_dtype(cast) != FLOAT32 or preserved or cast.controls:
+        return port, FLOAT32
+    (source,), dtype = cast.inputs, source_dtype(cast)
+    if not represents(FLOAT32, dtype) or source in reads.refs.ports:
+        return port, FLOAT32
+    return source, dtype
 
 
-def is_free_down(view: GraphView, port: Port, low_dtype: int) -> bool:
+def is_free_down(
+    view: GraphView, reads: VariableReads, port: Port, low_dtype: int
+) -> bool:
     """Tell whether `port` costs nothing to have in the low dtype.
 
     True of a constant, cast before the graph runs (where the graph is stored, by
@@ -267,4 +287,4 @@ def is_free_down(view: GraphView, port: Port, low_dtype: int) -> bool:
     """
     if is_foldable(view, port):
         return True
-    return before_cast(view, port)[1] == low_dtype
+    return before_cast(view, reads, port)[1] == low_dtype

@@ -8,9 +8,15 @@ other is not applied at all.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from grappler_pass.assignment import Problem, cast_seconds, islands, minimum_cut
+from grappler_pass.assignment import (
+    FLOAT32_SIDE,
+    Problem,
+    cast_seconds,
+    islands,
+    minimum_cut,
+)
 from grappler_pass.confidence import gain_error
 from grappler_pass.cut_problem import (
     Variables,
@@ -44,7 +50,10 @@ def color_slots(draft: Draft) -> Draft:
         low = list(forced_colors(draft, variables, problem))
     else:
         low = list(minimum_cut(problem_from_prices(*priced, settings.tie)))
-    anchors = {variables.of_slot[s] for s in draft.constraints.allow} - {-1}
+    written = {variables.of_slot[s] for s in draft.written_slots} - {FLOAT32_SIDE}
+    for variable in written:
+        low[variable] = False
+    anchors = {variables.of_slot[s] for s in draft.constraints.allow} - {FLOAT32_SIDE}
     returned = islands(problem, low, anchors)
     for variable in returned:
         low[variable] = False
@@ -55,9 +64,12 @@ def color_slots(draft: Draft) -> Draft:
     may_be_tried = settings.tuner is not None and gain > 0.0 and gain + error >= least
     if not is_sure and not may_be_tried:
         spared = {v for v, is_low in enumerate(low) if is_low}
-        fallback = _fallback(variables, spared, Cause.MARGIN)
+        fallback = _fallback(variables, dict.fromkeys(spared, Cause.MARGIN))
         return dataclasses.replace(nothing, fallback=fallback)
-    fallback = _fallback(variables, set(returned), Cause.ISLAND)
+    causes = dict.fromkeys(returned, Cause.ISLAND) | dict.fromkeys(
+        written, Cause.WRITTEN
+    )
+    fallback = _fallback(variables, causes)
     return dataclasses.replace(
         draft,
         low=variables.spread(low),
@@ -78,7 +90,7 @@ def _gain_error(
 
 
 def _fallback(
-    variables: Variables, chosen: set[int], cause: Cause
+    variables: Variables, causes: Mapping[int, Cause]
 ) -> tuple[Cause | None, ...]:
-    """Return `cause` for the slots of the chosen variables, COST for the others."""
-    return tuple(cause if v in chosen else Cause.COST for v in variables.of_slot)
+    """Return the causes of the slots of some variables, COST for the others."""
+    return tuple(causes.get(v, Cause.COST) for v in variables.of_slot)

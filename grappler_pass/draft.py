@@ -185,3 +185,9 @@ class Draft:
     def has_candidates(self) -> bool:
         """Tell whether an allow op may go low; if not, nothing can be gained."""
         return any(self.constraints.eligible[s] for s in self.constraints.allow)
+
+    @property
+    def written_slots(self) -> tuple[int, ...]:
+        """Slots of what hands on a variable that may be written before it is read."""
+        passing = self.reads.refs.passing
+        return tuple(slot for node in passing for slot in self.slots.slots_of[node])

@@ -221,14 +221,21 @@ class Pricer:
             return
         self._priced_down.add(port)
         price = self.cast_down_price(port)
-        if is_free_down(self._view, port, DTYPE_ENUMS[self._low_dtype]):
+        low_dtype = DTYPE_ENUMS[self._low_dtype]
+        if is_free_down(self._view, self._reads, port, low_dtype):
             price = replace(price, seconds=0.0)
-        hoist = self._reads.hoists.get(port)
-        outside = self._view.nodes[hoist[-1]].inputs[0].node if hoist else port.node
-        seconds = price.seconds * self._view.weight(outside)
+        seconds = price.seconds * sum(map(self._view.weight, self._casters(port)))
         for each in (port, self._reads.canonical.get(port, port)):
             self._noted(each, price)
             self.down[each] = max(seconds, self.down.get(each, 0.0))
+
+    def _casters(self, port: Port) -> set[int]:
+        """Return the nodes that casts of a tensor run as often as, one for each."""
+        hoist = self._reads.hoists.get(port)
+        outside = self._view.nodes[hoist[-1]].inputs[0].node if hoist else port.node
+        late = self._reads.refs.late
+        readers = self._view.readers(port)
+        return {r.node if r in late else outside for r in readers} or {outside}
 
     def cast_up_price(self, port: Port) -> Price:
         """Return the price of one cast of a low tensor to float32."""

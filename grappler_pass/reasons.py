@@ -14,6 +14,7 @@ class Cause(enum.Enum):
     FORCED = "eligible, and the optimization level does not ask what it costs"
     RESUMED_LOW = "16 bits, as in the run that is resumed"
     COST = "eligible, but float32 is at least as fast, casts included"
+    WRITTEN = "hands on a variable's memory, which may be written before it is read"
     ISLAND = "eligible, but no matrix product or convolution beside it went low"
     MARGIN = "the whole plan gains too little to be applied"
     TRIAL = "the whole graph was run both ways, and 16 bits were not faster"
@@ -56,6 +57,7 @@ LOW = (Cause.GAIN, Cause.FORCED, Cause.RESUMED_LOW)
 DECIDED = (
     *LOW,
     Cause.COST,
+    Cause.WRITTEN,
     Cause.ISLAND,
     Cause.MARGIN,
     Cause.TRIAL,

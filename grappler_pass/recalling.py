@@ -54,7 +54,7 @@ def keep(draft: Draft) -> Draft:
 def _fits(draft: Draft, low: Sequence[bool]) -> bool:
     """Tell whether only eligible slots are low, and tied ones alike."""
     of_slot = Variables.from_constraints(draft.constraints).of_slot
-    if len(of_slot) != len(low):
+    if len(of_slot) != len(low) or any(low[slot] for slot in draft.written_slots):
         return False
     colors: dict[int, bool] = {}
     return all(

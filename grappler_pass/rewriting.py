@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -13,7 +13,7 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.casts import NUMPY_DTYPES, CastPlan, Conversion
 from grappler_pass.fused_ops import split_fused
-from grappler_pass.graph import GraphView, Node, Port
+from grappler_pass.graph import GraphView, Node, Port, Reader
 from grappler_pass.shapes import Shapes, known_shape
 from grappler_pass.type_slots import DTYPE_NAMES, SlotTable
 
@@ -26,10 +26,11 @@ CAST_STEM = "tf_amp_cast_"
 
 @dataclasses.dataclass(frozen=True)
 class _Edits:
-    """New nodes to put behind each node, and input strings to replace."""
+    """New nodes to put behind each node, input strings to replace and to add."""
 
     behind: Mapping[int, Sequence[NodeDef]]
-    inputs: Mapping[tuple[int, int], str]
+    inputs: Mapping[Reader, str]
+    controls: Mapping[int, Iterable[str]]
 
 
 def rewrite_graph(
@@ -73,8 +74,9 @@ def rewrite_graph(
         copy = NodeDef()
         copy.CopyFrom(node.proto)
         for position in range(len(node.inputs)):
-            if (node.index, position) in edits.inputs:
-                copy.input[position] = edits.inputs[node.index, position]
+            if (reader := Reader(node.index, position)) in edits.inputs:
+                copy.input[position] = edits.inputs[reader]
+        copy.input.extend(edits.controls.get(node.index, ()))
         if node.index in absorbed:
             _absorb(copy, low_dtype)
         if node.index in low_of:
@@ -181,14 +183,39 @@ def _absorb(copy: NodeDef, low_dtype: int) -> None:
 
 def _edits(view: GraphView, casts: CastPlan, names: _Names) -> _Edits:
     behind: dict[int, list[NodeDef]] = {}
-    inputs: dict[tuple[int, int], str] = {}
+    inputs: dict[Reader, str] = {}
     for conversion in casts.conversions:
         made = _made_for(view, conversion, names)
         behind.setdefault(conversion.port.node, []).extend(made)
         text = made[-1].name if made else port_text(view, conversion.source)
         for reader in conversion.readers:
             inputs[reader] = text
-    return _Edits(behind, inputs)
+    controls: dict[int, dict[str, None]] = {}
+    for conversion in casts.conversions:
+        for reader in conversion.readers:
+            awaited = _awaited(view, conversion, reader, inputs.keys())
+            controls.setdefault(reader.node, {}).update(dict.fromkeys(awaited))
+    return _Edits(behind, inputs, controls)
+
+
+def _awaited(
+    view: GraphView, conversion: Conversion, reader: Reader, redirected: Set[Reader]
+) -> Iterable[str]:
+    """Return what a reader is to wait for, as its own read of a variable did.
+
+    That is the read itself if others still use it: a write that waits for this reader
+    alone must not come before their read.
+    """
+    port = view.nodes[reader.node].inputs[reader.input]
+    if port == conversion.port and not conversion.hoist:
+        return ()
+    read = view.nodes[port.node]
+    if any(other not in redirected for other in view.readers(port)):
+        awaited: Iterable[int] = (read.index,)
+    else:
+        awaited = read.controls if conversion.hoist else ()
+    own = view.nodes[reader.node].controls
+    return [f"^{view.nodes[i].name}" for i in awaited if i not in own]
 
 
 def port_text(view: GraphView, port: Port) -> str:
@@ -214,7 +241,9 @@ def _made_for(
     if conversion.hoist:
         return _hoisted(view, conversion, stem, names)
     source = port_text(view, conversion.source)
-    return (_cast(names.unused(stem), source, conversion, producer.proto),)
+    cast = _cast(names.unused(stem), source, conversion, producer.proto)
+    cast.input.extend(f"^{view.nodes[i].name}" for i in conversion.waits_for)
+    return (cast,)
 
 
 def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> NodeDef:

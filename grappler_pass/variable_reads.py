@@ -10,17 +10,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from grappler_pass.graph import (
-    ENTER_OPS,
-    NEXT_ITERATION_OPS,
-    Frame,
-    GraphView,
-    Port,
-)
+from tensorflow.core.framework.types_pb2 import DT_RESOURCE
+
+from grappler_pass.graph import ENTER_OPS, MERGE_OPS, Frame, GraphView, Port
+from grappler_pass.precedence import Precedence
+from grappler_pass.ref_variables import RefReads
 from grappler_pass.type_slots import attr_of
 
 # Ops that take a handle and neither write the variable nor read its value.
-_PASS_HANDLE = frozenset({"Identity", "Enter", "Switch", "Exit", "NextIteration"})
+_PASS_HANDLE = frozenset(
+    {"Identity", "IdentityN", "Enter", "Switch", "Exit", "NextIteration"}
+)
 _HARMLESS = frozenset(
     {
         "ReadVariableOp",
@@ -31,6 +31,10 @@ _HARMLESS = frozenset(
         "NoOp",
     }
 )
+# Code outside of the graph, which writes a variable without taking its handle.
+_CALLS_OUTSIDE = frozenset({"EagerPyFunc", "PyFunc"})
+# What is behind a handle that one of several became.
+_ANY = "any variable"
 # They update rows in place; from then on TensorFlow copies the variable to read it.
 _ROW_UPDATES = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")
 
@@ -46,78 +50,51 @@ class VariableReads:
         through, innermost first; only where the read may move out of them.
       copies: ReadVariableOps that copy the whole variable, since this graph updates
         rows of it; that another graph does is not seen.
+      refs: reads of ref variables, which are no nodes of their own.
     """
 
     canonical: Mapping[Port, Port]
     hoists: Mapping[Port, tuple[int, ...]]
     copies: frozenset[int] = frozenset()
+    refs: RefReads = dataclasses.field(default_factory=RefReads)
 
     @classmethod
     def from_view(cls, view: GraphView) -> VariableReads:
         """Find what may be shared or moved in `view`."""
         all_reads = _reads_by_variable(view)
         copies = _copies(view, all_reads)
+        refs = RefReads.from_view(view)
         reads = _shareable(view, all_reads)
         if not reads:
-            return cls({}, {}, copies)
+            return cls({}, {}, copies, refs)
         writers = _writers_by_variable(view, reads.keys())
+        outside = [node.index for node in view.nodes if node.op in _CALLS_OUTSIDE]
         watched = {
             i for found in (reads, writers) for ids in found.values() for i in ids
         }
-        before = _Ancestors(view, watched)
+        before = Precedence(view, watched.union(outside))
         canonical: dict[Port, Port] = {}
         hoists: dict[Port, tuple[int, ...]] = {}
         for key, found in reads.items():
             written_by = writers.get(key, [])
             canonical.update(_share(view, found, written_by, before))
             for read in found:
+                if any(before.leads_to(call, read) for call in outside):
+                    continue
                 enters = _enters(view, read)
                 if enters and _may_move(view, read, written_by, before):
                     hoists[Port(read, 0)] = enters
-        return cls(canonical, hoists, copies)
-
-
-class _Ancestors:
-    """Which of a few watched nodes run before which, by sweeps over the graph.
-
-    Back edges of loops are followed, so two nodes of one loop that reach each other
-    run both before and after one another.
-    """
-
-    def __init__(self, view: GraphView, watched: Iterable[int]) -> None:
-        self._bit = {node: 1 << i for i, node in enumerate(sorted(watched))}
-        self._masks = [0] * len(view.nodes)
-        while self._sweep(view):
-            pass
-
-    def _sweep(self, view: GraphView) -> bool:
-        """Pass every node's ancestors on; tell whether a back edge brought news."""
-        news = False
-        for i in view.order:
-            node = view.nodes[i]
-            mask = self._bit.get(i, 0)
-            for source, _ in node.inputs:
-                mask |= self._masks[source]
-            for source in node.controls:
-                mask |= self._masks[source]
-            if mask != self._masks[i]:
-                self._masks[i] = mask
-                news = news or node.op in NEXT_ITERATION_OPS
-        return news
-
-    def surely_before(self, first: int, second: int) -> bool:
-        """Tell whether `first` runs before `second`, and never after it."""
-        return bool(self._masks[second] & self._bit[first]) and not bool(
-            self._masks[first] & self._bit[second]
-        )
+        return cls(canonical, hoists, copies, refs)
 
 
 def _variable_of(view: GraphView, port: Port) -> object:
     """Return what identifies the variable behind a handle."""
     node = view.nodes[port.node]
     while node.op in _PASS_HANDLE:
-        port = node.inputs[0]
+        port = node.inputs[port.output if node.op == "IdentityN" else 0]
         node = view.nodes[port.node]
+    if node.op in MERGE_OPS and attr_of(node.proto, "T").type == DT_RESOURCE:
+        return _ANY
     if node.op == "VarHandleOp" and (name := attr_of(node.proto, "shared_name").s):
         return attr_of(node.proto, "container").s, name
     return port
@@ -143,7 +120,8 @@ def _shareable(
     return {
         key: found
         for key, found in free.items()
-        if len(found) > 1 or (found and view.frame(found[0]) is not None)
+        if key != _ANY
+        and (len(found) > 1 or (found and view.frame(found[0]) is not None))
     }
 
 
@@ -168,13 +146,13 @@ def _writers_by_variable(
             continue
         for port in node.inputs:
             key = _variable_of(view, port)
-            if key in wanted:
-                writers.setdefault(key, []).append(node.index)
+            for written in wanted if key == _ANY else wanted & {key}:
+                writers.setdefault(written, []).append(node.index)
     return writers
 
 
 def _share(
-    view: GraphView, reads: list[int], writers: list[int], before: _Ancestors
+    view: GraphView, reads: list[int], writers: list[int], before: Precedence
 ) -> dict[Port, Port]:
     """Map each read to an earlier one of the same value and the same liveness."""
     leaders: dict[object, list[int]] = {}
@@ -192,7 +170,7 @@ def _share(
     return canonical
 
 
-def _not_between(first: int, second: int, writer: int, before: _Ancestors) -> bool:
+def _not_between(first: int, second: int, writer: int, before: Precedence) -> bool:
     reads = (first, second)
     after_both = all(before.surely_before(read, writer) for read in reads)
     before_both = all(before.surely_before(writer, read) for read in reads)
@@ -213,7 +191,7 @@ def _enters(view: GraphView, read: int) -> tuple[int, ...]:
 
 
 def _may_move(
-    view: GraphView, read: int, writers: list[int], before: _Ancestors
+    view: GraphView, read: int, writers: list[int], before: Precedence
 ) -> bool:
     """Tell whether no write runs before the read, nor in one of its loops."""
     loops = set(_loops(view, read))

@@ -5,12 +5,11 @@ Independent of how the rewrite was decided: reads OpDefs and the two GraphDefs o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.effects import Nodes, has_effect, lost_effects
 from grappler_pass.graph import Item, split_input
 from grappler_pass.type_slots import Arg, op_def_of, signature_of
 
@@ -59,15 +58,17 @@ def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
     """Check that `after` keeps what callers and other nodes of `before` rely on.
 
     Every node is still there, on its device, in its colocation group, behind its
-    control inputs; untouchable nodes keep op and dtypes; the function library is the
-    same.
+    control inputs and behind whatever with an effect it waited for; untouchable nodes
+    keep op and dtypes, nodes with effects their op; the function library is the same.
 
     Raises:
       VerifyError: something is missing or differs; the message names it.
     """
     verify_graph(after)
-    nodes: Mapping[str, NodeDef] = {node.name: node for node in after.node}
-    for old in before.node:
+    given: Nodes = {node.name: node for node in before.node}
+    nodes: Nodes = {node.name: node for node in after.node}
+    changed: list[str] = []
+    for old in given.values():
         new = nodes.get(old.name)
         if new is None:
             raise VerifyError(f"node {old.name!r} is gone")
@@ -75,9 +76,15 @@ def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
             raise VerifyError(f"node {old.name!r} moved to {new.device!r}")
         if not _same_class(old, new):
             raise VerifyError(f"node {old.name!r} changed its colocation group")
-        _verify_controls(old, new, nodes)
+        if new.input != old.input:
+            changed.append(old.name)
+            _verify_controls(old, new, nodes)
         if old.name in item.untouchable and not _same_types(old, new):
             raise VerifyError(f"preserved node {old.name!r} was changed")
+        if old.op != new.op and has_effect(old.op):
+            raise VerifyError(f"node {old.name!r} ({old.op}) became {new.op}")
+    for name, effect in lost_effects(changed, given, nodes):
+        raise VerifyError(f"node {name!r} no longer waits for {effect!r}, as it did")
     if before.library != after.library:
         raise VerifyError("the function library was changed")
 
@@ -88,7 +95,7 @@ def _same_class(old: NodeDef, new: NodeDef) -> bool:
     return bool("_class" not in old.attr or old.attr["_class"] == new.attr["_class"])
 
 
-def _verify_controls(old: NodeDef, new: NodeDef, nodes: Mapping[str, NodeDef]) -> None:
+def _verify_controls(old: NodeDef, new: NodeDef, nodes: Nodes) -> None:
     """Check that the node, or the first part it was split into, waits as before."""
     wanted = {text for text in old.input if text.startswith("^")}
     missing = wanted - set(new.input)

@@ -257,6 +257,50 @@ def test_a_weight_read_in_a_loop_is_cast_once_outside_of_it() -> None:
     assert node(made, "add").input[2] == "^read"
 
 
+def test_a_reader_of_another_cast_comes_after_its_own_read_if_others_use_that() -> None:
+    text = """
+        v = VarHandleOp shared_name=v
+        one = Const
+        x = Placeholder
+        read1 = ReadVariableOp(v) dtype=float
+        read2 = ReadVariableOp(v) dtype=float
+        allow1 = MatMul(x, read1)
+        allow2 = MatMul(allow1, read2)
+        {other_reader}
+        write = AssignVariableOp(v, one, ^allow1, ^allow2) dtype=float
+        """
+    shared = rewrite(text.format(other_reader=""), "write").graph_def
+    assert list(node(shared, "allow2").input)[2:] == []
+    mixed = rewrite(text.format(other_reader="deny1 = Sin(read2)"), "write deny1")
+    assert list(node(mixed.graph_def, "allow2").input)[2:] == ["^read2"]
+    casts = [n for n in casts_down(mixed.graph_def) if "read" in n.name]
+    assert [n.input[0] for n in casts] == ["read1"]
+
+
+@pytest.mark.parametrize(
+    ("other_reader", "awaited"), [("", "^switch_i"), ("deny1 = Sin(read)", "^read")]
+)
+def test_a_reader_of_a_hoisted_cast_waits_for_what_its_read_waited_for(
+    other_reader: str, awaited: str
+) -> None:
+    text = f"""
+        {VARIABLE}
+        {READ_IN_LOOP.format(constant="true")}
+        x = Placeholder
+        enter_x = Enter(x) frame_name=loop
+        merge_x = Merge(enter_x, next_x)
+        switch_x = Switch(merge_x, cond)
+        {other_reader}
+        allow1 = MatMul(switch_x:1, read)
+        next_x = NextIteration(allow1)
+        exit_x = Exit(switch_x)
+        fetch = Sin(exit_x)
+        """
+    made = rewrite(text, "fetch").graph_def
+    assert node(made, node(made, "allow1").input[1]).op == "Enter"
+    assert list(node(made, "allow1").input)[2:] == [awaited]
+
+
 def test_what_was_made_is_marked_and_keeps_its_stamp() -> None:
     before = graph_from_text(
         "x = Placeholder\nallow1 = MatMul(x, x)\nfetch = Sin(allow1)"

@@ -180,3 +180,35 @@ def test_what_a_graph_leaves_out_counts_as_the_default_and_stays_out() -> None:
     assert reads == reads_of(text)[1]
     assert len(reads.canonical) == 1
     assert stripped.graph_def == given
+
+
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_read_stays_if_it_waits_for_python_code(is_awaited: bool) -> None:
+    text = VARIABLE + READ_IN_LOOP.format(constant="true")
+    text += "call = EagerPyFunc(^switch_i) Tin=[] Tout=[] token=t"
+    if is_awaited:
+        text = text.replace("^read)", "^read, ^call)")
+    assert bool(hoisted(text)) == (not is_awaited)
+
+
+@pytest.mark.parametrize(
+    ("handles", "may_share"),
+    [
+        ("both = IdentityN(one, v) T=[float,resource]\nsame = Identity(both:1)", False),
+        ("both = IdentityN(u, v) T=[resource,resource]\nsame = Identity(both:0)", True),
+        ("both = Merge(u, v) T=resource\nsame = Identity(both:0)", False),
+    ],
+    ids=["passed on", "another passed on", "one of two"],
+)
+def test_a_write_is_seen_whichever_way_the_handle_takes(
+    handles: str, may_share: bool
+) -> None:
+    text = f"""
+        {VARIABLE}
+        u = VarHandleOp shared_name=u
+        {handles} T=resource
+        read1 = ReadVariableOp(v) dtype=float
+        write = AssignVariableOp(same, one, ^read1) dtype=float
+        read2 = ReadVariableOp(v) dtype=float
+    """
+    assert bool(shared(text)) == may_share

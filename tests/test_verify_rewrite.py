@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass.effects import lost_effects
 from grappler_pass.graph import Item
 from grappler_pass.verify import VerifyError, verify_rewrite
 from tests.text_graph import graph_from_text
@@ -99,3 +102,105 @@ def test_a_changed_function_library_is_refused() -> None:
     made.library.function.add().signature.name = "new"
     with pytest.raises(VerifyError, match="the function library was changed"):
         verify_rewrite(graph_from_text(GIVEN), made, ITEM)
+
+
+COUNTED = """
+    x = Placeholder dtype=bfloat16
+    one = Const
+    v = VarHandleOp shared_name=v
+    count = AssignAddVariableOp(v, one) dtype=float
+    check = Assert(p, x) T=bfloat16
+    p = Placeholder dtype=bool
+    both = NoOp(^count, ^check)
+    up = Cast(x, ^both) SrcT=bfloat16 DstT=float
+    read = ReadVariableOp(v, ^check) dtype=float
+    product = MatMul(up, read)
+    fetch = Identity(product{controls})
+"""
+LOSING = """
+    read/tf_amp = ReadVariableOp(v{read_waits_for}) dtype=float
+    read/down = Cast(read/tf_amp) SrcT=float DstT=bfloat16
+    product = MatMul({factor}, read/down{product_waits_for}) T=bfloat16
+    product/up = Cast(product) SrcT=bfloat16 DstT=float
+    fetch = Identity(product/up{controls})
+    up/down = Cast(up) SrcT=float DstT=bfloat16
+"""
+
+
+def counted(controls: str = "", **changes: str) -> tuple[GraphDef, GraphDef]:
+    """Return a graph in which a product waits for two effects, and a rewritten one."""
+    before = COUNTED.format(controls=controls)
+    defaults = {"factor": "x", "read_waits_for": "", "product_waits_for": ""}
+    kept = before.partition("    product")[0]
+    made = LOSING.format(controls=controls, **{**defaults, **changes})
+    return graph_from_text(before), graph_from_text(kept + made)
+
+
+def test_a_lost_update_is_refused_by_name() -> None:
+    with pytest.raises(VerifyError, match="'product' no longer waits for 'count'"):
+        verify_rewrite(*counted(read_waits_for=", ^check"), Item(fetch=("fetch",)))
+
+
+def test_a_lost_assertion_is_refused_by_name() -> None:
+    with pytest.raises(VerifyError, match="'product' no longer waits for 'check'"):
+        verify_rewrite(*counted(product_waits_for=", ^count"), Item(fetch=("fetch",)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"factor": "up/down"},
+        {"product_waits_for": ", ^both"},
+        {"product_waits_for": ", ^count", "read_waits_for": ", ^check"},
+    ],
+    ids=["the cast stays", "both at once", "each in its way"],
+)
+def test_effects_that_are_waited_for_in_another_way_are_kept(
+    changes: dict[str, str],
+) -> None:
+    verify_rewrite(*counted(**changes), Item(fetch=("fetch",)))
+
+
+def test_an_effect_that_becomes_something_else_is_refused() -> None:
+    before, after = counted(factor="up/down")
+    (node,) = (node for node in after.node if node.name == "count")
+    node.op = "AssignSubVariableOp"
+    with pytest.raises(VerifyError, match=r"'count' .* became AssignSubVariableOp"):
+        verify_rewrite(before, after, Item(fetch=("fetch",)))
+
+
+def test_the_effects_of_a_large_graph_are_checked_in_linear_time() -> None:
+    seconds = [min(_seconds_to_check(count) for _ in range(3)) for count in (200, 2000)]
+    assert seconds[1] < 40 * seconds[0], seconds
+
+
+def _seconds_to_check(count: int) -> float:
+    """Return what a chain takes in which every product waits for a count of its own."""
+    given = ["x0 = Placeholder dtype=bfloat16", "v = VarHandleOp", "one = Const"]
+    made = list(given)
+    for i in range(count):
+        shared = [
+            f"count{i} = AssignAddVariableOp(v, one, ^x{i}) dtype=float",
+            f"up{i} = Cast(x{i}) SrcT=bfloat16 DstT=float",
+            f"read{i} = ReadVariableOp(v, ^count{i}) dtype=float",
+        ]
+        given += [
+            *shared,
+            f"product{i} = MatMul(up{i}, read{i})",
+            f"x{i + 1} = Cast(product{i}) SrcT=float DstT=bfloat16",
+        ]
+        made += [
+            *shared,
+            f"read{i}/down = Cast(read{i}) SrcT=float DstT=bfloat16",
+            f"product{i} = MatMul(x{i}, read{i}/down) T=bfloat16",
+            f"x{i + 1} = Identity(product{i}) T=bfloat16",
+        ]
+    old, new = (
+        {node.name: node for node in graph_from_text("\n".join(lines)).node}
+        for lines in (given, made)
+    )
+    changed = [name for name in old if new[name].input != old[name].input]
+    assert len(changed) == count
+    begin = time.process_time()
+    assert not list(lost_effects(changed, old, new))
+    return time.process_time() - begin
