@@ -58,7 +58,7 @@ class Case:
       excluded_by: node to what the user excluded it by, or empty.
       unsafe_by: name of a node to how its tensors leave the safe range, or empty.
       uses_lists: whether the four lists count.
-      escapes: slots of lists of tensors that escape, with the node where they do.
+      escapes: slots of lists of tensors and of reserve spaces that escape, and why.
       edges: float32 edges between slots.
     """
 
@@ -69,7 +69,7 @@ class Case:
     excluded_by: Callable[[NodeDef], str]
     unsafe_by: Callable[[str], str]
     uses_lists: bool
-    escapes: Mapping[int, str]
+    escapes: Mapping[int, Reason]
     edges: SlotEdges
 
     def node(self, slot: int) -> Node:
@@ -275,10 +275,9 @@ def _by_origin(case: Case, origins: list[int], cause: Cause) -> Refusals:
             yield slot, Reason(cause, case.node(origin).name)
 
 
-def _escaping_lists(case: Case) -> Refusals:
-    """Lists that are read or made where their type cannot be changed."""
-    for slot, where in case.escapes.items():
-        yield slot, Reason(Cause.LIST_ESCAPES, where)
+def _escaping(case: Case) -> Refusals:
+    """Lists and reserve spaces that are read or made where no type can be changed."""
+    yield from case.escapes.items()
 
 
 # The first rule that refuses a slot gives the reason.
@@ -296,5 +295,5 @@ RULES = (
     _beside_decompositions,
     _measured_ranges,
     _deny_taint,
-    _escaping_lists,
+    _escaping,
 )
