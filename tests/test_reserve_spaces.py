@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
+from grappler_pass.graph import Item
 from grappler_pass.plan import Cause
 from tests.coloring import Colored, color
+from tests.rewriters import ArbitraryPrices, rewritten_by, settings_of
+from tests.text_graph import graph_from_text
 
 GPU = "@/device:ABSENT_GPU:0"
 _CONVOLUTION = f"strides=[1,1,1,1] padding=SAME {GPU}"
@@ -86,6 +90,20 @@ def test_what_passes_a_reserve_space_on_is_not_cast() -> None:
     assert branches.colors("other.T other.T[1]") == "L F"
     listed = colored(NORM + LISTED, opt_level="O3")
     assert listed.colors("full popped") == "F F"
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_the_rewritten_graph_hands_a_reserve_space_on_as_it_is(level: str) -> None:
+    graph_def, item = graph_from_text(NORM + HELD), Item(fetch=("fetch",))
+    models = dict.fromkeys(("CPU", "ABSENT_GPU"), ArbitraryPrices(0))
+    settings = settings_of("float16", level, models=models, exclude=("^grad$",))
+    made = rewritten_by(graph_def, item, settings).graph_def
+    nodes = {node.name: node for node in made.node}
+    assert nodes["held"].input[0] == "norm:5"
+    assert nodes["grad"].input[5] == "held"
+    assert nodes["held"].attr["T"].type == tf.float32
+    types = [nodes[name].attr["T"].type for name in ("conv", "norm", "grad")]
+    assert types == [tf.float16, tf.float32, tf.float32]
 
 
 def test_fused_normalizations_agree_too() -> None:
