@@ -29,6 +29,7 @@ class Cause(enum.Enum):
     LOSS_SCALE = "computed with the loss scale, before the first product"
     STATE_UPDATE = "part of a variable's update"
     LIST_ESCAPES = "its tensor list is read where the dtype cannot change"
+    RESERVE_ESCAPES = "its kernel shares a reserve space with one in another graph"
     TIED = "tied to a slot that must stay float32"
     EXCLUDED = "excluded by the user"
     NO_PRODUCT = "arithmetic on what no product made; products read it cast"

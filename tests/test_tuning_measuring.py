@@ -157,7 +157,7 @@ def test_what_would_hold_too_much_memory_or_take_too_long_is_not_run(monkeypatch
     assert dtypes_measured(probe("Relu", (1 << 40,))) == []
     assert dtypes_measured(matmul(1 << 13, 1 << 13, 1 << 13), seconds=0.01) == []
     assert held == []
-    monkeypatch.setattr(memory, "most_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(memory, "most_bytes", lambda device_type: 1 << 20)
     # Its result, not its input, would be too large.
     tiled = probe("Tile", (4,), constants=[(1 << 19,)], Tmultiples="type: DT_INT32")
     assert dtypes_measured(tiled) == []

@@ -49,6 +49,9 @@ PRICED_ATTRS = (
     "is_training",
     "equation",
     "ksize",
+    "rnn_mode",
+    "direction",
+    "time_major",
 )
 
 

@@ -143,13 +143,20 @@ BATCH_MATMULS = frozenset(
 )
 
 CONVOLUTIONS = {
+    "Conv": "forward",
     "Conv2D": "forward",
+    "FusedPadConv2D": "forward",
+    "FusedResizeAndPadConv2D": "forward",
     "_FusedConv2D": "forward",
     "Conv3D": "forward",
     "_FusedConv3D": "forward",
     "Conv2DBackpropInput": "input_gradient",
+    "Conv2DBackpropInputV2": "input_gradient",
+    "Conv3DBackpropInput": "input_gradient",
     "Conv3DBackpropInputV2": "input_gradient",
     "Conv2DBackpropFilter": "filter_gradient",
+    "Conv2DBackpropFilterV2": "filter_gradient",
+    "Conv3DBackpropFilter": "filter_gradient",
     "Conv3DBackpropFilterV2": "filter_gradient",
 }
 DEPTHWISE = {

@@ -18,6 +18,17 @@ from grappler_pass.costs.product_work import (
     depthwise,
     einsum,
     matmul,
+    xla_convolution,
+    xla_dot,
+)
+from grappler_pass.costs.recurrent_work import (
+    BLOCK_LSTM,
+    CUDNN,
+    block_lstm,
+    cudnn,
+    gru_cell,
+    lstm_cell,
+    lstm_cell_gradient,
 )
 from grappler_pass.costs.work import (
     CACHED_BYTES,
@@ -175,7 +186,14 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(op_classes.DEPTHWISE, depthwise),
     **dict.fromkeys(op_classes.BATCH_NORMS, _batch_norm),
     **dict.fromkeys(op_classes.POOLS, _pool),
-    "Einsum": einsum,
+    **dict.fromkeys(("Einsum", "XlaEinsum"), einsum),
+    "XlaDot": xla_dot,
+    "XlaConv": xla_convolution,
+    **dict.fromkeys(BLOCK_LSTM, block_lstm),
+    **dict.fromkeys(CUDNN, cudnn),
+    **dict.fromkeys(("GRUBlockCell", "GRUBlockCellGrad"), gru_cell),
+    "LSTMBlockCell": lstm_cell,
+    "LSTMBlockCellGrad": lstm_cell_gradient,
     **dict.fromkeys(op_classes.UPDATES, _update),
     "AddN": _add_n,
     "BiasAdd": _rows("BiasAdd"),

@@ -26,6 +26,8 @@ from grappler_pass.costs.work import (
 # No bfloat16 kernel is registered for these: there, they run as their parts.
 SPLIT_IN_BFLOAT16 = frozenset({"_FusedConv2D"})
 _HIDDEN = "ABCDEFGH"
+# Which input is the filter, where it is not the second.
+_FILTER_AT = {"FusedPadConv2D": 2, "FusedResizeAndPadConv2D": 3}
 
 
 def matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -35,11 +37,11 @@ def matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
     n = right[0] if call.attrs.get("transpose_b") else right[1]
     layout = _layout(call, "transpose_a", "transpose_b")
     moved = bytes_of(call, dtype)
-    product = _single(f"matmul{layout}", m, k, n, moved)
+    product = single(f"matmul{layout}", m, k, n, moved)
     return (product, *fused_epilogues(call, dtype))
 
 
-def _single(op_class: str, m: int, k: int, n: int, moved: float) -> Work:
+def single(op_class: str, m: int, k: int, n: int, moved: float) -> Work:
     """Return the work of one product of `[m, k]` and `[k, n]`."""
     product = Product(1, m, n, k, _row_lengths(op_class, m, k, n))
     return Work(op_class, (m, k, n), 2.0 * m * k * n, moved, product=product)
@@ -79,7 +81,7 @@ def batch_matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
     moved = bytes_of(call, dtype)
     layout = _layout(call, "adj_x", "adj_y")
     if batch == 1:
-        product = _single(f"matmul{layout}", m, k, n, moved)
+        product = single(f"matmul{layout}", m, k, n, moved)
     else:
         product = _several(f"batch_matmul{layout}", batch, m, k, n, moved)
     return (product, *fused_epilogues(call, dtype))
@@ -105,7 +107,7 @@ def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
     m, k, n, b = count(rows), count(summed), count(columns), count(batch)
     moved = bytes_of(call, dtype)
     if b == 1:
-        product = _single("matmul", m, k, n, moved)
+        product = single("matmul", m, k, n, moved)
     else:
         product = _several("batch_matmul", b, m, k, n, moved)
     natural = (
@@ -140,6 +142,45 @@ def _hidden(term: str, spec: TensorSpec) -> str:
     return _HIDDEN[-count:] if "..." in term and count > 0 else ""
 
 
+def xla_dot(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Price a product over one axis; an attribute that is not looked at names the axes.
+
+    The sizes tell: of batch, m, k and n the operands hold all but n and m, the result
+    all but k.
+    """
+    left, right, output = call.inputs[0], call.inputs[1], call.outputs[0]
+    shared = len(left.dims) + len(right.dims) - len(output.dims) - 2
+    batch = math.prod(output.dims[: max(shared, 0)])
+    summed = left.elements * right.elements // max(output.elements * batch, 1)
+    k = max(math.isqrt(summed), 1)
+    m, n = (max(each.elements // (batch * k), 1) for each in (left, right))
+    moved = bytes_of(call, dtype)
+    if batch == 1:
+        return (single("matmul", m, k, n, moved),)
+    return (_several("batch_matmul", batch, m, k, n, moved),)
+
+
+def xla_convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Price a convolution with channels last, or first as in [filters, channels, ...].
+
+    An attribute that is not looked at names the axes, and an input the strides.
+    """
+    specs = (*call.inputs[:2], *call.outputs)
+    image, kernel, result = (dims_of(spec, len(specs[0].dims)) for spec in specs)
+    if kernel[-1] != result[-1]:
+        image, result = ((n, *window, c) for n, c, *window in (image, result))
+        filters, channels, *area = kernel
+        kernel = (*area, channels, filters)
+    moved = [
+        replace(spec, shape=dims)
+        for spec, dims in zip(specs, (image, kernel, result), strict=True)
+    ]
+    stride = max(image[1] // max(result[1], 1), 1)
+    return convolution(
+        OpCall("Conv", {"strides": (stride,)}, tuple(moved[:2]), (moved[2],)), dtype
+    )
+
+
 def _stride(call: OpCall) -> int:
     return max(integers(call.attrs.get("strides")), default=1)
 
@@ -158,7 +199,7 @@ def _convolution_tensors(
     """Return the specs of image, filter and result, whichever of them is computed."""
     output = call.outputs[0]
     if direction == "forward":
-        return call.inputs[0], call.inputs[1], output
+        return call.inputs[0], call.inputs[_FILTER_AT.get(call.op, 1)], output
     if direction == "input_gradient":
         return output, call.inputs[1], call.inputs[2]
     return call.inputs[0], output, call.inputs[2]

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from grappler_pass.costs.calls import DTYPE_BYTES, Price
 from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.errors import profile_error, roofline_error
+from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.work import Work
 
 
@@ -40,12 +41,16 @@ def cast_works(elements: int, source: str, target: str) -> tuple[Work, ...]:
 def _price(profile: DeviceProfile, work: Work, dtype: str) -> Price:
     grid = profile.grid(work.op_class, dtype)
     if grid is not None:
-        seconds = work.scale * grid.seconds(work.point)
+        seconds = _on_grid(work, grid)
         return Price(seconds, "profile", profile_error(profile))
     seconds = profile.roofline.seconds(work, dtype)
     grid = profile.grid(work.op_class, "float32")
     if grid is not None:
         # Comparable with the measured float32, if only in proportion.
-        here = work.scale * grid.seconds(work.point)
+        here = _on_grid(work, grid)
         seconds = here * seconds / profile.roofline.seconds(work, "float32")
     return Price(seconds, "roofline", roofline_error(profile))
+
+
+def _on_grid(work: Work, grid: Grid) -> float:
+    return work.times * work.scale * grid.seconds(work.point)

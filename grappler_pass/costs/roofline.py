@@ -48,8 +48,9 @@ class Roofline:
         busy = factor * max(compute, memory)
         if work.op_class.startswith("fused."):
             # What a fused op does after its product starts no call of its own.
-            return busy
-        return max(self.dispatch_seconds, self.overhead_seconds + busy)
+            return work.times * busy
+        # The host starts the op once, however often it calls a kernel.
+        return max(self.dispatch_seconds, work.times * (self.overhead_seconds + busy))
 
     def _compute_seconds(self, work: Work, dtype: str) -> float:
         if not work.op_class.startswith(MATRIX_PREFIXES):

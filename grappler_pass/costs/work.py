@@ -49,6 +49,7 @@ class Work:
         bytes_moved: read and written.
         scale: factor on the measured seconds, for work like the measured but larger.
         product: what a matrix product or convolution multiplies.
+        times: how often all this is done, one time after the other.
     """
 
     op_class: str
@@ -57,6 +58,7 @@ class Work:
     bytes_moved: float
     scale: float = 1.0
     product: Product | None = None
+    times: float = 1.0
 
 
 def bytes_of(call: OpCall, dtype: str) -> float:
@@ -109,4 +111,4 @@ def integers(value: object) -> Dims:
 def channel_axis(call: OpCall) -> int:
     """Return the axis of channels that the layout names, -1 by default."""
     layout = text(call.attrs.get("data_format")) or "NHWC"
-    return 1 if layout.startswith("NC") else -1
+    return 1 if layout.startswith(("NC", "CHANNELS_FIRST")) else -1

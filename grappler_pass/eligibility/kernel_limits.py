@@ -12,7 +12,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph import GraphView, Node
-from grappler_pass.type_slots import kernel_exists
+from grappler_pass.type_slots import FLOAT32, kernel_exists
 
 # Fused convolutions always raise (conv_ops_fused_impl.h); a fused product does with
 # Gelu (matmul_op_fused.cc). Gradients raise where the convolution is grouped or dilated
@@ -35,6 +35,9 @@ _PLAIN_ONLY = frozenset(
 # exp(x) - 1, each step rounded to 16 bits (relu_op_functor.h): below zero, near it,
 # nothing is right, while Expm1's own kernel is exact to the last bit.
 _CANCELLING = frozenset({"Elu", "Selu"})
+# Its definition admits bfloat16 for statistics, and no kernel computes them in it
+# (fused_batch_norm_op.cc).
+_FLOAT32_ONLY = frozenset({("FusedBatchNormV3", "U")})
 
 
 def has_kernel(
@@ -48,6 +51,8 @@ def has_kernel(
       types: type attributes and their DataTypes.
       device_type: "CPU" or "GPU".
     """
+    if any(t != FLOAT32 and (op, attr) in _FLOAT32_ONLY for attr, t in types):
+        return False
     half = ("T", types_pb2.DT_HALF) in types
     if half and device_type == "CPU" and refuses_half(op, proto):
         return False

@@ -60,7 +60,7 @@ class Case:
       unsafe_by: name of a node to how its tensors leave the safe range, or empty.
       uses_lists: whether the four lists count.
       roundings: what rounding harms; None where that does not count.
-      escapes: slots of lists of tensors that escape, with the node where they do.
+      escapes: slots of lists of tensors and of reserve spaces that escape, and why.
       edges: float32 edges between slots.
     """
 
@@ -72,7 +72,7 @@ class Case:
     unsafe_by: Callable[[str], str]
     uses_lists: bool
     roundings: Roundings | None
-    escapes: Mapping[int, str]
+    escapes: Mapping[int, Reason]
     edges: SlotEdges
 
     def node(self, slot: int) -> Node:
@@ -296,10 +296,9 @@ def _harmful_roundings(case: Case) -> Refusals:
                 yield slot, harm
 
 
-def _escaping_lists(case: Case) -> Refusals:
-    """Lists that are read or made where their type cannot be changed."""
-    for slot, where in case.escapes.items():
-        yield slot, Reason(Cause.LIST_ESCAPES, where)
+def _escaping(case: Case) -> Refusals:
+    """Lists and reserve spaces that are read or made where no type can be changed."""
+    yield from case.escapes.items()
 
 
 # The first rule that refuses a slot gives the reason.
@@ -317,6 +316,6 @@ RULES = (
     _beside_decompositions,
     _measured_ranges,
     _deny_taint,
-    _escaping_lists,
+    _escaping,
     _harmful_roundings,
 )

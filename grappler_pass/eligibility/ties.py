@@ -1,10 +1,11 @@
-"""Slots that must share a color: loop variables, lists, products, selections.
+"""Slots that must share a color: loop variables, lists, products and more.
 
 A loop variable's Enter, Merge, Switch, NextIteration and Exit pass one value around. A
 list's elements have one type, which its maker and all its readers and writers state.
 A product's operands have one type even where its OpDef would let them differ. What
 is compared with a selected element of itself is rounded as that element is
-(`selections`). What only anchors control edges to a branch reads it uncast.
+(`selections`). What only anchors control edges to a branch reads it uncast. A kernel
+understands the `reserve_spaces` of its own type only.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 from tensorflow.core.framework import types_pb2
 
+from grappler_pass.eligibility import reserve_spaces
 from grappler_pass.eligibility.reachability import Groups
 from grappler_pass.eligibility.selections import selection_ties
 from grappler_pass.fused_ops import parts_of
@@ -27,6 +29,7 @@ from grappler_pass.graph import (
 )
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW
+from grappler_pass.reasons import Cause, Reason
 from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 
 _LOOP_SOURCES = ENTER_OPS | NEXT_ITERATION_OPS
@@ -54,22 +57,29 @@ _CARRIERS = frozenset(
 
 def all_ties(
     view: GraphView, slots: SlotTable, lists: OpLists
-) -> tuple[tuple[tuple[int, ...], ...], dict[int, str]]:
-    """Return the groups of tied float32 slots, and the slots of lists that escape.
+) -> tuple[tuple[tuple[int, ...], ...], dict[int, Reason]]:
+    """Return the groups of tied float32 slots, and the slots of what escapes.
 
     A list escapes where its handle is read or made by anything that is neither a list
     op nor a carrier: a function call, an argument, a fetch, a list of lists. What is
-    stated there about its elements' type cannot be changed.
+    stated there about its elements' type cannot be changed. So does a reserve space
+    that is read or made in another graph.
 
     Returns:
-      Groups of two and more slots, and per slot of an escaping list the name of the
-      node where it escapes.
+      Groups of two and more slots, and per slot that shares its type with what escapes
+      the reason, which names the node where it does.
     """
-    pairs, escapes = list_ties(view, slots)
+    pairs, lost = list_ties(view, slots)
     pairs += selection_ties(view, slots, tied_groups(pairs, slots))
     pairs += loop_ties(view, slots)
     pairs += product_ties(view, slots, lists)
     pairs += anchor_ties(view, slots)
+    pairs += reserve_spaces.edge_ties(view, slots)
+    groups = tied_groups(pairs, slots)
+    pairs += reserve_spaces.end_ties(view, slots, groups)
+    escapes = {slot: Reason(Cause.LIST_ESCAPES, at) for slot, at in lost.items()}
+    for slot, at in reserve_spaces.escapes(view, slots, lists, groups, lost):
+        escapes[slot] = Reason(Cause.RESERVE_ESCAPES, at)
     return tied_groups(pairs, slots), escapes
 
 

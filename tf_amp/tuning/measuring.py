@@ -104,7 +104,7 @@ class _Attempt:
             check_runnable(self.probe, self.dtype, self.device_type)
             self.call = _call_at(self.probe, self.dtype, self.device_type)
             predicted = _rough_model(self.device_type).price(self.call, self.dtype)
-            _check_affordable(self.call, predicted.seconds, seconds)
+            _check_affordable(self.call, predicted.seconds, seconds, self.device_type)
             self.subject = self._warmed_up(predicted.seconds, seconds)
         except _FAILURES as error:
             op, dtype = self.probe.op, self.dtype
@@ -176,7 +176,7 @@ def _cold_series(attempts: Sequence[_Attempt]) -> list[Series]:
         + _bytes(attempt.call.outputs)
         for sets, attempt in zip(needed, attempts, strict=True)
     )
-    if held > memory.most_bytes():
+    if held > _most_bytes(attempts[0].device_type):
         return []
     pairs = zip(needed, attempts, strict=True)
     return [attempt.add_cold(sets) for sets, attempt in pairs if sets > 1]
@@ -213,14 +213,21 @@ def _spec_of(tensor: Any) -> TensorSpec:
     return TensorSpec(shape, tensor.dtype.base_dtype.name)
 
 
-def _check_affordable(call: OpCall, predicted: float, seconds: float) -> None:
+def _check_affordable(
+    call: OpCall, predicted: float, seconds: float, device_type: str
+) -> None:
     """Raise where one run would take far too long, or hold too much memory."""
     if predicted > _HOPELESS * seconds:
         raise Unfit(f"{predicted:.2g} s predicted, {seconds:.2g} s left")
     # Inputs are held twice while they are made.
     held = 2 * _bytes(call.inputs) + _bytes(call.outputs)
-    if held > memory.most_bytes():
+    if held > _most_bytes(device_type):
         raise Unfit(f"it would hold {held >> 20} MiB")
+
+
+def _most_bytes(device_type: str) -> int:
+    """Return what may be held on a device and, to make its inputs, on the host."""
+    return min(map(memory.most_bytes, {"CPU", device_type}))
 
 
 @functools.cache

@@ -8,20 +8,24 @@ float32, whose graph is then the one given, byte for byte.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
 from grappler_pass.draft import Trial
+from grappler_pass.graph import device_type_of
 from tf_amp.checking.traces import with_traced_shapes
+from tf_amp.configuration.settings import target_device_type
 from tf_amp.function_graphs import with_bodies
 from tf_amp.tuning import memory
 from tf_amp.tuning.apart import Stuck, run_apart
+from tf_amp.tuning.contents import Content
 from tf_amp.tuning.sandbox import NotRunnable, Sandbox, sandbox_from_graph
 from tf_amp.tuning.sandbox_session import SandboxSession, opened
 
@@ -150,13 +154,25 @@ def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
         for name, graph_def in ((BEFORE, trial.before), (AFTER, trial.after))
     }
     contents = {c.name: c for box in boxes.values() for c in box.contents}
-    held = sum(content.size_bytes for content in contents.values())
-    if held + trial.peak_bytes > memory.most_bytes():
-        raise NotRunnable(
-            f"a copy of its variables takes {held >> 20} MiB, and running it "
-            f"{trial.peak_bytes >> 20} MiB"
-        )
+    _check_memory(contents.values(), trial)
     return boxes
+
+
+def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
+    """Raise where a device has no room for what it holds while the graphs run."""
+    # Results lie on the device that computes them.
+    computing = target_device_type(trial.before)
+    held = collections.Counter({f"/device:{computing}:0": 0})
+    for content in contents:
+        held[content.device or f"/device:{computing}:0"] += content.size_bytes
+    for device, size in held.items():
+        device_type = device_type_of(device)
+        peak = trial.peak_bytes if device_type == computing else 0
+        if size + peak > memory.most_bytes(device_type):
+            raise NotRunnable(
+                f"a copy of its variables takes {size >> 20} MiB of {device_type} "
+                f"memory, and running it {peak >> 20} MiB"
+            )
 
 
 def _apart(trial: Trial, seconds: float, *, until_decided: bool) -> Comparison:

@@ -1,0 +1,157 @@
+"""Reserve spaces of cuDNN: what a forward kernel leaves for its backward one.
+
+Only a kernel of the same type can make sense of them, so the two agree on their type,
+and what passes a reserve space on has the type that it was made in. Where one comes
+from another graph, or goes there, its kernels stay as they were traced: the other
+graph has a plan of its own. On a CPU, and in inference, reserve spaces are empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from grappler_pass.graph import (
+    ENTER_OPS,
+    EXIT_OPS,
+    MERGE_OPS,
+    NEXT_ITERATION_OPS,
+    GraphView,
+    Node,
+    Port,
+    device_type_of,
+)
+from grappler_pass.op_lists import OpLists
+from grappler_pass.op_traits import why_fixed
+from grappler_pass.type_slots import NO_SLOT, SlotTable
+
+Groups = tuple[tuple[int, ...], ...]
+
+# The output that is a reserve space.
+_LEAVES = {
+    "CudnnRNN": 3,
+    "CudnnRNNV2": 3,
+    "CudnnRNNV3": 3,
+    "FusedBatchNormV3": 5,
+    "_FusedBatchNormEx": 5,
+}
+# The input that is one.
+_TAKES = {
+    "CudnnRNNBackprop": 10,
+    "CudnnRNNBackpropV2": 10,
+    "CudnnRNNBackpropV3": 11,
+    "FusedBatchNormGradV3": 5,
+    "_FusedBatchNormGradEx": 5,
+}
+_PASSES = (
+    ENTER_OPS
+    | EXIT_OPS
+    | MERGE_OPS
+    | NEXT_ITERATION_OPS
+    | {"Identity", "IdentityN", "Snapshot", "StopGradient", "Switch"}
+)
+
+
+def edge_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
+    """Yield the slots at both ends of each edge that a reserve space passes."""
+    for port in _reserve_ports(view, slots):
+        for reader in view.readers(port):
+            yield slots.output_slot(*port), slots.input_slot(*reader)
+
+
+def end_ties(
+    view: GraphView, slots: SlotTable, groups: Groups
+) -> Iterator[tuple[int, int]]:
+    """Yield the types of the forward and backward nodes that share a reserve space.
+
+    Args:
+      view: the graph.
+      slots: of `view`.
+      groups: tied slots, those of `edge_ties` among them.
+    """
+    for group in groups:
+        ends = _ends(view, slots, group)
+        yield from ((ends[0], slot) for slot in ends[1:])
+
+
+def escapes(
+    view: GraphView,
+    slots: SlotTable,
+    lists: OpLists,
+    groups: Groups,
+    known: Mapping[int, str],
+) -> Iterator[tuple[int, str]]:
+    """Yield the types whose reserve space leaves the graph, and the node where.
+
+    Args:
+      view: the graph.
+      slots: of `view`.
+      lists: tell which ops have types that cannot change.
+      groups: as for `end_ties`.
+      known: slots of lists of tensors that escape, with the node where they do.
+    """
+
+    def outside(slot: int) -> str:
+        node = view.nodes[slots.node_of[slot]]
+        fixed = not _is_end(node) and _is_fixed(view, lists, node)
+        return node.name if fixed else known.get(slot, "")
+
+    for group in groups:
+        ends = _ends(view, slots, group)
+        where = next(filter(None, map(outside, group)), "") if ends else ""
+        yield from ((slot, where) for slot in ends if where)
+
+
+def _ends(view: GraphView, slots: SlotTable, group: Iterable[int]) -> list[int]:
+    """Return the types of the kernels whose slots a group holds."""
+    nodes = dict.fromkeys(slots.node_of[slot] for slot in group)
+    return [slots.slots_of[node][0] for node in nodes if _is_end(view.nodes[node])]
+
+
+def _is_fixed(view: GraphView, lists: OpLists, node: Node) -> bool:
+    """Tell whether the type of what a node gives or takes is told by somebody else."""
+    if node.name in view.item.untouchable:
+        return True
+    return bool(why_fixed(node.op, lists.list_of(node.op) is not None))
+
+
+def _is_end(node: Node) -> bool:
+    return node.op in _LEAVES or node.op in _TAKES
+
+
+def _reserve_ports(view: GraphView, slots: SlotTable) -> tuple[Port, ...]:
+    """Return the ports that reserve spaces pass, between their two ends."""
+    waiting = [_own_port(node) for node in view.nodes if _is_end(node)]
+    found: dict[Port, None] = {}
+    while waiting:
+        port = waiting.pop()
+        if port is None or port in found or slots.output_slot(*port) == NO_SLOT:
+            continue
+        found[port] = None
+        waiting += _neighbors(view, port)
+    return tuple(found)
+
+
+def _own_port(node: Node) -> Port | None:
+    attrs = node.proto.attr
+    # Reading an absent key would create it.
+    trains = "is_training" not in attrs or attrs["is_training"].b
+    if device_type_of(node.device) == "CPU" or not trains:
+        return None
+    if node.op in _LEAVES:
+        return Port(node.index, _LEAVES[node.op])
+    return node.inputs[_TAKES[node.op]]
+
+
+def _neighbors(view: GraphView, port: Port) -> Iterator[Port]:
+    """Yield the ports that have the same value by way of one node."""
+    producer = view.nodes[port.node]
+    if producer.op == "IdentityN":
+        yield producer.inputs[port.output]
+    elif producer.op in _PASSES:
+        yield from producer.inputs
+    for reader in view.readers(port):
+        op = view.nodes[reader.node].op
+        if op == "IdentityN":
+            yield Port(reader.node, reader.input)
+        elif op in _PASSES:
+            yield from view.output_ports(reader.node)
