@@ -177,20 +177,19 @@ static int python_answers(void) {
   int (*has_lock)(void);
   *(void **)&has_lock = dlsym(RTLD_DEFAULT, "PyGILState_Check");
   if (has_lock && has_lock()) return 1;
-  if (atomic_load(&unanswered)) return 0;
+  if (atomic_load(&unanswered) > 0) return 0;
   question *asked = ask();
   if (!asked) return 1;
 
   long long left = atomic_load(&patience_milliseconds) * 1000000LL;
   int looks = 0;
   while (atomic_load(&asked->answer) == AWAITED && left > 0) left -= nap(looks++);
-  /* Counted first: the other thread may answer between these two lines. */
-  atomic_fetch_add(&unanswered, 1);
   if (atomic_exchange(&asked->answer, GIVEN_UP) == AWAITED) {
+    /* The other thread may have counted it off already; then this comes to zero. */
+    atomic_fetch_add(&unanswered, 1);
     warn_once();
     return 0;
   }
-  atomic_fetch_sub(&unanswered, 1);
   free(asked);
   return 1;
 }

@@ -7,6 +7,7 @@ import shutil
 
 from tests.forking import run_forked
 from tests.processes import ROOT, run_python
+from tests.shim_calls import graphs_seen
 from tests.shim_programs import DOUBLING, run_with_shim
 
 
@@ -270,3 +271,9 @@ print(len(model) > 0, answer())
     )
     assert ended.lines()[-1] == "True 2.0"
     assert "another thread has kept Python's lock for 0.3 seconds" in ended.err
+
+
+def test_no_graph_passes_because_two_threads_meet(tmp_path: pathlib.Path) -> None:
+    copy = tmp_path / "_shim_alone.so"
+    shutil.copy(ROOT / "grappler_pass" / "_shim_cpu.so", copy)
+    assert graphs_seen(copy, threads=8, calls=3000) == 24000
