@@ -108,9 +108,9 @@ def _bits(low: Sequence[bool], order: Sequence[int]) -> str:
 
 def low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
     """Return whether each slot is low; nothing that fits, if the plan does not."""
-    bits = f"{int(plan.low, 16):0{plan.count}b}"
-    if len(bits) != len(order):
+    if not order or plan.count != len(order):
         return ()
+    bits = f"{int(plan.low, 16):0{plan.count}b}"
     low = dict(zip(order, bits, strict=True))
     return tuple(low[slot] == "1" for slot in range(len(order)))
 
