@@ -153,8 +153,9 @@ def take_in(made: Any) -> None:
 def disable() -> None:
     """Leave alone what is traced from now on, and undo the patches of TensorFlow.
 
-    Functions traced while it was enabled keep their settings; if those were strict, the
-    patches stay that raise what fails in them. Scopes that are entered at the time hold
+    Functions traced while it was enabled keep their settings, and the patches stay that
+    these need: of what converts to TFLite, and if they were strict, of what raises what
+    fails in them. Scopes that are entered at the time hold
     until they are left.
     """
     global _current, _decided_by_program
