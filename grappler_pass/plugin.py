@@ -11,9 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import os
 import pathlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
@@ -23,6 +21,7 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import load_library
 
 from grappler_pass import _grappler_c_api
+from grappler_pass.fork_safety import per_process, renewed_lock
 from grappler_pass.shapes import Shapes, shapes_from_grappler_item
 
 DEVICE_TYPES = ("CPU", "GPU")
@@ -98,7 +97,7 @@ class _Bridge:
         self.optimize: OptimizeGraph | None = None
         # One for each call that is to meet no pass, of any thread.
         self.pauses: set[object] = set()
-        self.lock = threading.Lock()
+        self.lock = renewed_lock()
         # Lives as long as the process: TensorFlow may be on its way into it.
         self.trampoline = _Trampoline(self._answer)
 
@@ -132,7 +131,6 @@ class _Bridge:
         """Follow the shim, which drops its callback in a forked child."""
         self.optimize = None
         self.pauses.clear()
-        self.lock = threading.Lock()
 
     def _answer(self, graph: int, length: int, item: int, output: int) -> int:
         """Ask Python for another graph; called by the shim, must not raise."""
@@ -228,7 +226,7 @@ def paused() -> Iterator[None]:
 
 # At exit no thread of TensorFlow may be inside Python when the interpreter goes away.
 atexit.register(clear_callback)
-os.register_at_fork(after_in_child=_bridge.forget_parent)
+per_process(_bridge.forget_parent)
 
 
 def shim_path(device_type: str) -> pathlib.Path:

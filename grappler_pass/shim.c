@@ -146,18 +146,26 @@ static void *await_lock(void *given) {
   return NULL;
 }
 
+/* Start a thread that nobody joins; 0 when done. It begins detached: to detach one that
+   is just ending crashes in glibc 2.36, which frees its stack meanwhile. */
+static int start(void *(*function)(void *), void *given) {
+  pthread_t thread;
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) != 0) return -1;
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  int failed = pthread_create(&thread, &attributes, function, given);
+  pthread_attr_destroy(&attributes);
+  return failed;
+}
+
 /* Start a thread that takes Python's lock once; NULL where that cannot be done. */
 static question *ask(void) {
-  pthread_t thread;
   question *asked = calloc(1, sizeof *asked);
   if (!asked) return NULL;
   *(void **)&asked->take_lock = dlsym(RTLD_DEFAULT, "PyGILState_Ensure");
   *(void **)&asked->release_lock = dlsym(RTLD_DEFAULT, "PyGILState_Release");
-  if (asked->take_lock && asked->release_lock &&
-      pthread_create(&thread, NULL, await_lock, asked) == 0) {
-    pthread_detach(thread);
+  if (asked->take_lock && asked->release_lock && start(await_lock, asked) == 0)
     return asked;
-  }
   free(asked);
   return NULL;
 }
@@ -177,20 +185,19 @@ static int python_answers(void) {
   int (*has_lock)(void);
   *(void **)&has_lock = dlsym(RTLD_DEFAULT, "PyGILState_Check");
   if (has_lock && has_lock()) return 1;
-  if (atomic_load(&unanswered)) return 0;
+  if (atomic_load(&unanswered) > 0) return 0;
   question *asked = ask();
   if (!asked) return 1;
 
   long long left = atomic_load(&patience_milliseconds) * 1000000LL;
   int looks = 0;
   while (atomic_load(&asked->answer) == AWAITED && left > 0) left -= nap(looks++);
-  /* Counted first: the other thread may answer between these two lines. */
-  atomic_fetch_add(&unanswered, 1);
   if (atomic_exchange(&asked->answer, GIVEN_UP) == AWAITED) {
+    /* The other thread may have counted it off already; then this comes to zero. */
+    atomic_fetch_add(&unanswered, 1);
     warn_once();
     return 0;
   }
-  atomic_fetch_sub(&unanswered, 1);
   free(asked);
   return 1;
 }

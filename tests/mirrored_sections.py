@@ -165,9 +165,9 @@ with strategy.scope():
     model = build("sgd")
 tf_amp.enable("bfloat16")
 tf_amp.disable()
-print(installed())
+print(*(hook.method for hook in installed()))
 loop(strategy, model, model.optimizer, (X, Y))
-print(installed() == (private.KERAS_ALL_REDUCE,), len(strategy.exchanges))
+print(private.KERAS_ALL_REDUCE in installed(), len(strategy.exchanges))
 """
 
 ARGUMENTS = """

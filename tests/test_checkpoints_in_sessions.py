@@ -109,6 +109,25 @@ def test_a_checkpoint_of_before_restores_and_the_scale_starts_fresh(
     assert caplog.text.count("holds no state of a loss scale") == 1
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_with_a_scale_that_nothing_can_be_scaled_by_it_starts_fresh(
+    scale, tmp_path, caplog
+):
+    with program(dynamic()) as made:
+        made.session.run(made.initialize)
+        made.run(X)
+        (floats,) = (v for v in v1.global_variables() if v.op.name.endswith("/floats"))
+        floats.load([scale], made.session)
+        path = made.saver.save(made.session, str(tmp_path / "c"))
+    loss_scale = dynamic()
+    with program(loss_scale) as made:
+        made.saver.restore(made.session, path)
+        assert figures(loss_scale) == (2.0**10, 0, 0)
+        made.run(X)
+        assert figures(loss_scale) == (2.0**10, 1, 0)
+    assert f"is {scale:g}" in caplog.text
+
+
 def test_a_variable_that_is_missing_otherwise_is_an_error_still(tmp_path):
     path = saved_before(tmp_path)
     with training(dynamic()), tf.Graph().as_default():

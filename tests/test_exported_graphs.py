@@ -125,5 +125,19 @@ print(len(tf_amp.plans()) - before)
 """
 
 
+SWITCHED_OFF = """
+import time
+tf_amp.disable()
+start = time.monotonic()
+tf.lite.TFLiteConverter.from_concrete_functions([serve], net).convert()
+print(time.monotonic() - start < 20.0)  # What a graph waits for Python's lock.
+"""
+
+
+def test_a_conversion_to_tflite_waits_for_nothing_once_it_is_switched_off() -> None:
+    printed = output_of(EXPORTS + CONVERSION + SWITCHED_OFF)
+    assert printed[2:] == ["True"]
+
+
 def test_a_conversion_to_tflite_ends_and_is_float32() -> None:
     assert output_of(EXPORTS + CONVERSION) == ["{'float32'}", "1"]

@@ -141,6 +141,30 @@ def test_weights_written_by_others_count_and_files_are_those_of_the_plain_one() 
     assert lines == ["True", "True True", "True"]
 
 
+def test_weights_that_others_put_in_another_order_stay_in_it() -> None:
+    lines = _output(
+        """
+        orders = {
+            "two": lambda w: w[[1, 0, 2, 3]],
+            "mirrored": lambda w: w[::-1],
+            "rows": lambda w: w.reshape(2, 2)[::-1].ravel(),
+            "transposed": lambda w: w.reshape(2, 2).T.ravel(),
+        }
+        for shape in ([4], [2, 2]):
+            for name, order in orders.items():
+                optimizer = offload_optimizer(optimizers.SGD(1.0))
+                with tf.device("CPU:1"):
+                    weight = tf.Variable(tf.reshape([1.0, 2.0, 2.0, 1.5], shape))
+                optimizer.apply([tf.zeros(shape)], [weight])
+                written = order(weight.numpy().ravel())
+                weight.assign(written.reshape(shape))
+                optimizer.apply([tf.zeros(shape)], [weight])
+                print(name, np.array_equal(weight.numpy().ravel(), written))
+        """
+    )
+    assert lines == 2 * ["two True", "mirrored True", "rows True", "transposed True"]
+
+
 def test_16_bit_transfers_round_and_the_host_keeps_float32_weights() -> None:
     lines = _output(
         """

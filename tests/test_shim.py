@@ -270,3 +270,20 @@ print(len(model) > 0, answer())
     )
     assert ended.lines()[-1] == "True 2.0"
     assert "another thread has kept Python's lock for 0.3 seconds" in ended.err
+
+
+def test_graphs_of_many_threads_at_once_all_reach_python(
+    tmp_path: pathlib.Path,
+) -> None:
+    copy = tmp_path / "_shim_alone.so"
+    shutil.copy(ROOT / "grappler_pass" / "_shim_cpu.so", copy)
+    ended = run_python(
+        f"""
+        import pathlib
+        from tests.shim_calls import graphs_seen
+
+        for _ in range(4):
+            print(graphs_seen(pathlib.Path({str(copy)!r}), threads=32, calls=600))
+        """
+    )
+    assert ended.lines() == ["19200"] * 4

@@ -1,5 +1,6 @@
 """What a server takes another process' word for, and what not."""
 
+import dataclasses
 import pathlib
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import tensorflow as tf
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.configuration.list_edits import edits_from_mapping
+from tf_amp.loss_scaling import LossScale, StaticLossScale
 from tf_amp.scopes.stamps import Stamp
 from tf_amp.workers import agreement, jobs, terms
 
@@ -109,6 +111,17 @@ class Exchange:
 
     def ask(self, worker: str, what: str, seconds: float) -> str | None:
         return self.told.get(worker.replace(" ", "_"))
+
+
+class Halving(LossScale):
+    """A loss scale of the program's own."""
+
+
+def test_a_loss_scale_of_ones_own_is_told_by_its_class() -> None:
+    own = agreement.told_settings(dataclasses.replace(CONFIG, loss_scale=Halving()))
+    assert own["TF_AMP_LOSS_SCALE"] == "the program's own Halving"
+    named = dataclasses.replace(CONFIG, loss_scale=StaticLossScale(64.0))
+    assert agreement.told_settings(named)["TF_AMP_LOSS_SCALE"] == "64.0"
 
 
 def test_differing_and_missing_settings_are_named(

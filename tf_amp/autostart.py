@@ -8,13 +8,12 @@ site-packages, or under `python -S`) nothing calls it: `is_installed` tells.
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 
+from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp.errors import AmpError
 
-_lock = threading.RLock()
+_lock = renewed_lock()
 _started = False
 _is_done = False
 
@@ -69,9 +68,8 @@ def is_installed() -> bool:
 
 def _forget_parent() -> None:
     """Start anew in a forked child, where graphs pass unchanged until then."""
-    global _started, _is_done, _lock
+    global _started, _is_done
     _started = _is_done = False
-    _lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forget_parent)
+per_process(_forget_parent)

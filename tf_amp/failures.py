@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from grappler_pass.fork_safety import per_process
 from tf_amp import log
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
@@ -194,4 +194,4 @@ def _forget_other_threads() -> None:
     _under_way[:] = (c for c in _under_way if c.thread == threading.get_ident())
 
 
-os.register_at_fork(after_in_child=_forget_other_threads)
+per_process(_forget_other_threads)

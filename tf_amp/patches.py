@@ -105,8 +105,8 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
 
 
 def remove() -> None:
-    """Undo all but what raises for functions traced under strict settings."""
-    private.remove(kept=_RAISING)
+    """Undo all but what graphs need that were traced before, and still arrive."""
+    private.remove(kept=(*_RAISING, exports.CONVERT_TO_TFLITE))
 
 
 def _passing_graphs_through(convert: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,12 +8,11 @@ from then on. Where a plan is to be a pure function of graph, settings and price
 from __future__ import annotations
 
 import functools
-import os
 import pathlib
-import threading
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
+from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp import devices
 from tf_amp.configuration.config import AmpConfig
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 # Graphs arrive on several threads at once; `functools.cache` alone would give each of
 # them costs of its own, and keep the last.
-_lock = threading.RLock()
+_lock = renewed_lock()
 
 
 def prices_for(config: AmpConfig, device_type: str) -> PriceList | None:
@@ -127,11 +126,9 @@ def _begun_budget(tune: str) -> Budget | None:
 
 
 def _forget_parent() -> None:
-    """Start anew in a forked child: a thread of the parent may have held a lock."""
-    global _lock
-    _lock = threading.RLock()
+    """Start anew in a forked child, where threads of the parent hold locks."""
     _loaded_costs.cache_clear()
     _begun_budget.cache_clear()
 
 
-os.register_at_fork(after_in_child=_forget_parent)
+per_process(_forget_parent)

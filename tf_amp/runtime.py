@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp import failures, patches, rewriter
 from tf_amp._tensorflow_private import tracing
@@ -37,7 +37,7 @@ Lists = Mapping[str, Mapping[str, Iterable[str]]]
 
 # Stamps of another process, as in a SavedModel it wrote, must not be taken for ours.
 _nonce = secrets.token_hex(3)
-_lock = threading.RLock()
+_lock = renewed_lock()
 _current: settings.Scope | None = None
 _decided_by_program = False
 _open_scopes = 0
@@ -153,8 +153,9 @@ def take_in(made: Any) -> None:
 def disable() -> None:
     """Leave alone what is traced from now on, and undo the patches of TensorFlow.
 
-    Functions traced while it was enabled keep their settings; if those were strict, the
-    patches stay that raise what fails in them. Scopes that are entered at the time hold
+    Functions traced while it was enabled keep their settings, and the patches stay that
+    these need: of what converts to TFLite, and if they were strict, of what raises what
+    fails in them. Scopes that are entered at the time hold
     until they are left.
     """
     global _current, _decided_by_program
@@ -281,12 +282,3 @@ def _renew() -> None:
     scope = _current
     if scope is not None:
         _switch_on(scope.config)
-
-
-def _renew_lock() -> None:
-    """Forget a lock that a thread of the parent may have held when it forked."""
-    global _lock
-    _lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)

@@ -7,14 +7,13 @@ of the last of them; what they were fused from is read from the graph as traced.
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import secrets
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.fusions import root_of
 
 _NUMBER = "_tf_amp_number"
@@ -27,7 +26,7 @@ _graphs: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _counter = itertools.count(1)
 # Another process' numbers, as a server meets them, must not be taken for ours.
 _process = secrets.token_hex(3)
-_lock = threading.Lock()
+_lock = renewed_lock()
 
 
 def number_of(graph: Any) -> str:
@@ -86,12 +85,3 @@ def _without_scopes(name: str) -> Iterator[str]:
     while "/" in name:
         name = name.partition("/")[2]
         yield name
-
-
-def _renew_lock() -> None:
-    """Forget a lock that a thread of the parent may have held when it forked."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)

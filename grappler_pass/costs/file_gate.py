@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from grappler_pass.fork_safety import per_process
+
 _FORK_WAITS_SECONDS = 1.0
 _POLL_SECONDS = 0.005
 
@@ -43,10 +45,10 @@ class _Turn:
 
 
 _turn = _Turn()
-os.register_at_fork(
+per_process(
+    _turn.after_in_child,
     before=_turn.before_fork,
     after_in_parent=_turn.after_in_parent,
-    after_in_child=_turn.after_in_child,
 )
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import Hook, Method, install, stand_in_for, warn_once
 
 _UNSCALED = "losses are not scaled for the gradients it computes"
@@ -90,7 +91,7 @@ USER_SCALING = (
     ),
 )
 
-_installing = threading.Lock()
+_installing = renewed_lock()
 
 
 def install_if_loaded(hook: Hook, wrap: Callable[[Method], Method]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from absl import logging
 
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.checkpoints import plans, side_file
@@ -19,6 +20,7 @@ from tf_amp.checkpoints.record import Record
 from tf_amp.loss_scaling.saved_scale import (
     SavedScale,
     given,
+    is_usable,
     kind_of,
     mismatch,
     say_fresh,
@@ -73,6 +75,7 @@ def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
             return
         path = tf.compat.as_text(save_path)
         plans.MEMORY.resume(next(iter(side_file.read(path)), Record()).plans)
+        shapes = _usable(sess.graph, shapes, path)
         fresh = _missing(sess.graph, saver, shapes, path)
         restore(saver, _Feeding(sess, fresh) if fresh else sess, save_path)
         _complete(states_of(sess.graph), sess, set(shapes))
@@ -133,6 +136,22 @@ def reporting(report: Callable[..., Any]) -> Callable[..., Any]:
         return report(theirs, *args, **kwargs)
 
     return report_theirs
+
+
+def _usable(
+    graph: Any, shapes: Mapping[str, Sequence[int]], path: str
+) -> Mapping[str, Sequence[int]]:
+    """Return what a checkpoint holds, without states whose scale is of no use."""
+    reader = tf.train.load_checkpoint(path)
+    held = {name: reader.get_tensor(name) for name in shapes if _is_ours(name)}
+    for state in states_of(graph):
+        scale = state.scale_among(held)
+        if scale is None or is_usable(scale):
+            continue
+        logging.warning("A loss scale in the checkpoint %s is %g.", path, scale)
+        own = state.fresh_by_name()
+        shapes = {name: shape for name, shape in shapes.items() if name not in own}
+    return shapes
 
 
 def _missing(

@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from absl import logging
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp.checkpoints.record import PlanRecord
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Memory:
     def __init__(self) -> None:
         """Know nothing yet."""
         self._plans = _Plans()
-        self._lock = threading.Lock()
+        self._lock = renewed_lock()
 
     def recall(self, draft: Draft) -> tuple[bool, ...] | None:
         """Return what a resumed training has decided for a graph; None if unknown."""
@@ -108,9 +108,9 @@ def _bits(low: Sequence[bool], order: Sequence[int]) -> str:
 
 def low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
     """Return whether each slot is low; nothing that fits, if the plan does not."""
-    bits = f"{int(plan.low, 16):0{plan.count}b}"
-    if len(bits) != len(order):
+    if not order or plan.count != len(order):
         return ()
+    bits = f"{int(plan.low, 16):0{plan.count}b}"
     low = dict(zip(order, bits, strict=True))
     return tuple(low[slot] == "1" for slot in range(len(order)))
 

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tf_amp.errors import AmpError
-from tf_amp.loss_scaling.saved_scale import SavedScale
+from tf_amp.loss_scaling.saved_scale import SavedScale, is_usable
 
 _FORMAT = 1
+# More than a graph can have whose GraphDef fits into 2 GiB.
+_MOST_SLOTS = 2**24
 
 
 class RecordUnreadable(AmpError, ValueError):
@@ -94,7 +96,10 @@ def _record_from_json(fields: dict[str, Any]) -> Record:
 
 def _plan_from_json(fields: Mapping[str, Any]) -> PlanRecord:
     plan = PlanRecord(**fields)
-    if int(plan.low, 16) >= 2**plan.count:
+    if type(plan.count) is not int or not 0 <= plan.count <= _MOST_SLOTS:
+        raise RecordUnreadable(f"the plan of {plan.graph} has {plan.count!r} slots")
+    low = int(plan.low, 16)
+    if low < 0 or low.bit_length() > plan.count:
         raise RecordUnreadable(f"the plan of {plan.graph} has too many slots")
     return plan
 
@@ -105,4 +110,6 @@ def _scale_from_json(fields: Mapping[str, Any]) -> SavedScale:
     for name, value in scale.values.items():
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise RecordUnreadable(f"{name} of {scale.kind} is {value!r}, no number")
+    if not is_usable(scale.values.get("scale", 1.0)):
+        raise RecordUnreadable(f"the scale of {scale.kind} is {scale.values['scale']}")
     return scale

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import pathlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.fork_safety import per_process
 from tf_amp import devices, process_costs
 from tf_amp.configuration.config import LOW_DTYPES, AmpConfig
 from tf_amp.configuration.exclusion import checked_patterns
@@ -111,7 +111,7 @@ def settings_with_models(
 
 
 # The price lists of a forked child are new.
-os.register_at_fork(after_in_child=settings_from_config.cache_clear)
+per_process(settings_from_config.cache_clear)
 
 
 def _unsafe_nodes(

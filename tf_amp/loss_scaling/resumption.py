@@ -7,10 +7,10 @@ is trained in the process does not notice.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.restored import Restored
 from tf_amp.loss_scaling.saved_scale import SavedScale, Values, say_fresh
@@ -20,7 +20,7 @@ from tf_amp.loss_scaling.weights import Handles
 _MOST = 32
 
 _restored: list[Restored] = []
-_lock = threading.RLock()
+_lock = renewed_lock()
 
 
 def wait(

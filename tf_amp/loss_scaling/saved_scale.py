@@ -40,6 +40,11 @@ def saved_scale(loss_scale: LossScale, values: Values) -> SavedScale:
     return SavedScale(kind_of(loss_scale), words_of(loss_scale), dict(values))
 
 
+def is_usable(scale: float) -> bool:
+    """Tell whether gradients can be multiplied by a scale, and divided again."""
+    return 2.0**-126 <= scale < 2.0**128
+
+
 def mismatch(path: str, saved: SavedScale, wanted: LossScale) -> CheckpointMismatch:
     """Return the error that names two loss scales."""
     return CheckpointMismatch(

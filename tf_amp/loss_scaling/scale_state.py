@@ -217,6 +217,18 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         packed = self._packed(self.fresh)
         return {self._local(kind).op.name: vector for kind, vector in packed.items()}
 
+    def scale_among(self, vectors: Mapping[str, Any]) -> float | None:
+        """Return the scale in what a checkpoint holds, if it has this state's.
+
+        Args:
+          vectors: arrays by the names of variables.
+        """
+        vector = vectors.get(self._local("floats").op.name)
+        names = self.names["floats"]
+        if vector is None or np.shape(vector) != (len(names),):
+            return None
+        return float(vector[names.index("scale")])
+
     def _initialized_flags(self) -> dict[str, Any]:
         return {
             kind: tf.compat.v1.is_variable_initialized(self._local(kind))

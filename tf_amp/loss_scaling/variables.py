@@ -10,12 +10,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import exports
 from tf_amp._tensorflow_private.training import can_merge
 from tf_amp.lasting import made_outside
@@ -26,7 +26,7 @@ from tf_amp.loss_scaling.weights import Handles, handles_of
 from tf_amp.workers.placing import place_here
 
 _STATES = "_tf_amp_loss_scale_states"
-_lock = threading.RLock()
+_lock = renewed_lock()
 
 # By identity of loss scale and strategy, which a state keeps alive.
 _States = dict[tuple[int, int], ScaleState]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from absl import logging
 
+from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp import captured_values
 from tf_amp.overflow.messages import OverflowOrigin, origin_from
 
@@ -167,7 +167,7 @@ class Watch:
 
 
 _numbers = itertools.count(1)
-_lock = threading.Lock()
+_lock = renewed_lock()
 _watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary()
 _threads: list[threading.Thread] = []
 # By identity of a loss scale, which is kept alive therefore; of all under None.
@@ -257,11 +257,4 @@ def _say_unknown(error: Exception) -> None:
     )
 
 
-def _renew_lock() -> None:
-    """Forget a lock that a thread of the parent may have held when it forked."""
-    global _lock
-    _lock = threading.Lock()
-    _threads.clear()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+per_process(_threads.clear)

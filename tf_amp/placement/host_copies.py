@@ -16,6 +16,9 @@ import tensorflow as tf
 from tf_amp.errors import ConfigError
 
 _UNSEEN = -1
+# 2^64 by the golden ratio, as a signed number, and half of its bits.
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_HALF = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,9 +142,21 @@ def _copy(variable: Any) -> tf.Variable:
 
 
 def _fingerprint(values: Any) -> tf.Tensor:
-    """Return the sum of all bits, taken as integers: exact, in any order."""
-    words = tf.bitcast(tf.convert_to_tensor(values), tf.int32)
-    return tf.reduce_sum(tf.cast(words, tf.int64))
+    """Return a sum of all bits, taken as integers, by place: exact, in any order."""
+    sums = tf.cast(tf.bitcast(tf.convert_to_tensor(values), tf.int32), tf.int64)
+    for _ in range(len(sums.shape)):
+        sums = tf.reduce_sum(sums * _factors(tf.shape(sums)[-1]), axis=-1)
+    return sums
+
+
+def _factors(size: Any) -> tf.Tensor:
+    """Return odd numbers for the places on an axis, in no arithmetic order.
+
+    With equal steps between them, what is written mirrored could have the same sum.
+    """
+    mixed = tf.range(1, tf.cast(size, tf.int64) + 1) * _GOLDEN
+    mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, _HALF))
+    return tf.bitwise.bitwise_or(mixed * _GOLDEN, tf.ones_like(mixed))
 
 
 def _on(device: str, function: Any, *args: Any) -> Any:

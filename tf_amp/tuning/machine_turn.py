@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import pathlib
 import threading
 import time
@@ -21,6 +20,7 @@ from typing import IO
 
 from absl import logging
 
+from grappler_pass.fork_safety import per_process
 from tf_amp.errors import NotMeasurable
 from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.lock_holder import (
@@ -46,7 +46,7 @@ class _Turn:
 
 
 _turn = _Turn()
-os.register_at_fork(after_in_child=_turn.renew)
+per_process(_turn.renew)
 
 
 @contextlib.contextmanager

@@ -8,13 +8,16 @@ the chief looks whether everyone does.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
 
 from absl import logging
 
-from tf_amp.configuration.config import AmpConfig
+from tf_amp.configuration.config import LOSS_SCALE, AmpConfig
+from tf_amp.errors import ConfigError
+from tf_amp.loss_scaling import LossScale, words_from_loss_scale
 from tf_amp.workers.peers import Peers, peers
 
 _SETTINGS = "settings"
@@ -44,8 +47,18 @@ def check_once(config: AmpConfig, *, wait: bool = False) -> None:
 
 def told_settings(config: AmpConfig) -> dict[str, str]:
     """Return what of the settings has to be the same everywhere."""
-    variables = config.to_env()
+    variables = dataclasses.replace(config, loss_scale=None).to_env()
+    if config.loss_scale is not None:
+        variables[LOSS_SCALE] = _words_or_class(config.loss_scale)
     return {name: variables[name] for name in sorted(variables.keys() - _LOCAL)}
+
+
+def _words_or_class(loss_scale: LossScale) -> str:
+    """Return the words of a loss scale; of the program's own, whose it is."""
+    try:
+        return words_from_loss_scale(loss_scale)
+    except ConfigError:
+        return f"the program's own {type(loss_scale).__name__}"
 
 
 def compare(

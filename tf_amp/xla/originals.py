@@ -6,13 +6,13 @@ function that only this process knows.
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 import zlib
 from typing import Any
 
-_lock = threading.Lock()
+from grappler_pass.fork_safety import renewed_lock
+
+_lock = renewed_lock()
 _originals: dict[str, bytes] = {}
 _copies: set[str] = set()
 
@@ -49,12 +49,3 @@ def _forget(name: str, copies: tuple[str, ...]) -> None:
     with _lock:
         _originals.pop(name, None)
         _copies.difference_update(copies)
-
-
-def _renew_lock() -> None:
-    """Forget a lock that a thread of the parent may have held when it forked."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)

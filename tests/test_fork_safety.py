@@ -1,0 +1,83 @@
+"""A child that is forked while a thread holds a lock does not wait for that thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from grappler_pass.fork_safety import renewed_lock
+from tests.forking import run_forked
+from tests.processes import ROOT
+
+# Locks, each with what takes it.
+_TAKERS = {
+    "resumption._lock": "resumption.still_waiting()",
+    "variables._lock": "variables.states_here()",
+    "plans.MEMORY._lock": "plans.MEMORY.known()",
+    "training._installing": "training.install_if_loaded(training.TAPE_ENTER, id)",
+}
+
+
+@pytest.mark.parametrize("lock", _TAKERS)
+def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
+    ended = run_forked(
+        f"""
+        import os, signal, threading
+        from tf_amp._tensorflow_private import training
+        from tf_amp.checkpoints import plans
+        from tf_amp.loss_scaling import resumption, variables
+
+        held, over = threading.Event(), threading.Event()
+
+        def hold():
+            with {lock}:
+                held.set()
+                over.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            {_TAKERS[lock]}
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        over.set()
+        thread.join()
+        """
+    )
+    assert ended.lines() == ["0"], ended.err
+
+
+def test_a_child_forked_by_the_thread_that_holds_a_lock_holds_it_still() -> None:
+    lock = renewed_lock()
+
+    def is_free_for_others() -> bool:
+        taken = []
+
+        def take() -> None:
+            with lock:
+                taken.append(True)
+
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        thread.join(0.2)
+        return bool(taken)
+
+    with lock:
+        child = os.fork()
+        if not child:
+            free_within = is_free_for_others()
+    if not child:
+        os._exit(0 if not free_within and is_free_for_others() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_one_module_alone_has_the_interpreter_tell_of_forks() -> None:
+    packages = ("tf_amp", "grappler_pass", "keras_callbacks")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py")]
+    named = [path.stem for path in sources if "register_at_fork" in path.read_text()]
+    assert named == ["fork_safety"]
