@@ -205,7 +205,8 @@ def test_a_fused_convolution_without_bfloat16_is_split_into_its_parts(
         b = Placeholder
         gate = NoOp
         conv = _FusedConv2D(x, w, b, ^gate) {attrs}
-        fetch = Sin(conv)
+        after = MatMul(conv, w)
+        fetch = Sin(after)
         """
     attrs = "fused_ops=BiasAdd,Relu num_args=1 TArgs=float strides=1,1,1,1 padding=SAME"
     made = rewrite(text.format(attrs=attrs), "fetch", {"b": (bias_shape,)}).graph_def
@@ -217,6 +218,25 @@ def test_a_fused_convolution_without_bfloat16_is_split_into_its_parts(
     assert "^gate" in conv.input
     assert list(conv.attr["strides"].list.i) == [1, 1, 1, 1]
     assert {n.attr["T"].type for n in (relu, bias, conv)} == {14}
+
+
+def test_of_the_last_product_what_is_fused_behind_it_stays_float32() -> None:
+    text = """
+        x = Placeholder
+        w = Placeholder
+        b = Placeholder
+        product = _FusedMatMul(x, w, b) fused_ops=BiasAdd,Tanh num_args=1
+        fetch = Sin(product)
+        """
+    made = rewrite(text, "fetch", {"b": ((8,),)}).graph_def
+    tanh = node(made, "product")
+    bias = node(made, tanh.input[0])
+    cast = node(made, bias.input[0])
+    matmul = node(made, cast.input[0])
+    assert (tanh.op, bias.op, cast.op) == ("Tanh", "BiasAdd", "Cast")
+    assert bias.input[1] == "b"
+    assert {n.attr["T"].type for n in (tanh, bias)} == {1}
+    assert (matmul.op, matmul.attr["T"].type) == ("MatMul", 14)
 
 
 def test_a_fused_op_with_an_epilogue_of_no_kernel_stays() -> None:
