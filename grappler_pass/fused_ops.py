@@ -21,6 +21,7 @@ from grappler_pass.type_slots import FLOAT32, admits, op_def_of
 _EPILOGUES = {
     "BiasAdd": ("BiasAdd", 1),
     "Add": ("AddV2", 1),
+    "Mul": ("Mul", 1),
     "Relu": ("Relu", 0),
     "Relu6": ("Relu6", 0),
     "Elu": ("Elu", 0),

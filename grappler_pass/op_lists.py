@@ -71,6 +71,11 @@ class OpLists:
         return frozenset(o for o in ops if self.list_of(o) != shipped.list_of(o))
 
     @cached_attribute
+    def freed(self) -> frozenset[str]:
+        """The ops that a user has moved to a list of what may go low."""
+        return frozenset(o for o in self.moved if self.list_of(o) not in (DENY, None))
+
+    @cached_attribute
     def _places(self) -> Mapping[str, Place]:
         return {
             op: Place(name, self.reason_of(op), op)

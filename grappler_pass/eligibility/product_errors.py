@@ -22,7 +22,7 @@ from grappler_pass.eligibility.constant_ranges import values_of
 from grappler_pass.eligibility.contractions import has_sum
 from grappler_pass.graph import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, Node, Port
 from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW, CLEAR, ERRORS, INFER, Errors
+from grappler_pass.op_table import ALLOW, ERRORS, Errors
 from grappler_pass.shapes import Shapes, known_shape
 from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 
@@ -190,7 +190,7 @@ def _kind(view: GraphView, node: Node, shapes: Shapes, lists: OpLists) -> Errors
     listed = lists.list_of(node.op)
     kind = ERRORS.get(node.op)
     # Whoever moves an op by hand has decided that it may be rounded.
-    if listed == ALLOW or (node.op in lists.moved and listed in (INFER, CLEAR)):
+    if listed == ALLOW or node.op in lists.freed:
         kind = Errors.PRODUCT
     if kind is Errors.PRODUCT:
         known = (known_shape(shapes, view, port) for port in node.inputs)

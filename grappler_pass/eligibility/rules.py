@@ -286,13 +286,12 @@ def _harmful_roundings(case: Case) -> Refusals:
     if case.roundings is None:
         return
     for node, own in case.nodes_with_slots:
-        if case.slots.has_float32_results(node.index):
+        freed = case.lists.place_of(node.proto).op in case.lists.freed
+        if freed or case.slots.has_float32_results(node.index):
             continue
         for slot in own:
             harm = case.roundings.harm(node, slot)
-            if harm is not None and case.lists.place_of(node.proto).op not in (
-                case.lists.moved
-            ):
+            if harm is not None:
                 yield slot, harm
 
 

@@ -13,6 +13,8 @@ import pathlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from absl import logging
+
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fork_safety import per_process
 from tf_amp import devices, process_costs
@@ -86,6 +88,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
 
     check_config(config)
     choice = devices.choose(config, device_type)
+    _warn_of_freed(edited_lists(choice.low_dtype, config.list_edits).freed)
     models = {
         kind: CostModel(profile, process_costs.prices_for(config, kind))
         for kind, profile in choice.profiles
@@ -108,6 +111,16 @@ def settings_with_models(
         tie=config.tie,
         ranges=_unsafe_nodes(config.ranges, low_dtype),
     )
+
+
+@functools.cache
+def _warn_of_freed(ops: frozenset[str]) -> None:
+    if ops:
+        logging.warning(
+            "Your op lists let %s compute in 16 bits wherever they are; what rounding "
+            "harms is not looked at there.",
+            ", ".join(sorted(ops)),
+        )
 
 
 # The price lists of a forked child are new.
