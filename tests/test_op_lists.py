@@ -23,7 +23,7 @@ def test_every_op_of_the_table_exists_in_tensorflow() -> None:
 def test_no_op_has_two_rows_and_every_row_has_a_reason() -> None:
     ops = [row.op for row in OP_TABLE]
     assert len(ops) == len(set(ops))
-    assert all(row.reason for row in OP_TABLE)
+    assert all(row.why.text for row in OP_TABLE)
 
 
 @pytest.mark.parametrize("lists", [BFLOAT16, FLOAT16], ids=lambda x: x.low_dtype)
