@@ -9,6 +9,7 @@ square counts them.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,6 +48,11 @@ class Finding:
     def excess(self) -> float:
         """By how much the error passes what it may be, in times; 1 at the limit."""
         return self.error / (MULTIPLE * self.by_hand + self.floor or np.inf)
+
+    @property
+    def kind(self) -> str:
+        """The role without numbers and scopes: alike in programs that differ."""
+        return re.sub(r"[_:]?\d+", "", self.role.rpartition("/")[2])
 
     @property
     def ok(self) -> bool:

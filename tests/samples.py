@@ -33,6 +33,9 @@ class Samples:
         if key not in self._known:
             program = self._dish.program
             whole = with_state(graph_def, program, program.graph_def)
+            for node in whole.node:
+                # Half the time of an import.
+                node.ClearField("device")
             self._known[key] = list(self._run(whole, samples))
         return self._known[key]
 
@@ -57,4 +60,4 @@ class Samples:
         program = self._dish.program
         steps = range(1, program.steps + 1)
         fetched = [f"{name} in step {i}" for i in steps for name in program.fetches]
-        return [*fetched, *(f"{name} at the end" for name in program.state)]
+        return [*fetched, *(f"{name} at the end" for name in self._dish.variables)]

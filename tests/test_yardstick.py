@@ -36,7 +36,7 @@ ROWS = {
         layers=(Part("tanh"),), loss="squared_error", training="descent", rate=0.01
     ),
     "momentum by hand": Recipe(
-        layers=(Part("tanh"),), loss="squared_error", training="momentum", rate=0.01
+        layers=(Part("tanh"),), loss="squared_error", training="momentum", ref=True
     ),
     "an average of weights that is read again": Recipe(
         layers=(Part("tanh"),), loss="squared_error", training="moving_average"

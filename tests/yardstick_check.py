@@ -23,7 +23,7 @@ from tests.samples import Samples
 
 # An excess counts if it is still there with more and other samples: errors of few
 # samples, and values that jump, scatter widely.
-STAGES = (range(6), range(6, 24), range(24, 84))
+STAGES = (range(6), range(6, 18), range(18, 54))
 # What is so many times what it may be after all but the last of them needs no more.
 _CLEAR = 5.0
 
