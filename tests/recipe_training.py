@@ -11,6 +11,8 @@ from tests.recipe_builder import Builder
 Loss = Callable[[Builder, tf.Tensor, float], tf.Tensor]
 Training = Callable[[Builder, tf.Tensor, float], None]
 Pairs = list[tuple[tf.Tensor, tf.Variable]]
+# A power of two, by which nothing is rounded.
+_LOSS_SCALE = 128.0
 
 
 def mean(b: Builder, z: tf.Tensor, amount: float) -> tf.Tensor:
@@ -118,12 +120,19 @@ def _assign(
 
 
 def _pairs(b: Builder, loss: tf.Tensor) -> Pairs:
-    """Return dense gradients, each once all of them are there."""
+    """Return dense gradients, each once all of them are there.
+
+    They come scaled through the graph, so that float16 holds them.
+    """
     trained = list(b.weights)
-    found = zip(tf.gradients(loss, trained), trained, strict=True)
-    pairs = [(tf.convert_to_tensor(g), v) for g, v in found if g is not None]
-    with tf.control_dependencies([g for g, _ in pairs]):
-        return [(tf.identity(g), v) for g, v in pairs]
+    found = tf.gradients(loss, trained, grad_ys=tf.fill(loss.shape, _LOSS_SCALE))
+    pairs = [
+        (tf.convert_to_tensor(gradient), variable)
+        for gradient, variable in zip(found, trained, strict=True)
+        if gradient is not None
+    ]
+    with tf.control_dependencies([gradient for gradient, _ in pairs]):
+        return [(gradient / _LOSS_SCALE, variable) for gradient, variable in pairs]
 
 
 LOSSES: dict[str, Loss] = {
