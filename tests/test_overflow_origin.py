@@ -1,15 +1,19 @@
 """Which operation is named when a step overflows, and what becomes of it."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 import tf_amp
 from tests.processes import run_python
 from tf_amp.loss_scaling import DynamicLossScale, LossScale
 from tf_amp.overflow import origin as overflow_origin
+from tf_amp.overflow.search import Found
 
 v1 = tf.compat.v1
 ONES = np.ones([4, 8], dtype="float32")
@@ -242,6 +246,34 @@ def test_at_the_minimum_the_origin_goes_back_to_float32_once(told):
     low = {r.slot.node for r in tf_amp.plans()[-1].decisions if r.is_low}
     assert "layer1/MatMul" in low
     assert not {"layer2/MatMul", "layer2/Relu", "layer3/MatMul"} & low
+
+
+def test_of_thousands_of_retraces_the_latest_graphs_and_origins_are_kept(told):
+    class Blamed:
+        """What looking into an overflow finds, without a step."""
+
+        def __init__(self, number):
+            self.node = NodeDef(name=f"op_{number}", op="MatMul")
+
+        def first_not_finite(self):
+            return Found(self.node, "float16")
+
+    graph = tf.Graph()
+    watches = [overflow_origin.Watch(graph, LossScale()) for _ in range(2000)]
+    numbers = [watched.number for watched in watches]
+    for number, watched in enumerate(watches):
+        watched.keep_graph(b"given", b"running")
+        watched._find(b"running", Blamed(number), None)
+    first, last = watches[0], watches[-1]
+    assert last._graphs() == (b"given", b"running")
+    assert first._graphs() == (b"", b"")
+    assert overflow_origin.latest_origin(last._loss_scale).op == "op_1999"
+    assert overflow_origin.latest_origin(first._loss_scale) is None
+    kept = [overflow_origin._graphs, overflow_origin._latest, overflow_origin._told]
+    assert max(map(len, kept)) <= 256
+    del watches, watched, first, last
+    gc.collect()
+    assert not any(number in overflow_origin._graphs for number in numbers)
 
 
 def test_a_diagnosis_that_fails_does_not_fail_the_step(monkeypatch):
