@@ -1,6 +1,7 @@
 """Which operation is named when a step overflows, and what becomes of it."""
 
 import gc
+import threading
 
 import keras
 import numpy as np
@@ -112,6 +113,29 @@ def test_the_layer_is_named_in_a_session(told):
     origin = overflow_origin.latest_origin(loss_scale)
     assert (origin.op, origin.layer) == ("layer2/MatMul", "layer2")
     assert origin.dtype == "float16"
+
+
+def test_a_session_goes_on_while_its_overflow_is_looked_into(told, monkeypatch):
+    has_gone_on, waited = threading.Event(), []
+    find = overflow_origin.Watch._find
+
+    def find_later(watch, *args):
+        waited.append(has_gone_on.wait(30))
+        find(watch, *args)
+
+    monkeypatch.setattr(overflow_origin.Watch, "_find", find_later)
+    loss_scale, scope = scaling()
+    with tf.Graph().as_default(), scope:
+        ones = v1.ones_initializer()
+        weight = v1.get_variable("w", [8, 8], initializer=ones, use_resource=True)
+        loss = three_layers(tf.constant(ONES), [weight] * 3)
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            has_gone_on.set()
+    assert overflow_origin.latest_origin(loss_scale).layer == "layer2"
+    assert waited == [True]
 
 
 def test_at_the_minimum_a_session_goes_on_in_float32(told):
