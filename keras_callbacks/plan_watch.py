@@ -28,12 +28,17 @@ class WatchedPlan:
     time_s: float
 
 
+# Those of large graphs take megabytes, and some programs trace without end.
+_MOST = 256
+
+
 class PlanWatch:
     """Collects plans between `start` and `stop`.
 
     Attributes:
       role: what is running now, set by who runs it.
-      plans: so far, oldest first; of a graph that was planned twice the one applied.
+      plans: so far, oldest first; of a graph that was planned twice the one applied, of
+        very many graphs those that take most time.
     """
 
     def __init__(self) -> None:
@@ -71,3 +76,6 @@ class PlanWatch:
         if known and not known[-1].is_applied:
             self.plans.remove(known[-1])
         self.plans.append(watched)
+        if len(self.plans) > _MOST:
+            seconds = [w.plan.seconds_before for w in self.plans]
+            del self.plans[seconds.index(min(seconds))]

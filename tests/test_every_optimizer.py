@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.keras import optimizers as inner_optimizers
 
 from tests.scaling import are_equal, figures, scaled_by, values_of
 from tests.test_exact_skip_in_graphs import BAD, X, a_graph, batch, check_skips, loss_of
@@ -36,6 +37,20 @@ KERAS = names_in(
 )
 TF_KERAS = names_in(tf_keras.optimizers, tf_keras.optimizers.Optimizer)
 LEGACY = names_in(tf_keras.optimizers.legacy, tf_keras.optimizers.legacy.Optimizer)
+# A copy of Keras 2 that TensorFlow keeps for itself, and some programs use.
+INNER = {
+    cls.__name__: cls
+    for cls in (
+        inner_optimizers.adadelta_v2.Adadelta,
+        inner_optimizers.adagrad_v2.Adagrad,
+        inner_optimizers.adam_v2.Adam,
+        inner_optimizers.adamax_v2.Adamax,
+        inner_optimizers.ftrl.Ftrl,
+        inner_optimizers.gradient_descent_v2.SGD,
+        inner_optimizers.nadam_v2.Nadam,
+        inner_optimizers.rmsprop_v2.RMSprop,
+    )
+}
 # Others push gradients to a queue: see the tests of workers.
 V1 = names_in(v1.train, v1.train.Optimizer, without=("SyncReplicasOptimizer",))
 
@@ -90,6 +105,17 @@ def test_of_tf_keras(name):
 def test_of_tf_keras_legacy(name):
     weight = tf.Variable(tf.eye(2) + 1)
     optimizer = getattr(tf_keras.optimizers.legacy, name)(0.1)
+
+    def step(x):
+        optimizer.apply_gradients([(slopes_of(weight, x), weight)])
+
+    check(step, lambda: [weight, *optimizer.variables()])
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_of_the_keras_within_tensorflow(name):
+    weight = tf.Variable(tf.eye(2) + 1)
+    optimizer = INNER[name](0.1)
 
     def step(x):
         optimizer.apply_gradients([(slopes_of(weight, x), weight)])

@@ -1,15 +1,20 @@
 """Which operation is named when a step overflows, and what becomes of it."""
 
+import gc
+import threading
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 import tf_amp
 from tests.processes import run_python
 from tf_amp.loss_scaling import DynamicLossScale, LossScale
 from tf_amp.overflow import origin as overflow_origin
+from tf_amp.overflow.search import Found
 
 v1 = tf.compat.v1
 ONES = np.ones([4, 8], dtype="float32")
@@ -108,6 +113,29 @@ def test_the_layer_is_named_in_a_session(told):
     origin = overflow_origin.latest_origin(loss_scale)
     assert (origin.op, origin.layer) == ("layer2/MatMul", "layer2")
     assert origin.dtype == "float16"
+
+
+def test_a_session_goes_on_while_its_overflow_is_looked_into(told, monkeypatch):
+    has_gone_on, waited = threading.Event(), []
+    find = overflow_origin.Watch._find
+
+    def find_later(watch, *args):
+        waited.append(has_gone_on.wait(30))
+        find(watch, *args)
+
+    monkeypatch.setattr(overflow_origin.Watch, "_find", find_later)
+    loss_scale, scope = scaling()
+    with tf.Graph().as_default(), scope:
+        ones = v1.ones_initializer()
+        weight = v1.get_variable("w", [8, 8], initializer=ones, use_resource=True)
+        loss = three_layers(tf.constant(ONES), [weight] * 3)
+        train = v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            has_gone_on.set()
+    assert overflow_origin.latest_origin(loss_scale).layer == "layer2"
+    assert waited == [True]
 
 
 def test_at_the_minimum_a_session_goes_on_in_float32(told):
@@ -242,6 +270,34 @@ def test_at_the_minimum_the_origin_goes_back_to_float32_once(told):
     low = {r.slot.node for r in tf_amp.plans()[-1].decisions if r.is_low}
     assert "layer1/MatMul" in low
     assert not {"layer2/MatMul", "layer2/Relu", "layer3/MatMul"} & low
+
+
+def test_of_thousands_of_retraces_the_latest_graphs_and_origins_are_kept(told):
+    class Blamed:
+        """What looking into an overflow finds, without a step."""
+
+        def __init__(self, number):
+            self.node = NodeDef(name=f"op_{number}", op="MatMul")
+
+        def first_not_finite(self):
+            return Found(self.node, "float16")
+
+    graph = tf.Graph()
+    watches = [overflow_origin.Watch(graph, LossScale()) for _ in range(2000)]
+    numbers = [watched.number for watched in watches]
+    for number, watched in enumerate(watches):
+        watched.keep_graph(b"given", b"running")
+        watched._find(b"running", Blamed(number), None)
+    first, last = watches[0], watches[-1]
+    assert last._graphs() == (b"given", b"running")
+    assert first._graphs() == (b"", b"")
+    assert overflow_origin.latest_origin(last._loss_scale).op == "op_1999"
+    assert overflow_origin.latest_origin(first._loss_scale) is None
+    kept = [overflow_origin._graphs, overflow_origin._latest, overflow_origin._told]
+    assert max(map(len, kept)) <= 256
+    del watches, watched, first, last
+    gc.collect()
+    assert not any(number in overflow_origin._graphs for number in numbers)
 
 
 def test_a_diagnosis_that_fails_does_not_fail_the_step(monkeypatch):

@@ -63,14 +63,17 @@ def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None
     """
     from tf_amp.checkpoints import installing
     from tf_amp.gradients import decorators as gradients
-    from tf_amp.loss_scaling.choosing import loss_scale_for
-    from tf_amp.workers import agreement, sync_replicas
+    from tf_amp.loss_scaling.choosing import NO_SCALING, loss_scale_for
+    from tf_amp.workers import agreement, other_exchanges, sync_replicas
 
     def current_loss_scale() -> LossScale:
         config = current_config()
         loss_scale = loss_scale_for(config)
-        if config is not None and loss_scale.scales:
-            agreement.check_once(config, wait=True)
+        if config is None or not loss_scale.scales:
+            return loss_scale
+        if other_exchanges.is_scaling_forbidden():
+            return NO_SCALING
+        agreement.check_once(config, wait=True)
         return loss_scale
 
     gradients.install(current_loss_scale)

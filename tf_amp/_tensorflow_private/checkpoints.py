@@ -78,6 +78,7 @@ _APPLYING = (
     training.KERAS_APPLY,
     training.TF_KERAS_APPLY,
     training.TF_KERAS_LEGACY_APPLY,
+    training.INNER_KERAS_APPLY,
     training.V1_APPLY,
 )
 

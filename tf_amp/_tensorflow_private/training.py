@@ -22,6 +22,7 @@ _UNNOTICED = "losses that this scales already are scaled twice"
 _BACKPROP = "tensorflow.python.eager.backprop"
 _LOSS_SCALE_OPTIMIZER = "tensorflow.python.training.experimental.loss_scale_optimizer"
 _TF_KERAS_LOSS_SCALE = "tf_keras.src.mixed_precision.loss_scale_optimizer"
+_INNER_KERAS_LOSS_SCALE = "tensorflow.python.keras.mixed_precision.loss_scale_optimizer"
 
 TAPE_GRADIENT = Hook(_BACKPROP, "GradientTape", "gradient", _UNSCALED)
 TAPE_ENTER = Hook(_BACKPROP, "GradientTape", "__enter__", _UNSKIPPED)
@@ -55,6 +56,13 @@ TF_KERAS_LEGACY_APPLY = Hook(
     "apply_gradients",
     _UNSKIPPED,
 )
+# A copy of Keras 2 that TensorFlow keeps for itself, and some programs use.
+INNER_KERAS_APPLY = Hook(
+    "tensorflow.python.keras.optimizer_v2.optimizer_v2",
+    "OptimizerV2",
+    "apply_gradients",
+    _UNSKIPPED,
+)
 V1_APPLY = Hook(
     "tensorflow.python.training.optimizer", "Optimizer", "apply_gradients", _UNSKIPPED
 )
@@ -80,6 +88,12 @@ USER_SCALING = (
     Hook(
         _TF_KERAS_LOSS_SCALE,
         "LossScaleOptimizerV3",
+        "get_scaled_loss",
+        _UNNOTICED,
+    ),
+    Hook(
+        _INNER_KERAS_LOSS_SCALE,
+        "LossScaleOptimizer",
         "get_scaled_loss",
         _UNNOTICED,
     ),

@@ -8,8 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.overflow.origin import WATCH, Watch
 from tf_amp.overflow.warning import warn_of_zeros
+
+# First parts of the names of what cannot be asked a second time.
+_SOURCES = (
+    "EagerPyFunc",
+    "IteratorGetNext",
+    "LookupTableFind",
+    "OptionalGetValue",
+    "Placeholder",
+    "PyFunc",
+    "QueueDequeue",
+    "ReaderRead",
+)
 
 
 def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
@@ -91,7 +104,8 @@ def _inputs_of(graph: Any, asked: Any) -> list[Any]:
     return [
         tensor
         for op in operations
-        if op.type in ("Placeholder", "IteratorGetNext", "QueueDequeueV2")
+        # What an old loop holds is out of reach.
+        if op.type.startswith(_SOURCES) and not frames_of(op)
         for tensor in op.outputs
         if tensor.dtype.is_numpy_compatible and tensor.dtype.base_dtype == tensor.dtype
     ]

@@ -5,6 +5,7 @@ again by itself (`replay`) while training goes on. That takes about as long as t
 so it is done for the 1st, 2nd, 4th, 8th ... overflow of a function or graph, and each
 origin is told once. At the lowest scale it is done at once, if what is found is to go
 back to float32, until it helps no more. Functions compiled by XLA are not looked into.
+Of a program that traces without end, only the latest graphs are kept.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ import functools
 import itertools
 import threading
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp import captured_values
+from tf_amp.errors import AmpError
+from tf_amp.overflow.latest import Latest
 from tf_amp.overflow.messages import OverflowOrigin, origin_from
+
+if TYPE_CHECKING:
+    from tf_amp.overflow.search import Search
 
 WATCH = "_tf_amp_watch"
 _WATCH = WATCH.encode()
+# Those of large models take megabytes.
+_GRAPHS_KEPT = 256
+_ORIGINS_KEPT = 256
+# Each holds the variables of a step.
+_LOOKS_AT_ONCE = 4
+_PATIENCE_SECONDS = 60.0
 
 
 class Watch:
@@ -44,22 +56,24 @@ class Watch:
         self.float32: tuple[str, ...] = ()
         self._loss_scale = loss_scale
         self._overflows = 0
-        self._given: bytes = b""
-        self._running: bytes = b""
         self._pending: Sequence[Any] | None = None
         self._is_looking = False
         # In which graph there was nothing more to put back to float32.
         self._in_vain: bytes | None = None
         with _lock:
             _watches[self.number] = self
+        weakref.finalize(self, _graphs.drop, self.number).atexit = False
 
     def keep_graph(self, given: bytes, running: bytes) -> None:
         """Remember the graph that runs from now on, and what it was made of."""
         from grappler_pass.rewriting import MARK
 
-        if MARK.encode() not in given:
-            self._given = given
-        self._running = running
+        before = self._graphs()[0] if MARK.encode() in given else given
+        _graphs.put(self.number, (before, running))
+
+    def _graphs(self) -> tuple[bytes, bytes]:
+        """Return the graph before it was rewritten, and as it runs, if still known."""
+        return _graphs.get(self.number) or (b"", b"")
 
     def record(self, *inputs: Any) -> None:
         """Take the inputs of a step, and whether it was finite; called by the runtime.
@@ -83,28 +97,44 @@ class Watch:
         if graph is None or not graph.building_function:
             self._pending = copies
             return
-        variables = captured_values.of_function(graph)
-        # Not a daemon, as the runtime's own threads are: an interpreter that ends while
-        # one is inside TensorFlow takes the process down.
-        thread = threading.Thread(
-            target=self._find,
-            args=(self._running, copies, variables),
-            name="tf_amp_overflow_origin",
-            daemon=False,
-        )
-        _threads.append(thread)
-        self._is_looking = True
-        thread.start()
+        self._look_into(copies, captured_values.of_function(graph))
 
     def settle_pending(self, session: Any) -> None:
         """Look into an overflow of the step that a Session has just run."""
         pending, self._pending = self._pending, None
-        if pending is not None:
-            variables = captured_values.of_session(session)
-            self._find(self._running, pending, variables)
+        if pending is None:
+            return
+        try:
+            self._look_into(pending, captured_values.of_session(session))
+        except Exception as error:
+            _say_unknown(error)
+        if self._is_at_minimum(float(pending[0])):
+            # The next step of a Session is to have what comes of it.
+            _join_threads(_PATIENCE_SECONDS)
+
+    def _look_into(self, inputs: Sequence[Any], variables: Any) -> None:
+        """Begin to run a step again, once all is at hand that the program has.
+
+        Raises:
+          NotReplayable: it cannot be run by itself.
+        """
+        from tf_amp.overflow.search import Search
+
+        given, running = self._graphs()
+        before = None
+        try:
+            search = Search(running, self.number, inputs, variables)
+            if self._is_at_minimum(float(inputs[0])):
+                before = Search(given, self.number, inputs, variables)
+        except Exception:
+            self._in_vain = running
+            raise
+        self._is_looking = True
+        if not _begin(functools.partial(self._find, running, search, before)):
+            self._is_looking = False
 
     def _is_due(self, scale: float) -> bool:
-        if self._is_at_minimum(scale) and self._in_vain != self._running:
+        if self._is_at_minimum(scale) and self._in_vain != self._graphs()[1]:
             return not self._is_looking
         return self._overflows & (self._overflows - 1) == 0
 
@@ -112,38 +142,39 @@ class Watch:
         wanted = getattr(self._loss_scale, "at_minimum", "") == "float32"
         return wanted and scale <= float(self._loss_scale.minimum)
 
-    def _find(self, running: bytes, inputs: Sequence[Any], variables: Any) -> None:
-        """Run the step again and tell what was found."""
-        from tf_amp.overflow.search import Search
+    def _find(self, running: bytes, search: Search, before: Search | None) -> None:
+        """Run the step again and tell what was found.
 
-        is_at_minimum, helps = self._is_at_minimum(float(inputs[0])), False
+        Args:
+          running: the graph of the step.
+          search: looks into it.
+          before: looks into it as it was before it was rewritten, if what is found is
+            to go back to float32.
+        """
+        helps = False
         try:
-            search = Search(running, self.number, inputs, variables)
             found = search.first_not_finite()
             if found is None:
                 return
             self.origin = origin_from(found)
-            with _lock:
-                _latest[None] = (None, self.origin)
-                _latest[id(self._loss_scale)] = (self._loss_scale, self.origin)
+            _latest.put(None, (None, self.origin))
+            _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
             self._tell(self.origin)
-            if is_at_minimum:
-                before = Search(self._given, self.number, inputs, variables)
+            if before is not None:
                 feeding = search.feeding(found.node.name)
                 too_large = before.too_large()
                 helps = self._return_to_float32((found.node.name, *feeding, *too_large))
         except Exception as error:
             _say_unknown(error)
         finally:
-            if is_at_minimum and not helps:
+            if before is not None and not helps:
                 self._in_vain = running
             self._is_looking = False
 
     def _tell(self, origin: OverflowOrigin) -> None:
-        with _lock:
-            if origin in _told:
-                return
-            _told.add(origin)
+        if origin in _told:
+            return
+        _told.put(origin, True)
         level = logging.INFO if origin.is_gradient else logging.WARNING
         logging.log(level, "Not finite first: %s", origin)
 
@@ -170,9 +201,11 @@ _numbers = itertools.count(1)
 _lock = renewed_lock()
 _watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary()
 _threads: list[threading.Thread] = []
+# By number of the watch: before it was rewritten, and as it runs.
+_graphs: Latest[str, tuple[bytes, bytes]] = Latest(_GRAPHS_KEPT)
 # By identity of a loss scale, which is kept alive therefore; of all under None.
-_latest: dict[int | None, tuple[Any, OverflowOrigin]] = {}
-_told: set[OverflowOrigin] = set()
+_latest: Latest[int | None, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
+_told: Latest[OverflowOrigin, bool] = Latest(_ORIGINS_KEPT)
 
 
 def keep_graph(given: bytes, running: bytes) -> None:
@@ -189,7 +222,7 @@ def float32_nodes(graph_def: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def latest_origin(
-    loss_scale: Any = None, timeout_seconds: float = 60.0
+    loss_scale: Any = None, timeout_seconds: float = _PATIENCE_SECONDS
 ) -> OverflowOrigin | None:
     """Return the origin found last, after waiting for what is being looked into.
 
@@ -197,10 +230,7 @@ def latest_origin(
       loss_scale: of gradients scaled by it; None: of any.
       timeout_seconds: how long to wait.
     """
-    for thread in tuple(_threads):
-        thread.join(timeout_seconds)
-        if not thread.is_alive() and thread in _threads:
-            _threads.remove(thread)
+    _join_threads(timeout_seconds)
     found = _latest.get(None if loss_scale is None else id(loss_scale))
     return found[1] if found else None
 
@@ -233,6 +263,25 @@ def _fetch_anew(graph: Any) -> Any | None:
     return next((op for op in graph.get_operations() if op.type == "Const"), None)
 
 
+def _begin(look: Callable[[], None]) -> bool:
+    """Look into an overflow in a thread of its own, unless that many do so already."""
+    # Not a daemon, as the runtime's own threads are: an interpreter that ends while one
+    # is inside TensorFlow takes the process down.
+    thread = threading.Thread(target=look, name="tf_amp_overflow_origin", daemon=False)
+    with _lock:
+        _threads[:] = (other for other in _threads if other.is_alive())
+        if len(_threads) >= _LOOKS_AT_ONCE:
+            return False
+        _threads.append(thread)
+        thread.start()
+    return True
+
+
+def _join_threads(timeout_seconds: float) -> None:
+    for thread in tuple(_threads):
+        thread.join(timeout_seconds)
+
+
 def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
     if _WATCH not in graph_def:
         return ()
@@ -252,8 +301,10 @@ def _copy(value: Any) -> Any:
 
 def _say_unknown(error: Exception) -> None:
     """Say that a diagnosis failed: no reason for the program to fail."""
+    kind = "" if isinstance(error, AmpError) else f"{type(error).__name__}: "
+    cause = kind + str(error).partition("\n")[0]
     logging.log_first_n(
-        logging.INFO, "The origin of an overflow is not known: %r", 3, error
+        logging.INFO, "The origin of an overflow is not known: %s", 3, cause
     )
 
 

@@ -2,8 +2,12 @@
 
 The graph is the one that the runtime has, rewritten and with its casts, cut down to
 what leads to the question whether gradients are finite. What came in is given, and
-variables have the values they had; nothing of the program is touched. Random operations
-draw anew, and of loops and branches only what comes out of them is looked at.
+variables have the values they had. Random operations draw anew, from a state of their
+own, and of loops and branches only what comes out of them is looked at.
+
+Nothing of the program is touched: what might have effects (queues, iterators, functions
+of the program, exchanges with others) is not run, no device but the host's CPU is used,
+and what takes too long is given up.
 """
 
 from __future__ import annotations
@@ -17,14 +21,21 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph import ENTER_OPS, EXIT_OPS, GraphView, Node, Port
+from grappler_pass.op_traits import has_effects, is_random
+from tf_amp.errors import AmpError
 
 SWITCHES = ("Switch", "RefSwitch", "_SwitchN")
 _MERGES = ("Merge", "RefMerge")
 _VARIABLES = ("VariableV2", "Variable")
 _FLOATING = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
+_READS = ("ReadVariableOp", "_ReadVariablesOp", "ResourceGather", "ResourceGatherNd")
+# What these hold lives as long as one run.
+_OF_ONE_RUN = ("TensorArray", "Stack")
+
+LIMIT_SECONDS = 60.0
 
 
-class NotReplayable(Exception):
+class NotReplayable(AmpError):
     """A step cannot be run again by itself; the message says why."""
 
 
@@ -48,57 +59,58 @@ class Step:
     variable: Callable[[NodeDef], Any]
 
 
-def nodes_within(step: Step, limit: float) -> dict[int, bool]:
-    """Return for the nodes with floating outputs whether these keep within a limit.
-
-    Infinity and NaN do not, whatever the limit.
-
-    Those in loops and branches are left out, since their values cannot be fetched.
-
-    Raises:
-      NotReplayable: something that the step needs is not at hand.
-    """
-    from tf_amp import rewriter
-
-    copy = _Copy(step)
-    with tf.Graph().as_default() as graph, rewriter.leaving_graphs_alone():
-        tf.import_graph_def(copy.graph_def, name="")
-        flags = _flags(graph, step, limit)
-        starts = [_assign(graph, *variable) for variable in copy.variables]
-        feed = {graph.get_tensor_by_name(f"{n}:0"): v for n, v in copy.feed.items()}
-        with tf.compat.v1.Session(graph=graph, config=_config()) as session:
-            session.run(starts)
-            results: list[Any] = session.run(list(flags.values()), feed)
-    return {i: bool(result) for i, result in zip(flags, results, strict=True)}
-
-
-class _Copy:
+class Replay:
     """The part of the graph that is run, with stand-ins for what it is given.
 
-    Attributes:
-      graph_def: the graph.
-      feed: values of its placeholders, by name.
-      variables: names of handles, with the values to begin with.
+    Once it is made, nothing more is asked of the program.
     """
 
     def __init__(self, step: Step) -> None:
+        """Copy the part, and read the variables.
+
+        Raises:
+          NotReplayable: something that the step needs is not at hand, or might have
+            effects.
+        """
         self._step = step
-        self.graph_def = GraphDef()
-        self.feed: dict[str, Any] = {}
-        self.variables: list[tuple[str, Any]] = []
+        self._graph_def = GraphDef()
+        # Values of placeholders by name; names of handles, and what to begin with.
+        self._feed: dict[str, Any] = {}
+        self._variables: list[tuple[str, Any]] = []
         for number, value in enumerate(step.inputs):
             self._add_placeholder(_given_name(number), value)
-        for index in step.needed:
-            node = step.view.nodes[index]
-            if node.op in ("_Arg", "VarHandleOp", *_VARIABLES):
+        nodes = [step.view.nodes[index] for index in step.needed]
+        for node in nodes:
+            _check_effects(node)
+        for node in nodes:
+            if _is_variable(node):
                 self._add_variable(node)
             else:
                 self._add_copy(node)
 
+    def nodes_within(self, limit: float) -> dict[int, bool]:
+        """Return for the nodes with floating outputs whether these keep within a limit.
+
+        Infinity and NaN do not, whatever the limit. Those in loops and branches are
+        left out, since their values cannot be fetched.
+
+        Raises:
+          NotReplayable: it takes too long.
+        """
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(self._graph_def, name="")
+            flags = _flags(graph, self._step, limit)
+            starts = [_assign(graph, *variable) for variable in self._variables]
+            feed = {
+                graph.get_tensor_by_name(f"{n}:0"): v for n, v in self._feed.items()
+            }
+            results = _run(graph, starts, list(flags.values()), feed)
+        return {i: bool(result) for i, result in zip(flags, results, strict=True)}
+
     def _add_placeholder(self, name: str, value: Any) -> None:
-        node = self.graph_def.node.add(name=name, op="Placeholder")
+        node = self._graph_def.node.add(name=name, op="Placeholder")
         node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
-        self.feed[name] = value
+        self._feed[name] = value
 
     def _add_variable(self, node: Node) -> None:
         """Add a private variable in the place of a handle or of a reference."""
@@ -111,21 +123,65 @@ class _Copy:
         if node.op in _VARIABLES:
             self._add_placeholder(node.name, value)
             return
-        made = self.graph_def.node.add(name=node.name, op="VarHandleOp")
+        made = self._graph_def.node.add(name=node.name, op="VarHandleOp")
         made.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
         made.attr["shape"].shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
         made.attr["shared_name"].s = f"tf_amp_replay/{node.name}".encode()
-        self.variables.append((node.name, value))
+        self._variables.append((node.name, value))
 
     def _add_copy(self, node: Node) -> None:
         """Add a node as it is, but for what is given and what it waits for."""
-        copy = self.graph_def.node.add()
+        view = self._step.view
+        copy = self._graph_def.node.add()
         copy.CopyFrom(node.proto)
+        copy.device = ""
         del copy.input[:]
         copy.attr.pop("_class", None)
         for text, port in zip(node.proto.input, node.inputs, strict=False):
             number = self._step.given.get(port)
             copy.input.append(text if number is None else _given_name(number))
+        copy.input.extend(f"^{view.nodes[i].name}" for i in anchors(view, node))
+
+
+def anchors(view: GraphView, node: Node) -> tuple[int, ...]:
+    """Return what a constant waits for, which says which loop or branch it is in."""
+    if node.inputs:
+        return ()
+    return tuple(i for i in node.controls if not has_effects(view.nodes[i].op))
+
+
+def _is_variable(node: Node) -> bool:
+    return node.op in ("_Arg", "VarHandleOp", *_VARIABLES)
+
+
+def _check_effects(node: Node) -> None:
+    """Raise NotReplayable if running a node once more might change anything."""
+    is_harmless = (
+        _is_variable(node)
+        or node.op in _READS
+        or node.op.startswith(_OF_ONE_RUN)
+        or is_random(node.op)
+    )
+    if not is_harmless and has_effects(node.op):
+        raise NotReplayable(f"{node.name} ({node.op}) may have effects")
+
+
+def _run(graph: Any, starts: list[Any], fetches: list[Any], feed: Any) -> list[Any]:
+    """Run a graph by itself.
+
+    Raises:
+      NotReplayable: it takes too long.
+    """
+    options = tf.compat.v1.RunOptions(timeout_in_ms=int(LIMIT_SECONDS * 1000))
+    with tf.compat.v1.Session(graph=graph, config=_config()) as session:
+        session.run(starts)
+        try:
+            results: list[Any] = session.run(fetches, feed, options=options)
+            return results
+        except tf.errors.DeadlineExceededError as error:
+            raise NotReplayable(
+                f"running the step again takes longer than {LIMIT_SECONDS:g} seconds"
+            ) from error
 
 
 def _given_name(number: int) -> str:
@@ -159,7 +215,8 @@ def hidden_nodes(view: GraphView, needed: Sequence[int]) -> set[int]:
     hidden: set[int] = set()
     for index in needed:
         node = view.nodes[index]
-        sources = [view.nodes[port.node] for port in node.inputs]
+        before = [*(port.node for port in node.inputs), *anchors(view, node)]
+        sources = [view.nodes[i] for i in before]
         if node.op in EXIT_OPS:
             continue
         if node.op in _MERGES:
@@ -177,7 +234,18 @@ def _assign(graph: Any, name: str, value: Any) -> Any:
 
 
 def _config() -> Any:
-    config = tf.compat.v1.ConfigProto(allow_soft_placement=True)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    config.gpu_options.allow_growth = True
+    """Keep to the host, in threads apart from those of the program."""
+    config = tf.compat.v1.ConfigProto(
+        allow_soft_placement=True,
+        use_per_session_threads=True,
+        inter_op_parallelism_threads=1,
+        device_count={"GPU": 0},
+    )
+    rewrites = config.graph_options.rewrite_options
+    # A GPU's layout of images has no kernels on the CPU.
+    rewrites.optimizers.append("layout")
+    rewrites.use_plugin_optimizers = rewrites.OFF
+    rewrites.cpu_layout_conversion = rewrites.NCHW_TO_NHWC
+    rewrites.meta_optimizer_iterations = rewrites.ONE
+    rewrites.min_graph_nodes = -1
     return config

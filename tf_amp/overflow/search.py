@@ -19,12 +19,18 @@ from grappler_pass.graph import GraphView, Node, Port
 from grappler_pass.rewriting import MARK
 from grappler_pass.type_slots import DTYPE_NAMES
 from tf_amp.overflow.origin import WATCH
-from tf_amp.overflow.replay import SWITCHES, NotReplayable, Step, nodes_within
+from tf_amp.overflow.replay import (
+    SWITCHES,
+    NotReplayable,
+    Replay,
+    Step,
+    anchors,
+)
 from tf_amp.scopes.marks import SEED_OPS
 
-_PASSING = (*SWITCHES, "Identity", "Snapshot")
 # What stands for a branch that is taken, constant folding's anchors included.
 _PIVOTS = ("Const", "Identity", "NoOp")
+_PASSING = (*SWITCHES, "Identity", "Snapshot")
 _FLOAT16_MAX = 65504.0
 _DTYPES = ("DstT", "T", "dtype")
 # Place of the loss scale among the inputs of a watch.
@@ -66,7 +72,8 @@ class Search:
             reads its handle; None where unknown.
 
         Raises:
-          NotReplayable: the graph is not the step's.
+          NotReplayable: the graph is not the step's, something that it needs is not
+            at hand, or it might have effects.
         """
         view = GraphView.from_graph_def(GraphDef.FromString(graph_def))
         watch = _watch(view, number)
@@ -77,16 +84,17 @@ class Search:
         self._scale = view.nodes[_source(view, watch.inputs[_SCALE]).node]
         needed = _ancestors(view, self._predicate, given)
         self._step = Step(view, needed, given, inputs, variable)
+        self._replay = Replay(self._step)
 
     def first_not_finite(self) -> Found | None:
         """Return what makes the first infinity or NaN; None where there is none.
 
         Raises:
-          NotReplayable: something that the step needs is not at hand.
+          NotReplayable: it takes too long.
         """
         if not math.isfinite(float(self._step.inputs[_SCALE])):
             return Found(self._scale.proto, "float32", is_scale=True)
-        finite = nodes_within(self._step, float("inf"))
+        finite = self._replay.nodes_within(float("inf"))
         origin = _origin(self._view, self._predicate, finite, self._step.needed)
         if origin is None:
             return None
@@ -102,9 +110,9 @@ class Search:
         """Name what makes or reads values that float16 cannot hold.
 
         Raises:
-          NotReplayable: something that the step needs is not at hand.
+          NotReplayable: it takes too long.
         """
-        within = nodes_within(self._step, _FLOAT16_MAX)
+        within = self._replay.nodes_within(_FLOAT16_MAX)
         found = [
             self._view.nodes[i] for i, is_within in within.items() if not is_within
         ]
@@ -170,10 +178,11 @@ def _ancestors(view: GraphView, start: int, given: Mapping[Port, int]) -> list[i
     """Return what a node is computed from, inputs first."""
     found, waiting = {start}, [start]
     while waiting:
-        for port in view.nodes[waiting.pop()].inputs:
-            if port not in given and port.node not in found:
-                found.add(port.node)
-                waiting.append(port.node)
+        node = view.nodes[waiting.pop()]
+        before = {port.node for port in node.inputs if port not in given}
+        new = {*before, *anchors(view, node)} - found
+        found |= new
+        waiting.extend(new)
     return [index for index in view.order if index in found]
 
 

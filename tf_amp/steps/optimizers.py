@@ -1,9 +1,9 @@
 """Steps that are skipped as if they had never been tried.
 
 Decorates where every optimizer applies gradients: of Keras 3, of tf_keras, new and
-legacy, and of `tf.compat.v1`. Where gradients come from a call that overflowed, however
-they were clipped, summed or averaged since, nothing is applied: no variable, slot,
-average or step counter changes.
+legacy, of the Keras within TensorFlow, and of `tf.compat.v1`. Where gradients come from
+a call that overflowed, however they were clipped, summed or averaged since, nothing is
+applied: no variable, slot, average or step counter changes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def skipping_tf_keras(apply: Apply) -> Apply:
 
 
 def skipping_legacy(apply: Apply) -> Apply:
-    """Return a legacy tf_keras `apply_gradients` with overflows skipped."""
+    """Return `apply_gradients` of Keras 2's first optimizers with overflows skipped."""
 
     def build(optimizer: Any, grads: list[Any], variables: list[Any]) -> None:
         optimizer.iterations  # noqa: B018
@@ -142,6 +142,7 @@ HOOKS: dict[Hook, Callable[[Apply], Apply]] = {
     private.KERAS_MULTI_APPLY: skipping_keras,
     private.TF_KERAS_APPLY: skipping_tf_keras,
     private.TF_KERAS_LEGACY_APPLY: skipping_legacy,
+    private.INNER_KERAS_APPLY: skipping_legacy,
     private.V1_APPLY: skipping_v1,
 }
 

@@ -1,0 +1,23 @@
+"""The plans that callbacks collect during one run of `fit`."""
+
+from __future__ import annotations
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.pipeline import Rewrite
+from grappler_pass.plan import Plan
+from keras_callbacks.plan_watch import PlanWatch
+from tf_amp import rewriter
+
+
+def test_of_thousands_of_retraces_the_longest_and_the_latest_plans_are_kept() -> None:
+    watch = PlanWatch()
+    watch.role = "train"
+    watch.start()
+    for number in range(2000):
+        seconds = 1.0 if number == 7 else 1e-3
+        plan = Plan((), "bfloat16", graph=f"step_{number}", seconds_before=seconds)
+        rewriter._record(Rewrite(GraphDef(), plan, changed=True), 0.0)
+    watch.stop()
+    kept = [watched.plan.graph for watched in watch.of_role("train")]
+    assert kept == ["step_7", *(f"step_{n}" for n in range(1745, 2000))]
