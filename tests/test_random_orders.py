@@ -39,7 +39,7 @@ class _Steps:
             self._cast_behind_count,
             self._read_behind_count,
         )
-        self._kept = [self._read(self.start)]
+        self._kept = [tf.constant(self._permutation())]
 
     def run(self, y: tf.Tensor, count: int, depth: int = 0) -> tf.Tensor:
         """Take some steps; what is kept in a loop or branch is used in it only."""
