@@ -52,7 +52,8 @@ def attended(x):
 
 def normalized(x):
     normal = tf.compat.v1.nn.fused_batch_norm(convolution(x), bias, bias)[0]
-    return tf.nn.relu(normal)
+    # Behind the last product it would stay float32.
+    return convolution(tf.nn.relu(normal))
 
 def low(*fns):
     """Print the fused ops of each function that are in 16 bits."""

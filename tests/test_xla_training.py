@@ -100,12 +100,12 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(
 
 def test_tiny_gradients_survive_float16_by_scaling() -> None:
     def gradient() -> float:
-        w = tf.Variable([[1.0]])
+        w = tf.Variable([[1.0], [1.0]])
 
         @tf.function(jit_compile=True)
         def step() -> tf.Tensor:
             with tf.GradientTape() as tape:
-                y = tf.ones((1, 1)) @ w
+                y = tf.ones((2, 2)) @ w
                 loss = tf.reduce_sum(y) * 2.0**-30
             return tape.gradient(loss, w)
 
@@ -114,4 +114,4 @@ def test_tiny_gradients_survive_float16_by_scaling() -> None:
     tf_amp.enable("float16", "O2", loss_scale="none")
     assert gradient() == 0.0
     tf_amp.enable("float16", "O2", loss_scale=2.0**15)
-    assert gradient() == 2.0**-30
+    assert gradient() == 2.0**-29
