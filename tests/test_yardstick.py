@@ -12,7 +12,7 @@ from tests.recipe_seeds import recipe_of, smallest
 from tests.recipes import Part, Recipe, build, recipes
 from tests.rule import Finding, judge
 from tests.soundness import FLOAT32, LOW_DTYPES
-from tests.yardstick_check import PLANS, Contest, check
+from tests.yardstick_check import PLANS, Contest, check, plans_of
 
 LINEAR = Part("linear")
 # One row each of what is easily got wrong in 16 bits.
@@ -76,7 +76,7 @@ ROWS = {
 
 @pytest.mark.parametrize("row", ROWS)
 def test_the_rule_holds_for(row: str) -> None:
-    outcome = check(ROWS[row])
+    outcome = check(ROWS[row], PLANS)
     assert outcome.rewritten, "nothing was tried"
     assert not outcome.failures, _told(outcome.failures)
 
@@ -85,14 +85,14 @@ def test_the_rule_holds_for_random_programs() -> None:
     totals = np.zeros(4)
 
     @settings(
-        max_examples=30,
+        max_examples=24,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     @given(recipes())
     def run(recipe: Recipe) -> None:
-        outcome = check(recipe)
+        outcome = check(recipe, plans_of(recipe))
         counted = (1, outcome.rewritten > 0, outcome.results, outcome.undecided)
         totals[:] += counted
         assert not outcome.failures, _told(outcome.failures)

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 def _check(seed: int) -> dict[str, Any]:
     from tests.recipe_seeds import recipe_of
-    from tests.yardstick_check import check
+    from tests.yardstick_check import check, plans_of
 
-    outcome = check(recipe_of(seed))
+    recipe = recipe_of(seed)
+    outcome = check(recipe, plans_of(recipe))
     failures = [
         f"{plan}: {finding}\n  smallest: {_smallest(seed, plan, finding.kind)!r}"
         for plan, finding in list(outcome.failures.items())[:1]
@@ -62,10 +63,10 @@ def _reproduce(seed: int) -> bool:
 
 def try_recipe(recipe: Recipe) -> bool:
     """Check one recipe and show what each plan does."""
-    from tests.yardstick_check import check
+    from tests.yardstick_check import PLANS, check
 
     print(recipe)
-    outcome = check(recipe)
+    outcome = check(recipe, PLANS)
     for plan, finding in outcome.failures.items():
         print(f"  {plan}: {finding}")
     print(f"{outcome.rewritten} rewritings, {outcome.undecided} results undecided")
