@@ -36,13 +36,20 @@ def plan_from_draft(draft: Draft) -> Plan:
         seconds_before=call_seconds + sum(before for before, _ in seconds),
         seconds_after=call_seconds + sum(after for _, after in seconds),
         call_seconds=call_seconds,
-        casts=sum(c.is_cast for c in conversions),
+        casts=sum(c.is_cast for c in conversions) + len(_products_alone(draft)),
         casts_removed=len(draft.casts.absorbed)
         + sum(c.is_identity for c in conversions),
         gain_error=draft.gain_error,
         peak_bytes_before=before,
         peak_bytes_after=after,
     )
+
+
+def _products_alone(draft: Draft) -> set[int]:
+    """Return the nodes within which a low product is cast up."""
+    slots = draft.slots
+    low = {slots.node_of[slot] for slot, is_low in enumerate(draft.low) if is_low}
+    return {node for node in low if slots.has_float32_results(node)}
 
 
 def _peaks(draft: Draft) -> tuple[int, int]:

@@ -156,4 +156,7 @@ def _eligible_reason(case: Case, slot: int) -> Reason:
     place = case.lists.place_of(case.node(slot).proto)
     if place.list_name is None:
         return Reason(Cause.FORCED, "in no list")
-    return Reason(Cause.FORCED, f"{place.list_name}: {place.reason}")
+    detail = f"{place.list_name}: {place.reason}"
+    if case.slots.has_float32_results(case.slots.node_of[slot]):
+        detail += "; what is fused behind it stays float32"
+    return Reason(Cause.FORCED, detail)

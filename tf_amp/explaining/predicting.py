@@ -140,8 +140,8 @@ def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
         float32[node.op] += seconds
         mixed[node.op] += low if is_low and low is not None else seconds
     whole = draft.plan.seconds_after - draft.plan.call_seconds
-    casts = whole - sum(mixed.values())
-    return float32, {**mixed, ADDED_CASTS: max(casts, 0.0)}
+    casts = max(whole - sum(mixed.values()), 0.0) if draft.plan.casts else 0.0
+    return float32, {**mixed, ADDED_CASTS: casts}
 
 
 def _by_op(
