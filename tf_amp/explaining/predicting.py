@@ -106,7 +106,8 @@ def _op_times(
     counts: dict[str, int] = defaultdict(int)
     for op in op_of.values():
         counts[op] += 1
-    counts[ADDED_CASTS] = draft.plan.casts
+    if draft.plan.casts:
+        counts[ADDED_CASTS] = draft.plan.casts
     predicted32, predicted16 = _predicted(draft)
     measured32 = _by_op(before.items(), op_of)
     measured16 = _by_op(after.items(), op_of)
@@ -140,8 +141,8 @@ def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
         float32[node.op] += seconds
         mixed[node.op] += low if is_low and low is not None else seconds
     whole = draft.plan.seconds_after - draft.plan.call_seconds
-    casts = max(whole - sum(mixed.values()), 0.0) if draft.plan.casts else 0.0
-    return float32, {**mixed, ADDED_CASTS: casts}
+    casts = whole - sum(mixed.values())
+    return float32, {**mixed, ADDED_CASTS: max(casts, 0.0)}
 
 
 def _by_op(
