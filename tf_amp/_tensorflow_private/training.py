@@ -33,6 +33,12 @@ GRAPH_GRADIENTS = Hook(
 VECTORIZED_LOOP = Hook(
     "tensorflow.python.ops.parallel_for.control_flow_ops", "", "pfor", _UNSCALED
 )
+FORWARD_GRADIENT = Hook(
+    "tensorflow.python.eager.forwardprop",
+    "",
+    "_jvp_helper",
+    "each operation that a ForwardAccumulator follows counts as a call for gradients",
+)
 PYTHON_FUNCTION = Hook(
     "tensorflow.python.ops.script_ops",
     "",
@@ -233,18 +239,35 @@ def apart(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
     def call_alone(*args: Any) -> Any:
-        with _not_recording():
+        with not_recording():
             return alone(*args)
 
     return call_alone
 
 
-def _not_recording() -> contextlib.AbstractContextManager[None]:
+def not_recording() -> contextlib.AbstractContextManager[None]:
+    """Let no tape follow what is computed inside."""
     record: Any = importlib.import_module("tensorflow.python.eager.record")
     if not hasattr(record, "stop_recording"):
         warn_once("stop_recording", "nested gradients take longer to trace")
         return contextlib.nullcontext()
     return record.stop_recording()  # type: ignore[no-any-return]
+
+
+def record(kind: str, result: Any, source: Any, slope: Callable[[Any], Any]) -> None:
+    """Tell tapes what the gradient is of a tensor that comes of another.
+
+    Args:
+      kind: the operation's type.
+      result: of the operation.
+      source: its input.
+      slope: returns the gradient of the input, given that of the result.
+    """
+    module: Any = importlib.import_module("tensorflow.python.eager.record")
+    if not hasattr(module, "record_operation"):
+        warn_once("record_operation", "gradients of gradients are not computed")
+        return
+    module.record_operation(kind, [result], [source], lambda up: [slope(up)])
 
 
 @contextlib.contextmanager

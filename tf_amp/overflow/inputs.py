@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_amp.overflow.origin import WATCH, Watch
-from tf_amp.overflow.warning import warn_of_zeros
+from tf_amp.overflow.warning import warn_of_overflow
 
 
 def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
@@ -68,7 +68,7 @@ def handing_over(
 
     def record(scale: Any, *values: Any) -> None:
         if not values[-1]:
-            warn_of_zeros(float(scale))
+            warn_of_overflow(float(scale))
         watched.record(scale, *values)
 
     def hand_over(finite: Any) -> list[Any]:
