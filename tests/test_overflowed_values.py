@@ -224,6 +224,31 @@ def test_what_a_program_learns_from_an_overflow_is_written(build):
     assert (float(seen), float(best), float(norm)) == (1.0, math.inf, -1.0)
 
 
+@pytest.mark.parametrize("shape", [(4,), ()])
+def test_a_sum_of_losses_that_come_beside_gradients_goes_on(shape):
+    weight, total = tf.Variable(tf.ones(shape)), tf.Variable(0.0)
+
+    @tf.function
+    def inner(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.minimum(weight * x, 8.0))
+            steep = tf.reduce_sum(weight * x)
+        return tape.gradient(steep, weight), loss
+
+    @tf.function
+    def step(x):
+        slope, loss = inner(x)
+        weight.assign_sub(0.125 * slope)
+        total.assign_add(loss)
+
+    with scaled_by(scale()):
+        step(tf.ones(shape))
+        kept, before = weight.numpy(), float(total)
+        step(tf.fill(shape, math.inf))
+        np.testing.assert_array_equal(weight, kept)
+        assert float(total) == before + 8.0 * kept.size
+
+
 def test_infinities_of_other_origin_are_written():
     mask, weight = tf.Variable(tf.zeros(3)), tf.Variable(tf.ones(4))
     with scaled_by(scale()):

@@ -16,7 +16,7 @@ from typing import Any
 from tf_amp._tensorflow_private import Hook, Method, install, stand_in_for, warn_once
 
 _UNSCALED = "losses are not scaled for the gradients it computes"
-_UNSKIPPED = "steps whose gradients overflow are taken with zeros, not skipped"
+_UNSKIPPED = "steps whose gradients overflow are taken, not skipped"
 _UNNOTICED = "losses that this scales already are scaled twice"
 _BACKPROP = "tensorflow.python.eager.backprop"
 _LOSS_SCALE_OPTIMIZER = "tensorflow.python.training.experimental.loss_scale_optimizer"

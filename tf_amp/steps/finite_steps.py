@@ -67,11 +67,15 @@ def finite_value(target: Any, value: Any) -> Any:
     if not may_be_given and not _any_around(graph, states):
         return None
     found = votes.ancestry_of_numbers([value])
-    of_calls = called_functions.finite_flags(found.calls, states)
-    is_noted = bool(of_calls) and any(map(replica_votes.has_noted, states))
     flags = [vote.finite for vote in found.votes]
-    flags += [flag for flag in of_calls if flag is not None]
-    if None in of_calls or is_noted or _is_decided_on(found, value):
+    # Functions return losses beside gradients, which are summed up by other variables.
+    of_calls = called_functions.finite_flags(found.calls, states) if alike else []
+    is_open = None in of_calls or any(map(replica_votes.has_noted, states))
+    if of_calls and value.shape.rank == 0:
+        is_open = True
+    else:
+        flags += [flag for flag in of_calls if flag is not None]
+    if (of_calls and is_open) or _is_decided_on(found, value):
         flags.append(are_finite([value]))
     elif alike and any(_is_shaped_as_one_of([value], one) for one in found.arguments):
         ever = tf.reduce_any(tf.stack([state.has_overflowed() for state in alike]))
