@@ -206,14 +206,14 @@ def test_what_a_session_writes_by_hand_is_skipped(way, is_resource):
 
 @built
 def test_what_a_program_learns_from_an_overflow_is_written(build):
-    weight, seen = tf.Variable(tf.ones(4)), tf.Variable(0.0)
+    weight, seen = [tf.Variable(tf.ones(4)), tf.Variable(1.0)], tf.Variable(0.0)
     best, norm = tf.Variable(1.0), tf.Variable(0.0)
 
     @build
     def step(x):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(weight * x)
-        slope = tape.gradient(loss, weight)
+            loss = tf.reduce_sum(weight[0] * weight[1] * x)
+        slope, _ = tape.gradient(loss, weight)
         finite = tf.reduce_all(tf.math.is_finite(slope))
         seen.assign_add(1.0 - tf.cast(finite, tf.float32))
         best.assign(tf.where(finite, best, math.inf))

@@ -111,8 +111,13 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         self._shapes.update(map(shape_of, weights.values()))
 
     def suits(self, handle: Any) -> bool:
-        """Tell whether a variable may be a weight, or what an optimizer has for one."""
+        """Tell whether a variable may be a weight, or what an optimizer has for one.
+
+        It is where it has the shape of a weight. Scalars are too many things.
+        """
         shape = shape_of(handle)
+        if shape == ():
+            return id(handle) in self.weights
         return shape is not None and shape in self._shapes
 
     def alone(self, settle: Callable[[], Any]) -> Any:

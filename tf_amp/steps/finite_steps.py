@@ -70,11 +70,8 @@ def finite_value(target: Any, value: Any) -> Any:
     flags = [vote.finite for vote in found.votes]
     # Functions return losses beside gradients, which are summed up by other variables.
     of_calls = called_functions.finite_flags(found.calls, states) if alike else []
+    flags += [flag for flag in of_calls if flag is not None]
     is_open = None in of_calls or any(map(replica_votes.has_noted, states))
-    if of_calls and value.shape.rank == 0:
-        is_open = True
-    else:
-        flags += [flag for flag in of_calls if flag is not None]
     if (of_calls and is_open) or _is_decided_on(found, value):
         flags.append(are_finite([value]))
     elif alike and any(_is_shaped_as_one_of([value], one) for one in found.arguments):
