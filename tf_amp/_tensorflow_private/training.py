@@ -239,14 +239,13 @@ def apart(function: Callable[..., Any]) -> Callable[..., Any]:
     )
 
     def call_alone(*args: Any) -> Any:
-        with not_recording():
+        with _not_recording():
             return alone(*args)
 
     return call_alone
 
 
-def not_recording() -> contextlib.AbstractContextManager[None]:
-    """Let no tape follow what is computed inside."""
+def _not_recording() -> contextlib.AbstractContextManager[None]:
     record: Any = importlib.import_module("tensorflow.python.eager.record")
     if not hasattr(record, "stop_recording"):
         warn_once("stop_recording", "nested gradients take longer to trace")
@@ -254,20 +253,26 @@ def not_recording() -> contextlib.AbstractContextManager[None]:
     return record.stop_recording()  # type: ignore[no-any-return]
 
 
-def record(kind: str, result: Any, source: Any, slope: Callable[[Any], Any]) -> None:
-    """Tell tapes what the gradient is of a tensor that comes of another.
+def with_slope(
+    compute: Callable[[Any], Any], source: Any, slope: Callable[[Any], Any]
+) -> Any:
+    """Return what is computed of a tensor, with a gradient of its own for tapes.
 
     Args:
-      kind: the operation's type.
-      result: of the operation.
-      source: its input.
-      slope: returns the gradient of the input, given that of the result.
+      compute: returns a tensor, given one.
+      source: what it is given.
+      slope: returns the gradient of the source, given that of the result.
     """
-    module: Any = importlib.import_module("tensorflow.python.eager.record")
-    if not hasattr(module, "record_operation"):
-        warn_once("record_operation", "gradients of gradients are not computed")
-        return
-    module.record_operation(kind, [result], [source], lambda up: [slope(up)])
+    try:
+        record: Any = importlib.import_module("tensorflow.python.eager.record")
+        stop, tell = record.stop_recording, record.record_operation
+    except (ImportError, AttributeError):
+        warn_once("record_operation", "overflows of inner gradients may be missed")
+        return compute(source)
+    with stop():
+        result = compute(source)
+    tell("Identity", [result], [source], lambda upstream: [slope(upstream)])
+    return result
 
 
 @contextlib.contextmanager

@@ -33,13 +33,12 @@ def handed_on(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
         results = [tf.identity(g) if finite else _overflowed(g) for g in gradients]
         cast_vote(results, vote)
         return results
-    slope = tf.compat.v1.get_default_graph().gradient_override_map({"Identity": _SLOPE})
-    with slope, tf.control_dependencies([vote.finite]), private.not_recording():
-        results = [tf.identity(gradient) for gradient in gradients]
+    graph, slope = tf.compat.v1.get_default_graph(), functools.partial(_slope, vote)
+    override = graph.gradient_override_map({"Identity": _SLOPE})
+    with override, tf.control_dependencies([vote.finite]):
+        results = [private.with_slope(tf.identity, g, slope) for g in gradients]
     # Gradients of the results need not be made of them, but always of this.
     cast_vote([vote.finite, *results], vote)
-    for gradient, result in zip(gradients, results, strict=True):
-        private.record("Identity", result, gradient, functools.partial(_slope, vote))
     return results
 
 
