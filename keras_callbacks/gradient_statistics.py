@@ -22,9 +22,9 @@ from keras_callbacks.loss_scale_optimizers import (
 )
 from tf_amp import runtime
 from tf_amp._tensorflow_private.training import unconverted
-from tf_amp.gradients import votes
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.loss_scaling.variables import find_state
+from tf_amp.steps import taking
 
 # What is rounded to 0, as float32, and the largest number. bfloat16 has subnormal
 # numbers that most devices take for 0.
@@ -117,7 +117,10 @@ class GradientStatistics:
     def _note(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
         # Training is worth more than its figures, whatever the reason.
         try:
-            with tf.name_scope("tf_amp_gradient_health"):
+            with (
+                tf.name_scope("tf_amp_gradient_health"),
+                taking.taking_all(),
+            ):
                 self._accumulate(optimizer, pairs)
         except Exception as error:
             self._failed(error)
@@ -135,8 +138,6 @@ class GradientStatistics:
 
     def _row(self, gradient: Any, scale: Any, divisor: Any) -> Any:
         values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        # Of a step that overflowed the optimizer is handed zeros.
-        values = votes.as_computed(values)
         size = tf.abs(tf.cast(values, tf.float32)) / divisor
         scaled = size * scale
         nonzero = scaled > 0

@@ -222,7 +222,7 @@ def test_accumulation_drops_only_the_step_that_overflowed():
         assert are_equal(plain, trained(batches, DynamicLossScale(initial=2.0**10)))
 
 
-def test_any_other_consumer_receives_zeros():
+def test_what_is_written_by_hand_stays():
     variables = weights()
     with scaled_by(DynamicLossScale(initial=2.0**10)):
 

@@ -69,6 +69,8 @@ def test_gradients_are_those_without_scaling_bit_by_bit_before_and_after_an_over
     way, build
 ):
     expected = results(way, build)
+    worst = W * np.float32(math.nan), X * np.float32(math.inf)
+    overflowed = results(way, build, *worst)
     with scaled_by(DynamicLossScale(initial=2.0**12)) as loss_scale:
         call = built(way, build)
         same(expected, call())
@@ -76,20 +78,15 @@ def test_gradients_are_those_without_scaling_bit_by_bit_before_and_after_an_over
         assert (scale, skipped) == (2.0**12, 0)
         assert good > 0
 
-        bad = call(W * np.float32(math.nan), X * np.float32(math.inf))
+        same(overflowed, call(*worst))
         lowered, _, skipped = figures(loss_scale)
         assert skipped == OVERFLOWS.get(way.__name__, 1)
         assert lowered == scale / 2**skipped
-        assert all(np.isfinite(part).all() for part in bad if _is_gradient(part))
 
         same(expected, call())
         scale, good, after = figures(loss_scale)
         assert (scale, after) == (lowered, skipped)
         assert good > 0
-
-
-def _is_gradient(part):
-    return part is not None and np.issubdtype(part.dtype, np.inexact)
 
 
 def test_gradients_of_a_penalty_lower_the_scale_once():
@@ -105,7 +102,7 @@ def test_gradients_of_a_penalty_lower_the_scale_once():
 
     with scaled_by(DynamicLossScale(initial=2.0**12)) as loss_scale:
         got = results(penalty, tf.function, W * np.float32(math.inf))
-        assert np.array_equal(got[0], np.zeros_like(W))
+        assert not np.isfinite(got[0]).any()
         assert figures(loss_scale) == (2.0**11, 0, 1)
 
 
@@ -122,7 +119,7 @@ def test_no_alarm_is_raised_below_the_largest_float():
         same([-x], results(slopes, lambda f: f, W, -x))
         assert figures(loss_scale) == (1.0, 2, 0)
         x[3, 3] = math.inf
-        same([np.zeros_like(x)], results(slopes, tf.function, W, x))
+        same([x], results(slopes, tf.function, W, x))
         assert figures(loss_scale) == (1.0, 0, 1)
 
 

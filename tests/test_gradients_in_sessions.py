@@ -57,7 +57,7 @@ def test_gradients_are_those_without_scaling_before_and_after_an_overflow(way):
         scale, good, skipped = figures(session)
         assert (scale, skipped) == (2.0**12, 0) and good > 0
         bad = run(BAD_W, BAD_X)
-        assert all(np.isfinite(v).all() for v in bad if v.dtype.kind in "fc")
+        assert not all(np.isfinite(v).all() for v in bad if v.dtype.kind in "fc")
         lowered, _, skipped = figures(session)
         assert skipped == SEVERAL.get(way.__name__, 1)
         assert lowered == scale / 2**skipped

@@ -113,12 +113,6 @@ class _Bare:
     """What has none of the private attributes."""
 
 
-class _NoInputs:
-    """What an operation without inputs is."""
-
-    inputs = ()
-
-
 def _in_xla_context() -> bool:
     with tf.Graph().as_default():
         return training.in_xla_context()
@@ -135,7 +129,7 @@ LOOK_UPS: dict[str, tuple[Callable[[], Any], Any]] = {
     "FuncGraph._functions": (lambda: functions.compiled_callees(_Bare()), ()),
     "AtomicFunction.definition": (lambda: functions.access_to(_Bare()), None),
     "get_function_def": (lambda: graphs.function_named("f"), None),
-    "gradient_registry": (lambda: tracing.gradient_of_branches(_NoInputs(), ()), []),
+    "record_operation": (lambda: training.with_slope(abs, -1, abs), 1),
     "get_resource_handle_data": (lambda: tracing.handle_contents(_Bare()), ()),
     "clear_kernel_cache": (tracing.forget_kernels, None),
     "get_flat_tensors_for_gradients": (lambda: training.differentiated_parts([1]), [1]),

@@ -32,7 +32,7 @@ def test_a_tape_that_is_asked_for_each_variable_counts_once(build):
         assert figures(loss_scale) == (2.0**15, 1, 0)
         slopes = step(tf.constant(BAD))
         assert figures(loss_scale) == (2.0**14, 0, 1)
-        assert not any(slope.numpy().any() for slope in slopes)
+        assert not any(np.isfinite(slope).any() for slope in slopes)
         step(tf.constant(X))
         assert figures(loss_scale) == (2.0**14, 1, 1)
 
@@ -55,7 +55,7 @@ def test_an_overflow_in_any_of_its_gradients_counts(build, place):
         slopes = build(step)(*inputs)
         assert figures(loss_scale) == (2.0**9, 0, 1)
     for number, slope in enumerate(slopes):
-        np.testing.assert_array_equal(slope, X * (number != place))
+        np.testing.assert_array_equal(slope, BAD if number == place else X)
 
 
 @built
@@ -174,7 +174,7 @@ def test_a_tape_that_is_used_again_counts_anew_unless_it_keeps_what_it_recorded(
             np.testing.assert_array_equal(step(tf.constant(X)), X)
         assert figures(loss_scale) == (2.0**10, counted, 0)
         for _ in range(2):
-            assert not step(tf.constant(BAD)).numpy().any()
+            assert np.isinf(step(tf.constant(BAD))).all()
         assert figures(loss_scale) == (2.0 ** (10 - counted), 0, counted)
 
 

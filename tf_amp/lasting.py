@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private.training import unconverted
+from tf_amp.steps.taking import taking_all
 
 
 @unconverted
@@ -20,7 +21,7 @@ def made_outside(make: Callable[[], Any]) -> Any:
     """
 
     def make_eagerly() -> Any:
-        with tf.init_scope():
+        with tf.init_scope(), taking_all():
             return make()
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

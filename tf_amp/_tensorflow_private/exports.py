@@ -24,6 +24,13 @@ SAVE_BUILDER = Hook(
     "save",
     _MARKED,
 )
+_UNTRACKED = "functions that were traced while losses are scaled cannot be exported"
+SET_SIGNATURE = Hook(
+    "tensorflow.python.saved_model.save",
+    "_AugmentedGraphView",
+    "set_signature",
+    _UNTRACKED,
+)
 CONVERT_TO_TFLITE = Hook(
     "tensorflow.compiler.mlir.lite.python.wrap_converter",
     "",
@@ -35,6 +42,29 @@ CONVERT_TO_TFLITE = Hook(
 def built_graph(result: Any) -> Any:
     """Return the GraphDef in what BUILD_META_GRAPH returns."""
     return result[0].graph_def
+
+
+def captured_inputs(view: Any) -> list[Any]:
+    """Return what the functions capture that are about to be exported.
+
+    Args:
+      view: of the objects to be exported, whose SET_SIGNATURE was called.
+    """
+    try:
+        objects, _ = view._breadth_first_traversal()
+    except AttributeError:
+        warn_once("_breadth_first_traversal", _UNTRACKED)
+        return []
+    functions = (one for one in objects if hasattr(one, "captured_inputs"))
+    return [tensor for function in functions for tensor in function.captured_inputs]
+
+
+def add_child(view: Any, name: str, child: Any) -> None:
+    """Let an object be exported as if it were an attribute of the root."""
+    try:
+        view._children_cache[view.root][name] = child
+    except AttributeError:
+        warn_once("_children_cache", _UNTRACKED)
 
 
 def builder_graphs(builder: Any) -> list[Any]:

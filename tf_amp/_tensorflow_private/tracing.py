@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from tf_amp._tensorflow_private import Hook, eager_context, warn_once
@@ -76,17 +75,6 @@ def traced_graph() -> Any | None:
     import tensorflow as tf
 
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-
-
-def gradient_of_branches(operation: Any, upstream: Sequence[Any]) -> list[Any]:
-    """Return the gradients of the inputs of an `If`, as TensorFlow computes them."""
-    try:
-        ops = importlib.import_module("tensorflow.python.framework.ops")
-        slope = ops.gradient_registry.lookup("If")
-    except (ImportError, AttributeError):
-        warn_once("gradient_registry", "gradients of gradients are zeros in functions")
-        return [None for _ in operation.inputs]
-    return list(slope(operation, *upstream))
 
 
 def handle_contents(tensor: Any) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import Hook, Method, install, stand_in_for, warn_once
 
 _UNSCALED = "losses are not scaled for the gradients it computes"
-_UNSKIPPED = "steps whose gradients overflow are taken with zeros, not skipped"
+_UNSKIPPED = "steps whose gradients overflow are taken, not skipped"
 _UNNOTICED = "losses that this scales already are scaled twice"
 _BACKPROP = "tensorflow.python.eager.backprop"
 _LOSS_SCALE_OPTIMIZER = "tensorflow.python.training.experimental.loss_scale_optimizer"
@@ -34,6 +34,12 @@ GRAPH_GRADIENTS = Hook(
 )
 VECTORIZED_LOOP = Hook(
     "tensorflow.python.ops.parallel_for.control_flow_ops", "", "pfor", _UNSCALED
+)
+FORWARD_GRADIENT = Hook(
+    "tensorflow.python.eager.forwardprop",
+    "",
+    "_jvp_helper",
+    "each operation that a ForwardAccumulator follows counts as a call for gradients",
 )
 PYTHON_FUNCTION = Hook(
     "tensorflow.python.ops.script_ops",
@@ -260,6 +266,28 @@ def _not_recording() -> contextlib.AbstractContextManager[None]:
         warn_once("stop_recording", "nested gradients take longer to trace")
         return contextlib.nullcontext()
     return record.stop_recording()  # type: ignore[no-any-return]
+
+
+def with_slope(
+    compute: Callable[[Any], Any], source: Any, slope: Callable[[Any], Any]
+) -> Any:
+    """Return what is computed of a tensor, with a gradient of its own for tapes.
+
+    Args:
+      compute: returns a tensor, given one.
+      source: what it is given.
+      slope: returns the gradient of the source, given that of the result.
+    """
+    try:
+        record: Any = importlib.import_module("tensorflow.python.eager.record")
+        stop, tell = record.stop_recording, record.record_operation
+    except (ImportError, AttributeError):
+        warn_once("record_operation", "overflows of inner gradients may be missed")
+        return compute(source)
+    with stop():
+        result = compute(source)
+    tell("Identity", [result], [source], lambda upstream: [slope(upstream)])
+    return result
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ SERVER_START = Hook(
     "what other processes have this one compute stays float32",
 )
 _SYNC_REPLICAS = "tensorflow.python.training.sync_replicas_optimizer"
-_PUSHED = "workers whose gradients overflow push zeros to a SyncReplicasOptimizer"
+_PUSHED = "workers whose gradients overflow push them to a SyncReplicasOptimizer"
 SYNC_APPLY = Hook(_SYNC_REPLICAS, "SyncReplicasOptimizer", "apply_gradients", _PUSHED)
 SYNC_PARTS = Hook(_SYNC_REPLICAS, "", "data_flow_ops", _PUSHED)
 

@@ -18,7 +18,13 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import exports
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
-from tf_amp.gradients import at_work, replica_votes, tape_calls, traced_ahead
+from tf_amp.gradients import (
+    at_work,
+    exported_states,
+    replica_votes,
+    tape_calls,
+    traced_ahead,
+)
 from tf_amp.gradients import seeds as gradient_seeds
 from tf_amp.gradients.finiteness import each_is_finite
 from tf_amp.gradients.replacements import finished_but_for_them
@@ -27,7 +33,7 @@ from tf_amp.gradients.standing_aside import is_scaled_by_user, noting_scaled_los
 from tf_amp.gradients.unscaling import ScaledCall, map_scalable
 from tf_amp.loss_scaling.choosing import NO_SCALING
 from tf_amp.loss_scaling.protocol import LossScale
-from tf_amp.steps import optimizers
+from tf_amp.steps import assignments, optimizers
 
 Current = Callable[[], LossScale]
 
@@ -48,6 +54,9 @@ def install(current: Current) -> None:
     loop = functools.partial(_checking_loop, current=current)
     install_hook(private.VECTORIZED_LOOP, loop)
     install_hook(private.PYTHON_FUNCTION, at_work.passing_through_python)
+    install_hook(private.FORWARD_GRADIENT, at_work.left_alone)
+    assignments.install()
+    install_hook(exports.SET_SIGNATURE, exported_states.tracking_states)
     install_optimizers()
 
 

@@ -1,6 +1,6 @@
 """Overflows that are not counted, because another one of the same tape has been.
 
-Within a branch, a loop or a function they would leave nothing but zeros. They are added
+Of one within a branch, a loop or a function the counters would not tell. They are added
 up apart, for whoever makes a step of what comes out there: see `called_functions`.
 """
 

@@ -76,6 +76,11 @@ def note(state: ScaleState, finite: Any, limit: float) -> list[Any]:
     return [noted.counts.assign_add(tf.stack([overflowed, 1.0]), read_value=False)]
 
 
+def has_noted(state: ScaleState) -> bool:
+    """Tell whether replicas have noted calls that they have not met on, perhaps."""
+    return state in _noted
+
+
 def settled_flags(states: Sequence[ScaleState], gradients: Sequence[Any]) -> list[Any]:
     """Let replicas meet; return whether noted gradients were finite in all of them.
 

@@ -38,6 +38,11 @@ def scale_at_work() -> Any:
     return _variable[0].read_value()
 
 
+def own_variables() -> list[Any]:
+    """Return the variable, if there is one."""
+    return list(_variable)
+
+
 def computed_at(scale: Any, compute: Callable[[], Any]) -> Any:
     """Compute gradients while what was traced ahead knows what they are scaled by.
 

@@ -1,7 +1,7 @@
 """One call for gradients: scaled seeds in, true gradients and a vote out.
 
 Before   d loss / d weight
-After    unscale(d (scale * loss) / d weight), or zeros if one of them overflowed
+After    unscale(d (scale * loss) / d weight), and whether all of it is finite
 
 Unscaling is in float32 at least and carries the barrier mark, so that whatever follows
 sees true gradients in full precision.
@@ -29,10 +29,10 @@ from tf_amp.gradients.finiteness import (
     sum_is_finite,
 )
 from tf_amp.gradients.inner_graphs import seen_from_here
+from tf_amp.gradients.results import handed_on
 from tf_amp.gradients.seeds import dtype_of
 from tf_amp.gradients.settling import Settlement, symbolic
-from tf_amp.gradients.votes import Vote, cast_vote
-from tf_amp.gradients.zeros import zeros_unless
+from tf_amp.gradients.votes import Vote
 from tf_amp.loss_scaling.gradient_marks import mark_unscaled
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
@@ -153,7 +153,7 @@ class ScaledCall:
             return wide, list(self.loss_scale.unscale(wide, self._reading))
 
     def results(self, gradients: Any) -> Any:
-        """Return a structure of scaled gradients in true units, or zeros.
+        """Return a structure of scaled gradients in true units.
 
         None, integer parts of `IndexedSlices` and the like stay as they are.
         """
@@ -167,14 +167,14 @@ class ScaledCall:
         return map_scalable(finish, gradients)
 
     def checked_results(self, values: Any, finite: Any) -> Any:
-        """Return what was made of unscaled gradients, or zeros where told so."""
+        """Return what was made of unscaled gradients, known to be finite or not."""
         return map_scalable(lambda parts: self._checked(parts, finite), values)
 
     def _is_special(self) -> bool:
         return self._is_repeated or not private.can_merge()
 
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
-        """Adjust the loss scale; return the gradients, zeros unless all are finite."""
+        """Adjust the loss scale; return the gradients, which tell how they came out."""
         overflow_warning.warn_if_eager(finite, self._reading)
         settlement = self._settlement(unscaled)
         watched = overflow_inputs.watch(
@@ -199,7 +199,7 @@ class ScaledCall:
             settled=whole.op if waits else None,
             adjusting=tuple(adjusting),
         )
-        return _voted(vote, unscaled)
+        return handed_on(vote, unscaled)
 
     def _counting_once(self, settlement: Settlement, finite: Any) -> Settlement:
         """Return how to settle, together with the other calls that this one repeats.
@@ -233,7 +233,7 @@ class ScaledCall:
             sum_is_finite(unscaled), lambda: each_is_finite(unscaled), hand_over
         )
         vote = Vote(settlement.with_earlier(finite), finite, settlement)
-        return _voted(vote, unscaled)
+        return handed_on(vote, unscaled)
 
     def _settlement(self, unscaled: Sequence[Any]) -> Settlement:
         earlier = inner_calls.finite_flags(unscaled, self._state)
@@ -251,15 +251,6 @@ def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> A
     for i, result in zip(places, results, strict=True):
         flat[i] = tf.cast(result, flat[i].dtype)
     return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
-
-
-def _voted(vote: Vote, gradients: Sequence[Any]) -> list[Any]:
-    """Return gradients, zeros unless the vote is for finite, which they carry."""
-    results = zeros_unless(vote.finite, gradients)
-    # Gradients of the results need not be made of them, but always of this.
-    known = [] if tf.executing_eagerly() else [vote.finite]
-    cast_vote([*known, *results], vote, [*known, *gradients])
-    return results
 
 
 def _widened(gradient: Any) -> Any:

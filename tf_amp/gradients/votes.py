@@ -20,6 +20,7 @@ from tf_amp.gradients.settling import Settlement
 from tf_amp.steps import eager_steps
 
 _VOTES = "_tf_amp_votes"
+_BRANCHES = ("If", "StatelessIf", "Merge")
 _FUNCTION_ATTRIBUTES = ("f", "then_branch", "body", "branches", "body_graph")
 
 
@@ -52,64 +53,77 @@ class Ancestry:
       votes: each one once, in the order found.
       arguments: of functions, and what is fed, of which nothing more is known.
       calls: operations that call functions.
+      is_whole: whether nothing is left out, as the votes are that were cast in old
+        loops, and what is behind branches where the walk ends there.
     """
 
     votes: tuple[Vote, ...] = ()
     arguments: tuple[Any, ...] = ()
     calls: tuple[Any, ...] = ()
+    is_whole: bool = True
 
 
-def cast_vote(results: Sequence[Any], vote: Vote, computed: Sequence[Any]) -> None:
-    """Remember what the results of a call depend on.
-
-    Args:
-      results: of the call, zeros unless all are finite.
-      vote: says whether they are.
-      computed: the same tensors whether finite or not.
-    """
-    for tensor, raw in zip(results, computed, strict=True):
+def cast_vote(results: Sequence[Any], vote: Vote) -> None:
+    """Remember what the results of a call depend on."""
+    for tensor in results:
         if not _is_symbolic(tensor):
             eager_steps.remember(tensor, vote.finite)
             continue
         if not hasattr(tensor.graph, _VOTES):
             setattr(tensor.graph, _VOTES, {})
-        getattr(tensor.graph, _VOTES)[tensor.ref()] = (vote, raw)
+        getattr(tensor.graph, _VOTES)[tensor.ref()] = vote
+
+
+def vote_on(tensor: Any) -> Vote | None:
+    """Return the vote that a tensor of a graph carries, if any."""
+    votes: dict[Any, Vote] = getattr(tensor.graph, _VOTES, {})
+    return votes.get(tensor.ref())
 
 
 def share_vote(results: Sequence[Any], beside: Any) -> None:
     """Let what comes beside the results of a call be used only where they are."""
-    known = map(_vote_on, filter(_is_symbolic, [beside, *results]))
+    known = map(vote_on, filter(_is_symbolic, [beside, *results]))
     vote = next((vote for vote in known if vote is not None), None)
     if vote is not None and _is_symbolic(beside):
-        cast_vote([beside], vote, [beside])
-
-
-def as_computed(gradient: Any) -> Any:
-    """Return a call's result before zeros took its place; others as they are.
-
-    Only for use where the vote is known to be for finite, and for figures.
-    """
-    if gradient is None or isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    known = _known(gradient) if _is_symbolic(gradient) else None
-    return gradient if known is None else known[1]
+        cast_vote([beside], vote)
 
 
 def ancestry_of(tensors: Iterable[Any]) -> Ancestry:
     """Walk back from tensors to the calls for gradients that they come from."""
+    return _ancestry_among(_walk(tensors, vote_on))
+
+
+def ancestry_of_numbers(tensors: Iterable[Any]) -> Ancestry:
+    """Do the same for what numbers are computed from, up to the branches of a graph.
+
+    What a program decides on, such as whether there was an overflow, is no part of it:
+    the numbers that are chosen then need not come from gradients.
+    """
+    return _ancestry_among(_walk(tensors, _vote_or_branch, numbers_only=True))
+
+
+def _ancestry_among(tensors: Iterable[Any]) -> Ancestry:
     votes: dict[Vote, None] = {}
     arguments = []
     calls = {}
-    for tensor in _walk(tensors, _vote_on):
-        vote = _vote_on(tensor)
+    is_whole = True
+    for tensor in tensors:
+        vote = vote_on(tensor)
         if vote is not None:
             votes[vote] = None
         elif tensor.op.type == "Placeholder" and is_scalable(tensor):
             arguments.append(tensor)
         elif calls_function(tensor.op):
             calls[id(tensor.op)] = tensor.op
+        is_whole = is_whole and tensor.op.type not in _BRANCHES
     seen = [one for one in map(_seen_from_here, votes) if one is not None]
-    return Ancestry(tuple(seen), tuple(arguments), tuple(calls.values()))
+    is_whole = is_whole and len(seen) == len(votes)
+    return Ancestry(tuple(seen), tuple(arguments), tuple(calls.values()), is_whole)
+
+
+def are_behind(tensors: Iterable[Any]) -> bool:
+    """Tell whether tensors depend on any call for gradients, be it by a decision."""
+    return descends_from(tensors, lambda tensor: vote_on(tensor) is not None)
 
 
 def any_around(graph: Any) -> bool:
@@ -140,7 +154,9 @@ def calls_function(operation: Any) -> bool:
     return any(a.name in _FUNCTION_ATTRIBUTES for a in definition.attr)
 
 
-def _walk(tensors: Iterable[Any], stop: Callable[[Any], Any]) -> Iterator[Any]:
+def _walk(
+    tensors: Iterable[Any], stop: Callable[[Any], Any], numbers_only: bool = False
+) -> Iterator[Any]:
     """Yield symbolic tensors and what they are made of; not beyond where to stop."""
     waiting = deque(tensor for tensor in tensors if _is_symbolic(tensor))
     seen = set()
@@ -154,7 +170,15 @@ def _walk(tensors: Iterable[Any], stop: Callable[[Any], Any]) -> Iterator[Any]:
             yield tensor
         if stop(tensor) is None:
             inputs = tensor.op.inputs if outer is None else (outer,)
-            waiting.extend(t for t in inputs if _is_symbolic(t))
+            waiting.extend(
+                t
+                for t in inputs
+                if _is_symbolic(t) and (is_scalable(t) or not numbers_only)
+            )
+
+
+def _vote_or_branch(tensor: Any) -> Any:
+    return vote_on(tensor) or (True if tensor.op.type in _BRANCHES else None)
 
 
 def _seen_from_here(vote: Vote) -> Vote | None:
@@ -166,17 +190,6 @@ def _seen_from_here(vote: Vote) -> Vote | None:
     if finite is None or finite is vote.finite:
         return None if finite is None else vote
     return dataclasses.replace(vote, finite=finite, own=finite, settled=None)
-
-
-def _vote_on(tensor: Any) -> Vote | None:
-    known = _known(tensor)
-    return None if known is None else known[0]
-
-
-def _known(tensor: Any) -> tuple[Vote, Any] | None:
-    """Return the vote on a tensor, and the tensor as computed."""
-    votes: dict[Any, tuple[Vote, Any]] = getattr(tensor.graph, _VOTES, {})
-    return votes.get(tensor.ref())
 
 
 def _captured(tensor: Any) -> Any:

@@ -21,7 +21,7 @@ from tf_amp.loss_scaling import resumption
 from tf_amp.loss_scaling.gradient_marks import mark_reading
 from tf_amp.loss_scaling.protocol import COUNTERS, LossScale, State, first_state
 from tf_amp.loss_scaling.saved_scale import Values, kind_of
-from tf_amp.loss_scaling.weights import Handles
+from tf_amp.loss_scaling.weights import Handles, shape_of
 from tf_amp.workers.placing import collection_here, is_parameter_server
 from tf_amp.workers.worker_variables import WorkerVariable, on_each_worker
 
@@ -65,7 +65,9 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         self._reading: Vectors | None = None
         fresh = {**COUNTERS, **first_state(loss_scale)}
         initial = resumption.resumed(loss_scale, fresh, weights)
-        self.weights = weakref.WeakValueDictionary(weights)
+        self.weights: Any = weakref.WeakValueDictionary()
+        self._shapes: set[Any] = set()
+        self.add_weights(weights)
         self.fresh = fresh
         self.names = {
             kind: tuple(n for n, value in fresh.items() if _kind_of(value) == kind)
@@ -97,6 +99,26 @@ class ScaleState(tf.Module):  # type: ignore[misc]
     def read_anew(self) -> Vectors:
         """Return the vectors as they are when this runs, in a `tf.Graph`."""
         return self._read_or_begin()
+
+    def has_overflowed(self) -> Any:
+        """Return whether any gradients have, since the training began; bool scalar."""
+        place = self.names["counters"].index("skipped_steps")
+        return tf.not_equal(self.read()["counters"][place], 0)
+
+    def add_weights(self, weights: Handles) -> None:
+        """Remember weights that it scales gradients of."""
+        self.weights.update(weights)
+        self._shapes.update(map(shape_of, weights.values()))
+
+    def suits(self, handle: Any) -> bool:
+        """Tell whether a variable may be a weight, or what an optimizer has for one.
+
+        It is where it has the shape of a weight. Scalars are too many things.
+        """
+        shape = shape_of(handle)
+        if shape == ():
+            return id(handle) in self.weights
+        return shape is not None and shape in self._shapes
 
     def alone(self, settle: Callable[[], Any]) -> Any:
         """Return a result once nothing else in a `tf.Graph` adjusts the state.

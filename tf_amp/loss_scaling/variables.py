@@ -74,6 +74,12 @@ def states_here() -> list[ScaleState]:
         return list(_home().values())
 
 
+def eager_states() -> list[ScaleState]:
+    """Return all states outside of graphs, which functions share."""
+    with _lock:
+        return list(_eager_states.values())
+
+
 def states_of(graph: Any) -> list[ScaleState]:
     """Return all states in a `tf.Graph`."""
     states: _States = getattr(graph, _STATES, {})
@@ -116,7 +122,7 @@ def _meet(state: ScaleState, weights: Handles) -> None:
         values = resumption.resumed_with(new, state.loss_scale, state.fresh)
         if values is not None:
             made_outside(functools.partial(state.replace, values))
-    state.weights.update(new)
+    state.add_weights(new)
 
 
 def _device(sources: Any) -> str:

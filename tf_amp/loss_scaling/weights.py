@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp._tensorflow_private import tracing
+
 # By identity. Whoever keeps them keeps them weakly, so that no number is given twice.
 Handles = Mapping[int, Any]
 
@@ -20,6 +22,15 @@ def handles_of(values: Iterable[Any]) -> Handles:
     parts = (part for value in values for part in _parts_of(value))
     handles = (getattr(part, "handle", None) for part in parts)
     return {id(handle): handle for handle in handles if handle is not None}
+
+
+def shape_of(handle: Any) -> tuple[int, ...] | None:
+    """Return the shape of the variable behind a handle or reference, if known."""
+    shape = handle.shape
+    if handle.dtype == tf.resource:
+        contents = tracing.handle_contents(handle)
+        shape = tf.TensorShape(contents[0].shape if contents else None)
+    return tuple(shape.as_list()) if shape.is_fully_defined() else None
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.overflow.origin import WATCH, Watch
-from tf_amp.overflow.warning import warn_of_zeros
+from tf_amp.overflow.warning import warn_of_overflow
 
 # First parts of the names of what cannot be asked a second time.
 _SOURCES = (
@@ -81,7 +81,7 @@ def handing_over(
 
     def record(scale: Any, *values: Any) -> None:
         if not values[-1]:
-            warn_of_zeros(float(scale))
+            warn_of_overflow(float(scale))
         watched.record(scale, *values)
 
     def hand_over(finite: Any) -> list[Any]:

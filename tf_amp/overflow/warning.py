@@ -9,8 +9,8 @@ import tensorflow as tf
 from absl import logging
 
 
-def warn_of_zeros(scale: float) -> None:
-    """Say once that gradients were replaced by zeros, unless an optimizer is in use.
+def warn_of_overflow(scale: float) -> None:
+    """Say once that gradients are not finite, unless an optimizer is in use.
 
     Args:
       scale: of the loss when they overflowed.
@@ -21,8 +21,9 @@ def warn_of_zeros(scale: float) -> None:
         return
     logging.log_first_n(
         logging.WARNING,
-        "Gradients overflowed at loss scale %g: zeros stand in their place. Optimizers "
-        "skip such a step; tf_amp.loss_scale_state() counts them.",
+        "Gradients overflowed at loss scale %g: some are infinite or NaN. Optimizers, "
+        "and assignments to variables, skip such a step, and the next is scaled lower; "
+        "tf_amp.loss_scale_state() counts them.",
         1,
         scale,
     )
@@ -31,4 +32,4 @@ def warn_of_zeros(scale: float) -> None:
 def warn_if_eager(finite: Any, state: Mapping[str, Any]) -> None:
     """Do so under eager execution; functions and graphs hand overflows over."""
     if tf.executing_eagerly() and not bool(finite):
-        warn_of_zeros(float(state["scale"]))
+        warn_of_overflow(float(state["scale"]))

@@ -1,8 +1,9 @@
 """Whether a step outside of all functions is to be taken.
 
 What a call for gradients returns is known for what it is. Other tensors do not tell
-what they were made from; for them the loss scale's state tells what has happened since
-the optimizer was asked the last time.
+what they were made from: they show an overflow by not being finite, or else, clipped as
+they may be, the loss scale's state tells what has happened since the optimizer was
+asked the last time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+
+from tf_amp.gradients.finiteness import agreed, are_finite
 
 _FINITE = "_tf_amp_finite"
 
@@ -53,28 +56,28 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
         return True
     now = {(state, _replica()): _count_of(state) for state in states}
     before = _exchange(optimizer, now)
-    news = [
-        (count, then)
-        for key, count in now.items()
-        if count != (then := before.get(key, _Count()))
-    ]
-    if news and not any(count.finite for count, _ in news):
+    news = [count for key, count in now.items() if count != before.get(key, _Count())]
+    if news and not any(count.finite for count in news):
         return False
-    overflowed = any(
-        count.skipped_steps > then.skipped_steps or not count.finite
-        for count, then in news
-    )
-    return not overflowed or bool(any_nonzero(parts))
+    return not states or bool(agreed(are_finite(parts)))
 
 
-def any_nonzero(tensors: Sequence[Any]) -> Any:
-    """Tell whether tensors hold anything but zeros, and no NaN; bool scalar.
+def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
+    """Tell whether a variable is to take up a value, or the sum with one.
 
-    NaN come of zeros where gradients were taken that nobody has scaled.
+    Args:
+      target: the variable's handle.
+      value: an eager tensor.
+      states: of loss scales.
     """
-    some = [tf.reduce_any(tf.not_equal(t, tf.zeros_like(t))) for t in tensors]
-    known = [tf.reduce_all(tf.equal(t, t)) for t in tensors]
-    return tf.reduce_any(tf.stack(some)) & tf.reduce_all(tf.stack(known))
+    noted = getattr(value, _FINITE, None)
+    if noted is not None:
+        finite = bool(noted)
+    else:
+        overflowed = (s.has_overflowed() for s in states if s.suits(target))
+        finite = not any(map(bool, overflowed)) or bool(are_finite([value]))
+    # A variable begins with what it is given.
+    return finite or not tf.raw_ops.VarIsInitializedOp(resource=target)
 
 
 def _count_of(state: Any) -> _Count:

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp.gradients import votes
-from tf_amp.steps import finite_branches
+from tf_amp.steps import finite_branches, taking
 from tf_amp.steps.finite_steps import finite_step
 
 # Holds something as soon as an optimizer was asked to apply gradients.
 _applied: list[bool] = []
-
-
-class _Thread(threading.local):
-    """Whether this thread is in the middle of a step that is decided on."""
-
-    is_taking: bool = False
-
-
-_thread = _Thread()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +41,8 @@ class Step:
         in_graph = not tf.executing_eagerly()
         call = (self.call_in_branch if in_graph else None) or self.call
         # Some optimizers hand on to others.
-        before, _thread.is_taking = _thread.is_taking, True
-        try:
+        with taking.taking_all():
             return call(grads)
-        finally:
-            _thread.is_taking = before
 
 
 def have_applied() -> bool:
@@ -72,7 +58,7 @@ def take_unless_overflowed(step: Step) -> Any:
       else an operation.
     """
     _applied[:] = [True]
-    if _thread.is_taking:
+    if taking.takes_all():
         return step.call(step.grads)
     finite = finite_step(step.grads, step.optimizer)
     if finite is None:
@@ -80,10 +66,9 @@ def take_unless_overflowed(step: Step) -> Any:
     if isinstance(finite, bool):
         return step.take(step.grads) if finite else None
     step.build()
-    grads = [votes.as_computed(gradient) for gradient in step.grads]
     if _merges():
-        return _in_all_replicas(finite, grads, step)
-    return _when(finite, lambda: step.take(grads), step.name)
+        return _in_all_replicas(finite, step)
+    return _when(finite, lambda: step.take(step.grads), step.name)
 
 
 def _merges() -> bool:
@@ -93,12 +78,13 @@ def _merges() -> bool:
     return not tf.__internal__.distribute.strategy_supports_no_merge_call()
 
 
-def _in_all_replicas(finite: Any, grads: list[Any], step: Step) -> Any:
+def _in_all_replicas(finite: Any, step: Step) -> Any:
     """Apply in every replica, if gradients are finite in all of them.
 
     Optimizers let their replicas meet, which they cannot within a branch of their own:
     so they meet first, branch together, and part again.
     """
+    grads = step.grads
     places = [i for i, gradient in enumerate(grads) if gradient is not None]
 
     def call_with(*given: Any) -> None:
@@ -112,7 +98,9 @@ def _in_all_replicas(finite: Any, grads: list[Any], step: Step) -> Any:
         together = tf.reduce_all(tf.stack(flags))
 
         def part() -> None:
-            strategy.extended.call_for_each_replica(call_with, args=given)
+            # What replicas do together they do in this thread.
+            with taking.taking_all():
+                strategy.extended.call_for_each_replica(call_with, args=given)
 
         return _when(together, part, step.name)
 

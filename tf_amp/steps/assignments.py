@@ -1,0 +1,91 @@
+"""Assignments to variables that are skipped where gradients overflowed.
+
+What a program writes by hand, be it a weight, a momentum or an average, stays as it is
+where what it would become is computed from an overflow. So does a variable of the shape
+of a weight that eager code, or a function given gradients, would write infinities into.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp._tensorflow_private import assigning as private
+from tf_amp._tensorflow_private import install as install_hook
+from tf_amp.gradients.finiteness import is_scalable, must_select
+from tf_amp.steps import taking
+from tf_amp.steps.finite_steps import finite_value
+
+Neutral = Callable[[Any, Any, Any], Any]
+
+
+def install() -> None:
+    """Decorate what assigns to variables."""
+    for hooks, neutral in (
+        (private.WRITES, _present),
+        (private.ROW_WRITES, _present_rows),
+        (private.PART_WRITES, _present_parts),
+        (private.CHANGES, _nothing),
+    ):
+        for hook in hooks:
+            install_hook(hook, functools.partial(_skipping, neutral=neutral))
+
+
+def _skipping(assign: Callable[..., Any], neutral: Neutral) -> Callable[..., Any]:
+    """Return an operation's function that changes nothing after an overflow.
+
+    Args:
+      assign: takes a variable's handle or reference, indices where it writes some
+        values only, and the values.
+      neutral: returns the values that would change nothing, of these three.
+    """
+    signature = inspect.signature(assign)
+    name = "updates" if "updates" in signature.parameters else "value"
+
+    @functools.wraps(assign)
+    def assign_unless_overflowed(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        target, second = list(given.arguments.values())[:2]
+        values = given.arguments[name]
+        if taking.takes_all() or not is_scalable(values):
+            return assign(*args, **kwargs)
+        finite = finite_value(target, values)
+        if finite is None:
+            return assign(*args, **kwargs)
+        # No branch can read a reference.
+        read = target if target.dtype == tf.resource else tf.identity(target)
+        instead = functools.partial(neutral, read, second, values)
+        given.arguments[name] = _chosen(finite, values, instead)
+        return assign(*given.args, **given.kwargs)
+
+    return assign_unless_overflowed
+
+
+def _chosen(finite: Any, values: Any, instead: Callable[[], Any]) -> Any:
+    if isinstance(finite, bool):
+        return values if finite else instead()
+    if must_select():
+        return tf.where(finite, values, instead())
+    return tf.cond(finite, lambda: tf.identity(values), instead)
+
+
+def _present(target: Any, unused: Any, values: Any) -> Any:
+    if target.dtype != tf.resource:
+        return target
+    return tf.raw_ops.ReadVariableOp(resource=target, dtype=values.dtype)
+
+
+def _present_rows(target: Any, indices: Any, values: Any) -> Any:
+    return tf.gather(_present(target, indices, values), indices)
+
+
+def _present_parts(target: Any, indices: Any, values: Any) -> Any:
+    return tf.gather_nd(_present(target, indices, values), indices)
+
+
+def _nothing(target: Any, unused: Any, values: Any) -> Any:
+    return tf.zeros_like(values)
