@@ -72,9 +72,15 @@ def needs_split(proto: NodeDef, low_dtype: int) -> bool:
     )
 
 
-def can_split(proto: NodeDef, low_dtype: int) -> bool:
-    """Tell whether all parts of a fused node have sound kernels in `low_dtype`."""
-    parts = parts_of(proto)
+def can_split(proto: NodeDef, low_dtype: int, *, product_alone: bool = False) -> bool:
+    """Tell whether all parts of a fused node have sound kernels in `low_dtype`.
+
+    Args:
+      proto: the node.
+      low_dtype: DataType of the low side.
+      product_alone: whether only the first part is to be in it.
+    """
+    parts = parts_of(proto)[: 1 if product_alone else None]
     device = device_type_of(proto.device)
     return bool(parts) and all(
         admits(part.op, "T", low_dtype)

@@ -95,7 +95,7 @@ _BIAS = _Why("gradient of a bias: one sum per channel", Errors.REDUCES)
 _RANGE = "result leaves float16's range where bfloat16 holds it"
 _RANGE_FACTOR = _Why(_RANGE, Errors.SCALES)
 _RANGE_GRADIENT = _Why(_RANGE, Errors.GRADIENT)
-_RANGE_ACTIVATION = _Why(_RANGE, Errors.ACTIVATES)
+_RANGE_POWER = _Why(_RANGE, Errors.MAGNIFIES)
 _RANGE_DIFFERENCE = _Why(_RANGE, Errors.SUMS)
 _RANGE_NORMALIZATION = _Why(_RANGE, Errors.NORMALIZES)
 _LONG_SUM = _Why("long reduction: small terms vanish beside the sum", Errors.REDUCES)
@@ -115,7 +115,7 @@ _COMPARISON = _Why("compares values; the result is not floating", Errors.JUMPS)
 _SHAPE = _Why("looks at the shape only", Errors.IGNORES)
 _ROUNDING = _Why("rounds to whole numbers", Errors.JUMPS)
 _RANK = _Why("ranks values; the order jumps", Errors.JUMPS)
-_SCATTER = _Why("moves values; sums few terms where indices repeat", Errors.MOVES)
+_SCATTER = _Why("moves values; sums few terms where indices repeat", Errors.REDUCES)
 _CONTROL = _Why("control flow: passes a value on", Errors.MOVES)
 _LIST = _Why("tensor list: passes elements on", Errors.MOVES)
 
@@ -176,8 +176,8 @@ OP_TABLE: tuple[OpRow, ...] = (
     OpRow("Mul", INFER, INFER, _FACTOR),
     OpRow("MulNoNan", INFER, INFER, _FACTOR),
     OpRow("Sub", INFER, INFER, _SUM),
-    OpRow("TensorScatterAdd", INFER, INFER, _SUM),
-    OpRow("TensorScatterSub", INFER, INFER, _SUM),
+    OpRow("TensorScatterAdd", INFER, INFER, _SCATTER),
+    OpRow("TensorScatterSub", INFER, INFER, _SCATTER),
     OpRow("BiasAddGrad", INFER, INFER, _BIAS, reduces_gradients=True),
     # Division and roots.
     OpRow("Div", INFER, INFER, _DIVISION),
@@ -234,9 +234,9 @@ OP_TABLE: tuple[OpRow, ...] = (
     OpRow("_MklFusedInstanceNorm", INFER, INFER, _NORMALIZATION),
     OpRow("_MklLayerNorm", INFER, INFER, _NORMALIZATION),
     # Range hazards: float16 ends at 65504.
-    OpRow("Exp", INFER, DENY, _RANGE_ACTIVATION),
-    OpRow("Expm1", INFER, DENY, _RANGE_ACTIVATION),
-    OpRow("Pow", INFER, DENY, _RANGE_FACTOR),
+    OpRow("Exp", INFER, DENY, _RANGE_POWER),
+    OpRow("Expm1", INFER, DENY, _RANGE_POWER),
+    OpRow("Pow", INFER, DENY, _RANGE_POWER),
     OpRow("Square", INFER, DENY, _RANGE_FACTOR),
     OpRow("SquaredDifference", INFER, DENY, _RANGE_DIFFERENCE),
     # Long reductions and losses.

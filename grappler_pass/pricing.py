@@ -19,6 +19,7 @@ from grappler_pass.casts import is_free_down
 from grappler_pass.costs import CostModel, OpCall, TensorSpec
 from grappler_pass.costs.calls import Price
 from grappler_pass.costs.probes import Probe
+from grappler_pass.fusions import root_of
 from grappler_pass.graph import GraphView, Node, Port, device_type_of
 from grappler_pass.node_calls import call_of
 from grappler_pass.probing import probe_of
@@ -167,11 +168,14 @@ class Pricer:
         if not eligible:
             price = self.price(node, "float32", None)
             return NodePrice(_times(price, weight), None, None)
-        probe = self.probe(node, eligible)
+        alone = self._slots.has_float32_results(node.index)
+        # The fused kernel in 16 bits is none that would run.
+        probe = None if alone else self.probe(node, eligible)
         float32 = self.price(node, "float32", probe)
-        low = self.price(node, self._low_dtype, probe)
-        if self._slots.has_float32_results(node.index):
-            low = _sum(low, self.cast_up_price(Port(node.index, 0)))
+        if alone:
+            low = self._product_alone_price(node, float32)
+        else:
+            low = self.price(node, self._low_dtype, probe)
         for port in self._view.output_ports(node.index):
             if self._slots.output_slot(*port) in eligible:
                 self._price_up(port)
@@ -186,6 +190,16 @@ class Pricer:
             value = (self.spec(Port(node.index, 0)),)
             return self.model(node).price(OpCall("DeepCopy", {}, value, value), dtype)
         return self.model(node).price(self.call(node), dtype, probe)
+
+    def _product_alone_price(self, node: Node, fused: Price) -> Price:
+        """Return what a low product takes with its cast and what is fused behind it."""
+        call = self.call(node)
+        product = replace(call, op=root_of(node.op) or node.op, inputs=call.inputs[:2])
+        low = self.model(node).price(product, self._low_dtype)
+        whole = self.model(node).price(product, "float32")
+        behind = max(fused.seconds - whole.seconds, 0.0)
+        cast = self.cast_up_price(Port(node.index, 0))
+        return replace(low, seconds=low.seconds + cast.seconds + behind)
 
     def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
         """Return how to measure a node; None where it cannot be."""
@@ -259,11 +273,6 @@ class Pricer:
             self.cast_errors[port] = price.error
             self.cast_sources[port] = price.source
         return price
-
-
-def _sum(first: Price, second: Price) -> Price:
-    """Return the price of both; it is as sure as that of the first."""
-    return replace(first, seconds=first.seconds + second.seconds)
 
 
 def _times(price: Price, weight: float) -> Price:

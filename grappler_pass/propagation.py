@@ -85,9 +85,10 @@ def constrain(
     """
     low, uses_lists = DTYPE_ENUMS[low_dtype], options.opt_level != UNLISTED_LEVEL
     slots, roundings = SlotTable.from_view(view), None
+    excluded_by = excludes(options.exclude, dict(view.item.excluded))
     if uses_lists:
         members = list_members(view, slots)
-        errors = product_errors(view, slots, shapes, lists, low, members)
+        errors = product_errors(view, slots, shapes, lists, low, members, excluded_by)
         roundings = Roundings(errors, low, members)
         slots = slots.with_float32_results(roundings.products_alone)
     ties, escapes = all_ties(view, slots, lists)
@@ -96,7 +97,7 @@ def constrain(
         slots=slots,
         lists=lists,
         low_dtype=low,
-        excluded_by=excludes(options.exclude, dict(view.item.excluded)),
+        excluded_by=excluded_by,
         unsafe_by=known_by(dict(options.ranges)),
         uses_lists=uses_lists,
         roundings=roundings,

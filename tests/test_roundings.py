@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from grappler_pass.eligibility.contractions import has_sum
-from grappler_pass.eligibility.product_errors import LONGEST_CHAIN
+from grappler_pass.eligibility.product_errors import LONGEST_CHAIN, MOST_FACTORS
 from grappler_pass.op_table import OP_TABLE, Errors
 from grappler_pass.plan import Cause
 from tests.coloring import Colored, color
@@ -121,6 +123,32 @@ def test_products_are_added_up_a_few_times_in_a_row(count: int) -> None:
         assert colored.colors(f"s{count - 2}") == "L"
 
 
+@pytest.mark.parametrize("count", [MOST_FACTORS, MOST_FACTORS + 1])
+def test_few_rounded_factors_in_a_row_follow_a_product(count: int) -> None:
+    lines = ["factor = Const value=0.99", "f0 = Mul(allow1, factor)"]
+    lines += [f"f{i} = Mul(f{i - 1}, factor)" for i in range(1, count)]
+    colored = between("\n".join(lines), f"f{count - 1}")
+    assert colored.colors(f"f{count - 1}") == ("L" if count <= MOST_FACTORS else "F")
+
+
+def test_a_residual_sum_that_is_fused_with_its_product_is_float32() -> None:
+    colored = between(
+        "sum = _FusedMatMul(x, w, bias, x) num_args=2 fused_ops=[BiasAdd,Add]", "sum"
+    )
+    (slot,) = colored.slots_called("sum")
+    assert colored.colors("sum") == "L"
+    assert colored.slots.output_slot(colored.view.index["sum"], 0) != slot
+
+
+def test_a_program_of_its_own_16_bits_with_fused_sums_is_planned() -> None:
+    colored = between(
+        "own = _FusedMatMul(y, y, y, y) num_args=2 fused_ops=[BiasAdd,Add] T=bfloat16\n"
+        "y = Placeholder dtype=bfloat16",
+        "allow1",
+    )
+    assert colored.cause("own") is Cause.NOT_FLOAT32
+
+
 def test_a_sum_that_a_loop_carries_is_float32() -> None:
     w = weights(8, 8)
 
@@ -212,6 +240,41 @@ def test_a_constant_that_16_bits_hold_may_be_among_what_is_moved(
         f"bound = Const value={value}\nmade = Maximum(allow1, bound)", "made"
     )
     assert colored.colors("made") == expected
+
+
+@pytest.mark.parametrize(
+    "op", ["Pow(bias, allow1)", "Exp(allow1)", "ScatterNd(axis, allow1, axis)"]
+)
+def test_what_may_magnify_or_add_up_many_values_is_float32(op: str) -> None:
+    assert between(f"made = {op}", "made").colors("made") == "F"
+
+
+def test_what_is_fed_is_exact_whatever_would_have_made_it() -> None:
+    graph = f"{BEFORE}\nsum = AddV2(allow1, allow2)\nfetch = Identity(sum)"
+    assert color(graph, fetch="fetch").colors("sum") == "L"
+    assert color(graph, fetch="fetch", feed="allow1").colors("sum") == "F"
+
+
+def test_the_result_of_a_product_that_stays_float32_is_exact() -> None:
+    graph = f"{BEFORE}\nsum = AddV2(allow1, allow2)\nfetch = Identity(sum)"
+    colored = color(graph, fetch="fetch", exclude=("allow1",))
+    assert colored.colors("allow1 allow2 sum") == "F L F"
+    assert colored.cause("sum") is Cause.PROMOTED
+
+
+def test_a_long_list_is_graded_in_one_go() -> None:
+    count = 1500
+    lines = ["array = TensorArrayV3(axis) dtype=float32", "flow0 = Identity(array:1)"]
+    for i in range(count):
+        lines += [
+            f"flow{i + 1} = TensorArrayWriteV3(array, axis, allow1, flow{i})",
+            f"read{i} = TensorArrayReadV3(array, axis, flow{count}) dtype=float32",
+        ]
+    begin = time.process_time()
+    colored = between("\n".join(lines), "read0")
+    assert colored.colors("read0") == "L"
+    # Every member with every other would take a minute.
+    assert time.process_time() - begin < 20
 
 
 # The table.

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.casts import NUMPY_DTYPES
 from grappler_pass.eligibility.constant_ranges import values_of
@@ -47,13 +49,20 @@ MADE = (Grade.ACTIVATED, Grade.BIASED, Grade.PRODUCT)
 # Sums in a row of products' results: each rounding adds to the last, and a small term
 # vanishes beside a large sum. Four leave the error below twice that by hand.
 LONGEST_CHAIN = 4
+# Factors in a row that are rounded: 0.99 is off by as much each time, and the same way.
+MOST_FACTORS = 2
 
 # Ops with statistics in float32 beside their first result.
 _WITH_STATISTICS = (Errors.NORMALIZES, Errors.GRADIENT)
 
-# Parts of fused products that keep the grade of what they read.
+# Parts of fused products that keep the grade of what they read, and how many operands
+# of their own each part takes; one that is not named here takes none.
 _LINEAR_PARTS = frozenset({b"Relu", b"Relu6", b"LeakyRelu", b"Mul"})
-_BROADCAST_PARTS = frozenset({b"BiasAdd", b"FusedBatchNorm"})
+_PART_OPERANDS = {b"Add": 1, b"BiasAdd": 1, b"FusedBatchNorm": 4, b"Mul": 1}
+# Position of what `_FusedBatchNormEx` adds to its result.
+_SIDE_INPUT = 5
+# So many values tell of most constants that 16 bits do not hold them.
+_FIRST_VALUES = 1000
 
 
 class Others(enum.Enum):
@@ -96,6 +105,18 @@ GRADIENT_INPUTS: dict[str, tuple[int, Others]] = {
 }
 
 
+class Steps(NamedTuple):
+    """What a value went through since the last product: sums and rounded factors."""
+
+    sums: int = 0
+    factors: int = 0
+
+    @property
+    def are_few(self) -> bool:
+        """Tell whether rounding at each of them leaves the yardstick room."""
+        return self.sums <= LONGEST_CHAIN and self.factors <= MOST_FACTORS
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProductErrors:
     """What each node makes of errors, and how exact its results are by hand.
@@ -106,8 +127,7 @@ class ProductErrors:
       shapes: static shapes by name of node; what is unknown counts as of one size.
       kinds: per node; None for an op that is not in the table.
       grades: per node, of its first output.
-      chained: per node, the sums in a row that its value went through, if it is made of
-        products alone.
+      steps: per node, the most that its value went through behind a product.
     """
 
     view: GraphView
@@ -115,7 +135,7 @@ class ProductErrors:
     shapes: Shapes
     kinds: Sequence[Errors | None]
     grades: Sequence[Grade]
-    chained: Sequence[int]
+    steps: Sequence[Steps]
 
     def grade(self, port: Port) -> Grade:
         """Return how exact a tensor is; statistics beside a result are in float32."""
@@ -160,6 +180,7 @@ def product_errors(
     lists: OpLists,
     low_dtype: int,
     members: Mapping[int, Sequence[int]],
+    stays: Callable[[NodeDef], object],
 ) -> ProductErrors:
     """Grade every tensor of a graph, inputs first; what goes around a loop is FLOAT32.
 
@@ -171,32 +192,43 @@ def product_errors(
       low_dtype: DataType enum.
       members: number of a node that writes or reads a list of tensors to all nodes of
         that list.
+      stays: tells of a product whether the user keeps it in float32.
     """
-    kinds = [_kind(view, node, shapes, lists) for node in view.nodes]
+    kinds = [_kind(view, node, shapes, lists, stays) for node in view.nodes]
     count = len(view.nodes)
     grades = [Grade.FLOAT32] * count
-    chained = [0] * count
-    errors = ProductErrors(view, slots, shapes, kinds, grades, chained)
+    steps = [Steps()] * count
+    errors = ProductErrors(view, slots, shapes, kinds, grades, steps)
     grading = _Grading(errors, low_dtype)
     # What is put on a list is known when all has been graded once.
     for _ in range(2 if members else 1):
         for i in view.order:
-            grades[i], chained[i] = grading.of(view.nodes[i])
+            grades[i], steps[i] = grading.of(view.nodes[i])
         grading.read_from(members)
     return errors
 
 
-def _kind(view: GraphView, node: Node, shapes: Shapes, lists: OpLists) -> Errors | None:
-    listed = lists.list_of(node.op)
+def _kind(
+    view: GraphView,
+    node: Node,
+    shapes: Shapes,
+    lists: OpLists,
+    stays: Callable[[NodeDef], object],
+) -> Errors | None:
     kind = ERRORS.get(node.op)
-    # Whoever moves an op by hand has decided that it may be rounded.
-    if listed == ALLOW or node.op in lists.freed:
+    if lists.list_of(node.op) == ALLOW or node.op in lists.freed:
+        # Whoever moves an op by hand has decided that it may be rounded.
         kind = Errors.PRODUCT
-    if kind is Errors.PRODUCT:
-        known = (known_shape(shapes, view, port) for port in node.inputs)
-        if not has_sum(node.proto, tuple(known)):
-            return Errors.SCALES
-    return kind
+    elif kind is Errors.PRODUCT:
+        return Errors.REDUCES
+    if kind is not Errors.PRODUCT:
+        return kind
+    if stays(node.proto):
+        return Errors.REDUCES
+    known = (known_shape(shapes, view, port) for port in node.inputs)
+    if has_sum(node.proto, tuple(known)):
+        return kind
+    return None if "fused_ops" in node.proto.attr else Errors.SCALES
 
 
 class _Grading:
@@ -205,65 +237,73 @@ class _Grading:
     def __init__(self, errors: ProductErrors, low_dtype: int) -> None:
         self._errors = errors
         self._low_dtype = low_dtype
-        self._read: dict[int, tuple[Grade, int]] = {}
+        self._read: dict[int, tuple[Grade, Steps]] = {}
 
     def read_from(self, members: Mapping[int, Sequence[int]]) -> None:
         """Note of each list the worst that is put on it, for those who read it."""
         errors = self._errors
-        for node, others in members.items():
-            ports = [p for i in others for _, p in errors.floats(errors.view.nodes[i])]
+        for group in dict.fromkeys(map(tuple, members.values())):
+            ports = [p for i in group for _, p in errors.floats(errors.view.nodes[i])]
             grade = min(map(errors.grade, ports), default=Grade.FLOAT32)
-            chained = max((errors.chained[port.node] for port in ports), default=0)
-            self._read[node] = grade, chained
+            self._read.update((i, (grade, self._most(ports))) for i in group)
 
-    def of(self, node: Node) -> tuple[Grade, int]:
+    def of(self, node: Node) -> tuple[Grade, Steps]:
         errors = self._errors
         kind = errors.kinds[node.index]
         if node.index in self._read:
             return self._read[node.index]
+        if node.name in errors.view.item.feed:
+            return Grade.FLOAT32, Steps()
         if node.op == "Const":
-            return self._constant(node), 0
+            return self._constant(node), Steps()
         if node.op == "Cast":
-            return self._cast(node), 0
+            return self._cast(node), Steps()
         if kind is None:
-            return Grade.FLOAT32, 0
+            return Grade.FLOAT32, Steps()
         if kind is Errors.IGNORES:
-            return Grade.EXACT, 0
+            return Grade.EXACT, Steps()
         read = errors.floats(node)
         grades = [errors.grade(port) for _, port in read]
-        chained = max((errors.chained[port.node] for _, port in read), default=0)
+        steps = self._most(port for _, port in read)
+        worst = min(grades, default=Grade.FLOAT32)
         match kind:
             case Errors.PRODUCT:
-                return self._product(node, read)
+                return self._product(node)
             case Errors.MOVES:
-                return self._moved(node, grades), chained
+                return self._moved(node, worst), steps
             case Errors.SCALES:
-                return self._scaled(node, read, grades), chained
+                return self._scaled(node, read, grades, steps)
             case Errors.SUMS:
-                return self._summed(node, read, grades, chained)
+                return self._summed(node, read, grades, steps)
             case Errors.GRADIENT:
-                gradient = GRADIENT_INPUTS[node.op][0]
-                grade = errors.grade(node.inputs[gradient])
-                return grade, errors.chained[node.inputs[gradient].node]
+                gradient = node.inputs[GRADIENT_INPUTS[node.op][0]]
+                return errors.grade(gradient), errors.steps[gradient.node]
             case Errors.ACTIVATES:
-                is_made = grades and min(grades) in (Grade.BIASED, Grade.PRODUCT)
-                return Grade.ACTIVATED if is_made else Grade.FLOAT32, 0
+                is_made = worst in (Grade.BIASED, Grade.PRODUCT)
+                return Grade.ACTIVATED if is_made else Grade.FLOAT32, steps
             case Errors.AVERAGES:
-                is_made = grades and min(grades) in MADE
-                return Grade.ACTIVATED if is_made else Grade.FLOAT32, 0
+                return Grade.ACTIVATED if worst in MADE else Grade.FLOAT32, steps
             case Errors.NORMALIZES:
-                is_made = grades and grades[0] in (Grade.BIASED, Grade.PRODUCT)
-                return Grade.BIASED if is_made else Grade.FLOAT32, chained
-        return Grade.FLOAT32, 0
+                return self._normalized(node, grades, steps)
+        return Grade.FLOAT32, Steps()
+
+    def _most(self, ports: Iterable[Port]) -> Steps:
+        found = [self._errors.steps[port.node] for port in ports]
+        sums = max((steps.sums for steps in found), default=0)
+        return Steps(sums, max((steps.factors for steps in found), default=0))
 
     def _constant(self, node: Node) -> Grade:
-        if node.proto.attr["dtype"].type != FLOAT32:
+        is_open = node.name in self._errors.view.item.untouchable
+        if is_open or node.proto.attr["dtype"].type != FLOAT32:
             return Grade.FLOAT32
         values = values_of(node.proto.attr["value"].tensor)
+        is_exact = self._holds(values[:_FIRST_VALUES]) and self._holds(values)
+        return Grade.EXACT if is_exact else Grade.FLOAT32
+
+    def _holds(self, values: np.ndarray) -> bool:
         with np.errstate(over="ignore"):
             rounded = values.astype(NUMPY_DTYPES[self._low_dtype]).astype(np.float32)
-        is_exact = np.array_equal(values, rounded, equal_nan=True)
-        return Grade.EXACT if is_exact else Grade.FLOAT32
+        return bool(np.array_equal(values, rounded, equal_nan=True))
 
     def _cast(self, node: Node) -> Grade:
         """Masks are exact, and what was in 16 bits is as inexact as a product."""
@@ -272,33 +312,42 @@ class _Grading:
             return Grade.EXACT
         return Grade.PRODUCT if source == self._low_dtype else Grade.FLOAT32
 
-    def _product(self, node: Node, read: list[tuple[int, Port]]) -> tuple[Grade, int]:
+    def _product(self, node: Node) -> tuple[Grade, Steps]:
         """Return the grade of a product with what is fused behind it."""
-        grade, chained = Grade.PRODUCT, 0
+        grade, steps = Grade.PRODUCT, Steps()
         if "fused_ops" not in node.proto.attr:
-            return grade, chained
+            return grade, steps
+        position = 2
         for name in node.proto.attr["fused_ops"].list.s:
-            if name in _BROADCAST_PARTS:
+            if name == b"Add" and not self._errors.is_broadcast(node, position):
+                grade, steps = self._with(grade, steps, node.inputs[position])
+            elif name in (b"Add", b"BiasAdd", b"FusedBatchNorm"):
                 grade = min(grade, Grade.BIASED)
-            elif name == b"Add":
-                _, added = read[-1]
-                chained = self._errors.chained[added.node] + 1
-                is_long = chained > LONGEST_CHAIN
-                grade = min(grade, Grade.FLOAT32 if is_long else self._added(added))
             elif name not in _LINEAR_PARTS:
                 is_made = grade in (Grade.BIASED, Grade.PRODUCT)
                 grade = Grade.ACTIVATED if is_made else Grade.FLOAT32
-        return grade, chained
+            position += _PART_OPERANDS.get(name, 0)
+        return grade, steps
 
-    def _added(self, port: Port) -> Grade:
-        """Return what a product is at best that a tensor of its size is added to."""
-        grade = self._errors.grade(port)
-        return Grade.FLOAT32 if grade is Grade.ACTIVATED else grade
+    def _with(self, grade: Grade, steps: Steps, port: Port) -> tuple[Grade, Steps]:
+        """Return what becomes of a value to which another of its size is added."""
+        other = self._errors.grade(port)
+        most = self._errors.steps[port.node]
+        steps = Steps(max(steps.sums, most.sums) + 1, max(steps.factors, most.factors))
+        is_made = other in (Grade.BIASED, Grade.PRODUCT) and steps.are_few
+        return min(grade, other) if is_made else Grade.FLOAT32, steps
 
-    def _moved(self, node: Node, grades: list[Grade]) -> Grade:
-        if not grades or self._goes_around(node):
-            return Grade.FLOAT32
-        return min(grades)
+    def _normalized(
+        self, node: Node, grades: Sequence[Grade], steps: Steps
+    ) -> tuple[Grade, Steps]:
+        is_made = grades and grades[0] in (Grade.BIASED, Grade.PRODUCT)
+        grade = Grade.BIASED if is_made else Grade.FLOAT32
+        if node.op == "_FusedBatchNormEx" and len(node.inputs) > _SIDE_INPUT:
+            return self._with(grade, steps, node.inputs[_SIDE_INPUT])
+        return grade, steps
+
+    def _moved(self, node: Node, worst: Grade) -> Grade:
+        return Grade.FLOAT32 if self._goes_around(node) else worst
 
     def _goes_around(self, node: Node) -> bool:
         nodes = self._errors.view.nodes
@@ -307,12 +356,18 @@ class _Grading:
         )
 
     def _scaled(
-        self, node: Node, read: list[tuple[int, Port]], grades: list[Grade]
-    ) -> Grade:
+        self,
+        node: Node,
+        read: list[tuple[int, Port]],
+        grades: list[Grade],
+        steps: Steps,
+    ) -> tuple[Grade, Steps]:
+        if Grade.FLOAT32 in grades:
+            steps = Steps(steps.sums, steps.factors + 1)
+        if not steps.are_few or not any(grade in MADE for grade in grades):
+            return Grade.FLOAT32, steps
         if Grade.PRODUCT in grades:
-            return Grade.PRODUCT
-        if not any(grade in MADE for grade in grades):
-            return Grade.FLOAT32
+            return Grade.PRODUCT, steps
         is_broadcast = self._errors.is_broadcast
         full = [
             grade
@@ -321,15 +376,15 @@ class _Grading:
             or (grade is Grade.FLOAT32 and not is_broadcast(node, position))
         ]
         # A gate of float32 values: as exact as they are wanted to be.
-        return max(min(full), Grade.ACTIVATED)
+        return max(min(full), Grade.ACTIVATED), steps
 
     def _summed(
         self,
         node: Node,
         read: list[tuple[int, Port]],
         grades: list[Grade],
-        chained: int,
-    ) -> tuple[Grade, int]:
+        steps: Steps,
+    ) -> tuple[Grade, Steps]:
         is_broadcast = self._errors.is_broadcast
         own = [
             grade
@@ -337,9 +392,9 @@ class _Grading:
             if not is_broadcast(node, position)
         ]
         if not own or min(own) not in (Grade.BIASED, Grade.PRODUCT):
-            return Grade.FLOAT32, 0
-        chained += len(own) - 1
-        if chained > LONGEST_CHAIN:
-            return Grade.FLOAT32, chained
+            return Grade.FLOAT32, Steps()
+        steps = Steps(steps.sums + len(own) - 1, steps.factors)
+        if not steps.are_few:
+            return Grade.FLOAT32, steps
         is_biased = len(own) < len(grades) or Grade.EXACT in own
-        return Grade.BIASED if is_biased else min(own), chained
+        return Grade.BIASED if is_biased else min(own), steps

@@ -16,6 +16,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from tensorflow.core.framework import types_pb2
+
 from grappler_pass.eligibility.product_errors import (
     GRADIENT_INPUTS,
     MADE,
@@ -29,8 +31,8 @@ from grappler_pass.op_table import Errors
 from grappler_pass.plan import Cause, Reason
 from grappler_pass.type_slots import FLOATING
 
-# Their results are as exact as what they read, or the operands' rounding is their own.
-_FREE = (Errors.MOVES, Errors.IGNORES, Errors.PRODUCT)
+# Their results are as exact as what they read.
+_FREE = (Errors.MOVES, Errors.IGNORES)
 _COMPARISONS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
 _VARIABLES = frozenset(
     "ReadVariableOp Variable VariableV2 ResourceGather ResourceGatherNd".split()
@@ -105,7 +107,7 @@ class Roundings:
     def _harm_of_result(self, node: Node, slot: int) -> Reason | None:
         output_slot = self._errors.slots.output_slot
         for port in self._results(node):
-            governed = port.node != node.index or output_slot(*port) == slot
+            governed = node.index in self._lists or output_slot(*port) == slot
             if governed and port in self._harmed:
                 return self._harmed[port]
         return None
@@ -127,8 +129,14 @@ class Roundings:
         """Return the tensors that what a node reads at an input goes into."""
         if node.op == "IdentityN":
             return (Port(node.index, position),)
-        members = self._lists.get(node.index, (node.index,))
-        return [port for i in members for port in self._view.output_ports(i)]
+        if node.index in self._lists:
+            return (self._place(Port(node.index, 0)),)
+        return self._view.output_ports(node.index)
+
+    def _place(self, port: Port) -> Port:
+        """Return what stands for a tensor: of all that a list holds, its first node."""
+        members = self._lists.get(port.node)
+        return Port(members[0], 0) if members else port
 
     def _why_float32(self, node: Node) -> Reason:
         """Return why a node computes with float32 values, at best."""
@@ -142,7 +150,12 @@ class Roundings:
             near = Grade.ACTIVATED in grades
             return Reason(Cause.NEAR_NUMBERS if near else Cause.CHAIN)
         exact = next(
-            (p for _, p in self._inputs[node.index] if not self._errors.grade(p)), None
+            (
+                port
+                for _, port in self._inputs[node.index]
+                if self._errors.grade(port) is Grade.FLOAT32
+            ),
+            None,
         )
         if exact is None:
             return Reason(Cause.NEAR_NUMBERS)
@@ -173,12 +186,12 @@ class Roundings:
         for node in self._view.nodes:
             for position, port in self._inputs[node.index]:
                 if isinstance(self._leak_way(node, position), Cause):
-                    yield port, Reason(Cause.AFTER_PRODUCTS, node.name)
+                    yield self._place(port), Reason(Cause.AFTER_PRODUCTS, node.name)
 
     def _leaks_on(self, port: Port) -> Iterator[Port]:
         for node, position, source in self._operands_behind(port):
             if self._leak_way(node, position) is _Way.LEAKS:
-                yield source
+                yield self._place(source)
 
     def _leak_way(self, node: Node, position: int) -> _Harm:
         """Return how what was made of a biased product goes on: sums do not end it."""
@@ -191,16 +204,16 @@ class Roundings:
             for position, port in self._inputs[node.index]:
                 way = self._way(node, position, port)
                 if isinstance(way, Cause):
-                    yield port, Reason(way, node.name)
+                    yield self._place(port), Reason(way, node.name)
                 elif way is _Way.LEAKS:
                     harm = self._harm_at(node, position, way)
                     if harm is not None:
-                        yield port, harm
+                        yield self._place(port), harm
 
     def _harms_on(self, port: Port) -> Iterator[Port]:
         for node, position, source in self._operands_behind(port):
             if self._way(node, position, source) is _Way.GOES_ON:
-                yield source
+                yield self._place(source)
 
     def _harm_at(self, node: Node, position: int, way: _Way) -> Reason | None:
         if way is _Way.ENDS:
@@ -226,7 +239,7 @@ class Roundings:
         is_bare = grade is Grade.FLOAT32
         on = _Way.LEAKS if grade is Grade.BIASED else _Way.GOES_ON
         match kind:
-            case Errors.MOVES | Errors.PRODUCT:
+            case Errors.MOVES:
                 return _Way.GOES_ON
             case Errors.JUMPS:
                 return _Way.ENDS if self._asks_sign(node) else Cause.JUMP
@@ -236,7 +249,7 @@ class Roundings:
                 return self._at_factor(node, position, is_bare, on)
             case Errors.GRADIENT:
                 return self._at_gradient(node, position, is_bare, on)
-            case Errors.SUMS:
+            case Errors.SUMS | Errors.PRODUCT:
                 return self._at_sum(node, position, grade)
         if is_bare:
             return Cause.NO_PRODUCT
@@ -255,7 +268,8 @@ class Roundings:
 
     def _asks_sign(self, node: Node) -> bool:
         """Tell whether a value is compared with zero, which rounding leaves alone."""
-        if node.op not in _COMPARISONS:
+        if node.op not in _COMPARISONS or self._low_dtype != types_pb2.DT_BFLOAT16:
+            # float16 makes zeros of small numbers.
             return False
         return any(
             self._view.nodes[port.node].op == "ZerosLike" or self._is_zero(port)
@@ -264,7 +278,7 @@ class Roundings:
 
     def _is_zero(self, port: Port) -> bool:
         proto = self._view.nodes[port.node].proto
-        if proto.op != "Const":
+        if proto.op != "Const" or proto.name in self._view.item.untouchable:
             return False
         tensor = proto.attr["value"].tensor
         return not any(tensor.float_val) and not any(tensor.tensor_content)
@@ -298,7 +312,7 @@ class Roundings:
             return Cause.NEAR_NUMBERS
         if grade is Grade.FLOAT32:
             is_bias = errors.is_broadcast(node, position)
-            made = errors.grades[node.index] is Grade.BIASED
+            made = errors.grades[node.index] in (Grade.ACTIVATED, Grade.BIASED)
             return _Way.GOES_ON if is_bias and made else Cause.NO_PRODUCT
         return _Way.LEAKS
 

@@ -179,12 +179,17 @@ def _missing_kernels(case: Case) -> Refusals:
             known[key] = tuple(_kernel_reasons(case, node, attrs))
         reasons = known[key]
         alone = case.slots.has_float32_results(node.index)
-        if alone or not any(reasons):
+        if not any(reasons) and not alone:
             continue
-        if can_split(node.proto, case.low_dtype):
+        if can_split(node.proto, case.low_dtype, product_alone=alone):
             continue
         part = _cancelling_part(case, node)
-        yield from ((s, part or r) for s, r in zip(own, reasons, strict=True) if r)
+        none = Reason(Cause.NO_KERNEL, f"{node.op} as its product alone")
+        yield from (
+            (s, part or r or none)
+            for s, r in zip(own, reasons, strict=True)
+            if r or alone
+        )
 
 
 def _cancelling_part(case: Case, node: Node) -> Reason | None:
@@ -286,10 +291,11 @@ def _harmful_roundings(case: Case) -> Refusals:
     if case.roundings is None:
         return
     for node, own in case.nodes_with_slots:
-        freed = case.lists.place_of(node.proto).op in case.lists.freed
-        if freed or case.slots.has_float32_results(node.index):
+        if case.lists.place_of(node.proto).op in case.lists.freed:
             continue
-        for slot in own:
+        # The types of what is fused behind a product that is alone in 16 bits.
+        alone = case.slots.has_float32_results(node.index)
+        for slot in own[1:] if alone else own:
             harm = case.roundings.harm(node, slot)
             if harm is not None:
                 yield slot, harm

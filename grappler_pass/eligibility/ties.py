@@ -134,7 +134,7 @@ def product_ties(
     """
     for node in view.nodes:
         own = slots.slots_of[node.index]
-        if len(own) < 2:
+        if len(own) < 2 or slots.has_float32_results(node.index):
             continue
         if lists.list_of(node.op) == ALLOW or parts_of(node.proto):
             yield from ((own[0], slot) for slot in own[1:])
