@@ -258,7 +258,8 @@ def test_a_fused_convolution_goes_low_where_its_parts_can(list_name: str) -> Non
 strides=[1,1,1,1] padding=SAME
         odd = _FusedConv2D(image, filter, bias) num_args=1 fused_ops=[Frobnicate] \
 strides=[1,1,1,1] padding=SAME
-        fetch = IdentityN(conv, odd)
+        after = MatMul(conv, x)
+        fetch = IdentityN(after, odd)
     """
     op = ["_FusedConv2D"]
     lists = OpLists.for_dtype("bfloat16").edited(

@@ -157,7 +157,7 @@ def test_reference_variables_have_updates_too() -> None:
         fetch = Identity(pure)
     """
     colored = color(graph, fetch="fetch update scatter")
-    assert colored.colors("grad scaled rows pure") == "L F F L"
+    assert colored.colors("grad scaled rows pure") == "L F F F"
 
 
 # What a kernel cannot do.

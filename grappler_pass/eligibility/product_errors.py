@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -164,6 +164,8 @@ class ProductErrors:
         """Tell whether an operand is smaller than the result that it is added to."""
         if node.op.startswith("BiasAdd"):
             return position == 1
+        if (position, True) in fused_operands(node.proto):
+            return True
         own = known_shape(self.shapes, self.view, node.inputs[position])
         result = known_shape(self.shapes, self.view, Port(node.index, 0))
         if own is None or result is None:
@@ -206,6 +208,24 @@ def product_errors(
             grades[i], steps[i] = grading.of(view.nodes[i])
         grading.read_from(members)
     return errors
+
+
+def fused_operands(proto: NodeDef) -> list[tuple[int, bool]]:
+    """Return positions of operands behind a product; whether each is broadcast."""
+    return [
+        (position + i, name != b"Add")
+        for name, position in fused_parts(proto)
+        for i in range(_PART_OPERANDS.get(name, 0))
+    ]
+
+
+def fused_parts(proto: NodeDef) -> Iterator[tuple[bytes, int]]:
+    """Yield what is fused behind a product, each with its first operand's position."""
+    if "fused_ops" in proto.attr:
+        position = 2
+        for name in proto.attr["fused_ops"].list.s:
+            yield name, position
+            position += _PART_OPERANDS.get(name, 0)
 
 
 def _kind(
@@ -315,10 +335,7 @@ class _Grading:
     def _product(self, node: Node) -> tuple[Grade, Steps]:
         """Return the grade of a product with what is fused behind it."""
         grade, steps = Grade.PRODUCT, Steps()
-        if "fused_ops" not in node.proto.attr:
-            return grade, steps
-        position = 2
-        for name in node.proto.attr["fused_ops"].list.s:
+        for name, position in fused_parts(node.proto):
             if name == b"Add" and not self._errors.is_broadcast(node, position):
                 grade, steps = self._with(grade, steps, node.inputs[position])
             elif name in (b"Add", b"BiasAdd", b"FusedBatchNorm"):
@@ -326,7 +343,6 @@ class _Grading:
             elif name not in _LINEAR_PARTS:
                 is_made = grade in (Grade.BIASED, Grade.PRODUCT)
                 grade = Grade.ACTIVATED if is_made else Grade.FLOAT32
-            position += _PART_OPERANDS.get(name, 0)
         return grade, steps
 
     def _with(self, grade: Grade, steps: Steps, port: Port) -> tuple[Grade, Steps]:
