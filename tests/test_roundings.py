@@ -131,6 +131,12 @@ def test_few_rounded_factors_in_a_row_follow_a_product(count: int) -> None:
     assert colored.colors(f"f{count - 1}") == ("L" if count <= MOST_FACTORS else "F")
 
 
+def test_factors_of_a_factor_do_not_count_for_the_product() -> None:
+    lines = "s1 = Mul(bias, bias)\ns2 = Mul(s1, bias)\ns3 = Mul(s2, bias)"
+    colored = between(f"{lines}\nmade = Mul(allow1, s3)", "made")
+    assert colored.colors("s3 made") == "F L"
+
+
 def test_a_residual_sum_that_is_fused_with_its_product_is_float32() -> None:
     colored = between(
         "sum = _FusedMatMul(x, w, bias, x) num_args=2 fused_ops=[BiasAdd,Add]", "sum"

@@ -308,7 +308,8 @@ class _Grading:
         return Grade.FLOAT32, Steps()
 
     def _most(self, ports: Iterable[Port]) -> Steps:
-        found = [self._errors.steps[port.node] for port in ports]
+        errors = self._errors
+        found = [errors.steps[p.node] for p in ports if errors.grade(p) in MADE]
         sums = max((steps.sums for steps in found), default=0)
         return Steps(sums, max((steps.factors for steps in found), default=0))
 
