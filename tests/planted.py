@@ -34,7 +34,7 @@ def heads(culprits: Sequence[int], count: int = 12) -> keras.Model:
     model = keras.Model(inputs, outputs)
     for i in culprits:
         kernel, bias = model.get_layer(f"head_{i}").get_weights()
-        model.get_layer(f"head_{i}").set_weights([kernel, bias + 70000.0])
+        model.get_layer(f"head_{i}").set_weights([kernel * 1.5e5, bias])
     return model
 
 

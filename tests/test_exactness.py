@@ -50,12 +50,12 @@ def test_bytes_become_features() -> None:
         + """
         image = Placeholder dtype=uint8
         as_float = Cast(image) SrcT=uint8 DstT=float32
-        scaled = Mul(as_float, x)
-        allow2 = MatMul(scaled, w)
+        moved = Reshape(as_float, axis)
+        allow2 = MatMul(moved, w)
         fetch = Identity(allow2)
     """
     )
-    assert color(graph, fetch="fetch").colors("scaled allow2") == "L L"
+    assert color(graph, fetch="fetch").colors("moved allow2") == "L L"
 
 
 def test_positions_that_become_angles_stay_exact_even_in_a_product() -> None:
@@ -67,7 +67,7 @@ def test_positions_that_become_angles_stay_exact_even_in_a_product() -> None:
         angles = Einsum(as_float, frequencies) equation=i,j->ij
         both = ConcatV2(angles, angles, axis)
         cosine = Cos(both)
-        plain = Einsum(as_float, frequencies) equation=i,j->ij
+        plain = Einsum(as_float, frequencies) equation=ij,jk->ik
         fetch = IdentityN(cosine, plain)
     """
     colored = color(graph, fetch="fetch")
@@ -116,9 +116,9 @@ MASKED = """
     w = Placeholder
     large = Const value={}
     scores = MatMul(x, w)
-    bias = Mul(x, large)
+    bias = Mul(scores, large)
     masked = AddV2(scores, bias)
-    clear1 = Maximum(masked, x)
+    clear1 = Maximum(masked, scores)
     weights = Softmax(clear1)
     context = MatMul(weights, w)
     fetch = Identity(context)

@@ -141,11 +141,11 @@ class Roundings:
     def _why_float32(self, node: Node) -> Reason:
         """Return why a node computes with float32 values, at best."""
         kind = self._errors.kinds[node.index]
-        if kind in (Errors.MAGNIFIES, Errors.REDUCES):
-            return Reason(Cause.MAGNIFIED if kind is Errors.MAGNIFIES else Cause.SUM)
         grades = [self._errors.grade(port) for _, port in self._inputs[node.index]]
         if not any(grade in MADE for grade in grades):
             return Reason(Cause.NO_PRODUCT)
+        if kind in (Errors.MAGNIFIES, Errors.REDUCES):
+            return Reason(Cause.MAGNIFIED if kind is Errors.MAGNIFIES else Cause.SUM)
         if kind is Errors.SUMS and Grade.FLOAT32 not in grades:
             near = Grade.ACTIVATED in grades
             return Reason(Cause.NEAR_NUMBERS if near else Cause.CHAIN)
