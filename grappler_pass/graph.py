@@ -162,6 +162,15 @@ class GraphView:
         """Return the innermost loop frame that `node` runs in; None outside loops."""
         return self._frames[node]
 
+    def loops(self, node: int) -> tuple[Frame, ...]:
+        """Return the loop frames that `node` runs in, the innermost first."""
+        found: list[Frame] = []
+        frame = self._frames[node]
+        while frame is not None:
+            found.append(frame)
+            frame = frame.parent
+        return tuple(found)
+
     def weight(self, node: int) -> float:
         """Return how often `node` runs per step."""
         frame = self._frames[node]

@@ -69,7 +69,7 @@ class RefReads:
             return cls()
         order = Precedence(view, {i for each in found for i in each.nodes})
         ports = frozenset(port for each in found for port in each.ports)
-        late = frozenset(r for each in found for r in each.late(order))
+        late = frozenset(r for each in found for r in each.late(view, order))
         return cls(ports, late, frozenset(_passing(view, ports, late)))
 
     def awaited(
@@ -112,15 +112,29 @@ class _Memory:
         for port, reader in self.readers:
             yield from (port.node, reader.node)
 
-    def late(self, order: Precedence) -> Iterator[Reader]:
+    def late(self, view: GraphView, order: Precedence) -> Iterator[Reader]:
         for port, reader in self.readers:
             if any(
                 not order.surely_before(writer, port.node)
-                and not order.surely_before(reader.node, writer)
+                and (
+                    not order.surely_before(reader.node, writer)
+                    or _is_read_again(view, port, reader, writer)
+                )
                 for writer in self.writers
                 if writer != reader.node
             ):
                 yield reader
+
+
+def _is_read_again(view: GraphView, port: Port, reader: Reader, writer: int) -> bool:
+    """Tell whether a loop that both run in was entered with the tensor.
+
+    What enters a loop is read in each iteration, and written in those before.
+    """
+    enters = view.nodes[port.node].op in ENTER_OPS
+    made_in = view.loops(port.node)[1 if enters else 0 :]
+    shared = set(view.loops(reader.node)) & set(view.loops(writer))
+    return not shared.issubset(made_in)
 
 
 def _memories(view: GraphView) -> Iterator[_Memory]:

@@ -8,11 +8,11 @@ front of it if every write runs after the read.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 
-from grappler_pass.graph import ENTER_OPS, MERGE_OPS, Frame, GraphView, Port
+from grappler_pass.graph import ENTER_OPS, MERGE_OPS, GraphView, Port
 from grappler_pass.precedence import Precedence
 from grappler_pass.ref_variables import RefReads
 from grappler_pass.type_slots import attr_of
@@ -194,15 +194,8 @@ def _may_move(
     view: GraphView, read: int, writers: list[int], before: Precedence
 ) -> bool:
     """Tell whether no write runs before the read, nor in one of its loops."""
-    loops = set(_loops(view, read))
+    loops = set(view.loops(read))
     return all(
-        before.surely_before(read, writer) and loops.isdisjoint(_loops(view, writer))
+        before.surely_before(read, writer) and loops.isdisjoint(view.loops(writer))
         for writer in writers
     )
-
-
-def _loops(view: GraphView, node: int) -> Iterator[Frame]:
-    frame = view.frame(node)
-    while frame is not None:
-        yield frame
-        frame = frame.parent
