@@ -53,7 +53,7 @@ def test_eager_gradients_through_python_are_scaled_once():
     with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
         np.testing.assert_array_equal(slope(tf.constant(X)), plain)
         assert figures(loss_scale) == (2.0**10, 1, 0)
-        assert not slope(tf.constant(0 * X)).numpy().any()
+        assert np.isnan(slope(tf.constant(0 * X))).all()
         assert figures(loss_scale) == (2.0**9, 0, 1)
 
 
@@ -64,7 +64,7 @@ def test_gradients_through_python_are_scaled_once_in_a_session():
         np.testing.assert_allclose(session.run(slope, {x: X}), np.sign(X), rtol=1e-6)
         state = loss_scale_state(session=session)
         assert (state.scale, state.good_steps, state.skipped_steps) == (2.0**10, 1, 0)
-        assert not session.run(slope, {x: X * np.float32(math.inf)}).any()
+        assert np.isnan(session.run(slope, {x: X * np.float32(math.inf)})).all()
         assert loss_scale_state(session=session).skipped_steps == 1
 
 

@@ -103,10 +103,14 @@ def test_what_is_free_is_what_tensorflow_may_still_allocate(
         limits = {d.name: d.memory_limit_bytes for d in session.list_devices()}
     host = "/job:localhost/replica:0/task:0/device:CPU:0"
     assert dict(memory._pools("CPU"))["/device:CPU:0"] == limits[host] > 0
-    # TensorFlow counts nothing in use on a CPU.
-    assert memory._pool_free("/device:CPU:0", 5 * MIB) == 5 * MIB
+    # TensorFlow counts what any program of this process holds.
+    held = tf.ones([MIB // 4])
+    used = tf.config.experimental.get_memory_info("CPU:0")["current"]
+    assert used >= held.numpy().nbytes == MIB
+    assert memory._pool_free("/device:CPU:0", used + 5 * MIB) == 5 * MIB
+    assert memory._pool_free("/device:CPU:0", used - 1) == 0
     assert memory._pool_free("/device:CPU:99", 5 * MIB) is None
-    pools = (("/device:CPU:0", 3 * MIB), ("/device:CPU:0", 2 * MIB))
+    pools = tuple(("/device:CPU:0", used + free * MIB) for free in (3, 2))
     monkeypatch.setattr(memory, "_pools", lambda device_type: pools)
     assert memory.free_bytes("GPU") == 2 * MIB
     assert memory.free_bytes() > 2 * MIB
