@@ -274,7 +274,9 @@ def test_a_loop_reads_what_a_loop_within_it_has_written(is_resource: bool) -> No
                 return j + 1, tf.identity(y)
 
         def outer(i: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            y = tf.matmul(y, w)
+            # An iteration may begin before the loop within the last one has ended.
+            with tf.control_dependencies([y]):
+                y = tf.matmul(y, w)
             return i + 1, tf.while_loop(lambda j, _: j < 2, inner, [0, y])[1]
 
         start = [tf.constant(0), s.feed_value(ONES, "x")]
@@ -311,7 +313,9 @@ def test_what_a_cast_waits_for_is_in_the_queue_before_it() -> None:
     with sketch() as s:
         queue = tf.queue.FIFOQueue(4, [tf.float32], [[2, 4]])
         y = tf.matmul(s.feed_value(ONES, "x"), UNIT)
-        with tf.control_dependencies([queue.enqueue(y), queue.enqueue(y * 2)]):
+        with tf.control_dependencies([queue.enqueue(y)]):
+            second = queue.enqueue(y * 2)
+        with tf.control_dependencies([second]):
             low = tf.cast(tf.cast(y, tf.bfloat16), tf.float32)
         with tf.control_dependencies([low]):
             z = tf.matmul(queue.dequeue(), UNIT)
