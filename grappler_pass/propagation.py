@@ -16,7 +16,7 @@ from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.roundings import Roundings
 from grappler_pass.eligibility.rules import RULES, Case
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.eligibility.ties import all_ties, list_members
+from grappler_pass.eligibility.ties import all_ties, list_members, list_ties
 from grappler_pass.graph import GraphView
 from grappler_pass.op_lists import OpLists
 from grappler_pass.plan import Cause, Reason
@@ -85,13 +85,14 @@ def constrain(
     """
     low, uses_lists = DTYPE_ENUMS[low_dtype], options.opt_level != UNLISTED_LEVEL
     slots, roundings = SlotTable.from_view(view), None
+    of_lists = list_ties(view, slots)
     excluded_by = excludes(options.exclude, dict(view.item.excluded))
     if uses_lists:
-        members = list_members(view, slots)
+        members = list_members(of_lists, slots)
         errors = product_errors(view, slots, shapes, lists, low, members, excluded_by)
         roundings = Roundings(errors, low, members)
         slots = slots.with_float32_results(roundings.products_alone)
-    ties, escapes = all_ties(view, slots, lists)
+    ties, escapes = all_ties(view, slots, lists, of_lists)
     case = Case(
         view=view,
         slots=slots,

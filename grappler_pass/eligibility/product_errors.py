@@ -385,15 +385,20 @@ class _Grading:
             return Grade.FLOAT32, steps
         if Grade.PRODUCT in grades:
             return Grade.PRODUCT, steps
-        is_broadcast = self._errors.is_broadcast
-        full = [
+        made = (grade for grade in grades if grade in MADE)
+        # A gate of float32 values: as exact as they are wanted to be.
+        gate = Grade.FLOAT32 in self._full_size(node, read, grades)
+        return Grade.ACTIVATED if gate else min(made), steps
+
+    def _full_size(
+        self, node: Node, read: list[tuple[int, Port]], grades: list[Grade]
+    ) -> list[Grade]:
+        """Return the grades of the operands that are not broadcast."""
+        return [
             grade
             for (position, _), grade in zip(read, grades, strict=True)
-            if grade in MADE
-            or (grade is Grade.FLOAT32 and not is_broadcast(node, position))
+            if not self._errors.is_broadcast(node, position)
         ]
-        # A gate of float32 values: as exact as they are wanted to be.
-        return max(min(full), Grade.ACTIVATED), steps
 
     def _summed(
         self,
@@ -402,12 +407,7 @@ class _Grading:
         grades: list[Grade],
         steps: Steps,
     ) -> tuple[Grade, Steps]:
-        is_broadcast = self._errors.is_broadcast
-        own = [
-            grade
-            for (position, _), grade in zip(read, grades, strict=True)
-            if not is_broadcast(node, position)
-        ]
+        own = self._full_size(node, read, grades)
         if not own or min(own) not in (Grade.BIASED, Grade.PRODUCT):
             return Grade.FLOAT32, Steps()
         steps = Steps(steps.sums + len(own) - 1, steps.factors)

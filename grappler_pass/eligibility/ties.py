@@ -55,8 +55,12 @@ _CARRIERS = frozenset(
 )
 
 
+# Slots of lists in pairs, and those of lists that escape, each with where.
+ListTies = tuple[list[tuple[int, int]], dict[int, str]]
+
+
 def all_ties(
-    view: GraphView, slots: SlotTable, lists: OpLists
+    view: GraphView, slots: SlotTable, lists: OpLists, of_lists: ListTies
 ) -> tuple[tuple[tuple[int, ...], ...], dict[int, Reason]]:
     """Return the groups of tied float32 slots, and the slots of what escapes.
 
@@ -65,11 +69,17 @@ def all_ties(
     stated there about its elements' type cannot be changed. So does a reserve space
     that is read or made in another graph.
 
+    Args:
+      view: the graph.
+      slots: of `view`.
+      lists: for the low dtype.
+      of_lists: what `list_ties` found in `view`.
+
     Returns:
       Groups of two and more slots, and per slot that shares its type with what escapes
       the reason, which names the node where it does.
     """
-    pairs, lost = list_ties(view, slots)
+    pairs, lost = list(of_lists[0]), of_lists[1]
     pairs += selection_ties(view, slots, tied_groups(pairs, slots))
     pairs += loop_ties(view, slots)
     pairs += product_ties(view, slots, lists)
@@ -140,9 +150,7 @@ def product_ties(
             yield from ((own[0], slot) for slot in own[1:])
 
 
-def list_ties(
-    view: GraphView, slots: SlotTable
-) -> tuple[list[tuple[int, int]], dict[int, str]]:
+def list_ties(view: GraphView, slots: SlotTable) -> ListTies:
     """Return the slots of each list in pairs, and the slots of lists that escape."""
     if not any(node.op in _LIST_OPS for node in view.nodes):
         return [], {}
@@ -156,9 +164,9 @@ def list_ties(
     return pairs, escaped
 
 
-def list_members(view: GraphView, slots: SlotTable) -> dict[int, tuple[int, ...]]:
+def list_members(of_lists: ListTies, slots: SlotTable) -> dict[int, tuple[int, ...]]:
     """Return for each node that writes or reads a list all nodes of that list."""
-    pairs, _ = list_ties(view, slots)
+    pairs, _ = of_lists
     found: dict[int, tuple[int, ...]] = {}
     for group in tied_groups(pairs, slots):
         nodes = tuple(dict.fromkeys(slots.node_of[slot] for slot in group))
