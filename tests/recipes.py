@@ -79,7 +79,7 @@ class Recipe(_Brief):
       positive: whether what is fed has one sign.
       v2: whether loops are functional.
       ref: whether variables are v1 references.
-      prices: seed of arbitrary prices.
+      prices: whose turn it is among plans, and the seed of arbitrary prices.
     """
 
     inputs: str = "plain"
@@ -172,7 +172,7 @@ def recipes(draw: st.DrawFn) -> Recipe:
         v2=v2,
         # Functions cannot hold reference variables.
         ref=draw(st.booleans()) and not v2,
-        prices=draw(st.integers(0, 9)),
+        prices=draw(st.integers(0, 99)),
     )
 
 

@@ -28,9 +28,10 @@ def between(lines: str, last: str, **given: str) -> Colored:
     return color(graph, fetch="fetch", **given)
 
 
-def behind(lines: str, last: str) -> Colored:
+def behind(lines: str, last: str, low_dtype: str = "bfloat16") -> Colored:
     """Color lines behind the last product; `last` is fetched."""
-    return color(f"{BEFORE}\n{lines}\nfetch = Identity({last})", fetch="fetch")
+    graph = f"{BEFORE}\n{lines}\nfetch = Identity({last})"
+    return color(graph, fetch="fetch", low_dtype=low_dtype)
 
 
 # 16 bits begin at products.
@@ -193,6 +194,34 @@ def test_what_lies_behind_the_last_product_is_float32(lines: str) -> None:
 
 def test_a_factor_of_a_products_result_may_be_low_behind_the_last_product() -> None:
     assert behind("made = Mul(allow1, bias)", "made").colors("made") == "L"
+
+
+@pytest.mark.parametrize(
+    ("line", "in_float16"),
+    [
+        ("constant = Const value=0.125\nmade = Mul(allow1, constant)", "L"),
+        ("constant = Const value=0.0078125\nmade = Mul(allow1, constant)", "F"),
+        ("constant = Const value=8.0\nmade = RealDiv(allow1, constant)", "L"),
+        ("constant = Const value=128.0\nmade = RealDiv(allow1, constant)", "F"),
+        ("constant = Const value=128.0\nmade = RealDiv(constant, allow1)", "L"),
+    ],
+)
+def test_behind_the_last_product_small_factors_are_float32_in_float16(
+    line: str, in_float16: str
+) -> None:
+    for low_dtype, expected in (("bfloat16", "L"), ("float16", in_float16)):
+        assert behind(line, "made", low_dtype).colors("made") == expected
+
+
+def test_between_products_a_small_factor_may_be_low_in_float16() -> None:
+    graph = f"""{BEFORE}
+        constant = Const value=0.0078125
+        made = Mul(allow1, constant)
+        after = MatMul(made, w)
+        fetch = Identity(after)
+    """
+    colored = color(graph, fetch="fetch", low_dtype="float16")
+    assert colored.colors("made") == "L"
 
 
 # Near numbers, and jumps.

@@ -12,7 +12,7 @@ from tests.recipe_seeds import recipe_of, smallest
 from tests.recipes import Part, Recipe, build, recipes
 from tests.rule import Finding, judge
 from tests.soundness import FLOAT32, LOW_DTYPES
-from tests.yardstick_check import PLANS, Contest, check, plans_of
+from tests.yardstick_check import PLANS, Contest, check, plan_of
 
 LINEAR = Part("linear")
 # One row each of what is easily got wrong in 16 bits.
@@ -85,14 +85,14 @@ def test_the_rule_holds_for_random_programs() -> None:
     totals = np.zeros(4)
 
     @settings(
-        max_examples=24,
+        max_examples=50,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     @given(recipes())
     def run(recipe: Recipe) -> None:
-        outcome = check(recipe, plans_of(recipe))
+        outcome = check(recipe, (plan_of(recipe),))
         counted = (1, outcome.rewritten > 0, outcome.results, outcome.undecided)
         totals[:] += counted
         assert not outcome.failures, _told(outcome.failures)

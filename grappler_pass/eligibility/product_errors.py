@@ -52,6 +52,11 @@ LONGEST_CHAIN = 4
 # Factors in a row that are rounded: 0.99 is off by as much each time, and the same way.
 MOST_FACTORS = 2
 
+# What a constant factor below that leaves of a small value, such as a gradient's mean,
+# float16 holds in fewer bits or not at all; by head sizes attention divides by less.
+_SMALL_FACTOR = 2.0**-4
+_DIVISIONS = frozenset({"Div", "DivNoNan", "RealDiv", "Xdivy"})
+
 # Ops with statistics in float32 beside their first result.
 _WITH_STATISTICS = (Errors.NORMALIZES, Errors.GRADIENT)
 
@@ -384,11 +389,25 @@ class _Grading:
         if not steps.are_few or not any(grade in MADE for grade in grades):
             return Grade.FLOAT32, steps
         if Grade.PRODUCT in grades:
-            return Grade.PRODUCT, steps
+            return Grade.BIASED if self._shrinks(node) else Grade.PRODUCT, steps
         made = (grade for grade in grades if grade in MADE)
         # A gate of float32 values: as exact as they are wanted to be.
         gate = Grade.FLOAT32 in self._full_size(node, read, grades)
         return Grade.ACTIVATED if gate else min(made), steps
+
+    def _shrinks(self, node: Node) -> bool:
+        """Tell whether a constant takes values to where float16 holds fewer bits."""
+        if self._low_dtype != types_pb2.DT_HALF:
+            return False
+        nodes = self._errors.view.nodes
+        for position, port in enumerate(node.inputs):
+            if nodes[port.node].op == "Const":
+                tensor = nodes[port.node].proto.attr["value"].tensor
+                most = np.abs(values_of(tensor)).max(initial=0.0)
+                divides = position == 1 and node.op in _DIVISIONS
+                if most > 1 / _SMALL_FACTOR if divides else 0 < most < _SMALL_FACTOR:
+                    return True
+        return False
 
     def _full_size(
         self, node: Node, read: list[tuple[int, Port]], grades: list[Grade]
