@@ -1,8 +1,8 @@
 """Color the slots: the minimum cut at O1, what is eligible where forced.
 
 A plan must gain a share of the step, and more than the errors of its prices leave
-uncertain. One that may do so is colored, too, where a trial can tell (`trying`); any
-other is not applied at all.
+uncertain. One that may do so is colored, too, where steps of the program can tell
+(`trying`); any other is not applied at all.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ from grappler_pass.draft import FORCED, PRICED, Draft
 from grappler_pass.movement import forced_colors
 from grappler_pass.plan import Cause
 from grappler_pass.recalling import color_as_recalled
+
+# A gain that is so many times its error, and so large a share of the step, is certain:
+# whole steps are predicted within about 20 %, and most of that is common to both types.
+_CERTAIN_ERRORS, _CERTAIN_SHARE = 3.0, 0.1
 
 
 def color_slots(draft: Draft) -> Draft:
@@ -59,8 +63,10 @@ def color_slots(draft: Draft) -> Draft:
         low[variable] = False
     gain = problem.seconds([False] * variables.count) - problem.seconds(low)
     error = _gain_error(draft, variables, problem, low)
-    least = settings.margin * sum(draft.prices.float32)
+    whole = sum(draft.prices.float32)
+    least = settings.margin * whole
     is_sure = forced or gain >= max(least, error)
+    is_certain = gain - _CERTAIN_ERRORS * error >= max(least, _CERTAIN_SHARE * whole)
     may_be_tried = settings.tuner is not None and gain > 0.0 and gain + error >= least
     if not is_sure and not may_be_tried:
         spared = {v for v, is_low in enumerate(low) if is_low}
@@ -76,6 +82,7 @@ def color_slots(draft: Draft) -> Draft:
         fallback=fallback,
         gain_error=error,
         is_sure=is_sure,
+        is_certain=is_certain,
     )
 
 

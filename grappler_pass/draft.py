@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import enum
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -64,8 +65,7 @@ class Trial:
       seconds_after: predicted of `after`.
       name: of the graph, for people and to know it again.
       peak_bytes: predicted of live activations, of the larger graph.
-      nodes: by name of node, its seconds predicted in `before` and `after`.
-      is_sure: whether the predicted gain is larger than the error of its prices.
+      is_certain: whether the predicted gain is so large that no doubt is left.
       low_dtype: that parts of `after` are in.
     """
 
@@ -77,9 +77,17 @@ class Trial:
     seconds_after: float
     name: str = ""
     peak_bytes: int = 0
-    nodes: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
-    is_sure: bool = True
+    is_certain: bool = False
     low_dtype: str = ""
+
+
+class Outcome(enum.Enum):
+    """What is known of two graphs of one function."""
+
+    FASTER = "the rewritten graph is faster"
+    SLOWER = "it is not"
+    OPEN = "the program's own steps are being compared"
+    UNKNOWN = "it cannot be found out, or need not: predictions decide"
 
 
 class Tuner(Protocol):
@@ -93,8 +101,13 @@ class Tuner(Protocol):
         """
         ...
 
-    def is_faster(self, trial: Trial) -> bool | None:
-        """Tell whether the rewritten graph is; None where it cannot be found out."""
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        """Tell which of two graphs is faster.
+
+        Args:
+          trial: both graphs.
+          decided: called once with whether the rewritten one is, if it is open.
+        """
         ...
 
 
@@ -172,6 +185,8 @@ class Draft:
     fallback: tuple[Cause | None, ...] = _LATER
     gain_error: float = 0.0
     is_sure: bool = True
+    is_certain: bool = False
+    is_open: bool = False
     casts: CastPlan = _LATER
     plan: Plan = _LATER
     rewritten: GraphDef = _LATER

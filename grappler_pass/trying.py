@@ -1,34 +1,46 @@
-"""The last stage: run both graphs and keep the faster.
+"""The last decision: whether the rewritten graph is the one to run.
 
-However sure a gain is, its prices may be those of another machine; a clear gain is seen
-within a few steps, once for each graph on each machine.
+What is known of it from earlier runs counts first. What is in doubt is rewritten, and
+the program's own steps are compared; what they find withdraws the plan later.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from grappler_pass.casts import CastPlan
-from grappler_pass.decisions import plan_from_draft, seconds_by_node
-from grappler_pass.draft import PRICED, Draft, Trial
+from grappler_pass.decisions import plan_from_draft
+from grappler_pass.draft import PRICED, Draft, Outcome, Trial
 from grappler_pass.plan import Cause
+from grappler_pass.recalling import keep
 
 
 def tried(draft: Draft) -> Draft:
-    """Withdraw a plan whose graph a trial does not find faster.
+    """Withdraw a plan whose graph is known not to be faster.
 
-    Where a trial cannot tell, prices decide: the plan stays if its gain is larger than
-    their error.
+    Where that can be found out neither now nor later, predictions decide: the plan
+    stays if its gain is larger than their error.
     """
     tuner = draft.settings.tuner
     if tuner is None or draft.settings.opt_level != PRICED:
         return draft
     if draft.rewritten is draft.graph_def or draft.recalled is not None:
         return draft
-    faster = tuner.is_faster(trial_from_draft(draft))
-    if faster is None:
-        return draft if draft.is_sure else _withdrawn(draft, Cause.MARGIN)
-    return draft if faster else _withdrawn(draft, Cause.TRIAL)
+    decided = functools.partial(_keep_decided, draft)
+    match tuner.outcome(trial_from_draft(draft), decided):
+        case Outcome.SLOWER:
+            return _withdrawn(draft, Cause.TRIAL)
+        case Outcome.OPEN:
+            return dataclasses.replace(draft, is_open=True)
+        case Outcome.UNKNOWN if not draft.is_sure:
+            return _withdrawn(draft, Cause.MARGIN)
+    return draft
+
+
+def _keep_decided(draft: Draft, is_faster: bool) -> None:
+    """Have remembered how a graph has come out in the end."""
+    keep(draft if is_faster else _withdrawn(draft, Cause.TRIAL))
 
 
 def trial_from_draft(draft: Draft) -> Trial:
@@ -43,8 +55,7 @@ def trial_from_draft(draft: Draft) -> Trial:
         seconds_after=plan.seconds_after,
         name=draft.name,
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
-        nodes=dict(zip(draft.view.index, seconds_by_node(draft), strict=True)),
-        is_sure=draft.is_sure,
+        is_certain=draft.is_certain,
         low_dtype=draft.settings.low_dtype,
     )
 

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.draft import Settings, Trial
+from grappler_pass.draft import Outcome, Settings, Trial
 from grappler_pass.graph import Item
 from grappler_pass.op_lists import OpLists
 from grappler_pass.shapes import Shapes, shapes_from_graph_def
@@ -20,28 +20,31 @@ from tf_amp import process_costs
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.configuration.settings import Scope
 from tf_amp.converting.planner import Planner
-from tf_amp.devices import cpu_flags
-from tf_amp.tuning import verdicts
+from tf_amp.tuning import step_comparison, verdicts
 from tf_amp.tuning.budget import DEFAULT, Allowance, Budget
-from tf_amp.tuning.judging import Judgment
+from tf_amp.tuning.comparison import Comparison
 from tf_amp.tuning.known_costs import KnownCosts
-from tf_amp.tuning.trial import Comparison
 
-_FASTER = Judgment(Comparison(((2.0, 1.0),) * 20))
-_SLOWER = Judgment(Comparison(((1.0, 2.0),) * 20))
+FASTER = Comparison(((2.0, 1.0),) * 20)
+SLOWER = Comparison(((1.0, 2.0),) * 20)
 
 
 @dataclasses.dataclass
-class Judge:
-    """Finds one graph after the other what it is told to."""
+class Steps:
+    """Stands in for steps of a program, whose times are given."""
 
-    answers: list[Judgment]
-    asked: int = 0
+    begun: int = 0
+    waiting: list[step_comparison.Decided] = dataclasses.field(default_factory=list)
 
-    def __call__(self, trial: Trial, seconds: float) -> Judgment:
-        """Return the next answer."""
-        self.asked += 1
-        return self.answers.pop(0)
+    def begin(self, decided: step_comparison.Decided) -> bool:
+        """Begin a comparison."""
+        self.begun += 1
+        self.waiting.append(decided)
+        return True
+
+    def end(self, compared: Comparison | None) -> None:
+        """End the comparison that has begun last."""
+        self.waiting.pop()(compared is FASTER, compared)
 
 
 def product(rows: int, stamp: bytes = b"settings:step:1") -> tf.compat.v1.GraphDef:
@@ -81,34 +84,36 @@ def trial_of(graph_def: tf.compat.v1.GraphDef, low_dtype: str = "bfloat16") -> T
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> Judge:
-    """The first graph is slower in 16 bits, all others are faster."""
-    judge = Judge([_SLOWER, *[_FASTER] * 9])
-    monkeypatch.setattr(verdicts, "judge", judge)
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    """Steps that begin in this process."""
+    steps = Steps()
+    monkeypatch.setattr(step_comparison, "begin", steps.begin)
     monkeypatch.setattr(verdicts, "_found", {})
     monkeypatch.setattr(verdicts, "_rejected", set())
-    return judge
+    return steps
 
 
-def is_faster(trial: Trial) -> bool | None:
-    """Return the verdict of a process without a database."""
+def outcome(trial: Trial) -> Outcome:
+    """Return what a process says that has no database."""
     costs = KnownCosts("CPU", "this CPU", tf.__version__)
-    return verdicts.is_faster(trial, costs, Budget(DEFAULT).allowance("graph"))
+    return verdicts.outcome_of(trial, costs, lambda is_faster: None)
 
 
-def test_a_rejected_graph_rejects_none_that_is_called_alike(judged: Judge) -> None:
+def test_a_rejected_graph_rejects_none_that_is_called_alike(steps: Steps) -> None:
     rejected = trial_of(product(16))
-    assert is_faster(rejected) is False
-    assert is_faster(trial_of(product(32))) is True
-    assert is_faster(trial_of(product(16), "float16")) is True
+    assert outcome(rejected) is Outcome.OPEN
+    steps.end(SLOWER)
+    assert outcome(rejected) is Outcome.SLOWER
+    assert outcome(trial_of(product(32))) is Outcome.OPEN
+    assert outcome(trial_of(product(16), "float16")) is Outcome.OPEN
     # Traced anew, and settings that make another plan of the same products.
     elsewhere = trial_of(product(16, b"others:step:2"))
     elsewhere.after.node.add(name="cast", op="NoOp", device="/device:CPU:0")
-    assert is_faster(elsewhere) is True
-    assert judged.asked == 4
+    assert outcome(elsewhere) is Outcome.OPEN
+    assert steps.begun == 4
     again = dataclasses.replace(rejected, before=with_leftover(rejected.before))
-    assert is_faster(again) is False
-    assert judged.asked == 4
+    assert outcome(again) is Outcome.SLOWER
+    assert steps.begun == 4
 
 
 def _settings() -> Settings:
@@ -210,36 +215,3 @@ def test_every_graph_of_a_script_is_audited_whatever_its_name(
     audits = json.loads("\n".join(done.lines()))
     assert [audit["graph"] for audit in audits] == ["step"] * 3
     assert len({audit["seconds_float32"] for audit in audits}) == 3
-
-
-_PROGRAM = """
-    import tensorflow as tf
-    import tf_amp
-    from tests.test_namesakes import _FASTER, _SLOWER, Judge
-    from tf_amp.tuning import tuner, verdicts
-
-    tuner.OnlineTuner.measure = lambda self, stakes, low_dtype: False
-    verdicts.judge = judge = Judge([_SLOWER, _FASTER])
-    tf_amp.enable(dtype="bfloat16")
-
-    def step_of():
-        @tf.function
-        def step(x, w):
-            return tf.nn.relu(x @ w) @ w
-        return step
-
-    for size in (640, 1024):
-        step_of()(tf.ones((size, size)), tf.ones((size, size)))
-        print(judge.asked, len(tf_amp.plans()))
-"""
-
-
-@pytest.mark.skipif(
-    not cpu_flags() & {"avx512_bf16", "amx_bf16"},
-    reason="without 16-bit units no plan is worth a trial",
-)
-def test_grappler_comes_twice_and_each_graph_is_tried_once(
-    tmp_path: pathlib.Path,
-) -> None:
-    env = {"TF_AMP_TUNE": "budget", "TF_AMP_CACHE": str(tmp_path)}
-    assert run_forked(_PROGRAM, env=env).lines()[-2:] == ["1 0", "2 1"]

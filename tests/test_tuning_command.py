@@ -28,10 +28,11 @@ TUNE = """
 import os, sys
 from tf_amp import cli
 from tf_amp.tuning import known_costs, progress, tuner
+from grappler_pass.draft import Outcome
 os.environ["COLUMNS"] = "300"
-# Trials have tests of their own, as have prices that a busy machine leaves unsure.
+# Comparisons have tests of their own, as have prices that a busy machine leaves unsure.
 known_costs.SURE = float("inf")
-tuner.OnlineTuner.is_faster = lambda self, trial: None
+tuner.OnlineTuner.outcome = lambda self, trial, decided: Outcome.UNKNOWN
 {before}
 sys.exit(cli.main({arguments!r}))
 """

@@ -16,8 +16,8 @@ from tests.text_graph import graph_from_text
 from tf_amp import devices
 from tf_amp.tuning import measuring, memory
 from tf_amp.tuning.sandbox import NotRunnable
+from tf_amp.tuning.sandbox_steps import sandboxes_of
 from tf_amp.tuning.synthetic import Unfit
-from tf_amp.tuning.trial import sandboxes_of
 
 MIB = 1 << 20
 # A table of 16 MiB on the host, weights of 4 MiB and all results on the GPU.

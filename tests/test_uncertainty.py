@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -13,7 +13,7 @@ from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
 from grappler_pass.costs.probes import MEASURED_DTYPE
 from grappler_pass.cut_problem import Variables, problem_from_prices
-from grappler_pass.draft import Draft, Stake, Trial
+from grappler_pass.draft import Draft, Outcome, Stake, Trial
 from grappler_pass.graph import Item
 from grappler_pass.pipeline import optimize
 from grappler_pass.plan import Cause, Plan
@@ -54,8 +54,8 @@ class Clock:
         )
         return True
 
-    def is_faster(self, trial: Trial) -> bool | None:
-        return None
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        return Outcome.UNKNOWN
 
     def _sample(self, seconds: float) -> Sample:
         return Sample(seconds, seconds, self.spread, 10, 1.0)

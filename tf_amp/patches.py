@@ -12,7 +12,7 @@ from typing import Any
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import failures, rewriter
-from tf_amp._tensorflow_private import exports, functions, tracing, workers
+from tf_amp._tensorflow_private import calls, exports, functions, tracing, workers
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.converting import stripping
 from tf_amp.loss_scaling.protocol import LossScale
@@ -93,6 +93,7 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
       ShimError: the compiled shim is missing or cannot be loaded.
     """
     from grappler_pass import plugin
+    from tf_amp.tuning import step_comparison
 
     def stamping(create_session: Callable[..., None]) -> Callable[..., None]:
         return _stamping_sessions(create_session, stamp_graph)
@@ -100,6 +101,7 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
     plugin.load(rewriter.rewrite_graph)
     private.install(private.CREATE_SESSION, stamping)
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
+    private.install(calls.CALL_IN_EAGER_MODE, step_comparison.comparing)
     private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
     private.install(workers.SERVER_START, _serving)
     if config.strict:
@@ -109,7 +111,9 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
 
 def remove() -> None:
     """Undo all but what graphs need that were traced before, and still arrive."""
-    private.remove(kept=(*_RAISING, exports.CONVERT_TO_TFLITE))
+    private.remove(
+        kept=(*_RAISING, exports.CONVERT_TO_TFLITE, calls.CALL_IN_EAGER_MODE)
+    )
 
 
 def _passing_graphs_through(convert: Callable[..., Any]) -> Callable[..., Any]:

@@ -92,10 +92,13 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     """
     if leaves_graphs_alone():
         return None
+    from tf_amp.tuning import step_comparison
+
     told = functools.partial(_item_from_grappler, item)
     rewritten = None
     with reporting("read", data, "stays float32"):
-        rewritten = _rewritten(data, item)
+        if not step_comparison.is_float32_instance():
+            rewritten = _rewritten(data, item)
     with reporting("lighten", data, "keeps a Switch in front of each variable"):
         rewritten = finite_branches.lightened(data, rewritten, told)
     with reporting("watch", data, "does not tell where it overflows"):
@@ -269,11 +272,24 @@ def _record(rewrite: Rewrite, seconds: float) -> None:
     for watcher in tuple(_watchers):
         watcher(rewrite)
     if rewrite.changed:
-        _plans.append(rewrite.plan)
+        _keep_plan(rewrite.plan)
     summary = rewrite.plan.summary()
     if rewrite.changed or summary not in _told:
         _told.add(summary)
         logging.info("%s; planned in %.2f s", summary, seconds)
+
+
+def _keep_plan(plan: Plan) -> None:
+    """Count a plan among those applied, until steps find its graph slower."""
+    from tf_amp.tuning import step_comparison
+
+    def decided(is_faster: bool, compared: object) -> None:
+        if not is_faster:
+            with contextlib.suppress(ValueError):
+                _plans.remove(plan)
+
+    _plans.append(plan)
+    step_comparison.when_decided(decided)
 
 
 def _mention_unstamped(data: bytes) -> None:

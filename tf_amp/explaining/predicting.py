@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.errors import NotMeasurable
 from tf_amp.explaining.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 
 if TYPE_CHECKING:
-    from grappler_pass.draft import Draft, Settings, Stake, Trial
+    from grappler_pass.draft import Draft, Outcome, Settings, Stake, Trial
     from grappler_pass.graph import Item
     from grappler_pass.shapes import Shapes
-    from tf_amp.tuning.trial import Comparison
+    from tf_amp.tuning.comparison import Comparison
 
 # Steps of each kind there should be time for.
 _STEPS = 12
@@ -63,18 +63,20 @@ def prediction_of(
 
 
 class _Lenient:
-    """Withdraws no plan: what a trial might withdraw is to be seen measured."""
+    """Withdraws no plan: what steps might withdraw is to be seen measured."""
 
     def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         return False
 
-    def is_faster(self, trial: Trial) -> bool:
-        return True
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        from grappler_pass.draft import Outcome
+
+        return Outcome.FASTER
 
 
 def _measured(draft: Draft, trial: Trial) -> Prediction:
     from tf_amp.tuning.node_times import node_seconds
-    from tf_amp.tuning.trial import AFTER, BEFORE, measure, sandboxes_of
+    from tf_amp.tuning.sandbox_steps import AFTER, BEFORE, measure, sandboxes_of
 
     both = trial.seconds_before + trial.seconds_after
     seconds = max(_SECONDS, _STEPS * both)

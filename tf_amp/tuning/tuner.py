@@ -1,4 +1,4 @@
-"""The tuner that the pass asks: measures prices and tries graphs, within a budget.
+"""The tuner that the pass asks: measures prices within a budget, and knows verdicts.
 
 One measurement runs at a time: two at once would time each other. Who waits for a turn
 holds nothing that the one at work needs.
@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 from absl import logging
 
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs.price_list import Measured
-from grappler_pass.draft import Stake, Trial
+from grappler_pass.draft import Outcome, Stake, Trial
 from tf_amp.tuning.apart import run_apart
 from tf_amp.tuning.budget import Allowance
 from tf_amp.tuning.known_costs import KnownCosts
@@ -25,13 +24,12 @@ from tf_amp.tuning.measuring import measure_here
 from tf_amp.tuning.progress import Left, Measuring, is_read, note, tell
 from tf_amp.tuning.runnable import dtypes_of
 from tf_amp.tuning.sandbox import local_device
+from tf_amp.workers.peers import peers
 
 # Without a limit, one op gets this long.
 _LONGEST_PROBE_SECONDS = 20.0
 # One op gets no more than this share of what is left, so that others get some.
 _SHARE_OF_PROBE = 0.5
-# Of a graph's time, kept for trying the plan as a whole: prices come first.
-_FOR_TRIAL = 0.4
 # Less does not suffice to build a graph and run it.
 _LEAST_SECONDS = 0.02
 # What could not be measured in so much time is not tried again by this process.
@@ -65,11 +63,6 @@ class OnlineTuner:
     allowance: Allowance
     elsewhere: tuple[KnownCosts, ...] = ()
 
-    @cached_attribute
-    def _kept_for_trial(self) -> float:
-        """Of the graph's time, the seconds that prices leave for its trial."""
-        return _FOR_TRIAL * self.allowance.whole()
-
     def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         """Measure the most valuable first while the budget lasts.
 
@@ -86,20 +79,21 @@ class OnlineTuner:
         self._note_left(stakes, low_dtype)
         return is_new
 
-    def is_faster(self, trial: Trial) -> bool | None:
-        """Tell whether the rewritten graph is; None where it cannot be found out."""
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        """Tell which of two graphs is faster, or have their steps compared.
+
+        Workers that train in step follow the chief's plan from the first step on, so
+        that theirs are not compared.
+        """
         from tf_amp.tuning import verdicts
 
-        with self._turn() as is_mine:
-            if not is_mine:
-                return None
-            return verdicts.is_faster(trial, self.costs, self.allowance)
+        if peers() is not None:
+            return Outcome.UNKNOWN
+        return verdicts.outcome_of(trial, self.costs, decided)
 
     def _time(self) -> float:
         """Return the seconds that are left for measuring prices."""
-        if _state.is_broken:
-            return 0.0
-        return self.allowance.remaining() - self._kept_for_trial
+        return 0.0 if _state.is_broken else self.allowance.remaining()
 
     def _has_time(self) -> bool:
         return self._time() > _LEAST_SECONDS

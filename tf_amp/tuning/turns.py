@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from grappler_pass.costs.price_list import Sample
 from tf_amp.op_timing import Chain, elapsed
+from tf_amp.tuning.comparison import spread_of
 
 LEAST_SECONDS = 1e-7
 # Turns of each dtype: so many and for so long, unless the op is slow.
@@ -102,8 +103,4 @@ def _spread(seconds: Sequence[float]) -> float:
     """Estimate the standard deviation of the logarithm, heedless of outliers."""
     if len(seconds) < 2:
         return _SPREAD_OF_ONE
-    logs = [math.log(each) for each in seconds]
-    if len(logs) < 4:
-        return statistics.stdev(logs)
-    quarters = statistics.quantiles(logs, n=4)
-    return (quarters[2] - quarters[0]) / 1.349
+    return spread_of([math.log(each) for each in seconds])

@@ -1,29 +1,25 @@
-"""Which graph is faster: remembered from an earlier trial, or found out by one.
+"""Which graph is faster: remembered from earlier runs, or found out by the next steps.
 
-A trial is kept by the fingerprint of its graphs, so that it is paid for once, also by
-workers that start together. One that ended undecided is tried again if a run of the
-program has more time; until then it counts for what it leans to.
+A verdict is kept by the fingerprint of its graphs, so that steps are compared once, not
+in every process.
 """
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from absl import logging
 
 from grappler_pass.costs.records import Verdict
-from grappler_pass.draft import Trial
+from grappler_pass.draft import Outcome, Trial
 from tf_amp.seeds import digest_of_seeds, stamps_of_seeds
-from tf_amp.tuning.budget import Allowance
+from tf_amp.tuning import step_comparison
+from tf_amp.tuning.comparison import Comparison
 from tf_amp.tuning.fingerprint import fingerprint_of
-from tf_amp.tuning.judging import judge
 from tf_amp.tuning.known_costs import KnownCosts
-from tf_amp.tuning.machine_turn import paid_turn
-from tf_amp.tuning.sandbox import NotRunnable
 
-# Behind the fingerprint of a trial that ended undecided.
-_OPEN = " open"
 # What this process has found, by device and fingerprint.
 _found: dict[tuple[str, str], bool] = {}
 # Graphs that stay float32, as Grappler brings them back: what differs a little from one
@@ -31,23 +27,31 @@ _found: dict[tuple[str, str], bool] = {}
 _rejected: set[Hashable] = set()
 
 
-def is_faster(trial: Trial, costs: KnownCosts, allowance: Allowance) -> bool | None:
-    """Tell whether the rewritten graph is faster; None where it stays open.
+def outcome_of(
+    trial: Trial, costs: KnownCosts, decided: Callable[[bool], None]
+) -> Outcome:
+    """Tell which of two graphs is faster, or have it found out.
 
-    To be asked by one thread at a time: two trials at once would time each other.
+    What is certain without is not compared.
 
     Args:
       trial: both graphs.
       costs: of the device that they run on, with the database.
-      allowance: time for a trial, if one is needed.
+      decided: called once with whether the rewritten graph is, if that is open.
     """
     again = _again(trial, costs)
     if again in _rejected:
-        return False
-    verdict = _verdict(trial, costs, allowance)
-    if verdict is False:
+        return Outcome.SLOWER
+    fingerprint = fingerprint_of(trial)
+    known = _known(fingerprint, costs)
+    if known is False:
         _rejected.add(again)
-    return verdict
+    if known is not None:
+        return Outcome.FASTER if known else Outcome.SLOWER
+    if trial.is_certain:
+        return Outcome.UNKNOWN
+    keep = functools.partial(_keep, trial.name, fingerprint, costs, decided)
+    return Outcome.OPEN if step_comparison.begin(keep) else Outcome.UNKNOWN
 
 
 def _again(trial: Trial, costs: KnownCosts) -> Hashable:
@@ -55,51 +59,6 @@ def _again(trial: Trial, costs: KnownCosts) -> Hashable:
     seeds = digest_of_seeds(trial.before, trial.shapes)
     stamps = stamps_of_seeds(trial.before)
     return costs.key, trial.low_dtype, trial.name, trial.item.fetch, seeds, stamps
-
-
-def _verdict(trial: Trial, costs: KnownCosts, allowance: Allowance) -> bool | None:
-    fingerprint = fingerprint_of(trial)
-    known = _known(fingerprint, costs)
-    if known is not None:
-        return known
-    # An open verdict of an earlier run may be improved on, not one found meanwhile.
-    was_open = _known(fingerprint + _OPEN, costs)
-    try:
-        with paid_turn(costs.folder, allowance) as is_mine:
-            known = _known(fingerprint, costs)
-            if known is None and was_open is None:
-                known = _known(fingerprint + _OPEN, costs)
-            if known is not None:
-                return known
-            if not is_mine or not allowance.remaining():
-                raise NotRunnable("no time is left")
-            return _found_out(trial, fingerprint, costs, allowance)
-    except NotRunnable as error:
-        logging.vlog(1, "%s is not tried: %s", trial.name or "a graph", error)
-        return was_open
-
-
-def _found_out(
-    trial: Trial, fingerprint: str, costs: KnownCosts, allowance: Allowance
-) -> bool:
-    """Try a graph and keep the verdict, before the next process has its turn.
-
-    Raises:
-      NotRunnable: it cannot be tried, or not in time.
-    """
-    try:
-        with allowance.spending():
-            found = judge(trial, allowance.remaining())
-    finally:
-        # What could not be tried now cannot be by a process that has less time.
-        allowance.keep()
-    logging.info("%s tried: %s", trial.name or "a graph", found)
-    faster = found.is_faster
-    if faster is None:
-        fingerprint += _OPEN
-        faster = found.leans_faster(is_sure=trial.is_sure)
-    _keep(fingerprint, Verdict(faster, found.comparison.ratio, time.time()), costs)
-    return faster
 
 
 def _known(fingerprint: str, costs: KnownCosts) -> bool | None:
@@ -111,7 +70,19 @@ def _known(fingerprint: str, costs: KnownCosts) -> bool | None:
     return _found.get(key)
 
 
-def _keep(fingerprint: str, verdict: Verdict, costs: KnownCosts) -> None:
-    _found[costs.key, fingerprint] = verdict.faster
-    if costs.database is not None:
+def _keep(
+    name: str,
+    fingerprint: str,
+    costs: KnownCosts,
+    decided: Callable[[bool], None],
+    is_faster: bool,
+    compared: Comparison | None,
+) -> None:
+    """Remember what steps have found; a failure may be this process' alone."""
+    kept = "16 bits are kept" if is_faster else "it stays float32"
+    logging.info("%s compared: %s; %s", name or "A graph", compared or "failed", kept)
+    _found[costs.key, fingerprint] = is_faster
+    if compared is not None and costs.database is not None:
+        verdict = Verdict(is_faster, compared.ratio, time.time())
         costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
+    decided(is_faster)

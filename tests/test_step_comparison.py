@@ -1,0 +1,268 @@
+"""Real calls tell whether 16 bits are faster, and the loser is not called again."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests.forking import run_forked
+
+# Predictions promise a gain that is in doubt; which instance is slow is injected: the
+# constant `delay` of one instance says how long a function in its graph sleeps.
+PRELUDE = """
+import dataclasses
+import sys
+import time
+import numpy as np
+import tensorflow as tf
+import tf_amp
+from absl import logging
+from grappler_pass.costs import CostModel
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tf_amp import rewriter
+from tf_amp.tuning import step_comparison, tuner
+
+logging.set_verbosity(logging.INFO)
+logging.use_absl_handler()
+tuner.OnlineTuner.measure = lambda self, stakes, low_dtype: False
+price = CostModel.price
+
+def believed(self, call, dtype, probe=None):
+    float32 = price(self, call, "float32", probe)
+    share = 1.0 if dtype == "float32" else 0.4
+    return dataclasses.replace(float32, seconds=share * float32.seconds, error=0.3)
+
+CostModel.price = believed
+slow, seconds = None, 0.25
+rewrite = rewriter.rewrite_graph
+
+def slowing(data, item):
+    rewritten = rewrite(data, item)
+    label = step_comparison.FLOAT32 if step_comparison.is_float32_instance() else ""
+    if label != slow:
+        return rewritten
+    graph_def = GraphDef.FromString(rewritten or data)
+    for node in graph_def.node:
+        if node.op == "Const" and node.name.endswith("delay"):
+            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto([seconds]))
+    return graph_def.SerializeToString()
+
+rewriter.rewrite_graph = slowing
+
+def wait(x, delay):
+    time.sleep(float(delay[0]))
+    return x
+
+A = np.full([384, 384], 1 / 256, np.float32)
+count = tf.Variable(0)
+
+@tf.function
+def step(x):
+    x = tf.numpy_function(wait, [x, tf.constant([0.0], name="delay")], tf.float32)
+    x.set_shape([384, 384])
+    count.assign_add(1)
+    return (((x @ A) @ A) @ A) @ A
+
+def labels_of(calls, function=step, data=A):
+    labels = []
+    instance = step_comparison.calls.in_instance
+
+    def noting(context, label):
+        labels.append(label)
+        return instance(context, label)
+
+    step_comparison.calls.in_instance = noting
+    try:
+        for _ in range(calls):
+            function(tf.constant(data))
+    finally:
+        step_comparison.calls.in_instance = instance
+    return labels
+"""
+
+
+def run(code: str, cache: pathlib.Path, **env: str) -> list[str]:
+    """Return what a program prints."""
+    given = {"TF_AMP_CACHE": str(cache), "TF_AMP_STRICT": "1"}
+    done = run_forked(PRELUDE + code, env={"TF_AMP_TUNE": "budget", **given, **env})
+    assert "Traceback" not in done.err, done.err
+    return done.lines()
+
+
+@pytest.mark.parametrize("slow", ["mixed", "float32"])
+def test_the_slow_instance_is_not_called_again(
+    slow: str, tmp_path: pathlib.Path
+) -> None:
+    lines = run(
+        f"""
+slow = {"" if slow == "mixed" else "float32"!r}
+tf_amp.enable(dtype="bfloat16")
+labels = labels_of(80)
+print(len(set(labels[:30])), set(labels[-20:]), len(rewriter.applied_plans()))
+print(count.numpy())
+""",
+        tmp_path,
+    )
+    winner, plans = ("float32", 0) if slow == "mixed" else ("", 1)
+    assert lines[-2:] == [f"2 {{{winner!r}}} {plans}", "80"]
+
+
+@pytest.mark.parametrize("slow", ["mixed", "float32"])
+def test_the_next_process_knows_the_verdict(slow: str, tmp_path: pathlib.Path) -> None:
+    code = f"""
+slow = {"" if slow == "mixed" else "float32"!r}
+tf_amp.enable(dtype="bfloat16")
+print(sorted(set(labels_of(80))), len(rewriter.applied_plans()))
+"""
+    first, second = (run(code, tmp_path)[-1] for _ in range(2))
+    plans = 0 if slow == "mixed" else 1
+    assert first == f"['', 'float32'] {plans}"
+    assert second == f"[''] {plans}"
+
+
+@pytest.mark.parametrize("broken", ["mixed", "float32"])
+def test_an_error_of_one_instance_leaves_the_job_running_on_the_other(
+    broken: str, tmp_path: pathlib.Path
+) -> None:
+    lines = run(
+        f"""
+slow, seconds = {"" if broken == "mixed" else "float32"!r}, -1.0
+
+def wait(x, delay):
+    if delay[0] < 0:
+        raise MemoryError("planted")
+    return x
+
+tf_amp.enable(dtype="bfloat16")
+labels = labels_of(12)
+print(set(labels[-4:]), count.numpy() >= 12, len(rewriter.applied_plans()))
+""",
+        tmp_path,
+    )
+    winner, plans = ("float32", 0) if broken == "mixed" else ("", 1)
+    assert lines[-1] == f"{{{winner!r}}} True {plans}"
+
+
+def test_errors_of_the_program_are_its_own(tmp_path: pathlib.Path) -> None:
+    lines = run(
+        """
+calls = []
+
+def wait(x, delay):
+    calls.append(1)
+    if len(calls) % 2 == 0:
+        raise ValueError("of the program")
+    return x
+
+tf_amp.enable(dtype="bfloat16")
+raised = 0
+for _ in range(40):
+    try:
+        step(tf.constant(A))
+    except tf.errors.InvalidArgumentError:
+        raised += 1
+print(raised, len(calls))
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "20 40"
+
+
+def test_each_trace_is_compared_by_itself_and_little_called_ones_are_not(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = run(
+        """
+tf_amp.enable(dtype="bfloat16")
+
+@tf.function(reduce_retracing=False)
+def other(x):
+    return (((x @ A) @ A) @ A) @ A
+
+for rows in (384, 512):
+    print(sorted(set(labels_of(80, other, np.ones([rows, 384], np.float32)))))
+print(sorted(set(labels_of(4))))
+""",
+        tmp_path,
+    )
+    assert lines[-3:] == ["['', 'float32']", "['', 'float32']", "['']"]
+
+
+def test_fit_trains_through_a_comparison_as_it_does_in_float32(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = run(
+        """
+import keras
+
+def losses():
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(384) for _ in range(3)])
+    model.compile("sgd", "mse", jit_compile=False)
+    x = np.random.default_rng(0).normal(size=(1920, 384)).astype(np.float32)
+    found = model.fit(x, x, batch_size=64, epochs=3, verbose=0, shuffle=False)
+    assert model.optimizer.iterations.numpy() == 90
+    return np.array(found.history["loss"])
+
+plain = losses()
+tf_amp.enable(dtype="bfloat16")
+labels, instance = set(), step_comparison.calls.in_instance
+
+def noting(context, label):
+    labels.add(label)
+    return instance(context, label)
+
+step_comparison.calls.in_instance = noting
+print(abs(losses() / plain - 1).max() < 0.01, sorted(labels))
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "True ['', 'float32']"
+
+
+def test_threads_may_call_a_function_while_it_is_compared(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = run(
+        """
+import concurrent.futures
+tf_amp.enable(dtype="bfloat16")
+step(tf.constant(A))
+with concurrent.futures.ThreadPoolExecutor(4) as pool:
+    results = list(pool.map(lambda _: step(tf.constant(A)).numpy()[0, 0], range(60)))
+print(len(results), count.numpy(), max(results) < 1.05 * min(results))
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "60 61 True"
+
+
+def test_after_disable_the_slow_instance_is_still_not_called(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = run(
+        """
+slow = ""
+tf_amp.enable(dtype="bfloat16")
+labels_of(80)
+tf_amp.disable()
+print(set(labels_of(3)))
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "{'float32'}"
+
+
+def test_under_determinism_and_without_tuning_nothing_is_compared(
+    tmp_path: pathlib.Path,
+) -> None:
+    code = """
+{before}
+tf_amp.enable(dtype="bfloat16")
+print(set(labels_of(20)))
+"""
+    before = "tf.keras.utils.set_random_seed(1); "
+    before += "tf.config.experimental.enable_op_determinism()"
+    assert run(code.format(before=before), tmp_path)[-1] == "{''}"
+    assert run(code.format(before=""), tmp_path, TF_AMP_TUNE="off")[-1] == "{''}"

@@ -1,0 +1,60 @@
+"""TensorFlow's private names around calls of functions in eager mode.
+
+TensorFlow makes an instance of a function, optimized by itself, for each ConfigProto
+that comes with its calls. One function can so be run rewritten and as it was, call by
+call, on the same variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from tf_amp._tensorflow_private import Hook, warn_once
+
+_CONTEXT = "tensorflow.python.eager.context"
+_WITHOUT = "predictions alone decide whether 16 bits are used"
+CALL_IN_EAGER_MODE = Hook(_CONTEXT, "Context", "call_function", _WITHOUT)
+
+
+@contextlib.contextmanager
+def in_instance(context: Any, label: str) -> Iterator[None]:
+    """Let this thread call instances of functions that belong to a label.
+
+    Args:
+      context: TensorFlow's eager context.
+      label: "" for those that are called without this.
+    """
+    if not label:
+        yield
+        return
+    given = context.function_call_options
+    context.function_call_options = _labelled(given.config_proto_serialized, label)
+    try:
+        yield
+    finally:
+        context.function_call_options = given
+
+
+def has_instances(context: Any) -> bool:
+    """Tell whether functions may have several instances, and calls are awaited."""
+    try:
+        _labelled(context.function_call_options.config_proto_serialized, "any")
+        return not context.is_async()
+    except (AttributeError, TypeError, ValueError):
+        warn_once("Context.function_call_options", _WITHOUT)
+        return False
+
+
+@functools.lru_cache(maxsize=16)
+def _labelled(config: bytes, label: str) -> Any:
+    """Return options of calls that differ from others in a name that nothing reads."""
+    from tensorflow.core.protobuf import config_pb2
+
+    labelled = config_pb2.ConfigProto.FromString(config)
+    labelled.experimental.session_metadata.name = f"tf_amp {label}"
+    options = importlib.import_module(_CONTEXT).FunctionCallOptions
+    return options(config_proto=labelled)

@@ -1,0 +1,245 @@
+"""Let a program's own steps tell whether 16 bits are faster.
+
+TensorFlow keeps several instances of one function, told apart by the options of its
+calls. While the plan of a function is in doubt, its calls alternate between the
+instance that is rewritten and one that is not, in blocks of a few calls, on the same
+variables and data: nothing is copied, nothing is made up, and every call is a step of
+the program.
+
+  call      1  2..4    5  6    7 8    9 10   11 12   13 14 ...
+  instance  16 bits    float32  32  16   16   32     32   16
+            not counted         |  pair  |   pair    |   pair
+
+Not counted are the first calls of each instance, which prepare kernels, and the first
+call of each block, which finds the caches as the other instance has left them. How many
+pairs decide is said in `comparison`; once they have taken MOST_SECONDS, what they lean
+to. The loser is not called again. TensorFlow frees its kernels with the function.
+
+What raises an error that is of the instance's own making (no memory, no kernel) in one
+of its first calls loses, and the call is repeated in the other one.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from grappler_pass.fork_safety import renewed_lock
+from tf_amp._tensorflow_private import calls
+from tf_amp.devices import present_devices
+from tf_amp.tuning.comparison import FEWEST_PAIRS, Comparison
+
+# Seconds that calls of a comparison take together, after which it ends.
+MOST_SECONDS = 60.0
+# Calls in 16 bits before the first one in float32: most functions are called less.
+_CALLS_BEFORE = 4
+_WARM_UPS = 2
+# A block takes about so long, and no more calls than that.
+_BLOCK_SECONDS, _MOST_CALLS = 0.05, 10
+# Labels of the instances; TensorFlow's own is the one that is rewritten.
+MIXED, FLOAT32 = "", "float32"
+
+_OWN_FAULTS = (
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnimplementedError,
+    tf.errors.InternalError,
+)
+
+# Told whether 16 bits were faster, and of what was measured; None: they failed.
+Decided = Callable[[bool, Comparison | None], None]
+_Call = Callable[[], Any]
+
+
+class StepComparison:
+    """The calls of one function while its plan is in doubt.
+
+    Several threads may call the function; one of them at a time is timed.
+    """
+
+    def __init__(self) -> None:
+        """Begin with the calls that are not counted."""
+        self._decided: list[Decided] = []
+        self._timing = threading.Lock()
+        self._course = self._compared()
+        self._next = next(self._course)
+        self._counts = {MIXED: 0, FLOAT32: 0}
+        self.is_faster: bool | None = None
+
+    def when_decided(self, decided: Decided) -> None:
+        """Have a function told of the verdict; on the thread of the call."""
+        self._decided.append(decided)
+
+    def run(self, call: Callable[[str], Any]) -> Any:
+        """Make a call of the function in the instance whose turn it is.
+
+        Args:
+          call: makes it in the instance of a label.
+        """
+        if self.is_faster is not None or not self._timing.acquire(blocking=False):
+            return call(FLOAT32 if self.is_faster is False else MIXED)
+        try:
+            return self._timed(call)
+        finally:
+            self._timing.release()
+
+    def _timed(self, call: Callable[[str], Any]) -> Any:
+        label = self._next
+        begin = time.perf_counter()
+        try:
+            outputs = call(label)
+            _wait_for_devices()
+        except _OWN_FAULTS:
+            if self._counts[label] >= _WARM_UPS:
+                raise
+            return self._without(label, call)
+        self._counts[label] += 1
+        self._advance(time.perf_counter() - begin)
+        return outputs
+
+    def failed(self, call: Callable[[str], Any]) -> Any:
+        """Make the first call anew, in float32, since 16 bits have raised an error."""
+        return self._without(MIXED, call)
+
+    def _without(self, label: str, call: Callable[[str], Any]) -> Any:
+        """Decide against an instance that cannot be run, and call the other one."""
+        other = FLOAT32 if label == MIXED else MIXED
+        outputs = call(other)
+        self._decide(label == FLOAT32, None)
+        return outputs
+
+    def _advance(self, seconds: float) -> None:
+        try:
+            self._next = self._course.send(seconds)
+        except StopIteration as end:
+            compared: Comparison = end.value
+            self._decide(compared.leans_faster, compared)
+
+    def _decide(self, is_faster: bool, compared: Comparison | None) -> None:
+        self.is_faster = is_faster
+        for decided in self._decided:
+            try:
+                decided(is_faster, compared)
+            except Exception as error:
+                logging.warning("A comparison of steps is not remembered: %s", error)
+        self._decided.clear()
+
+    def _compared(self) -> Generator[str, float, Comparison]:
+        """Yield the instance of each call and receive what it took."""
+        took = {MIXED: 0.0, FLOAT32: 0.0}
+        for label, count in ((MIXED, _CALLS_BEFORE - 1), (FLOAT32, _WARM_UPS)):
+            for _ in range(count):
+                took[label] = yield label
+        count = min(math.ceil(_BLOCK_SECONDS / max(took.values())), _MOST_CALLS)
+        pairs: list[tuple[float, float]] = []
+        begin = time.perf_counter()
+        while True:
+            order = (MIXED, FLOAT32) if len(pairs) % 2 else (FLOAT32, MIXED)
+            for label in order:
+                took[label] = yield from self._block(label, count)
+            pairs.append((took[FLOAT32], took[MIXED]))
+            compared = Comparison(tuple(pairs))
+            is_late = time.perf_counter() - begin > MOST_SECONDS
+            if compared.is_faster is not None:
+                return compared
+            if is_late and len(pairs) >= FEWEST_PAIRS:
+                return compared
+
+    def _block(self, label: str, count: int) -> Generator[str, float, float]:
+        """Yield some calls of one instance and return what one of them takes."""
+        if count > 1:
+            yield label
+        seconds = []
+        for _ in range(count):
+            seconds.append((yield label))
+        return statistics.median(seconds)
+
+
+class _Thread(threading.local):
+    """What a thread calls, and in which instance."""
+
+    name: bytes | None = None
+    label: str = MIXED
+
+
+_thread = _Thread()
+_lock = renewed_lock()
+# By name of a function, which TensorFlow gives once in a process.
+_comparisons: dict[bytes, StepComparison] = {}
+
+
+def comparing(call_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the method that calls a function in eager mode."""
+
+    @functools.wraps(call_function)
+    def call_in_turn(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
+        def call(label: str) -> Any:
+            outer = _thread.name, _thread.label
+            _thread.name, _thread.label = name, label
+            try:
+                with calls.in_instance(context, label):
+                    return call_function(context, name, *args, **kwargs)
+            finally:
+                _thread.name, _thread.label = outer
+
+        comparison = _comparisons.get(name)
+        if comparison is not None:
+            if comparison.is_faster:
+                _comparisons.pop(name, None)
+            return comparison.run(call)
+        try:
+            return call(MIXED)
+        except _OWN_FAULTS:
+            begun = _comparisons.get(name)
+            if begun is None:
+                raise
+            return begun.failed(call)
+
+    return call_in_turn
+
+
+def is_float32_instance() -> bool:
+    """Tell whether the graph that arrives on this thread is to be left as it is."""
+    return _thread.label == FLOAT32
+
+
+def begin(decided: Decided) -> bool:
+    """Compare the steps of the function whose graph has just been rewritten.
+
+    Args:
+      decided: called once with the outcome.
+
+    Returns:
+      Whether that can be done: the function is called in eager mode on this thread.
+    """
+    from tensorflow.python.eager import context
+
+    name = _thread.name
+    if name is None or not calls.has_instances(context.context()):
+        return False
+    with _lock:
+        if name not in _comparisons or _comparisons[name].is_faster is not None:
+            _comparisons[name] = StepComparison()
+        comparison = _comparisons[name]
+    comparison.when_decided(decided)
+    return True
+
+
+def when_decided(decided: Decided) -> None:
+    """Have told how the comparison ends that this thread's call takes part in."""
+    comparison = _comparisons.get(_thread.name) if _thread.name else None
+    if comparison is not None and comparison.is_faster is None:
+        comparison.when_decided(decided)
+
+
+def _wait_for_devices() -> None:
+    """Wait for what a call has left to a device to finish."""
+    if any(device.device_type != "CPU" for device in present_devices()):
+        tf.test.experimental.sync_devices()
