@@ -63,7 +63,7 @@ def test_what_was_measured_is_shown_per_device_and_version(database, costs):
         "10%",
         "30",
     ]
-    assert "graphs tried: 1, of which faster rewritten: 1" in out
+    assert "graphs compared: 1, of which faster rewritten: 1" in out
 
 
 def ops_in(out):

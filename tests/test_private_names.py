@@ -17,6 +17,7 @@ from tests.fresh_process import output_of
 from tf_amp import _tensorflow_private as private
 from tf_amp._tensorflow_private import (
     all_reduce,
+    calls,
     exports,
     frames,
     functions,
@@ -47,7 +48,7 @@ WITHOUT_EACH = """
 from absl import logging
 from tests.test_private_names import hooks_in
 from tf_amp import _tensorflow_private as private
-from tf_amp._tensorflow_private import exports
+from tf_amp._tensorflow_private import calls, exports
 
 owner_of, gone, told = private._owner_of, None, []
 private._owner_of = lambda hook: None if hook == gone else owner_of(hook)
@@ -72,6 +73,7 @@ for gone in hooks_in(MODULES):
     told.clear()
     tf_amp.disable()
     kept = {private.CALL_FUNCTION, private.RUN_SESSION, exports.CONVERT_TO_TFLITE}
+    kept.add(calls.CALL_IN_EAGER_MODE)
     assert set(private.installed()) == kept - {gone}
     private.remove()
 """
@@ -128,6 +130,7 @@ LOOK_UPS: dict[str, tuple[Callable[[], Any], Any]] = {
     "_BACKWARD_PREFIX": (lambda: functions.is_backward_pass(_Bare()), False),
     "FuncGraph._functions": (lambda: functions.compiled_callees(_Bare()), ()),
     "AtomicFunction.definition": (lambda: functions.access_to(_Bare()), None),
+    "Context.function_call_options": (lambda: calls.has_instances(_Bare()), False),
     "get_function_def": (lambda: graphs.function_named("f"), None),
     "record_operation": (lambda: training.with_slope(abs, -1, abs), 1),
     "get_resource_handle_data": (lambda: tracing.handle_contents(_Bare()), ()),

@@ -149,7 +149,7 @@ def session_config() -> Any:
         context = eager_context()
         config.CopyFrom(context.config)
     except (ImportError, AttributeError):
-        warn_once("context().config", "trials use TensorFlow's defaults")
+        warn_once("context().config", "measurements use TensorFlow's defaults")
     return config
 
 

@@ -89,7 +89,9 @@ def import_operations(
     try:
         importing = _bare_importer()
     except (ImportError, AttributeError):
-        warn_once("GraphImportGraphDefWithResults", "trials take longer to prepare")
+        warn_once(
+            "GraphImportGraphDefWithResults", "measurements take longer to prepare"
+        )
         import tensorflow as tf
 
         with graph.as_default():

@@ -99,5 +99,5 @@ def _print_rest(group: Sequence[Row], matching: int, limit: int | None) -> None:
     verdicts = [row for row in group if isinstance(row, VerdictRow)]
     if verdicts:
         faster = sum(row.verdict.faster for row in verdicts)
-        print(f"graphs tried: {len(verdicts)}, of which faster rewritten: {faster}")
+        print(f"graphs compared: {len(verdicts)}, of which faster rewritten: {faster}")
     print()

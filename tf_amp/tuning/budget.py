@@ -35,7 +35,7 @@ class Limits:
     """What may be spent, in seconds.
 
     Attributes:
-      per_graph: on the prices and the trial of one graph, in all processes together.
+      per_graph: on the prices of one graph, in all processes together.
       per_process: on all graphs together.
       share: of the time since the start, once `share_from` seconds have passed.
       share_from: seconds since the start; before, the share does not count.
