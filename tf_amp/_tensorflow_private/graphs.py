@@ -90,7 +90,7 @@ def import_operations(
         importing = _bare_importer()
     except (ImportError, AttributeError):
         warn_once(
-            "GraphImportGraphDefWithResults", "measurements take longer to prepare"
+            "GraphImportGraphDefWithResults", "sandboxes take longer to prepare"
         )
         import tensorflow as tf
 
