@@ -85,7 +85,7 @@ def test_the_rule_holds_for_random_programs() -> None:
     totals = np.zeros(4)
 
     @settings(
-        max_examples=50,
+        max_examples=30,
         deadline=None,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
