@@ -181,28 +181,41 @@ def comparing(call_function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call_function)
     def call_in_turn(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
         def call(label: str) -> Any:
-            outer = _thread.name, _thread.label
-            _thread.name, _thread.label = name, label
-            try:
-                with calls.in_instance(context, label):
-                    return call_function(context, name, *args, **kwargs)
-            finally:
-                _thread.name, _thread.label = outer
+            with calls.in_instance(context, label):
+                return _called(name, label, call_function, context, *args, **kwargs)
 
         comparison = _comparisons.get(name)
-        if comparison is not None:
-            if comparison.is_faster:
-                _comparisons.pop(name, None)
-            return comparison.run(call)
-        try:
-            return call(MIXED)
-        except _OWN_FAULTS:
-            begun = _comparisons.get(name)
-            if begun is None:
-                raise
-            return begun.failed(call)
+        if comparison is None:
+            try:
+                return _called(name, MIXED, call_function, context, *args, **kwargs)
+            except _OWN_FAULTS:
+                # It may have begun with this call.
+                comparison = _comparisons.get(name)
+                if comparison is None:
+                    raise
+                return comparison.failed(call)
+        if comparison.is_faster:
+            _comparisons.pop(name, None)
+        return comparison.run(call)
 
     return call_in_turn
+
+
+def _called(
+    name: bytes,
+    label: str,
+    call_function: Callable[..., Any],
+    context: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Call a function, and tell the graphs that arrive meanwhile which it is."""
+    outer = _thread.name, _thread.label
+    _thread.name, _thread.label = name, label
+    try:
+        return call_function(context, name, *args, **kwargs)
+    finally:
+        _thread.name, _thread.label = outer
 
 
 def is_float32_instance() -> bool:
