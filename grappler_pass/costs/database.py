@@ -89,14 +89,14 @@ class CostDatabase:
         self._keep([CostRow(device, tensorflow, measured) for measured in rows])
 
     def verdict(self, device: str, tensorflow: str, fingerprint: str) -> Verdict | None:
-        """Return how the trial of a graph ended on a device, if there was one."""
+        """Return how a comparison ended on a device, if there was one."""
         row = self._row(VERDICTS, (device, tensorflow, fingerprint))
         return None if row is None else row.verdict
 
     def keep_verdict(
         self, device: str, tensorflow: str, fingerprint: str, verdict: Verdict
     ) -> None:
-        """Keep how a trial ended; of two for one graph the newer stays."""
+        """Keep how a comparison ended; of two for one graph the newer stays."""
         self._keep([VerdictRow(device, tensorflow, fingerprint, verdict)])
 
     def spent(self, device: str, tensorflow: str, fingerprint: str) -> float:

@@ -40,7 +40,7 @@ _MOST_SPREAD = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a trial of two graphs ended.
+    """How a comparison of two graphs ended.
 
     Attributes:
         faster: whether the rewritten graph was.

@@ -196,11 +196,6 @@ class Allowance:
         """Whether there is a limit for one graph, in all processes together."""
         return self.budget.limits.per_graph < math.inf
 
-    def whole(self) -> float:
-        """Return the seconds that a graph has; without a limit, what is left now."""
-        limits = self.budget.limits
-        return limits.per_graph if self.is_limited else self.remaining()
-
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
         """Count the time that a block takes."""

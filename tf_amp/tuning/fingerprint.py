@@ -53,7 +53,7 @@ _DIGEST_BYTES = 16
 
 
 def fingerprint_of(trial: Trial) -> str:
-    """Return a digest of both graphs of a trial and of the shapes that they run with.
+    """Return a digest of two graphs of one function and of the shapes they run with.
 
     What differs between two runs of one script is left out: names, stamps, values of
     weights. What makes another plan of the same graph, other prices, is not.

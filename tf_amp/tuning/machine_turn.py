@@ -31,7 +31,7 @@ from tf_amp.tuning.lock_holder import (
 )
 
 _POLL_SECONDS = 0.02
-# Who asks for figures waits so long for those at work: a trial takes no longer.
+# Who asks for figures waits so long for those at work.
 _PATIENCE_SECONDS = 120.0
 
 
