@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -67,6 +67,7 @@ class Trial:
       peak_bytes: predicted of live activations, of the larger graph.
       is_certain: whether the predicted gain is so large that no doubt is left.
       low_dtype: that parts of `after` are in.
+      probes: by name of node what tells of its price, of those that are in 16 bits.
     """
 
     before: GraphDef
@@ -79,6 +80,7 @@ class Trial:
     peak_bytes: int = 0
     is_certain: bool = False
     low_dtype: str = ""
+    probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
 
 
 class Outcome(enum.Enum):

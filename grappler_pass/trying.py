@@ -10,6 +10,7 @@ import dataclasses
 import functools
 
 from grappler_pass.casts import CastPlan
+from grappler_pass.costs.probes import Probe
 from grappler_pass.decisions import plan_from_draft
 from grappler_pass.draft import PRICED, Draft, Outcome, Trial
 from grappler_pass.plan import Cause
@@ -57,7 +58,18 @@ def trial_from_draft(draft: Draft) -> Trial:
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
         is_certain=draft.is_certain,
         low_dtype=draft.settings.low_dtype,
+        probes=_probes(draft),
     )
+
+
+def _probes(draft: Draft) -> dict[str, Probe]:
+    """Return what tells of the prices of the nodes in 16 bits, by name."""
+    nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
+    return {
+        draft.view.nodes[node].name: probe
+        for node in sorted(nodes)
+        if (probe := draft.prices.probes[node]) is not None
+    }
 
 
 def _withdrawn(draft: Draft, reason: Cause) -> Draft:

@@ -44,7 +44,8 @@ class Steps:
 
     def end(self, compared: Comparison | None) -> None:
         """End the comparison that has begun last."""
-        self.waiting.pop()(compared is FASTER, compared)
+        found = step_comparison.Steps(compared)
+        self.waiting.pop()(compared is FASTER, found)
 
 
 def product(rows: int, stamp: bytes = b"settings:step:1") -> tf.compat.v1.GraphDef:

@@ -283,10 +283,11 @@ def _keep_plan(plan: Plan) -> None:
     """Count a plan among those applied, until steps find its graph slower."""
     from tf_amp.tuning import step_comparison
 
-    def decided(is_faster: bool, compared: object) -> None:
+    def decided(is_faster: bool, steps: object) -> bool:
         if not is_faster:
             with contextlib.suppress(ValueError):
                 _plans.remove(plan)
+        return False
 
     _plans.append(plan)
     step_comparison.when_decided(decided)

@@ -88,6 +88,16 @@ class CostDatabase:
         """Keep rows; of two for one probe and dtype the better supported stays."""
         self._keep([CostRow(device, tensorflow, measured) for measured in rows])
 
+    def correct(self, device: str, tensorflow: str, rows: Iterable[Measured]) -> None:
+        """Keep rows in place of what was measured before, however well."""
+        corrected = [CostRow(device, tensorflow, measured) for measured in rows]
+
+        def write() -> int:
+            with self._file.writing(self._patience) as writer:
+                return tables.put(writer, corrected, always=True)
+
+        self._attempt(write)
+
     def verdict(self, device: str, tensorflow: str, fingerprint: str) -> Verdict | None:
         """Return how a comparison ended on a device, if there was one."""
         row = self._row(VERDICTS, (device, tensorflow, fingerprint))

@@ -127,8 +127,10 @@ def make(writer: sqlite3.Connection) -> None:
     writer.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def put(writer: sqlite3.Connection, rows: Iterable[AnyRow]) -> int:
-    """Put rows in; of two with one key the better stays.
+def put(
+    writer: sqlite3.Connection, rows: Iterable[AnyRow], *, always: bool = False
+) -> int:
+    """Put rows in; of two with one key the better stays, or always the new one.
 
     Returns:
         How many keys were there before.
@@ -139,7 +141,7 @@ def put(writer: sqlite3.Connection, rows: Iterable[AnyRow]) -> int:
         key = dict(zip(table.key, row.identity, strict=False))
         known = next(table.select(writer, key), None)
         known_keys += known is not None
-        kept = merged(known, row)
+        kept = row if always else merged(known, row)
         if kept is not known:
             writer.execute(table.upsert, kept.columns)
     return known_keys

@@ -89,9 +89,7 @@ def import_operations(
     try:
         importing = _bare_importer()
     except (ImportError, AttributeError):
-        warn_once(
-            "GraphImportGraphDefWithResults", "sandboxes take longer to prepare"
-        )
+        warn_once("GraphImportGraphDefWithResults", "sandboxes take longer to prepare")
         import tensorflow as tf
 
         with graph.as_default():

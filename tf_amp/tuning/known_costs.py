@@ -103,6 +103,13 @@ class KnownCosts:
         self.measured.update((row.probe.key, row.dtype) for row in rows)
         self.unkept.extend(rows)
 
+    def correct(self, rows: Sequence[Measured]) -> None:
+        """Use rows of the running job in place of what was measured apart from it."""
+        self.prices.add(rows)
+        self.measured.update((row.probe.key, row.dtype) for row in rows)
+        if self.database is not None:
+            self.database.correct(self.key, self.tensorflow, rows)
+
     def _take(self, rows: Iterable[Measured]) -> None:
         """Use the rows that are better than what is known."""
         self.prices.add([row for row in rows if self._is_better(row)])

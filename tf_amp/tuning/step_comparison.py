@@ -15,18 +15,23 @@ call of each block, which finds the caches as the other instance has left them. 
 pairs decide is said in `comparison`; once they have taken MOST_SECONDS, what they lean
 to. The loser is not called again. TensorFlow frees its kernels with the function.
 
+Of a plan that has lost, one more call of each instance is profiled. If what its nodes
+take refutes their prices, another plan is made, with an instance of its own, and
+compared in the same way; after MOST_PLANS it is float32.
+
 What raises an error that is of the instance's own making (no memory, no kernel) in one
 of its first calls loses, and the call is repeated in the other one.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -34,6 +39,7 @@ from absl import logging
 
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import calls
+from tf_amp._tensorflow_private.profiles import profiled
 from tf_amp.devices import present_devices
 from tf_amp.tuning.comparison import FEWEST_PAIRS, Comparison
 
@@ -44,8 +50,9 @@ _CALLS_BEFORE = 4
 _WARM_UPS = 2
 # A block takes about so long, and no more calls than that.
 _BLOCK_SECONDS, _MOST_CALLS = 0.05, 10
-# Labels of the instances; TensorFlow's own is the one that is rewritten.
+# Labels of the instances; TensorFlow's own is the one that is rewritten first.
 MIXED, FLOAT32 = "", "float32"
+MOST_PLANS = 3
 
 _OWN_FAULTS = (
     tf.errors.ResourceExhaustedError,
@@ -53,9 +60,27 @@ _OWN_FAULTS = (
     tf.errors.InternalError,
 )
 
-# Told whether 16 bits were faster, and of what was measured; None: they failed.
-Decided = Callable[[bool, Comparison | None], None]
-_Call = Callable[[], Any]
+Seconds = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """What the steps of a comparison have shown.
+
+    Attributes:
+      compared: their times; None where an instance failed.
+      float32: seconds by name of node, of a call in float32; nothing unless it won.
+      mixed: the same of a call in 16 bits.
+    """
+
+    compared: Comparison | None = None
+    float32: Seconds = dataclasses.field(default_factory=dict)
+    mixed: Seconds = dataclasses.field(default_factory=dict)
+
+
+# Told whether 16 bits were faster, and what was measured; returns whether another plan
+# may be.
+Decided = Callable[[bool, Steps], bool]
 
 
 class StepComparison:
@@ -64,14 +89,22 @@ class StepComparison:
     Several threads may call the function; one of them at a time is timed.
     """
 
-    def __init__(self) -> None:
-        """Begin with the calls that are not counted."""
+    def __init__(self, number: int = 1) -> None:
+        """Begin with the calls that are not counted.
+
+        Args:
+          number: of the plan, counted from 1.
+        """
+        self.number = number
+        self.mixed = MIXED if number == 1 else f"plan {number}"
         self._decided: list[Decided] = []
+        self._profiles: dict[str, Seconds] | None = None
         self._timing = threading.Lock()
         self._course = self._compared()
         self._next = next(self._course)
-        self._counts = {MIXED: 0, FLOAT32: 0}
+        self._counts = {self.mixed: 0, FLOAT32: 0}
         self.is_faster: bool | None = None
+        self.may_go_on = False
 
     def when_decided(self, decided: Decided) -> None:
         """Have a function told of the verdict; on the thread of the call."""
@@ -84,7 +117,7 @@ class StepComparison:
           call: makes it in the instance of a label.
         """
         if self.is_faster is not None or not self._timing.acquire(blocking=False):
-            return call(FLOAT32 if self.is_faster is False else MIXED)
+            return call(FLOAT32 if self.is_faster is False else self.mixed)
         try:
             return self._timed(call)
         finally:
@@ -94,7 +127,10 @@ class StepComparison:
         label = self._next
         begin = time.perf_counter()
         try:
-            outputs = call(label)
+            if self._profiles is None:
+                outputs = call(label)
+            else:
+                outputs, self._profiles[label] = profiled(lambda: call(label))
             _wait_for_devices()
         except _OWN_FAULTS:
             if self._counts[label] >= _WARM_UPS:
@@ -106,45 +142,59 @@ class StepComparison:
 
     def failed(self, call: Callable[[str], Any]) -> Any:
         """Make the first call anew, in float32, since 16 bits have raised an error."""
-        return self._without(MIXED, call)
+        return self._without(self.mixed, call)
 
     def _without(self, label: str, call: Callable[[str], Any]) -> Any:
         """Decide against an instance that cannot be run, and call the other one."""
-        other = FLOAT32 if label == MIXED else MIXED
+        other = FLOAT32 if label == self.mixed else self.mixed
         outputs = call(other)
-        self._decide(label == FLOAT32, None)
+        self._decide(label == FLOAT32, Steps())
         return outputs
 
     def _advance(self, seconds: float) -> None:
+        if self.is_faster is None and self.number > 1 and not self._decided:
+            # There was no other plan.
+            self._decide(False, Steps())
+        if self.is_faster is not None:
+            return
         try:
             self._next = self._course.send(seconds)
         except StopIteration as end:
-            compared: Comparison = end.value
-            self._decide(compared.leans_faster, compared)
+            steps: Steps = end.value
+            self._decide(bool(steps.compared and steps.compared.leans_faster), steps)
 
-    def _decide(self, is_faster: bool, compared: Comparison | None) -> None:
+    def _decide(self, is_faster: bool, steps: Steps) -> None:
         self.is_faster = is_faster
         for decided in self._decided:
             try:
-                decided(is_faster, compared)
+                self.may_go_on |= decided(is_faster, steps) and not is_faster
             except Exception as error:
                 logging.warning("A comparison of steps is not remembered: %s", error)
         self._decided.clear()
 
-    def _compared(self) -> Generator[str, float, Comparison]:
+    def _compared(self) -> Generator[str, float, Steps]:
         """Yield the instance of each call and receive what it took."""
-        took = {MIXED: 0.0, FLOAT32: 0.0}
-        for label, count in ((MIXED, _CALLS_BEFORE - 1), (FLOAT32, _WARM_UPS)):
+        compared = yield from self._pairs()
+        if compared.leans_faster or _has_other_devices():
+            return Steps(compared)
+        self._profiles = {}
+        yield FLOAT32
+        yield self.mixed
+        return Steps(compared, self._profiles[FLOAT32], self._profiles[self.mixed])
+
+    def _pairs(self) -> Generator[str, float, Comparison]:
+        took = {self.mixed: 0.0, FLOAT32: 0.0}
+        for label, count in ((self.mixed, _CALLS_BEFORE - 1), (FLOAT32, _WARM_UPS)):
             for _ in range(count):
                 took[label] = yield label
         count = min(math.ceil(_BLOCK_SECONDS / max(took.values())), _MOST_CALLS)
         pairs: list[tuple[float, float]] = []
         begin = time.perf_counter()
         while True:
-            order = (MIXED, FLOAT32) if len(pairs) % 2 else (FLOAT32, MIXED)
+            order = (FLOAT32, self.mixed) if len(pairs) % 2 else (self.mixed, FLOAT32)
             for label in order:
                 took[label] = yield from self._block(label, count)
-            pairs.append((took[FLOAT32], took[MIXED]))
+            pairs.append((took[FLOAT32], took[self.mixed]))
             compared = Comparison(tuple(pairs))
             is_late = time.perf_counter() - begin > MOST_SECONDS
             if compared.is_faster is not None:
@@ -194,9 +244,13 @@ def comparing(call_function: Callable[..., Any]) -> Callable[..., Any]:
                 if comparison is None:
                     raise
                 return comparison.failed(call)
-        if comparison.is_faster:
+        if comparison.is_faster and comparison.mixed == MIXED:
             _comparisons.pop(name, None)
-        return comparison.run(call)
+        outputs = comparison.run(call)
+        if comparison.may_go_on and comparison.number < MOST_PLANS:
+            comparison.may_go_on = False
+            _comparisons[name] = StepComparison(comparison.number + 1)
+        return outputs
 
     return call_in_turn
 
@@ -216,6 +270,18 @@ def _called(
         return call_function(context, name, *args, **kwargs)
     finally:
         _thread.name, _thread.label = outer
+
+
+def accept() -> None:
+    """Take another plan as it is, since its graph is known to be faster."""
+    comparison = _comparisons.get(_thread.name) if _thread.name else None
+    if comparison is not None and is_another_plan():
+        comparison.is_faster = True
+
+
+def is_another_plan() -> bool:
+    """Tell whether the graph that arrives on this thread had a plan that has lost."""
+    return _thread.label not in (MIXED, FLOAT32)
 
 
 def is_float32_instance() -> bool:
@@ -254,5 +320,10 @@ def when_decided(decided: Decided) -> None:
 
 def _wait_for_devices() -> None:
     """Wait for what a call has left to a device to finish."""
-    if any(device.device_type != "CPU" for device in present_devices()):
+    if _has_other_devices():
         tf.test.experimental.sync_devices()
+
+
+def _has_other_devices() -> bool:
+    """Tell whether work is left to devices that it must be awaited from."""
+    return any(device.device_type != "CPU" for device in present_devices())

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 
 from absl import logging
 
+from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.records import Verdict
 from grappler_pass.draft import Outcome, Trial
 from tf_amp.seeds import digest_of_seeds, stamps_of_seeds
 from tf_amp.tuning import step_comparison
-from tf_amp.tuning.comparison import Comparison
 from tf_amp.tuning.fingerprint import fingerprint_of
 from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.tuning.step_comparison import Steps
 
+# Of the seconds of a node in one step, as the logarithm's deviation.
+_SPREAD = 0.2
 # What this process has found, by device and fingerprint.
 _found: dict[tuple[str, str], bool] = {}
 # Graphs that stay float32, as Grappler brings them back: what differs a little from one
@@ -46,11 +49,13 @@ def outcome_of(
     known = _known(fingerprint, costs)
     if known is False:
         _rejected.add(again)
+    if known:
+        step_comparison.accept()
     if known is not None:
         return Outcome.FASTER if known else Outcome.SLOWER
-    if trial.is_certain:
+    if trial.is_certain and not step_comparison.is_another_plan():
         return Outcome.UNKNOWN
-    keep = functools.partial(_keep, trial.name, fingerprint, costs, decided)
+    keep = functools.partial(_keep, trial, fingerprint, costs, decided)
     return Outcome.OPEN if step_comparison.begin(keep) else Outcome.UNKNOWN
 
 
@@ -71,18 +76,36 @@ def _known(fingerprint: str, costs: KnownCosts) -> bool | None:
 
 
 def _keep(
-    name: str,
+    trial: Trial,
     fingerprint: str,
     costs: KnownCosts,
     decided: Callable[[bool], None],
     is_faster: bool,
-    compared: Comparison | None,
-) -> None:
-    """Remember what steps have found; a failure may be this process' alone."""
-    kept = "16 bits are kept" if is_faster else "it stays float32"
-    logging.info("%s compared: %s; %s", name or "A graph", compared or "failed", kept)
+    steps: Steps,
+) -> bool:
+    """Remember what steps have found; a failure may be this process' alone.
+
+    Returns:
+      Whether prices were corrected, so that another plan may be made.
+    """
+    compared, name = steps.compared, trial.name or "A graph"
+    kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
+    logging.info("%s compared: %s; %s", name, compared or "failed", kept)
     _found[costs.key, fingerprint] = is_faster
     if compared is not None and costs.database is not None:
         verdict = Verdict(is_faster, compared.ratio, time.time())
         costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
     decided(is_faster)
+    rows = () if is_faster else tuple(_corrections(trial, steps))
+    costs.correct(rows)
+    return bool(rows)
+
+
+def _corrections(trial: Trial, steps: Steps) -> Iterator[Measured]:
+    """Yield what nodes in 16 bits have taken in a step of the job, and in float32."""
+    for name, probe in trial.probes.items():
+        took = {"float32": steps.float32, trial.low_dtype: steps.mixed}
+        for dtype, seconds in took.items():
+            if all(seconds.get(name, 0.0) > 0.0 for seconds in took.values()):
+                sample = Sample(seconds[name], seconds[name], _SPREAD, 1, time.time())
+                yield Measured(probe, dtype, sample)
