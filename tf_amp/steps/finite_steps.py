@@ -131,16 +131,14 @@ def _finite_elsewhere(
     once it is clipped. An argument may be infinite for other reasons: it is looked at
     only where the latest gradients have overflowed.
     """
-    # In branches of their own replicas cannot agree, nor apply anything.
-    own = are_finite(parts)
-    finite = agreed(own) if private.can_merge() else own
+    finite = are_finite(parts)
     given = [one for one in arguments if _is_shaped_as_one_of(parts, one)]
-    if not given:
-        return finite
-    latest = tf.reduce_all(tf.stack([state.is_finite() for state in states]))
-    return finite & tf.cond(
-        latest, lambda: tf.constant(True), lambda: are_finite(given)
-    )
+    if given:
+        latest = tf.reduce_all(tf.stack([state.is_finite() for state in states]))
+        finite &= tf.cond(latest, lambda: tf.constant(True), lambda: are_finite(given))
+    # Of several workers each branches by itself, and optimizers wait for all of them.
+    # In branches of their own replicas cannot agree, nor apply anything.
+    return agreed(finite) if private.can_merge() else finite
 
 
 def _is_shaped_as_one_of(parts: Sequence[Any], argument: Any) -> bool:
