@@ -100,6 +100,49 @@ def by_new_rows(variable, slope):
     variable.scatter_nd_update(rows[:, None], new)
 
 
+def by_slice(variable, slope):
+    variable[...].assign(variable - 0.1 * slope)
+
+
+def by_some_rows(variable, slope):
+    variable[1:3].assign((variable - 0.1 * slope)[1:3])
+
+
+def by_factors(variable, slope):
+    rows = tf.range(tf.shape(slope)[0])
+    variable.scatter_mul(tf.IndexedSlices(1.0 - 0.1 * slope, rows))
+
+
+def by_divisors(variable, slope):
+    rows = tf.range(tf.shape(slope)[0])
+    variable.scatter_div(tf.IndexedSlices(1.0 / (1.0 - 0.1 * slope), rows))
+
+
+def size_of(slope):
+    # What is not a number is neither the larger nor the smaller one.
+    return tf.where(tf.math.is_nan(slope), math.inf, tf.abs(slope))
+
+
+def by_upper_rows(variable, slope):
+    rows = tf.range(tf.shape(slope)[0])
+    variable.scatter_max(tf.IndexedSlices(variable + size_of(slope), rows))
+
+
+def by_lower_rows(variable, slope):
+    rows = tf.range(tf.shape(slope)[0])
+    variable.scatter_min(tf.IndexedSlices(variable - size_of(slope), rows))
+
+
+def by_upper_parts(variable, slope):
+    rows = tf.range(tf.shape(slope)[0])
+    variable.scatter_nd_max(rows[:, None], variable + size_of(slope))
+
+
+def by_lower_parts(variable, slope):
+    rows = tf.range(tf.shape(slope)[0])
+    variable.scatter_nd_min(rows[:, None], variable - size_of(slope))
+
+
 def in_a_branch(variable, slope):
     def act():
         variable.assign_sub(0.1 * slope)
@@ -110,6 +153,16 @@ def in_a_branch(variable, slope):
 
 WRITES = [by_difference, by_value, clipped, by_rows, by_new_rows, in_a_branch]
 UNCLIPPED = [write for write in WRITES if write is not clipped]
+OF_ROWS = [
+    by_slice,
+    by_some_rows,
+    by_factors,
+    by_divisors,
+    by_upper_rows,
+    by_lower_rows,
+]
+# XLA has no kernels for the last two.
+OF_PARTS = [*OF_ROWS, by_upper_parts, by_lower_parts]
 
 
 def check_kept(step, variables):
@@ -123,7 +176,7 @@ def check_kept(step, variables):
     assert all(np.isfinite(value).all() for value in after)
 
 
-@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("write", WRITES + OF_ROWS)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_a_function_writes_by_hand_is_skipped(write, compiled):
     variables = weights()
@@ -138,7 +191,7 @@ def test_what_a_function_writes_by_hand_is_skipped(write, compiled):
         check_kept(step, variables)
 
 
-@pytest.mark.parametrize("write", UNCLIPPED)
+@pytest.mark.parametrize("write", [*UNCLIPPED, by_some_rows])
 @pytest.mark.parametrize("traced", ["nothing", "gradients", "write"])
 def test_what_eager_code_writes_by_hand_is_skipped(write, traced):
     variables = weights()
@@ -153,7 +206,21 @@ def test_what_eager_code_writes_by_hand_is_skipped(write, traced):
         check_kept(lambda x: apply(compute(variables, x)), variables)
 
 
-@pytest.mark.parametrize("write", WRITES)
+@built
+@pytest.mark.parametrize("write", OF_PARTS)
+def test_parts_that_are_written_by_hand_are_skipped(write, build):
+    variables = weights()
+
+    @build
+    def step(x):
+        for variable, slope in zip(variables, gradients_of(variables, x), strict=True):
+            write(variable, slope)
+
+    with scaled_by(scale()):
+        check_kept(step, variables)
+
+
+@pytest.mark.parametrize("write", [*WRITES, by_slice])
 def test_what_is_written_of_a_nested_functions_gradients_is_skipped(write):
     variables = weights()
     inner = tf.function(gradients_of)
@@ -185,7 +252,7 @@ def test_a_momentum_by_hand_and_its_step_stay():
 
 
 @pytest.mark.parametrize("is_resource", [True, False])
-@pytest.mark.parametrize("way", ["assign_sub", "assign"])
+@pytest.mark.parametrize("way", ["assign_sub", "assign", "slice", "factors"])
 def test_what_a_session_writes_by_hand_is_skipped(way, is_resource):
     with tf.Graph().as_default(), v1.Session() as session, scaled_by(scale()):
         x = v1.placeholder(tf.float32, [16, 4])
@@ -193,6 +260,10 @@ def test_what_a_session_writes_by_hand_is_skipped(way, is_resource):
         slope = tf.gradients(tf.reduce_mean((x @ weight) ** 2), [weight])[0]
         if way == "assign":
             train = v1.assign(weight, weight - 0.1 * slope)
+        elif way == "slice":
+            train = weight[1:3].assign((weight - 0.1 * slope)[1:3])
+        elif way == "factors":
+            train = v1.scatter_mul(weight, tf.range(4), 1.0 - 0.1 * slope)
         else:
             train = v1.assign_sub(weight, 0.1 * slope)
         session.run(v1.global_variables_initializer())

@@ -127,6 +127,29 @@ def fit(x):
     model.fit(distributed, steps_per_epoch=1, verbose=0)
 
 check("fit", fit, model, optimizer)
+
+# 4. Gradients that one function computes, and another one is handed and cleans.
+with strategy.scope():
+    model = model_of(keras)
+    optimizer = keras.optimizers.Adam(0.05)
+    optimizer.build(model.trainable_variables)
+
+@tf.function
+def slopes(x, y):
+    def in_replica(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum((model(x, training=True) - y) ** 2) / 16
+        return tape.gradient(loss, model.trainable_variables)
+    return strategy.run(in_replica, (x, y))
+
+@tf.function
+def update(gradients):
+    def in_replica(gradients):
+        clean = [tf.where(tf.math.is_finite(g), g, 0.0) for g in gradients]
+        optimizer.apply_gradients(zip(clean, model.trainable_variables))
+    strategy.run(in_replica, (gradients,))
+
+check("given", lambda x: update(slopes(x[OWN], Y[OWN])), model, optimizer)
 """
 
 
@@ -148,7 +171,7 @@ def test_two_workers_scale_and_skip_as_one() -> None:
         distance, scale, good, skipped = each["distance"]
         assert distance < TOLERANCE
         assert (scale, good, skipped) == (2**15, 5, 0)
-    for way in ("keras 0", "keras 1", "fit 0", "fit 1"):
+    for way in ("keras 0", "keras 1", "fit 0", "fit 1", "given 0", "given 1"):
         # Scale, counters and weights of both are the same to the last bit.
         assert first[way] == second[way]
         assert first[way][:3] == [True, 2.0, True]

@@ -23,6 +23,7 @@ from tf_amp import log
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import RewriteFailed
+from tf_amp.latest import Latest
 from tf_amp.scopes.marks import main_stamp
 from tf_amp.scopes.stamps import Stamp
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _FLOAT32 = "stays float32"
 # What graphs of Sessions are called, as in stamps.
 _SESSION = "graph"
+_TOLD_KEPT = 256
 
 
 @dataclasses.dataclass(eq=False)
@@ -50,7 +52,7 @@ class _Call:
 _under_way: list[_Call] = []
 # By the name of the function or graph, of those that failed outside of calls.
 _awaiting: dict[str, str] = {}
-_told: set[str] = set()
+_told: Latest[str, bool] = Latest(_TOLD_KEPT)
 
 
 def report(
@@ -74,7 +76,7 @@ def report(
     cause = error if hasattr(error, "stage") else f"{type(error).__name__}: {error}"
     message = f"graph {graph!r} {outcome}: {cause}"
     if message not in _told:
-        _told.add(message)
+        _told.put(message, True)
         logging.warning("%s", message, exc_info=error if config.strict else None)
     if config.strict:
         _keep(message, graph)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tf_amp import function_graphs, runtime
 from tf_amp.converting.unmixed import unmixed
+from tf_amp.explaining.named_arguments import check_named
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -55,7 +56,7 @@ def optimize(
       traces as the original does; for a GraphDef a new one.
 
     Raises:
-      ConfigError: an option is unknown.
+      ConfigError: an option is unknown, or an argument is not one of the function's.
       TensorFlowMissing: TensorFlow is not installed, or too old.
       ValueError: a GraphDef without fetches, or with one that it does not hold.
       TypeError: `x` is none of these.
@@ -74,6 +75,7 @@ def optimize(
             "or callable, a GraphDef and a Keras model. What is stored is converted by "
             "tf_amp.convert."
         )
+    check_named(optimize, x, kwargs)
     if isinstance(x, GraphDef):
         return _optimized_graph(x, args, fetches, options)
     if _is_concrete(x):

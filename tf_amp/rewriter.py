@@ -23,6 +23,7 @@ from tf_amp.configuration import settings
 from tf_amp.configuration.presets import preset_of
 from tf_amp.converting import stripping
 from tf_amp.failures import naming_stage, reporting
+from tf_amp.latest import Latest
 from tf_amp.overflow import origin as overflow_origin
 from tf_amp.placement import placers
 from tf_amp.scopes import stamps
@@ -52,7 +53,7 @@ _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 _thread = threading.local()
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
-_told: set[str] = set()
+_told: Latest[str, bool] = Latest(_PLANS_KEPT)
 # What is told of graphs instead of their being rewritten; a graph that it returns runs.
 Observer = Callable[
     [Any, "Item", Callable[[], "Shapes"], str, "Settings"], "Any | None"
@@ -275,7 +276,7 @@ def _record(rewrite: Rewrite, seconds: float) -> None:
         _keep_plan(rewrite.plan)
     summary = rewrite.plan.summary()
     if rewrite.changed or summary not in _told:
-        _told.add(summary)
+        _told.put(summary, True)
         logging.info("%s; planned in %.2f s", summary, seconds)
 
 

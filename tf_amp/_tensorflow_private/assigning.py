@@ -16,11 +16,28 @@ def _hooks(*places: tuple[str, str]) -> tuple[Hook, ...]:
     return tuple(Hook(module, "", function, _WITHOUT) for module, function in places)
 
 
-# By what they do: write a whole variable, rows of it or parts of it, or add to it.
+_ARRAY = "tensorflow.python.ops.gen_array_ops"
+# By what they do: write a whole variable, rows, parts or a slice of it (the larger or
+# the smaller value, perhaps), add to it, or multiply it.
 WRITES = _hooks((_RESOURCE, "assign_variable_op"), (_STATE, "assign"))
-ROW_WRITES = _hooks((_RESOURCE, "resource_scatter_update"), (_STATE, "scatter_update"))
+ROW_WRITES = _hooks(
+    (_RESOURCE, "resource_scatter_update"),
+    (_RESOURCE, "resource_scatter_max"),
+    (_RESOURCE, "resource_scatter_min"),
+    (_STATE, "scatter_update"),
+    (_STATE, "scatter_max"),
+    (_STATE, "scatter_min"),
+)
 PART_WRITES = _hooks(
-    (_STATE, "resource_scatter_nd_update"), (_STATE, "scatter_nd_update")
+    (_STATE, "resource_scatter_nd_update"),
+    (_STATE, "resource_scatter_nd_max"),
+    (_STATE, "resource_scatter_nd_min"),
+    (_STATE, "scatter_nd_update"),
+    (_STATE, "scatter_nd_max"),
+    (_STATE, "scatter_nd_min"),
+)
+SLICE_WRITES = _hooks(
+    (_ARRAY, "resource_strided_slice_assign"), (_ARRAY, "strided_slice_assign")
 )
 CHANGES = _hooks(
     (_RESOURCE, "assign_add_variable_op"),
@@ -35,4 +52,10 @@ CHANGES = _hooks(
     (_STATE, "resource_scatter_nd_sub"),
     (_STATE, "scatter_nd_add"),
     (_STATE, "scatter_nd_sub"),
+)
+FACTORS = _hooks(
+    (_RESOURCE, "resource_scatter_mul"),
+    (_RESOURCE, "resource_scatter_div"),
+    (_STATE, "scatter_mul"),
+    (_STATE, "scatter_div"),
 )

@@ -15,6 +15,7 @@ from tf_amp import runtime
 from tf_amp.auditing.alternatives import Alternatives
 from tf_amp.auditing.obstacles import Obstacle, obstacles_of
 from tf_amp.explaining import explanation
+from tf_amp.explaining.named_arguments import check_named
 from tf_amp.explaining.signatures import signatures_of
 from tf_amp.targets import Target, target_of
 
@@ -107,11 +108,13 @@ def audit(
       **kwargs: named arguments of the function.
 
     Raises:
-      ConfigError: the device or the dtype is unknown.
+      ConfigError: the device or the dtype is unknown, or an argument is neither a
+        setting nor one of the function's.
       TensorFlowMissing: TensorFlow is not installed, or too old.
       StageError: the plan cannot be made; the message names the stage.
     """
     runtime.check_tensorflow()
+    check_named(audit, fn, kwargs)
     target = target_of(device, dtype)
     graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
     return _audit_traced(graph_def, kept, name, target)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import numpy as np
@@ -59,9 +58,14 @@ def _tensors_of_call(
     import tensorflow as tf
 
     ordered: Any = (args, kwargs)
-    with contextlib.suppress(TypeError):
+    try:
         bound = function.function_type.bind(*args, **kwargs)
         ordered = list(bound.arguments.values())
+    except TypeError:
+        # It may be called by the names of its TensorSpecs, too.
+        names = [spec.name for spec in specs_of(function)]
+        if not args and kwargs.keys() <= set(names):
+            ordered = [kwargs[name] for name in names if name in kwargs]
     leaves = tf.nest.flatten(ordered, expand_composites=True)
     return [leaf for leaf in leaves if hasattr(leaf, "dtype")]
 

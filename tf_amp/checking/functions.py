@@ -23,6 +23,7 @@ from tf_amp.checking.verifying import verified
 from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.errors import ConfigError
 from tf_amp.explaining import explanation
+from tf_amp.explaining.named_arguments import check_named
 from tf_amp.explaining.signatures import signatures_of
 
 
@@ -53,13 +54,15 @@ def verify(
       tolerance: largest relative error; by default 8 roundings of the type.
       bisect: find the operations that must be float32 where it does not hold.
       fetches: names of the nodes whose outputs are read, for a GraphDef.
-      **kwargs: named arguments.
+      **kwargs: named arguments of the function.
 
     Raises:
       DataUnfit: the arguments are not those of the function.
       NotMeasurable: it cannot be run apart from its program; the message says why.
-      ConfigError: a setting is unknown.
+      ConfigError: a setting is unknown, or an argument is not one of the function's.
     """
+    runtime.check_tensorflow()
+    check_named(verify, fn, kwargs)
     choice = Choice(dtype, opt_level, exclude=checked_patterns(exclude or ()))
     case = case_of(fn, args, kwargs, choice, fetches)
     return verified(case, tolerance=checked_tolerance(tolerance), bisect=bisect)

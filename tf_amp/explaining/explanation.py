@@ -17,6 +17,7 @@ from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import NotMeasurable
+from tf_amp.explaining.named_arguments import check_named
 from tf_amp.scopes.marks import Marks, excluded_parts, marks_from_graph_def
 from tf_amp.xla import explaining
 
@@ -70,6 +71,7 @@ def explain(
       **kwargs: named arguments of the function.
 
     Raises:
+      ConfigError: an argument is neither a setting nor one of the function's.
       NotMeasurable: it cannot be run apart from its program, or another process
         measures on this machine; the message says which.
       TensorFlowMissing: TensorFlow is not installed, or too old.
@@ -77,6 +79,7 @@ def explain(
       StageError: the plan cannot be made; the message names the stage.
     """
     runtime.check_tensorflow()
+    check_named(explain, fn, kwargs)
     if not _is_graph_def(fn):
         fn = concrete_function(fn, args, kwargs)
         if is_compiled_function(fn):

@@ -22,7 +22,7 @@ from absl import logging
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp import captured_values
 from tf_amp.errors import AmpError
-from tf_amp.overflow.latest import Latest
+from tf_amp.latest import Latest
 from tf_amp.overflow.messages import OverflowOrigin, origin_from
 
 if TYPE_CHECKING:

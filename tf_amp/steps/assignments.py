@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from tf_amp.gradients.finiteness import is_scalable, must_select
 from tf_amp.steps import taking
 from tf_amp.steps.finite_steps import finite_value
 
-Neutral = Callable[[Any, Any, Any], Any]
+Neutral = Callable[[Any, Mapping[str, Any], Any], Any]
 
 
 def install() -> None:
@@ -29,7 +29,9 @@ def install() -> None:
         (private.WRITES, _present),
         (private.ROW_WRITES, _present_rows),
         (private.PART_WRITES, _present_parts),
+        (private.SLICE_WRITES, _present_slice),
         (private.CHANGES, _nothing),
+        (private.FACTORS, _once),
     ):
         for hook in hooks:
             install_hook(hook, functools.partial(_skipping, neutral=neutral))
@@ -39,9 +41,10 @@ def _skipping(assign: Callable[..., Any], neutral: Neutral) -> Callable[..., Any
     """Return an operation's function that changes nothing after an overflow.
 
     Args:
-      assign: takes a variable's handle or reference, indices where it writes some
-        values only, and the values.
-      neutral: returns the values that would change nothing, of these three.
+      assign: takes a variable's handle or reference, which values of it to write where
+        it does not write all, and the values.
+      neutral: returns the values that would change nothing; takes the variable, all
+        arguments by name, and the values.
     """
     signature = inspect.signature(assign)
     name = "updates" if "updates" in signature.parameters else "value"
@@ -49,7 +52,8 @@ def _skipping(assign: Callable[..., Any], neutral: Neutral) -> Callable[..., Any
     @functools.wraps(assign)
     def assign_unless_overflowed(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
-        target, second = list(given.arguments.values())[:2]
+        given.apply_defaults()
+        target = next(iter(given.arguments.values()))
         values = given.arguments[name]
         if taking.takes_all() or not is_scalable(values):
             return assign(*args, **kwargs)
@@ -58,7 +62,7 @@ def _skipping(assign: Callable[..., Any], neutral: Neutral) -> Callable[..., Any
             return assign(*args, **kwargs)
         # No branch can read a reference.
         read = target if target.dtype == tf.resource else tf.identity(target)
-        instead = functools.partial(neutral, read, second, values)
+        instead = functools.partial(neutral, read, dict(given.arguments), values)
         given.arguments[name] = _chosen(finite, values, instead)
         return assign(*given.args, **given.kwargs)
 
@@ -73,19 +77,29 @@ def _chosen(finite: Any, values: Any, instead: Callable[[], Any]) -> Any:
     return tf.cond(finite, lambda: tf.identity(values), instead)
 
 
-def _present(target: Any, unused: Any, values: Any) -> Any:
+def _present(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
     if target.dtype != tf.resource:
         return target
     return tf.raw_ops.ReadVariableOp(resource=target, dtype=values.dtype)
 
 
-def _present_rows(target: Any, indices: Any, values: Any) -> Any:
-    return tf.gather(_present(target, indices, values), indices)
+def _present_rows(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.gather(_present(target, arguments, values), arguments["indices"])
 
 
-def _present_parts(target: Any, indices: Any, values: Any) -> Any:
-    return tf.gather_nd(_present(target, indices, values), indices)
+def _present_parts(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.gather_nd(_present(target, arguments, values), arguments["indices"])
 
 
-def _nothing(target: Any, unused: Any, values: Any) -> Any:
+def _present_slice(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    where = {k: v for k, v in arguments.items() if k not in ("ref", "value", "name")}
+    present = _present(target, arguments, values)
+    return tf.raw_ops.StridedSlice(input=present, **where)
+
+
+def _nothing(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
     return tf.zeros_like(values)
+
+
+def _once(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.ones_like(values)

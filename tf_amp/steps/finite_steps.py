@@ -17,6 +17,7 @@ from tf_amp._tensorflow_private import training as private
 from tf_amp.gradients import replica_votes, votes
 from tf_amp.gradients.finiteness import agreed, are_finite, is_scalable
 from tf_amp.loss_scaling.variables import states_here
+from tf_amp.loss_scaling.weights import shape_of
 from tf_amp.steps import called_functions, eager_steps
 from tf_amp.steps.towers import settle_as_one_step
 
@@ -63,7 +64,9 @@ def finite_value(target: Any, value: Any) -> Any:
         return eager_steps.is_to_be_written(target, value, states)
     graph = tf.compat.v1.get_default_graph()
     alike = [state for state in states if state.suits(target)]
-    may_be_given = alike and _is_given(graph, value.shape)
+    # Of a gradient that is given, a part may be written.
+    like = [value, tf.TensorSpec(shape_of(target))] if alike else []
+    may_be_given = any(_is_given(graph, each.shape) for each in like)
     if not may_be_given and not _any_around(graph, states):
         return None
     found = votes.ancestry_of_numbers([value])
@@ -74,7 +77,7 @@ def finite_value(target: Any, value: Any) -> Any:
     is_open = None in of_calls or any(map(replica_votes.has_noted, states))
     if (of_calls and is_open) or _is_decided_on(found, value):
         flags.append(are_finite([value]))
-    elif alike and any(_is_shaped_as_one_of([value], one) for one in found.arguments):
+    elif any(_is_shaped_as_one_of(like, one) for one in found.arguments):
         ever = tf.reduce_any(tf.stack([state.has_overflowed() for state in alike]))
         finite = tf.cond(ever, lambda: are_finite([value]), lambda: tf.constant(True))
         flags.append(finite)
@@ -128,16 +131,14 @@ def _finite_elsewhere(
     once it is clipped. An argument may be infinite for other reasons: it is looked at
     only where the latest gradients have overflowed.
     """
-    # In branches of their own replicas cannot agree, nor apply anything.
-    own = are_finite(parts)
-    finite = agreed(own) if private.can_merge() else own
+    finite = are_finite(parts)
     given = [one for one in arguments if _is_shaped_as_one_of(parts, one)]
-    if not given:
-        return finite
-    latest = tf.reduce_all(tf.stack([state.is_finite() for state in states]))
-    return finite & tf.cond(
-        latest, lambda: tf.constant(True), lambda: are_finite(given)
-    )
+    if given:
+        latest = tf.reduce_all(tf.stack([state.is_finite() for state in states]))
+        finite &= tf.cond(latest, lambda: tf.constant(True), lambda: are_finite(given))
+    # Of several workers each branches by itself, and optimizers wait for all of them.
+    # In branches of their own replicas cannot agree, nor apply anything.
+    return agreed(finite) if private.can_merge() else finite
 
 
 def _is_shaped_as_one_of(parts: Sequence[Any], argument: Any) -> bool:

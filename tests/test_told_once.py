@@ -1,0 +1,25 @@
+"""What is told once is remembered, but not without end."""
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.pipeline import Rewrite
+from grappler_pass.plan import Plan
+from tf_amp import failures, rewriter
+from tf_amp.configuration.config import AmpConfig
+
+
+def test_of_thousands_of_failures_the_latest_are_remembered(caplog):
+    for number in [*range(2000), 1999]:
+        error = RuntimeError(f"number {number}")
+        failures.report(error, "graph", config=AmpConfig(), before=GraphDef)
+    assert caplog.text.count("number 1999") == 1
+    assert len(failures._told) <= 256
+
+
+def test_of_thousands_of_plans_that_change_nothing_the_latest_are_remembered(caplog):
+    caplog.set_level("INFO")
+    for number in [*range(2000), 1999]:
+        plan = Plan((), "bfloat16", graph=f"step_{number}")
+        rewriter._record(Rewrite(GraphDef(), plan, changed=False), 0.0)
+    assert caplog.text.count("step_1999:") == 1
+    assert len(rewriter._told) <= 256
