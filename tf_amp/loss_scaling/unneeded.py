@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from grappler_pass.eligibility.state_updates import SCALE
 from tf_amp.configuration import settings
 from tf_amp.scopes.marks import settings_in
 from tf_amp.workers import jobs
@@ -18,8 +17,6 @@ from tf_amp.workers.peers import peers
 
 if TYPE_CHECKING:
     from grappler_pass.graph import Item
-
-_SCALE = SCALE.encode()
 
 
 def taken_out(data: bytes, item: Callable[[], Item]) -> bytes | None:
@@ -31,7 +28,9 @@ def taken_out(data: bytes, item: Callable[[], Item]) -> bytes | None:
       data: the serialized GraphDef, which is not going to be rewritten.
       item: returns what TensorFlow relies on.
     """
-    if _SCALE not in data or _is_shared():
+    from grappler_pass.eligibility.state_updates import SCALE
+
+    if SCALE.encode() not in data or _is_shared():
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -55,8 +54,9 @@ def _is_shared() -> bool:
 
 def _is_asked_for(graph_def: Any) -> bool:
     """Tell whether the user has named a loss scale for any part of a graph."""
-    scopes = map(settings.scope_of, settings_in(graph_def))
-    return any(scope is None or scope.config.loss_scale is not None for scope in scopes)
+    scopes = [settings.scope_of(settings_id) for settings_id in settings_in(graph_def)]
+    asked = (scope is None or scope.config.loss_scale is not None for scope in scopes)
+    return not scopes or any(asked)
 
 
 def _has_float16(graph_def: Any) -> bool:
