@@ -3,6 +3,8 @@
 import tensorflow as tf
 from google.protobuf import text_format
 
+import tf_amp
+from benchmarks.executed import count_executed
 from tests.fresh_process import output_of
 from tf_amp.scopes import stamps
 from tf_amp.scopes.marks import Marks, marks_from_graph_def
@@ -158,3 +160,24 @@ def test_a_gradient_made_after_a_function_was_traced_is_rewritten_with_it():
         """
     )
     assert lines == ["3 bfloat16"]
+
+
+def test_equal_gradients_of_different_operations_are_still_made_once(
+    disabled_afterwards,
+):
+    def shapes_in_step():
+        w = tf.Variable(tf.ones([4, 4]))
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 4])])
+        def step(x):
+            with tf.GradientTape() as tape:
+                y = x @ w
+                loss = tf.reduce_sum(y) + 2.0 * tf.reduce_mean(y) + tf.norm(y)
+            return tape.gradient(loss, w)
+
+        return count_executed(lambda: step(tf.ones([2, 4])), "Shape")
+
+    plain = shapes_in_step()
+    tf_amp.enable("bfloat16", "O0")
+
+    assert shapes_in_step() == plain

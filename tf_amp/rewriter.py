@@ -24,6 +24,7 @@ from tf_amp.configuration.presets import preset_of
 from tf_amp.converting import stripping
 from tf_amp.failures import naming_stage, reporting
 from tf_amp.latest import Latest
+from tf_amp.loss_scaling import unneeded
 from tf_amp.overflow import origin as overflow_origin
 from tf_amp.placement import placers
 from tf_amp.scopes import stamps
@@ -100,6 +101,9 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     with reporting("read", data, "stays float32"):
         if not step_comparison.is_float32_instance():
             rewritten = _rewritten(data, item)
+    if rewritten is None and not _observers:
+        with reporting("unscale", data, "scales its loss in vain"):
+            rewritten = unneeded.taken_out(data, told)
     with reporting("lighten", data, "keeps a Switch in front of each variable"):
         rewritten = finite_branches.lightened(data, rewritten, told)
     with reporting("watch", data, "does not tell where it overflows"):

@@ -17,6 +17,12 @@ from grappler_pass.op_traits import has_effects, is_update
 BARRIER = "_tf_amp_barrier"
 # On what reads the state of a loss scale.
 LOSS_SCALE = "_tf_amp_loss_scale"
+# On what takes the scale out of what was read: which of its outputs that is, where all
+# that is scaled by it is unscaled in the same graph, else -1.
+SCALE = "_tf_amp_scale"
+# The name scope in which it is found out whether gradients are finite, and the state of
+# a loss scale is adjusted. What leaves it are flags that are True where they are.
+SETTLING = "tf_amp_settle"
 
 
 def state_update_region(view: GraphView, lists: OpLists) -> list[int]:

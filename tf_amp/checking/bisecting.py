@@ -9,17 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from grappler_pass.eligibility.exclusions import (
-    ORIGIN,
-    differentiated,
-    without_call_scopes,
-)
+from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
 from grappler_pass.graph import GraphView
 from grappler_pass.plan import Plan
 from tf_amp.checking.bisection import culprits_among
 from tf_amp.checking.culprits import Culprit, culprit_of
 from tf_amp.checking.verification import Verification
 from tf_amp.checking.verifying import Controls, low_nodes, rewritten
+from tf_amp.scopes.marks import origins_of
 
 # Whatever is not excluded goes low, wherever it stands: so a try is the plan without
 # what is cleared, and nothing else is missing.
@@ -80,7 +77,7 @@ class _Search:
     def told(self, name: str) -> Culprit:
         """Return a node as people know it."""
         node = self._nodes[name]
-        marked = node.proto.attr[ORIGIN].list.s if ORIGIN in node.proto.attr else ()
-        origin = marked[-1].decode() if marked else differentiated(name)
+        origins = origins_of(node.proto)
+        origin = origins[-1] if origins else differentiated(name)
         forward = origin or without_call_scopes(name)
         return culprit_of(name, node.op, forward.rpartition("/")[0])

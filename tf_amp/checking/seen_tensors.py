@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from grappler_pass.costs.calls import OpCall, TensorSpec
 from grappler_pass.costs.op_work import works_of
-from grappler_pass.eligibility.exclusions import ORIGIN, differentiated
+from grappler_pass.eligibility.exclusions import differentiated
 from grappler_pass.graph import NEXT_ITERATION_OPS, GraphView, Node, Port
 from grappler_pass.node_calls import call_of
 from grappler_pass.op_lists import OpLists
@@ -17,6 +17,7 @@ from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 from tf_amp.checking.ranges import TensorRange
 from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.overflow.replay import SWITCHES
+from tf_amp.scopes.marks import origins_of
 
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 
@@ -96,7 +97,7 @@ def _unseen(
     names: tuple[str, ...],
 ) -> TensorRange:
     node = view.nodes[port.node]
-    is_gradient = ORIGIN in node.proto.attr or bool(differentiated(node.name))
+    is_gradient = bool(differentiated(node.name) or origins_of(node.proto))
     return TensorRange(
         node=node.name,
         output=port.output,

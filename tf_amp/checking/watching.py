@@ -10,7 +10,6 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
-from grappler_pass.eligibility.exclusions import ORIGIN
 from grappler_pass.eligibility.reachability import UNREACHED
 from grappler_pass.eligibility.state_updates import BARRIER, state_update_region
 from grappler_pass.graph import EXIT_OPS, GraphView, Node, Port, Reader
@@ -23,6 +22,7 @@ from tf_amp.checking.passing import input_behind, passes_on
 from tf_amp.checking.verification import GRADIENT, OUTPUT
 from tf_amp.loss_scaling.scale_state import PREFIX as LOSS_SCALE
 from tf_amp.overflow.replay import hidden_nodes
+from tf_amp.scopes.marks import origins_of
 
 UPDATE = "update"
 _SCOPES = ("gradient_tape/", "gradients/", "gradients_")
@@ -220,7 +220,7 @@ def _value_input(update: Node) -> Reader | None:
 
 
 def _is_gradient(node: Node) -> bool:
-    if ORIGIN in node.proto.attr or BARRIER in node.proto.attr:
+    if BARRIER in node.proto.attr or origins_of(node.proto):
         return True
     return any(scope in node.name for scope in _SCOPES)
 

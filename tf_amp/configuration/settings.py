@@ -258,6 +258,12 @@ def canonical_id(settings_id: str) -> str | None:
     return next(s.id for s in known if s.rewriting == scope.rewriting)
 
 
+def excludes_names(settings_id: str) -> bool:
+    """Tell whether operations stay float32 by their names under some settings."""
+    scope = scope_of(settings_id)
+    return scope is not None and bool(scope.config.exclude)
+
+
 def scope_of(settings_id: str) -> Scope | None:
     """Return the scope a stamp refers to; None for one of a stranger's process."""
     return _scopes.get(settings_id) or _adopted.get(settings_id)

@@ -21,6 +21,8 @@ _PREFIX = "_tf_amp"
 _WATCH = "_tf_amp_watch"
 # Of a node with another gradient than TensorFlow's, and how the names of ours begin.
 _SLOPE, _OWN_SLOPES = "_gradient_op_type", b"TfAmp"
+# Of a loss scale that may be taken out.
+_SCALE = "_tf_amp_scale"
 # A collection of v1 graphs: what optimizers have made.
 _UPDATES = "train_op"
 
@@ -39,14 +41,16 @@ def strip_stamps(graph_def: Any) -> None:
     """Remove, in place, what names this process, but not what the user has asked for.
 
     Training goes on with such a graph: what he keeps in float32 stays, and so does what
-    stands behind the unscaling of gradients.
+    stands behind the unscaling of gradients. Who asked for its loss scale is not known
+    there, so that it stays, too.
     """
     originals.restore(graph_def)
     _silence_watches(graph_def)
     _forget_slopes(graph_def)
     for attr in _attributes(graph_def):
-        if ATTRIBUTE in attr:
-            del attr[ATTRIBUTE]
+        for name in (ATTRIBUTE, _SCALE):
+            if name in attr:
+                del attr[name]
 
 
 def is_converted(graph_def: Any) -> bool:

@@ -19,6 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.gradients import inner_calls, repeated_overflows, replica_votes
 from tf_amp.gradients.finiteness import (
     agreed,
@@ -33,7 +34,7 @@ from tf_amp.gradients.results import handed_on
 from tf_amp.gradients.seeds import dtype_of
 from tf_amp.gradients.settling import Settlement, symbolic
 from tf_amp.gradients.votes import Vote
-from tf_amp.loss_scaling.gradient_marks import mark_unscaled
+from tf_amp.loss_scaling.gradient_marks import mark_scale, mark_unscaled, settling
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
 from tf_amp.loss_scaling.variables import state_of
@@ -160,15 +161,30 @@ class ScaledCall:
 
         def finish(scaled: Sequence[Any]) -> list[Any]:
             unscaled = self.unscaled(scaled)
+            mark_scale(self.scale, self._ends_here(unscaled))
             if private.in_function() and not must_select() and not self._is_special():
                 return self._checked_in_one(unscaled)
-            return self._checked(unscaled, are_finite(unscaled))
+            with settling():
+                finite = are_finite(unscaled)
+            return self._checked(unscaled, finite)
 
         return map_scalable(finish, gradients)
 
     def checked_results(self, values: Any, finite: Any) -> Any:
         """Return what was made of unscaled gradients, known to be finite or not."""
         return map_scalable(lambda parts: self._checked(parts, finite), values)
+
+    def _ends_here(self, unscaled: Sequence[Any]) -> bool:
+        """Tell whether all of a call is in one graph, branch and loop, of this process.
+
+        Whoever has no use for a loss scale there may take the call for what it is
+        without one.
+        """
+        if tf.executing_eagerly() or self._state.is_per_worker:
+            return False
+        is_here = self.scale.graph is tf.compat.v1.get_default_graph()
+        in_frames = any(frames_of(gradient.op) for gradient in unscaled)
+        return is_here and not in_frames and private.can_merge()
 
     def _is_special(self) -> bool:
         return self._is_repeated or not private.can_merge()
@@ -177,17 +193,18 @@ class ScaledCall:
         """Adjust the loss scale; return the gradients, which tell how they came out."""
         overflow_warning.warn_if_eager(finite, self._reading)
         settlement = self._settlement(unscaled)
-        watched = overflow_inputs.watch(
-            settlement.but_for_earlier(finite), self._reading, self.loss_scale
-        )
         adjusting: list[Any]
-        if private.can_merge():
-            finite = agreed(finite)
-            counting = self._counting_once(settlement, finite)
-            adjusting = counting.settle(finite) + self._noted(counting, finite)
-        else:
-            adjusting = replica_votes.note(self._state, finite, self._limit)
-        adjusting = symbolic(adjusting)
+        with settling():
+            watched = overflow_inputs.watch(
+                settlement.but_for_earlier(finite), self._reading, self.loss_scale
+            )
+            if private.can_merge():
+                finite = agreed(finite)
+                counting = self._counting_once(settlement, finite)
+                adjusting = counting.settle(finite) + self._noted(counting, finite)
+            else:
+                adjusting = replica_votes.note(self._state, finite, self._limit)
+            adjusting = symbolic(adjusting)
         with tf.control_dependencies([*adjusting, *watched]):
             whole = tf.identity(settlement.with_earlier(finite))
         in_graph = not tf.executing_eagerly() and not private.in_function()
@@ -229,9 +246,10 @@ class ScaledCall:
         hand_over = overflow_inputs.handing_over(
             tf.compat.v1.get_default_graph(), self._reading, self.loss_scale
         )
-        finite = settlement.settle_in_function(
-            sum_is_finite(unscaled), lambda: each_is_finite(unscaled), hand_over
-        )
+        with settling():
+            finite = settlement.settle_in_function(
+                sum_is_finite(unscaled), lambda: each_is_finite(unscaled), hand_over
+            )
         vote = Vote(settlement.with_earlier(finite), finite, settlement)
         return handed_on(vote, unscaled)
 

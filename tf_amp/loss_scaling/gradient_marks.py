@@ -6,7 +6,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.eligibility.state_updates import BARRIER, LOSS_SCALE
+from grappler_pass.eligibility.state_updates import (
+    BARRIER,
+    LOSS_SCALE,
+    SCALE,
+    SETTLING,
+)
 
 
 def mark_reading(value: Any) -> Any:
@@ -26,6 +31,33 @@ def mark_reading(value: Any) -> Any:
 def mark_unscaled(gradient: Any) -> None:
     """Let nothing that follows from a gradient in true units go to low precision."""
     _mark(gradient, BARRIER)
+
+
+def mark_scale(scale: Any, is_unscaled_here: bool) -> None:
+    """Tell of a scale whether what it multiplies is divided again in the same graph.
+
+    What it was once told not to be, it stays.
+
+    Args:
+      scale: scalar, unpacked from a state that was read.
+      is_unscaled_here: whether it is as far as the present call goes.
+    """
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    if hasattr(scale, "numpy") or scale.op.type != "Unpack":
+        return
+    try:
+        is_known = scale.op.get_attr(SCALE) < 0
+    except ValueError:
+        is_known = False
+    if not is_known:
+        index = scale.value_index if is_unscaled_here else -1
+        scale.op._set_attr(SCALE, AttrValue(i=index))
+
+
+def settling() -> Any:
+    """Name what is made within as what a loss scale is adjusted by."""
+    return tf.name_scope(SETTLING)
 
 
 def _mark(tensor: Any, name: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from grappler_pass.eligibility.exclusions import ORIGIN, without_call_scopes
+from grappler_pass.eligibility.exclusions import without_call_scopes
+from tf_amp.scopes.marks import origins_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,6 @@ def origin_from(found: Any) -> OverflowOrigin:
     if found.is_scale:
         return OverflowOrigin("the loss scale", node.op, "", found.dtype, True)
     name = without_call_scopes(node.name)
-    marked = node.attr[ORIGIN].list.s if ORIGIN in node.attr else ()
-    origins = [origin.decode() for origin in marked]
+    origins = origins_of(node)
     layer = (origins[-1] if origins else name).rpartition("/")[0]
     return OverflowOrigin(name, node.op, layer, found.dtype, bool(origins))

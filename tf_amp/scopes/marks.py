@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from grappler_pass.eligibility.exclusions import FLOAT32, finder
+from grappler_pass.eligibility.exclusions import FLOAT32, ORIGIN, finder
 from tf_amp import traced_graphs
 from tf_amp.scopes import origins
 from tf_amp.scopes.stamps import ATTRIBUTE, OFF, Stamp
@@ -133,6 +133,20 @@ def excluded_parts(
         if why:
             found.append((node.name, why))
     return tuple(found)
+
+
+def origins_of(node: Any) -> tuple[str, ...]:
+    """Return the names of what a node is a gradient of; none where it is not known.
+
+    Args:
+      node: of a graph that Grappler has handed over.
+    """
+    if ORIGIN in node.attr:
+        return tuple(name.decode() for name in node.attr[ORIGIN].list.s)
+    stamp = node.attr[ATTRIBUTE].s if ATTRIBUTE in node.attr else b""
+    graph = traced_graphs.graph_of(Stamp.from_bytes(stamp).number)
+    op = traced_graphs.inlined_op(graph, node.name) if graph is not None else None
+    return origins.origin_from(op).names[1:] if op is not None else ()
 
 
 def terms_in(graph_def: Any) -> frozenset[tuple[str, str]]:

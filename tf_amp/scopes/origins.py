@@ -6,6 +6,10 @@ as the closure that `tf.custom_gradient` gave the tape. Each is wrapped here, an
 is made meanwhile is marked with the names of the operations it is a gradient of, and
 stays float32 where these do. Sums of several gradients belong to no single operation
 and get no mark.
+
+The names are kept with the operation in Python. They are written into the graph only
+where names decide what is excluded: TensorFlow takes no two nodes for equal, and merges
+none, whose attributes differ.
 """
 
 from __future__ import annotations
@@ -50,12 +54,19 @@ _current: contextvars.ContextVar[Origin | None] = contextvars.ContextVar(
 )
 
 
-def mark(op: Any, keeps_float32: bool) -> None:
-    """Put on a new operation what is known of it."""
+def mark(op: Any, keeps_float32: bool, goes_by_names: bool) -> None:
+    """Put on a new operation what is known of it.
+
+    Args:
+      op: the operation.
+      keeps_float32: whether it stays float32 for its own sake.
+      goes_by_names: whether what it is a gradient of may exclude it by its name.
+    """
     origin = _current.get()
     if origin is not None:
         op._tf_amp_origin = origin
-        op._set_attr(ORIGIN, origin.attribute)
+        if goes_by_names:
+            op._set_attr(ORIGIN, origin.attribute)
     if keeps_float32 or (origin is not None and origin.float32):
         op._set_attr(FLOAT32, _true())
 

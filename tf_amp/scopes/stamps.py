@@ -20,6 +20,7 @@ from typing import Any
 
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp import traced_graphs
+from tf_amp.configuration.settings import excludes_names
 from tf_amp.scopes import origins
 from tf_amp.scopes import stack as scope_stack
 from tf_amp.workers.terms import terms_of
@@ -96,7 +97,8 @@ def stamping(create_op: Callable[..., None], in_force: InForce) -> Callable[...,
     def create_stamped_op(graph: Any, op: Any, *args: Any, **kwargs: Any) -> None:
         create_op(graph, op, *args, **kwargs)
         settings = _put_stamp(op, stamp_of_graph(graph, in_force(graph)))
-        origins.mark(op, scope_stack.keeps_float32() or settings == OFF)
+        keeps_float32 = scope_stack.keeps_float32() or settings == OFF
+        origins.mark(op, keeps_float32, excludes_names(settings or ""))
 
     return create_stamped_op
 

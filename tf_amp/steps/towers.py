@@ -12,6 +12,7 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import training as private
 from tf_amp.gradients.settling import Settlement, joined
 from tf_amp.gradients.votes import Vote
+from tf_amp.loss_scaling.gradient_marks import settling
 from tf_amp.loss_scaling.scale_state import ScaleState
 
 _GROUPS = "_tf_amp_towers"
@@ -56,11 +57,14 @@ def settle_as_one_step(found: Sequence[Vote]) -> None:
 
 def _settle(towers: Sequence[Vote]) -> tuple[Any, ...]:
     """Add what adjusts each loss scale if one of the towers overflows."""
-    together = tf.reduce_all(tf.stack([vote.own for vote in towers]))
     by_state: dict[ScaleState, list[Settlement]] = {}
     for vote in towers:
         by_state.setdefault(vote.settlement.state, []).append(vote.settlement)
-    return tuple(op for one in by_state.values() for op in joined(one).settle(together))
+    with settling():
+        together = tf.reduce_all(tf.stack([vote.own for vote in towers]))
+        return tuple(
+            op for one in by_state.values() for op in joined(one).settle(together)
+        )
 
 
 def _groups_in(graph: Any) -> list[_Group]:

@@ -1,0 +1,308 @@
+"""Where a graph stays float32, its loss is not scaled unless that was asked for."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from benchmarks.executed import count_executed, count_executed_ops
+from grappler_pass.graph import Item
+from grappler_pass.loss_scales import without_loss_scales
+from tests.mirrored_programs import sections_of
+from tests.soundness import assert_valid
+from tests.text_graph import graph_from_text
+from tests.ways_to_gradients import IN_FUNCTIONS
+from tf_amp import loss_scale_state, mixed_precision_scope
+
+W = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+X = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
+BAD = X.copy()
+BAD[0, 0] = math.inf
+# What finds out whether gradients are finite, and scales them.
+SCALING = ("L2Loss", "IsFinite", "Reciprocal", "AssignAddVariableOp", "PyFunc")
+
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
+
+
+def stepper(w, optimizer=None):
+    optimizer = optimizer or tf.keras.optimizers.SGD(0.125)
+    optimizer.build([w])
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.tanh(x @ w) ** 2)
+        optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+        return loss
+
+    return step
+
+
+def counted():
+    state = loss_scale_state()
+    return state.good_steps, state.skipped_steps
+
+
+def counts_since(before):
+    return tuple(now - then for now, then in zip(counted(), before, strict=True))
+
+
+def trained(inputs):
+    w = tf.Variable(W)
+    step = stepper(w)
+    return [np.append(step(tf.constant(x)), w) for x in inputs]
+
+
+def test_no_step_that_stays_float32_pays_for_a_loss_scale():
+    tf_amp.enable(dtype="float16")
+    before = counted()
+    w = tf.Variable(W)
+    step = stepper(w)
+
+    found = {op: count_executed(lambda: stepper(w)(X), op) for op in SCALING}
+    step(X)
+
+    assert found == dict.fromkeys(SCALING, 0)
+    assert counts_since(before) == (0, 0)
+
+
+def test_such_a_step_does_what_the_program_does_by_itself():
+    plain = trained([X, BAD, X])
+    tf_amp.enable(dtype="float16")
+    before = counted()
+
+    ours = trained([X, BAD, X])
+
+    assert np.isnan(plain[-1]).any()
+    np.testing.assert_array_equal(ours, plain)
+    assert counts_since(before) == (0, 0)
+
+
+def test_a_loss_scale_that_was_named_is_honored():
+    tf_amp.enable(dtype="float16", loss_scale="dynamic")
+    before = counted()
+
+    ours = trained([X, BAD, X])
+
+    assert np.isfinite(ours[-1]).all()
+    assert counts_since(before)[1] == 1
+
+
+def test_gradients_that_were_made_in_float16_are_checked_where_they_are_applied():
+    tf_amp.enable(dtype="float16")
+    w = tf.Variable(W)
+    optimizer = tf.keras.optimizers.SGD(0.125)
+    optimizer.build([w])
+
+    def loss_gradient(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ w) ** 2)
+        return tape.gradient(loss, w)
+
+    @tf.function
+    def apply(gradient):
+        optimizer.apply_gradients([(gradient, w)])
+
+    with mixed_precision_scope(dtype="float16", opt_level="O2"):
+        low = tf.function(loss_gradient)
+        assert count_executed_ops(lambda: low(X)).low
+    before = counted()
+    apply(low(X))
+    begun = w.numpy()
+    assert counts_since(before) == (1, 0)
+    apply(low(BAD))
+    assert counts_since(before)[1] == 1
+    np.testing.assert_array_equal(w, begun)
+    apply(low(X))
+    assert not np.array_equal(w, begun)
+
+
+def test_a_graph_without_its_loss_scale_never_goes_to_float16():
+    from tf_amp import rewriter
+
+    tf_amp.enable(dtype="float16")
+    visits = []
+
+    def noting(data, item):
+        visits.append((data, rewritten := original(data, item)))
+        return rewritten
+
+    original, rewriter.unneeded.taken_out = rewriter.unneeded.taken_out, noting
+    try:
+        stepper(tf.Variable(W))(X)
+    finally:
+        rewriter.unneeded.taken_out = original
+    (first, taken_out), *later = [v for v in visits if b"tf_amp_if_finite" in v[0]]
+
+    assert b"_tf_amp_scale" in first
+    assert taken_out is not None
+    assert b"_tf_amp_rewritten" in taken_out
+    assert later
+    assert [rewritten for _, rewritten in later] == [None] * len(later)
+
+
+@pytest.mark.parametrize("way", IN_FUNCTIONS, ids=lambda way: way.__name__)
+def test_gradients_are_those_of_the_program_by_itself(way):
+    w, x = tf.constant(W), tf.constant(X)
+
+    def found():
+        # A function of its own, so that it is traced anew.
+        results = tf.function(lambda w, x: way(w, x))(w, x)
+        return [np.array(part) for part in tf.nest.flatten(results) if part is not None]
+
+    plain = found()
+    tf_amp.enable(dtype="float16")
+
+    for ours, expected in zip(found(), plain, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("is_finite", [True, False])
+def test_steps_in_loops_and_branches_do_what_they_do_by_themselves(is_finite):
+    def weights_after():
+        w = tf.Variable(W)
+        optimizer = tf.keras.optimizers.Adam(0.125)
+        optimizer.build([w])
+
+        def step(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.tanh(x @ w) ** 2)
+            optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+
+        @tf.function
+        def steps(x):
+            for i in tf.range(4):
+                if i % 2 == 0:
+                    step(x)
+                step(x)
+
+        steps(tf.constant(X if is_finite else BAD))
+        return w.numpy()
+
+    plain = weights_after()
+    tf_amp.enable(dtype="float16")
+    before = counted()
+
+    np.testing.assert_array_equal(weights_after(), plain)
+    assert np.isfinite(plain).all() == is_finite
+    assert counts_since(before) == (0, 0)
+
+
+def test_a_loss_scale_in_a_session_goes_where_its_graph_stays_float32():
+    v1 = tf.compat.v1
+
+    def weights_after(inputs):
+        with tf.Graph().as_default():
+            x = v1.placeholder(tf.float32, [4, 8])
+            w = v1.get_variable("w", initializer=W)
+            loss = tf.reduce_mean(tf.tanh(x @ w) ** 2)
+            train = v1.train.AdamOptimizer(0.125).minimize(loss)
+            with v1.Session() as session:
+                session.run(v1.global_variables_initializer())
+                for value in inputs:
+                    session.run(train, {x: value})
+                state = loss_scale_state(session=session)
+                return session.run(w), (state.good_steps, state.skipped_steps)
+
+    # Without tf-amp a state of another test is told of, in no graph.
+    tf_amp.enable(dtype="float16", loss_scale="none")
+    plain = [weights_after(inputs)[0] for inputs in ([X, X], [X, BAD])]
+    tf_amp.enable(dtype="float16")
+
+    for expected, inputs in zip(plain, ([X, X], [X, BAD]), strict=True):
+        ours, counts = weights_after(inputs)
+        np.testing.assert_array_equal(ours, expected)
+        assert counts == (0, 0)
+
+
+REPLICAS = """
+def weights_of(strategy, is_finite, dtype):
+    if dtype:
+        tf_amp.enable(dtype=dtype)
+    else:
+        tf_amp.disable()
+    with strategy.scope():
+        model = build()
+    x = X.copy()
+    if not is_finite:
+        x[40] = math.inf
+    data = tf.data.Dataset.from_tensor_slices((x, Y)).batch(32)
+    model.fit(data, epochs=2, verbose=0)
+    return [w for w in model.get_tf.Variable(W)]
+
+for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy()):
+    for is_finite in (True, False):
+        plain, ours = (weights_of(strategy, is_finite, d) for d in (None, "float16"))
+        pairs = list(zip(plain, ours, strict=True))
+        print(
+            all(np.isfinite(a).all() for a in plain) == is_finite,
+            all(np.allclose(a, b, atol=1e-6, equal_nan=True) for a, b in pairs),
+            tf_amp.loss_scale_state().good_steps,
+            tf_amp.loss_scale_state().skipped_steps,
+        )
+"""
+
+
+def test_fit_trains_as_by_itself_on_one_device_and_on_two():
+    found = sections_of({"fit": REPLICAS})["fit"]
+
+    assert [row for row in found if "LOGGED" not in row] == ["True True 0 0"] * 4
+
+
+GRAPH = """
+    read = ReadVariableOp(state) _tf_amp_loss_scale=true
+    state = Placeholder dtype=resource
+    scale = Unpack(read) num=1 T=float _tf_amp_scale=0
+    seed = Placeholder
+    scaled = Mul(seed, scale)
+    gradient = Neg(scaled)
+    inverse = Reciprocal(scale)
+    unscaled = Mul(gradient, inverse) _tf_amp_barrier=true
+    tf_amp_settle/finite = IsFinite(unscaled)
+    tf_amp_settle/out = Identity(tf_amp_settle/finite) T=bool
+    chosen = Switch(unscaled, tf_amp_settle/out)
+    out = Identity(chosen:1, ^tf_amp_settle/out)
+"""
+
+
+def test_what_scales_and_what_asks_goes_and_the_rest_waits_as_before():
+    given = graph_from_text(GRAPH)
+    before = given.SerializeToString()
+
+    after = without_loss_scales(given, Item(fetch=("out",)))
+
+    assert given.SerializeToString() == before
+    assert_valid(after)
+    nodes = {node.name: list(node.input) for node in after.node}
+    assert nodes["gradient"] == ["seed"]
+    assert nodes["chosen"] == ["gradient", "tf_amp_finite/0"]
+    assert nodes["out"] == ["chosen:1", "^tf_amp_finite/0"]
+    assert nodes["tf_amp_finite/0"] == ["^gradient"]
+    assert nodes["scale/one"] == ["^read"]
+    assert not any("settle" in name for name in nodes)
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("_tf_amp_scale=0", "_tf_amp_scale=-1"),
+        ("Mul(gradient, inverse)", "Mul(gradient, seed)"),
+        ("seed = Placeholder", "seed = Placeholder\n other = Neg(read)"),
+        ("Identity(chosen:1", "Identity(tf_amp_settle/other"),
+    ],
+)
+def test_a_loss_scale_of_which_a_part_is_elsewhere_stays(line, instead):
+    text = GRAPH.replace(line, instead)
+    text += "\n tf_amp_settle/other = Abs(unscaled)"
+    assert line in GRAPH
+
+    assert without_loss_scales(graph_from_text(text), Item(fetch=("out",))) is None
+
+
+def test_a_loss_scale_stays_where_functions_are_called():
+    given = graph_from_text(GRAPH)
+    given.node[2].attr["f"].func.name = "gradient_of_something"
+
+    assert without_loss_scales(given, Item(fetch=("out",))) is None
