@@ -1,8 +1,9 @@
 """Seconds measured on a grid of sizes, read between its points.
 
 One grid holds one op class in one dtype. Between points log(seconds) is linear in
-log(size) along every axis; beyond the last point of an axis seconds grow in proportion,
-below the first they stay: what is smaller still pays the fixed cost of a call.
+log(size) along every axis; beyond the last point of an axis seconds grow in proportion.
+Below the first they are a fixed part and one in proportion to the size, as the first
+two points tell, and no less than the smallest call that was measured.
 """
 
 from __future__ import annotations
@@ -55,6 +56,35 @@ class Grid:
 
     def seconds(self, point: Sequence[float]) -> float:
         """Return seconds at ``point``, one size per axis."""
+        first = self._from_first(point)
+        seconds = first
+        for position, (axis, size) in enumerate(zip(self.axes, point, strict=True)):
+            if size < axis[0] and len(axis) > 1:
+                second = self._from_first(_moved(point, position, axis[1]))
+                seconds *= _below(size, axis, second / first)
+        if seconds < first:
+            return max(seconds, math.exp(min(self.log_seconds)))
+        return seconds
+
+    def smallness(self, point: Sequence[float]) -> float:
+        """Return the share that ``point`` is of the smallest one measured, 1 or less.
+
+        Along each axis on which it lies below the first point, multiplied.
+        """
+        return math.prod(
+            max(size, 1.0) / axis[0]
+            for axis, size in zip(self.axes, point, strict=True)
+            if max(size, 1.0) < axis[0]
+        )
+
+    def at_least_first(self, point: Sequence[float]) -> tuple[float, ...]:
+        """Return ``point`` with sizes below the first of their axis raised to it."""
+        return tuple(
+            max(size, axis[0]) for axis, size in zip(self.axes, point, strict=True)
+        )
+
+    def _from_first(self, point: Sequence[float]) -> float:
+        """Return seconds at ``point``, sizes below the first point raised to it."""
         corners: tuple[tuple[int, float], ...] = ((0, 1.0),)
         scale = 1.0
         for axis, logs, stride, size in zip(
@@ -80,6 +110,23 @@ class Grid:
             )
         logs_here = self.log_seconds
         return scale * math.exp(sum(logs_here[at] * w for at, w in corners))
+
+
+def _moved(point: Sequence[float], position: int, size: float) -> tuple[float, ...]:
+    return (*point[:position], size, *point[position + 1 :])
+
+
+def _below(size: float, axis: Sequence[float], growth: float) -> float:
+    """Return the share of the first point's seconds that a size below it takes.
+
+    Args:
+        size: below the first of the axis.
+        axis: of two sizes or more.
+        growth: seconds at the second point over those at the first.
+    """
+    first, second = axis[:2]
+    saved = (growth - 1.0) * (first - size) / (second - first)
+    return max(1.0 - saved, size / first)
 
 
 def monotone(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:
