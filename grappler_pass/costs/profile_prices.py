@@ -45,6 +45,7 @@ def _price(profile: DeviceProfile, work: Work, dtype: str) -> Price:
     if grid is not None:
         smallness = grid.smallness(work.point)
         error = with_smallness(profile_error(profile), smallness)
+        error = math.hypot(error, work.unlike)
         if float32 is None or smallness == 1.0:
             return Price(_on_grid(work, grid), "profile", error)
         seconds = _on_grid(work, float32) * _ratio(grid, float32, work)
