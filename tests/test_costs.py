@@ -194,6 +194,14 @@ def test_an_unknown_op_is_priced_by_its_bytes():
     assert price.seconds > 10 * MEASURED.price(small, "float32").seconds
 
 
+def test_a_depthwise_convolution_that_nobody_measured_is_not_priced_by_additions():
+    for direction in ("", "BackpropInput"):
+        call = depthwise(f"DepthwiseConv2dNative{direction}", 16, 32, 256)
+        (work,) = works_of(call, "float32")
+        guess = MEASURED.profile.roofline.seconds(work, "float32")
+        assert 0.4 < guess / seconds(call, "float32") < 2.5
+
+
 # --- grids ---------------------------------------------------------------------------
 
 
