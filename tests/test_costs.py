@@ -217,10 +217,12 @@ def test_a_grid_returns_its_points_and_grows_in_proportion_beyond_them():
 
 
 def test_below_its_first_point_a_grid_takes_a_fixed_part_and_one_by_size():
-    rising = Grid.from_seconds([[8.0, 32.0], [1.0, 2.0]], [4.0, 5.0, 6.0, 9.0])
+    axes, values = [[8.0, 32.0], [1.0, 2.0]], [1.0, 5.0, 6.0, 9.0]
+    rising = Grid.from_seconds(axes, values).extended()
     assert rising.seconds((2.0, 2.0)) == pytest.approx(5.0 - 4.0 * 6.0 / 24.0)
-    assert rising.smallness((2.0, 2.0)) == 0.25
-    assert rising.smallness((8.0, 4.0)) == 1.0
+    plain = Grid.from_seconds(axes, values)
+    assert plain.smallness((2.0, 2.0)) == 0.25
+    assert plain.smallness((8.0, 4.0)) == 1.0
 
 
 def test_seconds_that_fall_with_size_are_lowered_where_they_were_disturbed():

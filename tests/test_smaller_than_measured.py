@@ -47,12 +47,13 @@ def _without_first(position):
 def test_the_smallest_layers_of_a_profile_follow_from_the_next(position, dtype):
     profile, missing = _without_first(position)
     off = [
-        math.log(truth[dtype] / profile.grid(name, dtype).seconds(point))
+        math.log(truth[dtype] / profile.extended_grid(name, dtype).seconds(point))
         for name, point, truth in missing
         if name.startswith("conv.")
     ]
     assert len(off) > 100
-    assert abs(statistics.median(off)) < 0.1
+    # Of 16 bits not all of the gain is believed.
+    assert abs(statistics.median(off)) < (0.1 if dtype == "float32" else 0.2)
     assert statistics.median(map(abs, off)) < 0.5
 
 
@@ -88,7 +89,7 @@ def test_images_of_which_most_is_padding_are_less_sure(op):
 
 
 def test_nothing_takes_less_than_the_smallest_call_of_its_class():
-    grid = MEASURED.profile.grid("conv.forward.1.s1", "float32")
+    grid = MEASURED.profile.extended_grid("conv.forward.1.s1", "float32")
     assert grid.seconds((1.0, 1.0, 1.0)) == pytest.approx(
         min(_CLASSES["conv.forward.1.s1"]["seconds"]["float32"])
     )

@@ -3,7 +3,8 @@
 One grid holds one op class in one dtype. Between points log(seconds) is linear in
 log(size) along every axis; beyond the last point of an axis seconds grow in proportion.
 Below the first they are a fixed part and one in proportion to the size, as the first
-two points tell, and no less than the smallest call that was measured.
+two points tell, at two sizes that are added there, and no less than the smallest call
+that was measured; below those they stay.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+
+# Of the first size of an axis, the sizes that are added below it.
+_SHARES = (1 / 16, 1 / 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +58,31 @@ class Grid:
             self, log_seconds=tuple(value + shift for value in self.log_seconds)
         )
 
-    def seconds(self, point: Sequence[float]) -> float:
-        """Return seconds at ``point``, one size per axis."""
-        first = self._from_first(point)
-        seconds = first
-        for position, (axis, size) in enumerate(zip(self.axes, point, strict=True)):
-            if size < axis[0] and len(axis) > 1:
-                second = self._from_first(_moved(point, position, axis[1]))
-                seconds *= _below(size, axis, second / first)
-        if seconds < first:
-            return max(seconds, math.exp(min(self.log_seconds)))
-        return seconds
+    def extended(self, float32: Grid | None = None) -> Grid:
+        """Return the grid with smaller sizes added to each axis.
+
+        Args:
+            float32: of the same class; where given, this is its grid in 16 bits: what
+                they lose at a first point they lose below it, what they gain goes with
+                the root of the size. In the profile of a CPU with avx512_bf16, its
+                smallest points left out, that comes nearest to them.
+        """
+        axes = [list(axis) for axis in self.axes]
+        own = list(map(math.exp, self.log_seconds))
+        like = None
+        if float32 is not None and float32.axes == self.axes:
+            like = list(map(math.exp, float32.log_seconds))
+        least, least_like = min(own), min(like or own)
+        for position, axis in enumerate(self.axes):
+            if len(axis) < 2:
+                continue
+            lengths = [len(each) for each in axes]
+            longer = None if like is None else _longer(like, lengths, position, axis)
+            own = _longer(own, lengths, position, axis, like)
+            like = None if longer is None else [max(s, least_like) for s in longer]
+            own = [max(seconds, least) for seconds in own]
+            axes[position] = [*(share * axis[0] for share in _SHARES), *axis]
+        return Grid.from_seconds(axes, own)
 
     def smallness(self, point: Sequence[float]) -> float:
         """Return the share that ``point`` is of the smallest one measured, 1 or less.
@@ -77,14 +95,8 @@ class Grid:
             if max(size, 1.0) < axis[0]
         )
 
-    def at_least_first(self, point: Sequence[float]) -> tuple[float, ...]:
-        """Return ``point`` with sizes below the first of their axis raised to it."""
-        return tuple(
-            max(size, axis[0]) for axis, size in zip(self.axes, point, strict=True)
-        )
-
-    def _from_first(self, point: Sequence[float]) -> float:
-        """Return seconds at ``point``, sizes below the first point raised to it."""
+    def seconds(self, point: Sequence[float]) -> float:
+        """Return seconds at ``point``, one size per axis."""
         corners: tuple[tuple[int, float], ...] = ((0, 1.0),)
         scale = 1.0
         for axis, logs, stride, size in zip(
@@ -112,21 +124,42 @@ class Grid:
         return scale * math.exp(sum(logs_here[at] * w for at, w in corners))
 
 
-def _moved(point: Sequence[float], position: int, size: float) -> tuple[float, ...]:
-    return (*point[:position], size, *point[position + 1 :])
-
-
-def _below(size: float, axis: Sequence[float], growth: float) -> float:
-    """Return the share of the first point's seconds that a size below it takes.
+def _longer(
+    values: Sequence[float],
+    lengths: Sequence[int],
+    position: int,
+    axis: Sequence[float],
+    like: Sequence[float] | None = None,
+) -> list[float]:
+    """Return the values of a grid with `_SHARES` of the first size of an axis added.
 
     Args:
-        size: below the first of the axis.
-        axis: of two sizes or more.
-        growth: seconds at the second point over those at the first.
+        values: last axis fastest.
+        lengths: of the axes.
+        position: of the axis.
+        axis: its sizes, two or more.
+        like: in float32, where the values are those of 16 bits.
     """
-    first, second = axis[:2]
-    saved = (growth - 1.0) * (first - size) / (second - first)
-    return max(1.0 - saved, size / first)
+    inner = math.prod(lengths[position + 1 :])
+    block = inner * lengths[position]
+    growing = values if like is None else like
+    longer: list[float] = []
+    for start in range(0, len(values), block):
+        for share in _SHARES:
+            for at in range(start, start + inner):
+                below = _below(share, axis, growing[at], growing[at + inner])
+                ratio = values[at] / growing[at]
+                longer.append(
+                    below * (ratio ** math.sqrt(share) if ratio < 1.0 else ratio)
+                )
+        longer += values[start : start + block]
+    return longer
+
+
+def _below(share: float, axis: Sequence[float], first: float, second: float) -> float:
+    """Return the seconds at a share of the first size, from the first two points."""
+    saved = (second - first) * (1.0 - share) / (axis[1] / axis[0] - 1.0)
+    return max(first - saved, share * first)
 
 
 def monotone(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:

@@ -12,10 +12,9 @@ from grappler_pass.costs.multiprocessors import Multiprocessors
 from grappler_pass.costs.op_classes import MATRIX_PREFIXES
 from grappler_pass.costs.work import Work
 
-
 # Of the rate of float32 products, what a depthwise convolution reaches on a CPU, where
-# that of elementwise ops is what memory allows them: the 12 classes that are measured on
-# one with avx512_bf16 reach 0.03 to 0.4 of it, 0.25 in the middle.
+# that of elementwise ops is what memory allows them: the 12 classes that are measured
+# on one with avx512_bf16 reach 0.03 to 0.4 of it, 0.25 in the middle.
 _DEPTHWISE_SHARE = 0.25
 
 
