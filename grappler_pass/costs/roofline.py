@@ -60,7 +60,8 @@ class Roofline:
     def _compute_seconds(self, work: Work, dtype: str) -> float:
         if not work.op_class.startswith(MATRIX_PREFIXES):
             rate = _rate(self.vector_flops, dtype)
-            if work.op_class.startswith("depthwise."):
+            on_cpu = self.multiprocessors is None
+            if on_cpu and work.op_class.startswith("depthwise."):
                 rate = max(rate, _DEPTHWISE_SHARE * self.matrix_flops["float32"])
             return work.flops / rate
         flops = _rate(self.matrix_flops, dtype)
