@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ _CASES: Mapping[str, tuple[Callable[..., Chain], tuple[str, ...]]] = {
 def measured(
     make_chain: Callable[..., Chain], dtype: str, rounds: int
 ) -> Iterator[float]:
-    """Yield the least seconds of one op at each point, the last axis fastest."""
+    """Yield the median seconds of one op at each point, the last axis fastest."""
     kind = tf.as_dtype(dtype).as_numpy_dtype
     random = np.random.default_rng(7)
     for rows, columns in product(*_AXES.values()):
@@ -82,7 +83,7 @@ def measured(
             graph.fill()
             ops = [_elapsed_cold(chain.run) for _ in range(rounds)]
             nothing = [_elapsed_cold(chain.base) for _ in range(rounds)]
-        yield (min(ops) - min(nothing)) / _LENGTH
+        yield (median(ops) - median(nothing)) / _LENGTH
 
 
 def _elapsed_cold(run: Callable[[], object]) -> float:

@@ -1,7 +1,7 @@
 """Measure this CPU thoroughly and write a profile to ship with the package.
 
 ``python -m benchmarks.ship_profile NAME --rounds 2 --raw FILE`` keeps every
-measurement in FILE; a later run adds to it, and the least of all runs counts. On a
+measurement in FILE; a later run adds to it, and the median of all runs counts. On a
 machine with other work, several runs at different times are better than a long one.
 Tables beyond the cache are measured by ``benchmarks.large_tables``, to be run next.
 """
@@ -18,7 +18,12 @@ import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
 from tf_amp.calibration import FINE, measure_into
-from tf_amp.calibration.assembling import Measurements, classes_from, roofline_from
+from tf_amp.calibration.assembling import (
+    Rounds,
+    classes_from,
+    medians_of,
+    roofline_from,
+)
 from tf_amp.calibration.cases import points_of
 from tf_amp.calibration.layout import all_cases
 from tf_amp.calibration.starting import call_seconds
@@ -28,17 +33,17 @@ from tf_amp.devices import cpu_key
 _FOLDER = Path("grappler_pass/costs/profiles")
 
 
-def read_raw(path: Path) -> Measurements:
+def read_raw(path: Path) -> Rounds:
     """Return the measurements of earlier runs."""
     if not path.is_file():
         return {}
     rows = json.loads(path.read_text())
-    return {(op_class, dtype, tuple(at)): least for op_class, dtype, at, least in rows}
+    return {(op_class, dtype, tuple(at)): taken for op_class, dtype, at, taken in rows}
 
 
-def write_raw(path: Path, measured: Measurements) -> None:
+def write_raw(path: Path, measured: Rounds) -> None:
     """Keep all measurements so far."""
-    path.write_text(json.dumps([[*key, least] for key, least in measured.items()]))
+    path.write_text(json.dumps([[*key, taken] for key, taken in measured.items()]))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -69,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measure_into(measured, case, point, dtypes, turns)
         write_raw(options.raw, measured)
     key = cpu_key()
-    classes = classes_from(cases, measured)
+    classes = classes_from(cases, medians_of(measured))
     profile = DeviceProfile.from_json(
         {
             "format": 1,
@@ -80,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "date": datetime.date.today().isoformat(),
                 "device": f"{key.model}, {' '.join(sorted(key.flags))}, "
                 f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}",
-                "how": "python -m benchmarks.ship_profile: least of several rounds, "
+                "how": "python -m benchmarks.ship_profile: median of several rounds, "
                 "interleaved over dtypes",
                 "tensorflow": tf.__version__,
             },

@@ -3,14 +3,16 @@
 The cut is solved with every 16-bit price as low as its error allows, and as high. Low
 sides of cuts are nested: what is low even when 16 bits are dear stays so at any prices
 in between, as does what is float32 even when they are cheap. The rest is at stake. If
-it is open whether the plan gains enough to be applied at all, all of it is.
+it is open whether the plan gains enough to be applied at all, all of it is. What is
+left of it once the dearest are measured is not asked for where it is next to nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from grappler_pass.assignment import FLOAT32_SIDE, Problem, minimum_cut
 from grappler_pass.confidence import is_measured, ratio_error
@@ -23,6 +25,9 @@ from grappler_pass.cut_problem import (
 )
 from grappler_pass.draft import Draft, Stake
 from grappler_pass.pricing import Prices
+
+# Of a step, what all prices together that are not measured may be worth.
+NEGLIGIBLE = 0.005
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +80,8 @@ def stakes(draft: Draft) -> tuple[Stake, ...]:
     """Return what is worth measuring before a priced draft is assigned.
 
     One stake per probe and type of device, over all nodes that it stands for; the most
-    seconds first.
+    seconds first. The last are left out that together stand for less than a share of
+    the step.
     """
     variables = Variables.from_constraints(draft.constraints)
     prices = draft.prices
@@ -104,7 +110,16 @@ def stakes(draft: Draft) -> tuple[Stake, ...]:
         total = known.seconds + stake.seconds
         found[key] = dataclasses.replace(known, seconds=total)
     in_order = sorted(found, key=lambda key: (-found[key].seconds, key))
-    return tuple(found[key] for key in in_order)
+    return without_rest(
+        [found[key] for key in in_order], NEGLIGIBLE * sum(prices.float32)
+    )
+
+
+def without_rest(in_order: Sequence[Stake], negligible: float) -> tuple[Stake, ...]:
+    """Return the stakes without as many of the last as are worth no more than that."""
+    left = itertools.accumulate(stake.seconds for stake in reversed(in_order))
+    rest = sum(seconds <= negligible for seconds in left)
+    return tuple(in_order[: len(in_order) - rest])
 
 
 def _moved(prices: Prices, errors: float) -> tuple[float | None, ...]:

@@ -19,9 +19,10 @@ from grappler_pass.costs.op_classes import axes_of
 from grappler_pass.costs.op_work import works_of
 from tf_amp import calibration
 from tf_amp.calibration import profiling, rounds
-from tf_amp.calibration.assembling import classes_from
+from tf_amp.calibration.assembling import classes_from, medians_of
 from tf_amp.calibration.cases import Case, points_of
 from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
+from tf_amp.calibration.timing import Turns
 from tf_amp.commands import calibrate as calibrating
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.devices import Device
@@ -102,6 +103,18 @@ def test_a_calibration_keeps_to_its_time():
     assert time.monotonic() - start < 30.0
 
 
+def test_a_point_that_is_measured_again_counts_by_the_median():
+    (case,) = (case for case in all_cases(TINY) if case.op_class == "Tanh")
+    point = points_of(case)[0]
+    found = {}
+    for _ in range(3):
+        calibration.measure_into(found, case, point, ("float32",), Turns(0.0, least=3))
+    ((place, seconds),) = found.items()
+    assert place == ("Tanh", "float32", point)
+    assert len(seconds) == 3
+    assert medians_of(found)[place] == sorted(seconds)[1]
+
+
 class Clock:
     """A clock that only measurements move, by the more the more turns they take."""
 
@@ -115,10 +128,10 @@ class Clock:
         self.now += 4.0
         return 1e-4
 
-    def measure(self, least, case, point, dtypes, turns):
+    def measure(self, found, case, point, dtypes, turns):
         self.now += turns.seconds * (20.0 if case.op_class == "matmul" else 5.0)
         for dtype in dtypes:
-            least[case.op_class, dtype, point] = 1e-6
+            found.setdefault((case.op_class, dtype, point), []).append(1e-6)
 
 
 @pytest.mark.parametrize("seconds", [20.0, 60.0, 61.3, 300.0])

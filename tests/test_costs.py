@@ -194,6 +194,14 @@ def test_an_unknown_op_is_priced_by_its_bytes():
     assert price.seconds > 10 * MEASURED.price(small, "float32").seconds
 
 
+def test_a_depthwise_convolution_that_nobody_measured_is_not_priced_by_additions():
+    for direction in ("", "BackpropInput"):
+        call = depthwise(f"DepthwiseConv2dNative{direction}", 16, 32, 256)
+        (work,) = works_of(call, "float32")
+        guess = MEASURED.profile.roofline.seconds(work, "float32")
+        assert 0.4 < guess / seconds(call, "float32") < 2.5
+
+
 # --- grids ---------------------------------------------------------------------------
 
 
@@ -206,6 +214,15 @@ def test_a_grid_returns_its_points_and_grows_in_proportion_beyond_them():
     assert grid.seconds((30.0, 64.0)) == pytest.approx(6.0 * 3 * 2)
     assert grid.seconds((0.5, 1.0)) == pytest.approx(1.0)
     assert grid.seconds((1.0, 4.0)) == pytest.approx(math.sqrt(2.0))
+
+
+def test_below_its_first_point_a_grid_takes_a_fixed_part_and_one_by_size():
+    axes, values = [[8.0, 32.0], [1.0, 2.0]], [1.0, 5.0, 6.0, 9.0]
+    rising = Grid.from_seconds(axes, values).extended()
+    assert rising.seconds((2.0, 2.0)) == pytest.approx(5.0 - 4.0 * 6.0 / 24.0)
+    plain = Grid.from_seconds(axes, values)
+    assert plain.smallness((2.0, 2.0)) == 0.25
+    assert plain.smallness((8.0, 4.0)) == 1.0
 
 
 def test_seconds_that_fall_with_size_are_lowered_where_they_were_disturbed():

@@ -130,6 +130,44 @@ def test_clearing_removes_what_is_named_and_counts_it(path):
     assert database.rows() == []
 
 
+def new_sizes(database):
+    rows = database.load_new(DEVICE, VERSION)
+    return {row.probe.inputs[0].elements for row in rows}
+
+
+def test_only_what_is_new_is_read_again(path):
+    mine, other = CostDatabase(path), CostDatabase(path)
+    assert new_sizes(mine) == set()
+    keep(other, 1, 2, 3)
+    assert new_sizes(mine) == {1, 2, 3}
+    assert new_sizes(mine) == set()
+    keep(other, 4)
+    assert new_sizes(mine) == {4}
+    assert sizes_in(mine) == {1, 2, 3, 4}
+
+
+def test_a_figure_that_took_the_place_of_another_is_new(path):
+    mine, other = CostDatabase(path), CostDatabase(path)
+    keep(other, 1, 2)
+    assert new_sizes(mine) == {1, 2}
+    for elements in (2, 1):
+        better = measured(elements, sample(2e-3, count=1000))
+        other.keep(DEVICE, VERSION, [better])
+        assert set(mine.load_new(DEVICE, VERSION)) == {better}
+
+
+def test_a_file_that_was_cleared_or_replaced_is_read_from_its_beginning(path):
+    mine, other = CostDatabase(path), CostDatabase(path)
+    keep(other, 1, 2, 3)
+    assert new_sizes(mine) == {1, 2, 3}
+    other.clear()
+    keep(other, 4)
+    assert new_sizes(mine) == {4}
+    path.rename(path.with_suffix(".aside"))
+    keep(other, 5, 6)
+    assert new_sizes(mine) == {5, 6}
+
+
 def test_a_disk_of_this_machine_gets_the_faster_journal(path, tmp_path):
     mounts = tmp_path / "mounts"
     mounts.write_text(

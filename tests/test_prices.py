@@ -20,7 +20,7 @@ from grappler_pass.costs.errors import (
     RUN_TO_RUN,
 )
 from grappler_pass.costs.interpolation import Anchor, Place, correction_at
-from grappler_pass.costs.measured_prices import ENOUGH
+from grappler_pass.costs.measured_prices import typical
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe, cast_probe
 from grappler_pass.costs.work import CACHED_BYTES
@@ -138,26 +138,63 @@ def test_far_from_everything_measured_the_profile_counts() -> None:
     assert found == model().price(tanh(4096, 4096), "bfloat16")
 
 
-def test_a_device_slower_than_its_profile_is_so_where_nothing_was_measured() -> None:
+SLOWER = ("Tanh", "Exp", "Sigmoid", "Relu", "Neg")
+
+
+def unary_rows(ops: tuple[str, ...], factor: float, dtype: str) -> list[Measured]:
     plain = model()
-    rows = [
-        measured(tanh_probe(n, 8), "bfloat16", 2 * predicted)
-        for n in (1 << k for k in range(ENOUGH))
-        for predicted in [plain.price(tanh(n, 8), "bfloat16").seconds]
+    spec = TensorSpec((256, 256), "float32")
+    return [
+        measured(
+            dataclasses.replace(tanh_probe(256, 256), op=op),
+            dtype,
+            factor * plain.price(OpCall(op, {}, (spec,), (spec,)), dtype).seconds,
+        )
+        for op in ops
     ]
-    for count, factor in ((ENOUGH, 2.0), (ENOUGH - 1, 1.0)):
-        found = model(rows[:count]).cast_price(1 << 20, "float32", "bfloat16")
-        expected = plain.cast_price(1 << 20, "float32", "bfloat16")
-        assert found.seconds == pytest.approx(factor * expected.seconds)
+
+
+def test_a_device_slower_than_its_profile_is_so_where_nothing_was_measured() -> None:
+    expected = model().cast_price(1 << 20, "float32", "bfloat16")
+    factors = []
+    for count in range(1, len(SLOWER) + 1):
+        rows = unary_rows(SLOWER[:count], 2.0, "float32")
+        found = model(rows).cast_price(1 << 20, "float32", "bfloat16")
         assert found.error == expected.error
+        factors.append(found.seconds / expected.seconds)
+    assert factors[0] == 1.0
+    assert factors == sorted(factors)
+    assert 1.8 < factors[-1] < 2.0
+
+
+def test_a_kernel_that_is_slow_in_16_bits_says_nothing_about_other_ops() -> None:
+    rows = unary_rows(SLOWER, 5.0, "bfloat16")
+    spec = TensorSpec((256, 256), "float32")
+    other = OpCall("Square", {}, (spec,), (spec,))
+    assert model(rows).price(other, "bfloat16") == model().price(other, "bfloat16")
 
 
 def test_slow_memory_says_nothing_about_products_that_were_not_measured() -> None:
-    rows = [measured(tanh_probe(1 << k, 8), "bfloat16", 1.0) for k in range(ENOUGH)]
+    rows = unary_rows(SLOWER, 5.0, "float32")
     spec = TensorSpec((256, 256), "float32")
     product = OpCall("MatMul", {}, (spec, spec), (spec,))
-    found = model(rows).price(product, "bfloat16")
-    assert found == model().price(product, "bfloat16")
+    assert model(rows).price(product, "float32") == model().price(product, "float32")
+
+
+def anchors_of(*of_classes: tuple[float, float]) -> list[list[Anchor]]:
+    return [[Anchor(place(0.0), r, 0.05, seconds=s)] for r, s in of_classes]
+
+
+def test_many_small_ops_count_no_more_than_their_seconds() -> None:
+    large = [(0.1, 1e-2), (0.1, 1e-2), (0.1, 1e-2)]
+    small = [(3.0, 1e-6)] * 20
+    assert typical(anchors_of(*large, *small)) < 0.1
+
+
+def test_classes_that_disagree_as_much_as_they_are_off_tell_nothing() -> None:
+    assert typical(anchors_of((0.4, 1.0), (-0.3, 1.0), (0.2, 1.0))) == 0.0
+    assert typical([]) == typical(anchors_of((2.0, 1.0))) == 0.0
+    assert typical(anchors_of(*[(0.7, 1.0)] * 9)) == pytest.approx(0.7, rel=0.1)
 
 
 def test_a_probe_that_cannot_be_read_back_tells_of_itself_only() -> None:
@@ -166,12 +203,14 @@ def test_a_probe_that_cannot_be_read_back_tells_of_itself_only() -> None:
     assert found.price(tanh(8, 8), "float32") == model().price(tanh(8, 8), "float32")
 
 
-def test_an_op_that_overflows_the_cache_is_priced_on_cold_data() -> None:
-    small, large = CACHED_BYTES // 8, CACHED_BYTES
-    rows = [measured(tanh_probe(n), "float32", 1e-3, cold=2e-3) for n in (small, large)]
-    found = model(rows)
-    assert found.price(tanh(small), "float32", tanh_probe(small)).seconds == 1e-3
-    assert found.price(tanh(large), "float32", tanh_probe(large)).seconds == 2e-3
+def test_what_of_an_op_overflows_the_cache_is_priced_on_cold_data() -> None:
+    fitting, twice, huge = (CACHED_BYTES // 4 * n for n in (1, 2, 256))
+    sizes = (fitting, twice, huge)
+    rows = [measured(tanh_probe(n), "float32", 1e-3, cold=2e-3) for n in sizes]
+    found = [model(rows).price(tanh(n), "float32", tanh_probe(n)) for n in sizes]
+    assert [price.seconds for price in found] == pytest.approx(
+        [1e-3, 1.5e-3, 2e-3], rel=0.01
+    )
 
 
 def test_a_product_reuses_what_it_reads_and_is_priced_warm() -> None:

@@ -9,16 +9,16 @@ import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.assignment import FLOAT32_SIDE, CastTerm, minimum_cut
-from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.costs import CostModel, DeviceProfile, TensorSpec
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
-from grappler_pass.costs.probes import MEASURED_DTYPE
+from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
 from grappler_pass.cut_problem import Variables, problem_from_prices
 from grappler_pass.draft import Draft, Outcome, Stake, Trial
 from grappler_pass.graph import Item
 from grappler_pass.pipeline import optimize
 from grappler_pass.plan import Cause, Plan
 from grappler_pass.shapes import shapes_from_graph_def
-from grappler_pass.uncertainty import stakes
+from grappler_pass.uncertainty import stakes, without_rest
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
 
@@ -277,3 +277,16 @@ def test_a_cast_that_must_stay_is_charged_in_front() -> None:
 
     assert not up_terms(())
     assert up_terms(("kept",))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.1, 0.01])
+def test_the_last_prices_that_together_are_next_to_nothing_are_left_out(
+    share: float,
+) -> None:
+    probe = Probe("Tanh", (), (("T", 0),), (TensorSpec((8,), MEASURED_DTYPE),))
+    found = [Stake(probe, 0.5**number) for number in range(20)]
+    asked = without_rest(found, share)
+    assert asked == tuple(found[: len(asked)])
+    assert sum(stake.seconds for stake in found[len(asked) :]) <= share
+    assert sum(stake.seconds for stake in found[len(asked) - 1 :]) > share
+    assert without_rest([], share) == ()

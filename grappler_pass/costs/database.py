@@ -15,6 +15,7 @@ from typing import TypeVar
 from absl import logging
 
 from grappler_pass.costs import tables
+from grappler_pass.costs.file_states import identity_of
 from grappler_pass.costs.price_list import Measured, PriceList
 from grappler_pass.costs.records import (
     AnyRow,
@@ -68,14 +69,28 @@ class CostDatabase:
         # What could not be written yet, by identity.
         self._waiting: dict[tuple[str, ...], AnyRow] = {}
         self._warned: set[str] = set()
+        # By device and version, the file and the number of the last row loaded.
+        self._read: dict[tuple[str, str], tuple[object, int]] = {}
 
     def load(self, device: str, tensorflow: str) -> PriceList:
         """Return what was measured on a device with a version of TensorFlow."""
+        self._read.pop((device, tensorflow), None)
+        return self.load_new(device, tensorflow)
+
+    def load_new(self, device: str, tensorflow: str) -> PriceList:
+        """Return what was put there since it was last loaded from here."""
         where = {"device": device, "tensorflow": tensorflow}
 
         def read() -> list[CostRow]:
             with self._file.reading(self._patience) as reader:
-                return list(COSTS.select(reader, where))
+                file, number = self._read.get((device, tensorflow), (None, 0))
+                last, present = COSTS.last(reader), identity_of(self.path)
+                if file != present or number > last:
+                    # Not the file it was, or one that was cleared.
+                    number = 0
+                rows = list(COSTS.select(reader, where, after=number))
+                self._read[device, tensorflow] = (present, last)
+                return rows
 
         rows = [*(self._attempt(read) or ()), *self._waiting_in(CostRow)]
         return PriceList(

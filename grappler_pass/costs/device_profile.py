@@ -24,7 +24,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,9 @@ class DeviceProfile:
     grids: Mapping[tuple[str, str], Grid]
     data: Mapping[str, Any]
     call_seconds: float = 0.0
+    _extended: dict[tuple[str, str], Grid | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @staticmethod
     def names() -> tuple[str, ...]:
@@ -126,6 +129,15 @@ class DeviceProfile:
         if grid is None and op_class.endswith((".ta", ".tb", COLD)):
             grid = self.grids.get((op_class.rpartition(".")[0], dtype))
         return grid
+
+    def extended_grid(self, op_class: str, dtype: str) -> Grid | None:
+        """Return the grid of a class with sizes below those measured, made once."""
+        key = (op_class, dtype)
+        if key not in self._extended:
+            grid = self.grid(op_class, dtype)
+            like = None if dtype == "float32" else self.grid(op_class, "float32")
+            self._extended[key] = None if grid is None else grid.extended(like)
+        return self._extended[key]
 
     def save(self, path: Path) -> None:
         """Write the profile atomically: readers see the old file or the new one.

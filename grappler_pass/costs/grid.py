@@ -1,8 +1,10 @@
 """Seconds measured on a grid of sizes, read between its points.
 
 One grid holds one op class in one dtype. Between points log(seconds) is linear in
-log(size) along every axis; beyond the last point of an axis seconds grow in proportion,
-below the first they stay: what is smaller still pays the fixed cost of a call.
+log(size) along every axis; beyond the last point of an axis seconds grow in proportion.
+Below the first they are a fixed part and one in proportion to the size, as the first
+two points tell, at two sizes that are added there, and no less than the smallest call
+that was measured; below those they stay.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+
+# Of the first size of an axis, the sizes that are added below it.
+_SHARES = (1 / 16, 1 / 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,43 @@ class Grid:
             self, log_seconds=tuple(value + shift for value in self.log_seconds)
         )
 
+    def extended(self, float32: Grid | None = None) -> Grid:
+        """Return the grid with smaller sizes added to each axis.
+
+        Args:
+            float32: of the same class; where given, this is its grid in 16 bits: what
+                they lose at a first point they lose below it, what they gain goes with
+                the root of the size. In the profile of a CPU with avx512_bf16, its
+                smallest points left out, that comes nearest to them.
+        """
+        axes = [list(axis) for axis in self.axes]
+        own = list(map(math.exp, self.log_seconds))
+        like = None
+        if float32 is not None and float32.axes == self.axes:
+            like = list(map(math.exp, float32.log_seconds))
+        least, least_like = min(own), min(like or own)
+        for position, axis in enumerate(self.axes):
+            if len(axis) < 2:
+                continue
+            lengths = [len(each) for each in axes]
+            longer = None if like is None else _longer(like, lengths, position, axis)
+            own = _longer(own, lengths, position, axis, like)
+            like = None if longer is None else [max(s, least_like) for s in longer]
+            own = [max(seconds, least) for seconds in own]
+            axes[position] = [*(share * axis[0] for share in _SHARES), *axis]
+        return Grid.from_seconds(axes, own)
+
+    def smallness(self, point: Sequence[float]) -> float:
+        """Return the share that ``point`` is of the smallest one measured, 1 or less.
+
+        Along each axis on which it lies below the first point, multiplied.
+        """
+        return math.prod(
+            max(size, 1.0) / axis[0]
+            for axis, size in zip(self.axes, point, strict=True)
+            if max(size, 1.0) < axis[0]
+        )
+
     def seconds(self, point: Sequence[float]) -> float:
         """Return seconds at ``point``, one size per axis."""
         corners: tuple[tuple[int, float], ...] = ((0, 1.0),)
@@ -80,6 +122,44 @@ class Grid:
             )
         logs_here = self.log_seconds
         return scale * math.exp(sum(logs_here[at] * w for at, w in corners))
+
+
+def _longer(
+    values: Sequence[float],
+    lengths: Sequence[int],
+    position: int,
+    axis: Sequence[float],
+    like: Sequence[float] | None = None,
+) -> list[float]:
+    """Return the values of a grid with `_SHARES` of the first size of an axis added.
+
+    Args:
+        values: last axis fastest.
+        lengths: of the axes.
+        position: of the axis.
+        axis: its sizes, two or more.
+        like: in float32, where the values are those of 16 bits.
+    """
+    inner = math.prod(lengths[position + 1 :])
+    block = inner * lengths[position]
+    growing = values if like is None else like
+    longer: list[float] = []
+    for start in range(0, len(values), block):
+        for share in _SHARES:
+            for at in range(start, start + inner):
+                below = _below(share, axis, growing[at], growing[at + inner])
+                ratio = values[at] / growing[at]
+                longer.append(
+                    below * (ratio ** math.sqrt(share) if ratio < 1.0 else ratio)
+                )
+        longer += values[start : start + block]
+    return longer
+
+
+def _below(share: float, axis: Sequence[float], first: float, second: float) -> float:
+    """Return the seconds at a share of the first size, from the first two points."""
+    saved = (second - first) * (1.0 - share) / (axis[1] / axis[0] - 1.0)
+    return max(first - saved, share * first)
 
 
 def monotone(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:

@@ -43,11 +43,21 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A measured point: ln(measured / predicted), and the error of the measured."""
+    """A measured point.
+
+    Attributes:
+        place: of the point.
+        log_ratio: ln(measured / predicted).
+        error: of the measured.
+        seconds: between the measured and the predicted.
+        source: of the predicted.
+    """
 
     place: Place
     log_ratio: float
     error: float
+    seconds: float = 0.0
+    source: str = "profile"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,15 @@ so that what the first reading takes does not count.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
-import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from grappler_pass.costs.calls import OpCall, Price
 from grappler_pass.costs.device_profile import DeviceProfile
-from grappler_pass.costs.errors import measured_error, with_guesses
+from grappler_pass.costs.errors import KINDRED, measured_error, with_guesses
 from grappler_pass.costs.interpolation import Anchor, Place
 from grappler_pass.costs.op_classes import MATRIX_PREFIXES
 from grappler_pass.costs.op_work import works_of
@@ -22,9 +23,8 @@ from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.profile_prices import cast_works, price_from_profile
 from grappler_pass.costs.work import CACHED_BYTES, Work
 
-# So many samples tell whether the device as a whole computes, or moves data, faster or
-# slower than the profile says.
-ENOUGH = 8
+# Whether ops compute or wait for memory, and the source of their predicted price.
+Kind = tuple[bool, str]
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,18 @@ class Corrections:
 
     Attributes:
         anchors: by class and dtype, where it was found out.
-        computing: to add to the logarithm of the price of a product or a convolution
-            whose class was not measured, so that it compares with those that were: the
-            median of their anchors.
-        moving: the same for all other ops, which wait for memory. That a machine is
-            slow at one says nothing about the other.
+        typical: by kind, what to add to the logarithm of a price whose class was not
+            measured, so that it compares with those that were. That a machine is slow
+            to compute says nothing about its memory, nor that it misses its rates
+            about what was calibrated.
     """
 
     anchors: Mapping[tuple[str, str], tuple[Anchor, ...]]
-    computing: float = 0.0
-    moving: float = 0.0
+    typical: Mapping[Kind, float] = field(default_factory=dict)
 
-    def overall(self, op_class: str) -> float:
+    def overall(self, op_class: str, source: str) -> float:
         """Return what to add where `op_class` itself was not measured."""
-        return self.computing if is_computing(op_class) else self.moving
+        return self.typical.get((is_computing(op_class), source), 0.0)
 
 
 def is_computing(op_class: str) -> bool:
@@ -66,8 +64,8 @@ def measured_price(sample: Sample, call: OpCall, dtype: str) -> Price:
 
 def price_from_sample(sample: Sample, largest_bytes: int) -> Price:
     """Return the price of an op whose largest tensor has that many bytes."""
-    cold = largest_bytes > CACHED_BYTES
-    seconds = sample.cold_seconds if cold else sample.seconds
+    lost = max(1.0 - CACHED_BYTES / max(largest_bytes, 1), 0.0)
+    seconds = sample.seconds + lost * (sample.cold_seconds - sample.seconds)
     return Price(seconds, "measured", measured_error(sample.spread))
 
 
@@ -93,18 +91,47 @@ def corrections_from_rows(
         if anchor is not None:
             key = (anchor.place.op_class, anchor.place.dtype)
             anchors.setdefault(key, []).append(anchor)
-    ratios: dict[bool, list[float]] = {True: [], False: []}
-    for (op_class, _), found in anchors.items():
-        ratios[is_computing(op_class)] += [anchor.log_ratio for anchor in found]
-    return Corrections(
-        {key: tuple(found) for key, found in anchors.items()},
-        computing=_typical(ratios[True]),
-        moving=_typical(ratios[False]),
-    )
+    kinds: dict[Kind, list[tuple[Anchor, ...]]] = {}
+    fixed = {key: tuple(found) for key, found in anchors.items()}
+    for (op_class, dtype), found in fixed.items():
+        # What one 16-bit kernel is off by, float32 is not, nor another kernel.
+        if dtype == "float32":
+            kind = is_computing(op_class), found[0].source
+            kinds.setdefault(kind, []).append(found)
+    return Corrections(fixed, {kind: typical(found) for kind, found in kinds.items()})
 
 
-def _typical(log_ratios: list[float]) -> float:
-    return statistics.median(log_ratios) if len(log_ratios) >= ENOUGH else 0.0
+def typical(classes: Iterable[Sequence[Anchor]]) -> float:
+    """Return by how much a class is likely off of which nothing was measured.
+
+    The middle of the others by their seconds, so that many small ops count no more
+    than a large one, shrunk to 0 where it may be chance: by its own variance over its
+    square (the positive part of a James-Stein estimate).
+    """
+    sums = [_middle_of(anchors) for anchors in classes]
+    total = sum(weight for _, weight in sums)
+    if not total:
+        return 0.0
+    middle = _weighted_median(sums)
+    scatter = sum(weight * (ratio - middle) ** 2 for ratio, weight in sums)
+    others = total**2 / sum(weight**2 for _, weight in sums) - 1.0
+    variance = max(scatter / total, KINDRED**2)
+    if others * middle**2 <= variance:
+        return 0.0
+    return middle * (1.0 - variance / (others * middle**2))
+
+
+def _middle_of(anchors: Sequence[Anchor]) -> tuple[float, float]:
+    """Return the ratio of one class, and its seconds."""
+    weighted = [(anchor.log_ratio, anchor.seconds) for anchor in anchors]
+    return _weighted_median(weighted), sum(seconds for _, seconds in weighted)
+
+
+def _weighted_median(values: Iterable[tuple[float, float]]) -> float:
+    """Return the value at which half of the weight is reached."""
+    ordered = sorted(values)
+    reached = list(itertools.accumulate(weight for _, weight in ordered))
+    return ordered[bisect.bisect_left(reached, reached[-1] / 2.0)][0]
 
 
 def _anchor(row: Measured, call: OpCall, profile: DeviceProfile) -> Anchor | None:
@@ -119,4 +146,6 @@ def _anchor(row: Measured, call: OpCall, profile: DeviceProfile) -> Anchor | Non
     if predicted.seconds <= 0.0 or measured.seconds <= 0.0:
         return None
     ratio = math.log(measured.seconds / predicted.seconds)
-    return Anchor(place_of(works, dtype), ratio, measured.error)
+    seconds = math.sqrt(measured.seconds * predicted.seconds)
+    place = place_of(works, dtype)
+    return Anchor(place, ratio, measured.error, seconds, predicted.source)

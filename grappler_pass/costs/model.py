@@ -123,7 +123,7 @@ class CostModel:
         anchors = corrections.anchors.get((place.op_class, dtype), ())
         found = correction_at(place, anchors)
         if found is None or found.near_error >= price.error:
-            overall = corrections.overall(place.op_class)
+            overall = corrections.overall(place.op_class, price.source)
             seconds = price.seconds * math.exp(overall)
             return dataclasses.replace(price, seconds=seconds)
         seconds = price.seconds * math.exp(found.log_ratio)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from grappler_pass.costs.calls import DTYPE_BYTES, Price
 from grappler_pass.costs.device_profile import DeviceProfile
-from grappler_pass.costs.errors import profile_error, roofline_error
-from grappler_pass.costs.grid import Grid
+from grappler_pass.costs.errors import profile_error, roofline_error, with_smallness
 from grappler_pass.costs.work import Work
 
 
@@ -41,16 +41,18 @@ def cast_works(elements: int, source: str, target: str) -> tuple[Work, ...]:
 def _price(profile: DeviceProfile, work: Work, dtype: str) -> Price:
     grid = profile.grid(work.op_class, dtype)
     if grid is not None:
-        seconds = _on_grid(work, grid)
-        return Price(seconds, "profile", profile_error(profile))
+        error = with_smallness(profile_error(profile), grid.smallness(work.point))
+        error = math.hypot(error, work.unlike)
+        return Price(_on_grid(profile, work, dtype), "profile", error)
     seconds = profile.roofline.seconds(work, dtype)
-    grid = profile.grid(work.op_class, "float32")
-    if grid is not None:
+    if profile.grid(work.op_class, "float32") is not None:
         # Comparable with the measured float32, if only in proportion.
-        here = _on_grid(work, grid)
+        here = _on_grid(profile, work, "float32")
         seconds = here * seconds / profile.roofline.seconds(work, "float32")
     return Price(seconds, "roofline", roofline_error(profile))
 
 
-def _on_grid(work: Work, grid: Grid) -> float:
+def _on_grid(profile: DeviceProfile, work: Work, dtype: str) -> float:
+    grid = profile.extended_grid(work.op_class, dtype)
+    assert grid is not None, "the caller has seen one"
     return work.times * work.scale * grid.seconds(work.point)

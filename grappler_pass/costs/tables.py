@@ -57,17 +57,34 @@ class Table(Generic[_R]):
         return f"INSERT OR REPLACE INTO {into} VALUES ({marks})"
 
     def select(
-        self, reader: sqlite3.Connection, where: Mapping[str, str] | None = None
+        self,
+        reader: sqlite3.Connection,
+        where: Mapping[str, str] | None = None,
+        *,
+        after: int = 0,
     ) -> Iterator[_R]:
-        """Yield the acceptable rows that have these values, by key."""
+        """Yield the acceptable rows that have these values, by key.
+
+        Args:
+            reader: of the file.
+            where: values by column; None: all rows.
+            after: number of the last row that is left out; one that is put in the
+                place of another gets a new number.
+        """
+        terms = [*(f'"{name}" = ?' for name in where or ()), "rowid > ?"]
         found = reader.execute(
-            f"SELECT {_listed(self.columns)} FROM {self.name}"
-            f"{condition(where)} ORDER BY {_listed(self.key)}",
-            tuple((where or {}).values()),
+            f"SELECT {_listed(self.columns)} FROM {self.name} "
+            f"WHERE {' AND '.join(terms)} ORDER BY {_listed(self.key)}",
+            (*(where or {}).values(), after),
         )
         for values in found:
             if (row := self._row(values)) is not None:
                 yield row
+
+    def last(self, reader: sqlite3.Connection) -> int:
+        """Return the number of the last row; 0 where there is none."""
+        (number,) = reader.execute(f"SELECT max(rowid) FROM {self.name}").fetchone()
+        return int(number or 0)
 
     def readable(self, reader: sqlite3.Connection) -> Iterator[_R]:
         """Yield the acceptable rows of a damaged table."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -11,8 +12,15 @@ from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.grid import monotone
 from tf_amp.calibration.cases import Case, Point
 
-# (op class, dtype or cast, point) -> the least seconds seen.
+# (op class, dtype or cast, point) -> seconds.
 Measurements = dict[tuple[str, str, Point], float]
+# The same for each round.
+Rounds = dict[tuple[str, str, Point], list[float]]
+
+
+def medians_of(rounds: Rounds) -> Measurements:
+    """Return the median of all rounds for each point."""
+    return {place: statistics.median(seconds) for place, seconds in rounds.items()}
 
 
 def classes_from(

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 
-from tf_amp.calibration.assembling import Measurements
+from tf_amp.calibration.assembling import Measurements, Rounds, medians_of
 from tf_amp.calibration.cases import Case, Point, points_of
 from tf_amp.calibration.timing import Turns, measure
 
@@ -25,41 +25,41 @@ def measure_cases(
 ) -> Measurements:
     """Time every point of every case, again and again while time is left.
 
-    The least of all rounds counts: what disturbs a measurement only adds to it. Cases
-    come in the order given, so that the first are the last to be missing. What may
-    take longer than the time that is left is not begun: what was never measured as long
-    as the dearest so far, the rest as long as before.
+    The median of all rounds counts. Cases come in the order given, so that the first
+    are the last to be missing. What may take longer than the time that is left is not
+    begun: what was never measured as long as the dearest so far, the rest as long as
+    before.
     """
     start = time.perf_counter()
     items = [(case, point) for case in cases for point in points_of(case)]
     dearest, longest = 0.0, [0.0] * len(items)
-    least: Measurements = {}
+    found: Rounds = {}
     for turns in itertools.chain([_FIRST_TURNS], itertools.repeat(_LATER_TURNS)):
         first = turns is _FIRST_TURNS
         for number, (case, point) in enumerate(items):
             begin = time.perf_counter() - start
             fits = begin + (dearest if first else longest[number]) < seconds
             if not (fits or first):
-                return least
+                return medians_of(found)
             # The roofline needs the basic classes, whatever they take.
             if not (fits or case.op_class in _BASIC_CLASSES):
                 continue
             advance(case.op_class, min(begin, seconds))
-            measure_into(least, case, point, dtypes, turns)
+            measure_into(found, case, point, dtypes, turns)
             took = time.perf_counter() - start - begin
             dearest = max(dearest, took)
             longest[number] = took * (_MORE_TURNS if first else 1.0)
-    return least
+    return medians_of(found)
 
 
 def measure_into(
-    least: Measurements,
+    found: Rounds,
     case: Case,
     point: Point,
     dtypes: Sequence[str],
     turns: Turns,
 ) -> None:
-    """Time ``case`` at ``point`` in each dtype; keep the less of new and known."""
+    """Time ``case`` at ``point`` in each dtype, and add what it takes."""
     for name in dtypes if case.label is None else (case.label,):
         source = name.split(">")[0]
         if source not in dtypes or name.split(">")[-1] not in dtypes:
@@ -67,4 +67,4 @@ def measure_into(
         seconds = measure(case, point, source, turns)
         if seconds is not None:
             place = (case.op_class, name, point)
-            least[place] = min(seconds, least.get(place, seconds))
+            found.setdefault(place, []).append(seconds)

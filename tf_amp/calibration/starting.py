@@ -17,8 +17,8 @@ def call_seconds() -> float:
     """Return the seconds from the call of a small function until its result is there.
 
     It is a network of a few layers: handles of weights are passed to a call, and the
-    first op that uses threads wakes them up. The median counts, not the least as for
-    ops: threads wake up late in an undisturbed call, too.
+    first op that uses threads wakes them up. The median counts:
+    threads wake up late in an undisturbed call, too.
     """
     with tf.device("/CPU:0"):
         layers = [

@@ -1,11 +1,13 @@
 """Seconds of one class of ops at one size, on the present CPU.
 
-The least of several turns counts: what disturbs a measurement only ever adds to it.
+The median of several turns counts, as it does where prices are measured for a graph:
+what disturbs a program's ops now and then is part of its step.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +22,7 @@ LEAST_SECONDS = 1e-7
 _INPUT_SETS = 2
 _CHAIN_SECONDS = 4e-4
 _LONGEST_CHAIN = 24
-# What is subtracted must not be the disturbed one of two.
+# What is subtracted must not be a disturbed one.
 _BASE_RUNS = 12
 
 
@@ -62,7 +64,8 @@ def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -
         while len(with_ops) < turns.least or time.perf_counter() < end:
             with_ops.append(elapsed(chain.run))
             without.append(elapsed(chain.base))
-    return (min(with_ops) - min(without)) / chain.length
+    median = statistics.median
+    return (median(with_ops) - median(without)) / chain.length
 
 
 def _length(case: Case, point: Point) -> int:

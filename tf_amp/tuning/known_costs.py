@@ -84,7 +84,7 @@ class KnownCosts:
     def refresh(self) -> None:
         """Take over what other processes have measured since."""
         if self.database is not None:
-            self._take(self.database.load(self.key, self.tensorflow))
+            self._take(self.database.load_new(self.key, self.tensorflow))
 
     def spent(self, fingerprint: str) -> float:
         """Return the seconds that finding out about a graph has taken so far."""

@@ -7,6 +7,7 @@ sure.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,12 +105,8 @@ def op_at(probe: Probe, dtype: str, device_type: str, inputs: Sequence[Any]) -> 
     """
     graph = tf.compat.v1.get_default_graph()
     tensors = {str(position): tensor for position, tensor in enumerate(inputs)}
-    node = node_at(probe, dtype, device_type)
     is_flat = len(inputs) > 2 and inputs[2].shape.rank == 1
-    parts = split_fused(
-        node, DTYPE_ENUMS[dtype], lambda name: name, has_flat_bias=is_flat
-    )
-    for part in parts:
+    for part in _parts_at(probe, dtype, device_type, has_flat_bias=is_flat):
         op = graph.create_op(
             part.op,
             [tensors[name] for name in part.input],
@@ -119,6 +116,18 @@ def op_at(probe: Probe, dtype: str, device_type: str, inputs: Sequence[Any]) -> 
         )
         tensors[part.name] = op.outputs[0]
     return op
+
+
+@functools.lru_cache(maxsize=8)
+def _parts_at(
+    probe: Probe, dtype: str, device_type: str, *, has_flat_bias: bool
+) -> tuple[NodeDef, ...]:
+    """Return the node of a probe's op, or its parts; a chain asks for it many times."""
+    node = node_at(probe, dtype, device_type)
+    parts = split_fused(
+        node, DTYPE_ENUMS[dtype], lambda name: name, has_flat_bias=has_flat_bias
+    )
+    return tuple(parts)
 
 
 def dtypes_of(probe: Probe, low_dtype: str) -> tuple[str, ...]:
