@@ -9,7 +9,7 @@ import pytest
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
 from grappler_pass.costs.records import CostRow, flaw_of
-from grappler_pass.draft import Draft
+from grappler_pass.draft import Draft, Outcome
 from grappler_pass.graph import Item
 from grappler_pass.pipeline import optimize
 from grappler_pass.plan import Plan
@@ -36,8 +36,8 @@ class Silent:
     def measure(self, found: object, low_dtype: str) -> bool:
         return False
 
-    def is_faster(self, trial: object) -> None:
-        return None
+    def outcome(self, trial: object, decided: object) -> Outcome:
+        return Outcome.UNKNOWN
 
 
 def planned(prices: PriceList) -> tuple[Plan, Draft]:
