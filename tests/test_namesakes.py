@@ -20,7 +20,7 @@ from tf_amp import process_costs
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.configuration.settings import Scope
 from tf_amp.converting.planner import Planner
-from tf_amp.tuning import step_comparison, verdicts
+from tf_amp.tuning import compared_calls, step_comparison, verdicts
 from tf_amp.tuning.budget import DEFAULT, Allowance, Budget
 from tf_amp.tuning.comparison import Comparison
 from tf_amp.tuning.known_costs import KnownCosts
@@ -88,7 +88,7 @@ def trial_of(graph_def: tf.compat.v1.GraphDef, low_dtype: str = "bfloat16") -> T
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Steps that begin in this process."""
     steps = Steps()
-    monkeypatch.setattr(step_comparison, "begin", steps.begin)
+    monkeypatch.setattr(compared_calls, "begin", steps.begin)
     monkeypatch.setattr(verdicts, "_found", {})
     monkeypatch.setattr(verdicts, "_rejected", set())
     return steps

@@ -21,7 +21,7 @@ from absl import logging
 from grappler_pass.costs import CostModel
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tf_amp import rewriter
-from tf_amp.tuning import step_comparison, tuner
+from tf_amp.tuning import compared_calls, tuner
 
 logging.set_verbosity(logging.INFO)
 logging.use_absl_handler()
@@ -39,7 +39,7 @@ rewrite = rewriter.rewrite_graph
 
 def slowing(data, item):
     rewritten = rewrite(data, item)
-    label = step_comparison.FLOAT32 if step_comparison.is_float32_instance() else ""
+    label = "float32" if compared_calls.is_float32_instance() else ""
     if label != slow:
         return rewritten
     graph_def = GraphDef.FromString(rewritten or data)
@@ -66,18 +66,18 @@ def step(x):
 
 def labels_of(calls, function=step, data=A):
     labels = []
-    called = step_comparison._called
+    called = compared_calls._called
 
     def noting(name, label, *args):
         labels.append(label)
         return called(name, label, *args)
 
-    step_comparison._called = noting
+    compared_calls._called = noting
     try:
         for _ in range(calls):
             function(tf.constant(data))
     finally:
-        step_comparison._called = called
+        compared_calls._called = called
     return labels
 """
 
@@ -206,13 +206,13 @@ def losses():
 
 plain = losses()
 tf_amp.enable(dtype="bfloat16")
-labels, called = set(), step_comparison._called
+labels, called = set(), compared_calls._called
 
 def noting(name, label, *args):
     labels.add(label)
     return called(name, label, *args)
 
-step_comparison._called = noting
+compared_calls._called = noting
 print(abs(losses() / plain - 1).max() < 0.01, "float32" in labels)
 """,
         tmp_path,
@@ -289,8 +289,8 @@ rewriter.rewrite_graph = lambda data, item: by_label(data, item)
 
 def by_label(data, item):
     global slow, seconds
-    seconds = {"": 0.5, "float32": 0.25}.get(step_comparison._thread.label, 0.0)
-    slow = "float32" if step_comparison.is_float32_instance() else ""
+    seconds = {"": 0.5, "float32": 0.25}.get(compared_calls._thread.label, 0.0)
+    slow = "float32" if compared_calls.is_float32_instance() else ""
     return slowing(data, item)
 
 tf_amp.enable(dtype="bfloat16")

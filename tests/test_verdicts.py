@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from grappler_pass.draft import Outcome, Trial
 from tests.test_namesakes import FASTER, SLOWER, Steps, product, trial_of
-from tf_amp.tuning import step_comparison, verdicts
+from tf_amp.tuning import compared_calls, verdicts
 from tf_amp.tuning.comparison import Comparison
 from tf_amp.tuning.known_costs import KnownCosts
 
@@ -24,7 +24,7 @@ def trial() -> Trial:
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Steps that begin in this process."""
     steps = Steps()
-    monkeypatch.setattr(step_comparison, "begin", steps.begin)
+    monkeypatch.setattr(compared_calls, "begin", steps.begin)
     return steps
 
 

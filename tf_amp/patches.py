@@ -93,7 +93,7 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
       ShimError: the compiled shim is missing or cannot be loaded.
     """
     from grappler_pass import plugin
-    from tf_amp.tuning import step_comparison
+    from tf_amp.tuning import compared_calls
 
     def stamping(create_session: Callable[..., None]) -> Callable[..., None]:
         return _stamping_sessions(create_session, stamp_graph)
@@ -101,7 +101,7 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
     plugin.load(rewriter.rewrite_graph)
     private.install(private.CREATE_SESSION, stamping)
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
-    private.install(calls.CALL_IN_EAGER_MODE, step_comparison.comparing)
+    private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing)
     private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
     private.install(workers.SERVER_START, _serving)
     if config.strict:

@@ -94,12 +94,12 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     """
     if leaves_graphs_alone():
         return None
-    from tf_amp.tuning import step_comparison
+    from tf_amp.tuning import compared_calls
 
     told = functools.partial(_item_from_grappler, item)
     rewritten = None
     with reporting("read", data, "stays float32"):
-        if not step_comparison.is_float32_instance():
+        if not compared_calls.is_float32_instance():
             rewritten = _rewritten(data, item)
     if rewritten is None and not _observers:
         with reporting("unscale", data, "scales its loss in vain"):
@@ -286,7 +286,7 @@ def _record(rewrite: Rewrite, seconds: float) -> None:
 
 def _keep_plan(plan: Plan) -> None:
     """Count a plan among those applied, until steps find its graph slower."""
-    from tf_amp.tuning import step_comparison
+    from tf_amp.tuning import compared_calls
 
     def decided(is_faster: bool, steps: object) -> bool:
         if not is_faster:
@@ -295,7 +295,7 @@ def _keep_plan(plan: Plan) -> None:
         return False
 
     _plans.append(plan)
-    step_comparison.when_decided(decided)
+    compared_calls.when_decided(decided)
 
 
 def _mention_unstamped(data: bytes) -> None:

@@ -16,7 +16,7 @@ from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.records import Verdict
 from grappler_pass.draft import Outcome, Trial
 from tf_amp.seeds import digest_of_seeds, stamps_of_seeds
-from tf_amp.tuning import step_comparison
+from tf_amp.tuning import compared_calls
 from tf_amp.tuning.fingerprint import fingerprint_of
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.step_comparison import Steps
@@ -50,13 +50,13 @@ def outcome_of(
     if known is False:
         _rejected.add(again)
     if known:
-        step_comparison.accept()
+        compared_calls.accept()
     if known is not None:
         return Outcome.FASTER if known else Outcome.SLOWER
-    if trial.is_certain and not step_comparison.is_another_plan():
+    if trial.is_certain and not compared_calls.is_another_plan():
         return Outcome.UNKNOWN
     keep = functools.partial(_keep, trial, fingerprint, costs, decided)
-    return Outcome.OPEN if step_comparison.begin(keep) else Outcome.UNKNOWN
+    return Outcome.OPEN if compared_calls.begin(keep) else Outcome.UNKNOWN
 
 
 def _again(trial: Trial, costs: KnownCosts) -> Hashable:
