@@ -99,6 +99,9 @@ def moving_average(b: Builder, loss: tf.Tensor, amount: float) -> None:
 def optimizer(b: Builder, loss: tf.Tensor, amount: float) -> None:
     """Let TensorFlow's own optimizer step down by momentum."""
     pairs = _pairs(b, loss)
+    if not pairs:
+        # Integers, or steps within a loop, let no gradient through.
+        return
     made = tf.compat.v1.train.MomentumOptimizer(amount, 0.9)
     with tf.control_dependencies([g for g, _ in pairs] + b.fetches):
         b.targets.append(made.apply_gradients(pairs))
