@@ -17,7 +17,7 @@ def test_of_thousands_of_failures_the_latest_are_remembered(caplog):
 
 
 def test_of_thousands_of_plans_that_change_nothing_the_latest_are_remembered(caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     for number in [*range(2000), 1999]:
         plan = Plan((), "bfloat16", graph=f"step_{number}")
         rewriter._record(Rewrite(GraphDef(), plan, changed=False), 0.0)
