@@ -84,9 +84,14 @@ def _called(
         _thread.name, _thread.label = outer
 
 
+def _current() -> StepComparison | None:
+    """Return the comparison that this thread's call takes part in."""
+    return None if _thread.name is None else _comparisons.get(_thread.name)
+
+
 def accept() -> None:
     """Take another plan as it is, since its graph is known to be faster."""
-    comparison = _comparisons.get(_thread.name) if _thread.name else None
+    comparison = _current()
     if comparison is not None and is_another_plan():
         comparison.is_faster = True
 
@@ -125,6 +130,6 @@ def begin(decided: Decided) -> bool:
 
 def when_decided(decided: Decided) -> None:
     """Have told how the comparison ends that this thread's call takes part in."""
-    comparison = _comparisons.get(_thread.name) if _thread.name else None
+    comparison = _current()
     if comparison is not None and comparison.is_faster is None:
         comparison.when_decided(decided)

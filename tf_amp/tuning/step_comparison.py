@@ -6,9 +6,9 @@ instance that is rewritten and one that is not, in blocks of a few calls, on the
 variables and data: nothing is copied, nothing is made up, and every call is a step of
 the program.
 
-  call      1  2..4    5  6    7 8    9 10   11 12   13 14 ...
-  instance  16 bits    float32  32  16   16   32     32   16
-            not counted         |  pair  |   pair    |   pair
+  call      1..4     5 6       7 8   9 10   11 12   13 14 ...
+  instance  16 bits  float32   16    32     32      16
+            not counted        |   pair    |    pair    | ...
 
 Not counted are the first calls of each instance, which prepare kernels, and the first
 call of each block, which finds the caches as the other instance has left them. How many

@@ -97,15 +97,16 @@ def _keep(
         costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
     decided(is_faster)
     rows = () if is_faster else tuple(_corrections(trial, steps))
-    costs.correct(rows)
+    if rows:
+        costs.correct(rows)
     return bool(rows)
 
 
 def _corrections(trial: Trial, steps: Steps) -> Iterator[Measured]:
     """Yield what nodes in 16 bits have taken in a step of the job, and in float32."""
     for name, probe in trial.probes.items():
-        took = {"float32": steps.float32, trial.low_dtype: steps.mixed}
-        for dtype, seconds in took.items():
-            if all(seconds.get(name, 0.0) > 0.0 for seconds in took.values()):
-                sample = Sample(seconds[name], seconds[name], _SPREAD, 1, time.time())
+        float32, low = steps.float32.get(name, 0.0), steps.mixed.get(name, 0.0)
+        if float32 > 0.0 and low > 0.0:
+            for dtype, seconds in (("float32", float32), (trial.low_dtype, low)):
+                sample = Sample(seconds, seconds, _SPREAD, 1, time.time())
                 yield Measured(probe, dtype, sample)
