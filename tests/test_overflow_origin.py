@@ -115,7 +115,9 @@ def test_the_layer_is_named_in_a_session(told):
     assert origin.dtype == "float16"
 
 
-def test_a_session_goes_on_while_its_overflow_is_looked_into(told, monkeypatch):
+@pytest.fixture
+def looking_later(monkeypatch):
+    """Return an event that overflows wait for, and how the waits ended."""
     has_gone_on, waited = threading.Event(), []
     find = overflow_origin.Watch._find
 
@@ -124,6 +126,11 @@ def test_a_session_goes_on_while_its_overflow_is_looked_into(told, monkeypatch):
         find(watch, *args)
 
     monkeypatch.setattr(overflow_origin.Watch, "_find", find_later)
+    return has_gone_on, waited
+
+
+def test_a_session_goes_on_while_its_overflow_is_looked_into(told, looking_later):
+    has_gone_on, waited = looking_later
     loss_scale, scope = scaling()
     with tf.Graph().as_default(), scope:
         ones = v1.ones_initializer()
@@ -169,6 +176,18 @@ def test_a_gradient_that_the_scale_makes_too_large_is_told_apart(told):
         assert origin.is_gradient
         assert "layer3/MatMul" in origin.op
         assert origin.dtype == "float16"
+
+
+def test_a_gradient_is_told_apart_when_its_function_is_gone(told, looking_later):
+    is_gone, waited = looking_later
+    loss_scale, scope = scaling(initial=2.0**20)
+    with scope:
+        weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
+        training_step(weights, planted=None)(tf.constant(ONES))
+    gc.collect()
+    is_gone.set()
+    assert overflow_origin.latest_origin(loss_scale).is_gradient
+    assert waited == [True]
 
 
 def test_a_loss_scale_that_is_itself_infinite_is_to_blame(told):

@@ -26,7 +26,7 @@ from tf_amp.overflow.replay import (
     Step,
     anchors,
 )
-from tf_amp.scopes.marks import SEED_OPS
+from tf_amp.scopes.marks import SEED_OPS, traced_in
 
 # What stands for a branch that is taken, constant folding's anchors included.
 _PIVOTS = ("Const", "Identity", "NoOp")
@@ -75,7 +75,10 @@ class Search:
           NotReplayable: the graph is not the step's, something that it needs is not
             at hand, or it might have effects.
         """
-        view = GraphView.from_graph_def(GraphDef.FromString(graph_def))
+        graph = GraphDef.FromString(graph_def)
+        # While they live, it is known what each node is a gradient of.
+        self._traced = traced_in(graph)
+        view = GraphView.from_graph_def(graph)
         watch = _watch(view, number)
         ports = watch.inputs[: len(inputs)]
         given = {_source(view, port): i for i, port in enumerate(ports)}

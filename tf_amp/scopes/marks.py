@@ -149,6 +149,13 @@ def origins_of(node: Any) -> tuple[str, ...]:
     return origins.origin_from(op).names[1:] if op is not None else ()
 
 
+def traced_in(graph_def: Any) -> list[Any]:
+    """Return the graphs, as traced, that a graph's nodes come from, if still known."""
+    numbers = {stamp.number for stamp in _stamps(graph_def).values()}
+    graphs = map(traced_graphs.graph_of, numbers)
+    return [graph for graph in graphs if graph is not None]
+
+
 def terms_in(graph_def: Any) -> frozenset[tuple[str, str]]:
     """Return the ids of settings with their terms, empty where there are none."""
     stamps = _stamps(graph_def).values()
