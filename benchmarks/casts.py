@@ -25,7 +25,7 @@ from benchmarks.variants import switch_on_builtin_pass
 from grappler_pass.graph import GraphView, Item, Node
 from grappler_pass.pipeline import optimize
 from grappler_pass.shapes import known_shape
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry, settings
 from tf_amp.configuration.config import AmpConfig
 
 _FLOATING = (tf.float32.as_datatype_enum, tf.bfloat16.as_datatype_enum)
@@ -123,7 +123,7 @@ def rewritten(graph: CapturedGraph) -> GraphDef:
     return optimize(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
-        settings.Scope("benchmark", config).settings_for(graph_def),
+        settings.settings_for(scope_registry.Scope("benchmark", config), graph_def),
         shapes=lambda: graph.shapes,
         name="step",
     ).graph_def

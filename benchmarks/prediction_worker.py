@@ -20,8 +20,8 @@ from benchmarks.prediction import Figures
 from benchmarks.steps import Step, build_model, step_of
 from grappler_pass.graph import Item
 from grappler_pass.pipeline import plan_graph
-from tf_amp import runtime
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry, settings
+from tf_amp.scopes.in_force import current_config
 
 _WARM_STEPS = 3
 _FEWEST_PAIRS = 5
@@ -64,11 +64,11 @@ def compare(model: object, name: str, mode: str, *, seconds: float) -> Figures:
 def _predict(graph: CapturedGraph) -> tuple[tuple[float, float], int]:
     """Plan as the program will, tuning included."""
     graph_def = GraphDef.FromString(graph.graph_def)
-    scope = settings.Scope("benchmark", runtime.current_config())
+    scope = scope_registry.Scope("benchmark", current_config())
     plan = plan_graph(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
-        scope.settings_for(graph_def, lambda: graph.shapes),
+        settings.settings_for(scope, graph_def, lambda: graph.shapes),
         shapes=lambda: graph.shapes,
         name="step",
     )

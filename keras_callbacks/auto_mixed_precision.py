@@ -30,6 +30,7 @@ from tf_amp.errors import ConfigError
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.scopes import model_scopes
 from tf_amp.scopes import stack as scope_stack
+from tf_amp.scopes.in_force import current_config
 from tf_amp.scopes.scope import mixed_precision_scope
 
 
@@ -96,7 +97,7 @@ class AutoMixedPrecision(Callback):
         if self._layer is None:
             return None
         with scope_stack.within((*scope_stack.layers(), self._layer)):
-            return runtime.current_config()
+            return current_config()
 
     @property
     def is_active(self) -> bool:

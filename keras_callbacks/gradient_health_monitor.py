@@ -16,6 +16,7 @@ from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.loss_scaling.arguments import check_count
 from tf_amp.scopes import model_scopes
 from tf_amp.scopes import stack as scope_stack
+from tf_amp.scopes.in_force import current_config
 from tf_amp.scopes.scope import float32_scope
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ class GradientHealthMonitor(Monitor):
         from tf_amp.loss_scaling.choosing import low_dtype_of
 
         partner = self.sibling("AutoMixedPrecision")
-        config = getattr(partner, "config", None) or runtime.current_config()
+        config = getattr(partner, "config", None) or current_config()
         return self._dtype or low_dtype_of(config)
 
     def _fail(self, error: Exception) -> None:

@@ -20,10 +20,10 @@ from keras_callbacks.loss_scale_optimizers import (
     scale_of,
     scales_losses,
 )
-from tf_amp import runtime
 from tf_amp._tensorflow_private.training import unconverted
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.loss_scaling.variables import find_state
+from tf_amp.scopes.in_force import current_config
 from tf_amp.steps import taking
 
 # What is rounded to 0, as float32, and the largest number. bfloat16 has subnormal
@@ -159,7 +159,7 @@ def _scales_of(optimizer: Any) -> tuple[Any, Any]:
         own = (scale_of(optimizer), scale_left_on_gradients(optimizer))
         scale, left = (tf.convert_to_tensor(each, tf.float32) for each in own)
         return scale, left
-    loss_scale = loss_scale_for(runtime.current_config())
+    loss_scale = loss_scale_for(current_config())
     state = find_state(loss_scale) if loss_scale.scales else None
     if state is None or state.in_graph:
         return one, one

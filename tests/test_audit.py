@@ -13,7 +13,7 @@ from grappler_pass.costs import DeviceProfile
 from tests.fresh_process import run_interpreter
 from tf_amp import cli, targets
 from tf_amp.auditing.audits import audit_saved_model
-from tf_amp.commands import model_options
+from tf_amp.commands import model_options, running
 from tf_amp.errors import ConfigError
 
 
@@ -263,10 +263,10 @@ def test_a_level_that_leaves_graphs_alone_is_named_as_the_cause(tmp_path):
 
 def test_a_script_is_stopped_when_its_time_is_up():
     begin = time.monotonic()
-    with pytest.raises(model_options.TimeIsUp), model_options.limited(0.05):
+    with pytest.raises(running.TimeIsUp), running.limited(0.05):
         time.sleep(60)
     assert time.monotonic() - begin < 30
-    with model_options.limited(None):
+    with running.limited(None):
         pass
 
 

@@ -10,7 +10,7 @@ from tests.checkpointing import BAD, X, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
 from tf_amp.checkpoints import plans, side_file
-from tf_amp.checkpoints.record import PlanRecord
+from tf_amp.checkpoints.plans import PlanRecord
 from tf_amp.errors import CheckpointMismatch
 from tf_amp.loss_scaling.scale_state import PREFIX
 

@@ -10,7 +10,7 @@ from tests.checkpointing import BAD, Model, X, anew, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StatisticalLossScale
 from tf_amp.checkpoints import plans, side_file
-from tf_amp.checkpoints.record import PlanRecord
+from tf_amp.checkpoints.plans import PlanRecord
 from tf_amp.errors import CheckpointMismatch
 
 Y = X[:, :1]

@@ -22,7 +22,7 @@ from tf_amp.configuration.config import (
 from tf_amp.configuration.list_edits import PREFIX, ListEdit, edits_from_mapping
 from tf_amp.configuration.settings import check_config
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling import loss_scale_from_words
+from tf_amp.loss_scaling.words import loss_scale_from_words
 
 FULL = AmpConfig(
     enabled=False,

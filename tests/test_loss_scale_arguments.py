@@ -20,9 +20,9 @@ from tf_amp import (
     mixed_precision_scope,
 )
 from tf_amp.configuration.config import AmpConfig
-from tf_amp.loss_scaling import loss_scale_from_words, words_from_loss_scale
 from tf_amp.loss_scaling.choosing import loss_scale_for
 from tf_amp.loss_scaling.variables import find_state
+from tf_amp.loss_scaling.words import loss_scale_from_words, words_from_loss_scale
 from tf_amp.runtime import current_config
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"

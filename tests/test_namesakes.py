@@ -18,7 +18,8 @@ from grappler_pass.shapes import Shapes, shapes_from_graph_def
 from tests.forking import run_forked
 from tf_amp import process_costs
 from tf_amp.configuration.config import AmpConfig
-from tf_amp.configuration.settings import Scope
+from tf_amp.configuration.scope_registry import Scope
+from tf_amp.configuration.settings import settings_for
 from tf_amp.converting.planner import Planner
 from tf_amp.tuning import compared_calls, step_comparison, verdicts
 from tf_amp.tuning.budget import DEFAULT, Allowance, Budget
@@ -140,7 +141,7 @@ def test_graphs_that_are_called_alike_do_not_share_their_time(
         def shapes() -> Shapes:
             return shapes_from_graph_def(graph_def)
 
-        tuner = owners[owner].settings_for(graph_def, shapes).tuner
+        tuner = settings_for(owners[owner], graph_def, shapes).tuner
         assert tuner is not None
         return tuner.allowance
 
@@ -175,7 +176,7 @@ def test_a_graph_of_other_shapes_has_its_own_time_in_every_process(
     def allowance_of(rows: int) -> Allowance:
         graph_def = product(rows)
         shapes = shapes_from_graph_def(graph_def)
-        given = scope.settings_for(_with_arguments(graph_def), lambda: shapes)
+        given = settings_for(scope, _with_arguments(graph_def), lambda: shapes)
         assert given.tuner is not None
         return given.tuner.allowance
 

@@ -12,7 +12,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 import tf_amp
 from tests.processes import run_python
-from tf_amp.loss_scaling import DynamicLossScale, LossScale
+from tf_amp.loss_scaling.dynamic import DynamicLossScale
+from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.overflow import origin as overflow_origin
 from tf_amp.overflow.search import Found
 

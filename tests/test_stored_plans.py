@@ -14,8 +14,7 @@ from grappler_pass.pipeline import Rewrite, optimize
 from grappler_pass.plan import Cause, Plan
 from grappler_pass.shapes import shapes_from_graph_def
 from tests.text_graph import graph_from_text
-from tf_amp.checkpoints.plans import Memory
-from tf_amp.checkpoints.record import PlanRecord
+from tf_amp.checkpoints.plans import Memory, PlanRecord
 
 # Two branches that compute the same from the same.
 STEP = """

@@ -37,7 +37,7 @@ REPORT = "graph 'guilty' stays float32: stage 'price': ZeroDivisionError: plante
 OUTSIDE = {
     "tf_amp.rewriter.settings_in": ("marks", "float32"),
     "tf_amp.rewriter.marks_from_graph_def": ("marks", "float32"),
-    "tf_amp.configuration.settings.Scope.settings_for": ("settings", "float32"),
+    "tf_amp.configuration.settings.settings_for": ("settings", "float32"),
     "tf_amp.rewriter._item_from_grappler": ("settings", "float32"),
     "tf_amp.rewriter.stripping.is_converted": ("read", "float32"),
     "tf_amp.overflow.origin.float32_nodes": ("read", "float32"),

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.configuration.list_edits import edits_from_mapping
-from tf_amp.loss_scaling import LossScale, StaticLossScale
+from tf_amp.configuration.settings import check_config
+from tf_amp.loss_scaling.constant import StaticLossScale
+from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.scopes.stamps import Stamp
 from tf_amp.workers import agreement, jobs, terms
 
@@ -36,8 +38,8 @@ def key() -> Iterator[str]:
 
 def adopted(settings_id: str, key: str, text: str) -> AmpConfig | None:
     """Return what an id stands for, once a server has met it with its terms."""
-    terms.adopt([(settings_id, f"{key}.{text}")])
-    scope = settings.scope_of(settings_id)
+    terms.adopt([(settings_id, f"{key}.{text}")], check_config)
+    scope = scope_registry.scope_of(settings_id)
     return scope.config if scope else None
 
 
@@ -74,7 +76,7 @@ def test_terms_for_a_profile_that_is_not_there_leave_a_graph_in_float32(
 
 
 def test_nothing_is_told_where_no_server_computes() -> None:
-    scope = settings.scope_from_config(CONFIG, "eeeeee")
+    scope = scope_registry.scope_from_config(CONFIG, "eeeeee")
     assert terms.terms_of(scope.id) == ""
     assert terms.terms_of("off") == ""
 

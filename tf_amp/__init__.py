@@ -32,15 +32,11 @@ if TYPE_CHECKING:
     from tf_amp.explaining.explanation import explain
     from tf_amp.explaining.prediction import Prediction
     from tf_amp.gradients.true_units import in_true_units
-    from tf_amp.loss_scaling import (
-        DynamicLossScale,
-        LossScale,
-        LossScaleState,
-        NoOpLossScale,
-        StaticLossScale,
-        StatisticalLossScale,
-        loss_scale_state,
-    )
+    from tf_amp.loss_scaling.constant import NoOpLossScale, StaticLossScale
+    from tf_amp.loss_scaling.dynamic import DynamicLossScale
+    from tf_amp.loss_scaling.protocol import LossScale
+    from tf_amp.loss_scaling.report import LossScaleState, loss_scale_state
+    from tf_amp.loss_scaling.statistical import StatisticalLossScale
     from tf_amp.optimizing import optimize
     from tf_amp.porting import init_trainer, initialize, scale_loss
     from tf_amp.runtime import disable, enable, init, is_enabled, plans

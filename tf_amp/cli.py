@@ -34,6 +34,7 @@ from tf_amp.configuration import config
 from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.configuration.presets import PRESETS
 from tf_amp.errors import AmpError
+from tf_amp.tensorflow_version import check_tensorflow
 
 _USAGE_ERROR = 2
 _CALIBRATION_SECONDS = 60.0
@@ -103,9 +104,8 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _calibrate(options: argparse.Namespace) -> int:
-    from tf_amp import runtime
 
-    runtime.check_tensorflow()
+    check_tensorflow()
     from tf_amp.commands import calibrate as calibrating
 
     return calibrating.main(options.seconds, options.out)

@@ -20,7 +20,7 @@ from absl import logging
 
 from grappler_pass.fork_safety import per_process
 from tf_amp import log
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import RewriteFailed
 from tf_amp.latest import Latest
@@ -161,8 +161,8 @@ def _whose(graph: bytes) -> tuple[str, AmpConfig]:
         stamp = main_stamp(graph)
     except Exception:
         stamp = Stamp(None)
-    scope = settings.scope_of(stamp.settings or "")
-    return stamp.graph, scope.config if scope else settings.latest_config()
+    scope = scope_registry.scope_of(stamp.settings or "")
+    return stamp.graph, scope.config if scope else scope_registry.latest_config()
 
 
 def _keep(message: str, graph: str) -> None:

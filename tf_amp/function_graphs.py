@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from tf_amp import devices, rewriter
+from tf_amp import bypass, devices
 from tf_amp._tensorflow_private import graphs as private
 from tf_amp._tensorflow_private import tracing, warn_once
 
@@ -127,7 +127,7 @@ def run_grappler(request: Any, options: Any, cluster: Any) -> GraphDef | None:
         warn_once("OptimizeGraph", "functions are planned as traced")
         return None
     try:
-        with rewriter.leaving_graphs_alone():
+        with bypass.leaving_graphs_alone():
             optimized: GraphDef = grappler.OptimizeGraph(
                 options, request, False, cluster=cluster
             )

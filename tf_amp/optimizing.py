@@ -11,9 +11,10 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import function_graphs, runtime
+from tf_amp import function_graphs
 from tf_amp.converting.unmixed import unmixed
 from tf_amp.explaining.named_arguments import check_named
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -61,7 +62,7 @@ def optimize(
       ValueError: a GraphDef without fetches, or with one that it does not hold.
       TypeError: `x` is none of these.
     """
-    runtime.check_tensorflow()
+    check_tensorflow()
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from tf_amp.converting.options import options_from

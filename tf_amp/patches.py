@@ -19,25 +19,38 @@ from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.overflow import origin as overflow_origin
 from tf_amp.scopes import origins, stamps
 from tf_amp.scopes import stack as scope_stack
+from tf_amp.scopes.in_force import (
+    current_config,
+    in_force,
+    settings_here,
+    stamp_graph,
+)
+from tf_amp.steps import finite_branches
 from tf_amp.workers import jobs
 from tf_amp.xla import functions as compiled
 
 # Under strict settings; what was traced under them keeps them.
 _RAISING = (private.CALL_FUNCTION, private.RUN_SESSION)
+_HOST = rewriter.Host(
+    dropped=overflow_origin.float32_nodes,
+    steps=(
+        rewriter.Step(
+            "lighten",
+            "keeps a Switch in front of each variable",
+            finite_branches.lightened,
+        ),
+        rewriter.Step(
+            "watch", "does not tell where it overflows", overflow_origin.keeping_graph
+        ),
+    ),
+)
 
 
-def install_marking(in_force: stamps.InForce) -> None:
-    """Mark operations with what holds where they are made.
-
-    Args:
-      in_force: returns which settings hold for new operations of a graph.
-    """
+def install_marking() -> None:
+    """Mark operations with what holds where they are made."""
 
     def adopt(op: Any) -> None:
         stamps.adopt(op, tracing.traced_graph() or op.graph, in_force)
-
-    def settings_here() -> str | None:
-        return in_force(tracing.traced_graph()).settings
 
     install = private.install
     stamp = functools.partial(stamps.stamping, in_force=in_force)
@@ -55,12 +68,8 @@ def install_marking(in_force: stamps.InForce) -> None:
     install(exports.SAVE_BUILDER, stripping.stripping_saved)
 
 
-def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None:
-    """Scale losses where gradients are computed, and skip steps that overflow.
-
-    Args:
-      current_config: returns the configuration in force where it is called.
-    """
+def install_loss_scaling() -> None:
+    """Scale losses where gradients are computed, and skip steps that overflow."""
     from tf_amp.checkpoints import installing
     from tf_amp.gradients import decorators as gradients
     from tf_amp.loss_scaling.choosing import NO_SCALING, loss_scale_for
@@ -82,12 +91,11 @@ def install_loss_scaling(current_config: Callable[[], AmpConfig | None]) -> None
     private.install(tracing.SETTLE_SESSION, overflow_origin.settling)
 
 
-def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> None:
+def install_rewriting(config: AmpConfig) -> None:
     """Hand graphs over to the pass.
 
     Args:
       config: whether failures are raised.
-      stamp_graph: called with the graph of each Session that is made.
 
     Raises:
       ShimError: the compiled shim is missing or cannot be loaded.
@@ -95,11 +103,8 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
     from grappler_pass import plugin
     from tf_amp.tuning import compared_calls
 
-    def stamping(create_session: Callable[..., None]) -> Callable[..., None]:
-        return _stamping_sessions(create_session, stamp_graph)
-
-    plugin.load(rewriter.rewrite_graph)
-    private.install(private.CREATE_SESSION, stamping)
+    plugin.load(functools.partial(rewriter.rewrite_graph, _HOST))
+    private.install(private.CREATE_SESSION, _stamping_sessions)
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
     private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing)
     private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
@@ -136,9 +141,7 @@ def _serving(start: Callable[[Any], None]) -> Callable[[Any], None]:
     return note_and_start
 
 
-def _stamping_sessions(
-    create_session: Callable[..., None], stamp_graph: Callable[[Any], None]
-) -> Callable[..., None]:
+def _stamping_sessions(create_session: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(create_session)
     def create_session_of_stamped_graph(
         session: Any, *args: Any, **kwargs: Any

@@ -19,10 +19,13 @@ from absl import logging
 from tf_amp import runtime
 from tf_amp.configuration.config import AmpConfig, checked_level
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling import DynamicLossScale, LossScale, loss_scale_from_words
 from tf_amp.loss_scaling.arguments import check_power_of_two
 from tf_amp.loss_scaling.choosing import loss_scale_for
+from tf_amp.loss_scaling.dynamic import DynamicLossScale
+from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.words import loss_scale_from_words
 from tf_amp.scopes import scope
+from tf_amp.scopes.in_force import current_config
 
 # Arguments of Apex that mean nothing here, with the reason.
 _WITHOUT_EFFECT = {
@@ -143,7 +146,7 @@ def scale_loss(
     """
     _check_optimizers("scale_loss", optimizer)
     _note_without_effect("scale_loss", others)
-    if _initialized is None and runtime.current_config() is None:
+    if _initialized is None and current_config() is None:
         raise ConfigError(
             "scale_loss: mixed precision is off. Call tf_amp.initialize(model, "
             "optimizer) or tf_amp.init() first, or enter a mixed_precision_scope()."
@@ -167,7 +170,7 @@ def init_trainer(trainer: Any) -> None:
       ConfigError: mixed precision is off, or this is no optimizer.
     """
     _check_optimizers("init_trainer", trainer)
-    if _initialized is None and runtime.current_config() is None:
+    if _initialized is None and current_config() is None:
         raise ConfigError(
             "init_trainer: mixed precision is off. Call tf_amp.init() first."
         )
@@ -187,7 +190,7 @@ def _own_loss_scale(loss_id: int) -> contextlib.AbstractContextManager[Any]:
             f"scale_loss: loss_id={loss_id!r}; allowed are 0 to {count - 1}. Tell "
             "initialize(num_losses=...) how many losses there are."
         )
-    config = runtime.current_config()
+    config = current_config()
     if not loss_scales or config is None:
         return contextlib.nullcontext()
     return scope.mixed_precision_scope(
@@ -197,7 +200,7 @@ def _own_loss_scale(loss_id: int) -> contextlib.AbstractContextManager[Any]:
 
 def _copies(count: int) -> tuple[LossScale, ...]:
     """Return loss scales like the one in force, each with a state of its own."""
-    loss_scale = loss_scale_for(runtime.current_config())
+    loss_scale = loss_scale_for(current_config())
     if not loss_scale.scales:
         return ()
     return tuple(copy.copy(loss_scale) for _ in range(count))

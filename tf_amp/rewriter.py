@@ -10,22 +10,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from tf_amp import failures, log
-from tf_amp.configuration import settings
+from tf_amp import bypass, failures, log
+from tf_amp.configuration import scope_registry, settings
 from tf_amp.configuration.presets import preset_of
 from tf_amp.converting import stripping
 from tf_amp.failures import naming_stage, reporting
 from tf_amp.latest import Latest
 from tf_amp.loss_scaling import unneeded
-from tf_amp.overflow import origin as overflow_origin
 from tf_amp.placement import placers
 from tf_amp.scopes import stamps
 from tf_amp.scopes.marks import (
@@ -35,7 +33,6 @@ from tf_amp.scopes.marks import (
     settings_in,
     terms_in,
 )
-from tf_amp.steps import finite_branches
 from tf_amp.workers import agreement, jobs, terms
 
 if TYPE_CHECKING:
@@ -52,7 +49,6 @@ _PLANS_KEPT = 256
 _STAMP = stamps.ATTRIBUTE.encode()
 _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
-_thread = threading.local()
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
 _told: Latest[str, bool] = Latest(_PLANS_KEPT)
 # What is told of graphs instead of their being rewritten; a graph that it returns runs.
@@ -85,14 +81,45 @@ class Given:
     adapted: Callable[[Settings], Settings] = lambda settings: settings
 
 
-def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What becomes of a graph after the pass, whether that has changed it or not.
+
+    Attributes:
+      name: the stage, for reports of failures.
+      without: what becomes of a graph where the step fails.
+      apply: gets the serialized graph as given, as rewritten or None, and what returns
+        what TensorFlow relies on; returns the graph to run, None for the given one.
+    """
+
+    name: str
+    without: str
+    apply: Callable[[bytes, bytes | None, Callable[[], Item]], bytes | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """What takes part in the rewriting of arriving graphs, besides the pass.
+
+    Attributes:
+      dropped: names the nodes of a serialized graph that go back to float32, each with
+        the reason.
+      steps: in their order.
+    """
+
+    dropped: Callable[[bytes], tuple[tuple[str, str], ...]]
+    steps: tuple[Step, ...]
+
+
+def rewrite_graph(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
     """Return a serialized GraphDef in mixed precision; None leaves it as it is.
 
     Args:
+      host: what takes part.
       data: the serialized GraphDef.
       item: what TensorFlow tells about it.
     """
-    if leaves_graphs_alone():
+    if bypass.leaves_graphs_alone():
         return None
     from tf_amp.tuning import compared_calls
 
@@ -100,18 +127,17 @@ def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     rewritten = None
     with reporting("read", data, "stays float32"):
         if not compared_calls.is_float32_instance():
-            rewritten = _rewritten(data, item)
+            rewritten = _rewritten(host, data, item)
     if rewritten is None and not _observers:
         with reporting("unscale", data, "scales its loss in vain"):
             rewritten = unneeded.taken_out(data, told)
-    with reporting("lighten", data, "keeps a Switch in front of each variable"):
-        rewritten = finite_branches.lightened(data, rewritten, told)
-    with reporting("watch", data, "does not tell where it overflows"):
-        overflow_origin.keep_graph(data, data if rewritten is None else rewritten)
+    for step in host.steps:
+        with reporting(step.name, data, step.without):
+            rewritten = step.apply(data, rewritten, told)
     return rewritten
 
 
-def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
+def _rewritten(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
     if _STAMP not in data and _fallback_settings() is None:
         _mention_unstamped(data)
         return None
@@ -119,12 +145,12 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
 
     graph_def = GraphDef.FromString(data)
     if jobs.is_server():
-        terms.adopt(terms_in(graph_def))
+        terms.adopt(terms_in(graph_def), settings.check_config)
     given = Given(
         graph_def,
         functools.partial(_item_from_grappler, item),
         functools.cache(item.shapes),
-        overflow_origin.float32_nodes(data),
+        host.dropped(data),
     )
     changed = rewritten_by_stamps(given)
     if changed is None:
@@ -149,7 +175,7 @@ def rewritten_by_stamps(given: Given) -> Any | None:
     if stripping.is_converted(given.graph_def):
         return None
     with naming_stage("marks"):
-        ids = settings_in(given.graph_def, settings.canonical_id)
+        ids = settings_in(given.graph_def, scope_registry.canonical_id)
     ids = ids or (_fallback_settings() or "",)
     changed = _rewritten_part(given, ids[0])
     if len(ids) > 1 and not is_rewritten(given.graph_def):
@@ -173,12 +199,12 @@ def _other_parts(given: Given, graph_def: Any, ids: tuple[str, ...]) -> Any | No
 
 def _rewritten_part(given: Given, settings_id: str) -> Any | None:
     """Return a graph with what belongs to some settings rewritten, or None."""
-    scope = settings.scope_of(settings_id)
+    scope = scope_registry.scope_of(settings_id)
     if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
     with naming_stage("marks"):
         marks = marks_from_graph_def(
-            given.graph_def, settings.canonical_id, settings_id
+            given.graph_def, scope_registry.canonical_id, settings_id
         )
     try:
         return _rewrite(given, marks, scope)
@@ -192,11 +218,6 @@ def _rewritten_part(given: Given, settings_id: str) -> Any | None:
 def applied_plans() -> tuple[Plan, ...]:
     """Return the plans of the graphs that were changed, oldest first."""
     return tuple(_plans)
-
-
-def leaves_graphs_alone() -> bool:
-    """Tell whether this thread is within `leaving_graphs_alone`."""
-    return getattr(_thread, "leaves_graphs_alone", False)
 
 
 def plan_only(observer: Observer) -> None:
@@ -220,17 +241,7 @@ def use_without_stamps(current: Callable[[], str | None]) -> None:
     _without_stamps.append(current)
 
 
-@contextlib.contextmanager
-def leaving_graphs_alone() -> Iterator[None]:
-    """Pass graphs through that this thread optimizes; not to be nested."""
-    _thread.leaves_graphs_alone = True
-    try:
-        yield
-    finally:
-        _thread.leaves_graphs_alone = False
-
-
-def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
+def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | None:
     from grappler_pass import pipeline
     from tf_amp.checkpoints import plans
     from tf_amp.workers.shared_plans import memory_for
@@ -238,7 +249,7 @@ def _rewrite(given: Given, marks: Marks, scope: settings.Scope) -> Any | None:
     graph_def = given.graph_def
     with naming_stage("settings"):
         agreement.check_once(scope.config)
-        chosen = given.adapted(scope.settings_for(graph_def, given.shapes))
+        chosen = given.adapted(settings.settings_for(scope, graph_def, given.shapes))
         chosen = dataclasses.replace(chosen, memory=memory_for(plans.MEMORY))
         item = given.item()
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):

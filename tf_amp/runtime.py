@@ -17,17 +17,17 @@ from absl import logging
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp import _tensorflow_private as private
 from tf_amp import failures, patches, rewriter
-from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import workers as private_workers
+from tf_amp.configuration import scope_registry, settings
 from tf_amp.configuration import setting_values as values
-from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.configuration.list_edits import edits_from_mapping
-from tf_amp.loss_scaling import LossScale, loss_scale_from_words
+from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.words import loss_scale_from_words
 from tf_amp.scopes import model_scopes, stamps
-from tf_amp.scopes import stack as scope_stack
-from tf_amp.tensorflow_version import check_tensorflow as check_tensorflow
+from tf_amp.scopes.in_force import current_config, stamp_graph
+from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.workers import jobs
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ Lists = Mapping[str, Mapping[str, Iterable[str]]]
 # Stamps of another process, as in a SavedModel it wrote, must not be taken for ours.
 _nonce = secrets.token_hex(3)
 _lock = renewed_lock()
-_current: settings.Scope | None = None
 _decided_by_program = False
 _open_scopes = 0
 
@@ -146,7 +145,8 @@ def take_in(made: Any) -> None:
     """
     if private.is_session(made):
         stamp_graph(made.graph)
-    if _current is not None and private_workers.is_server(made):
+    is_on = scope_registry.scope_in_force() is not None
+    if is_on and private_workers.is_server(made):
         jobs.serve(made)
 
 
@@ -158,10 +158,10 @@ def disable() -> None:
     fails in them. Scopes that are entered at the time hold
     until they are left.
     """
-    global _current, _decided_by_program
+    global _decided_by_program
     with _lock:
         _decided_by_program = True
-        _current = None
+        scope_registry.put_out_of_force()
         failures.forget()
         if not _open_scopes:
             patches.remove()
@@ -174,37 +174,7 @@ def is_enabled() -> bool:
 
 def is_switched_off() -> bool:
     """Tell whether the program has called `disable`, and not `enable` since."""
-    return _decided_by_program and _current is None
-
-
-def current_config() -> AmpConfig | None:
-    """Return the configuration in force here; None where mixed precision is off.
-
-    While a function is traced that is the function's own, unless a scope was entered
-    since.
-    """
-    graph = tracing.traced_graph()
-    if graph is None:
-        settings_id = in_force(None).settings
-    else:
-        settings_id = stamps.stamp_of_graph(graph, in_force(graph)).settings
-    scope = settings.scope_of(settings_id or "")
-    return scope.config if scope else None
-
-
-def base_config() -> AmpConfig:
-    """Return what scopes start from: what `enable` or the environment says."""
-    scope = _current
-    return scope.config if scope else AmpConfig.from_env()
-
-
-def in_force(graph: Any) -> stamps.Force:
-    """Return which settings hold for new operations of a graph; None: no graph."""
-    layer = scope_stack.settings_layer(graph)
-    if layer is not None:
-        return stamps.Force(layer.settings, layer.graph)
-    scope = _current
-    return stamps.Force(scope.id if scope else None)
+    return _decided_by_program and scope_registry.scope_in_force() is None
 
 
 def open_scope(config: AmpConfig | None) -> str:
@@ -220,7 +190,7 @@ def open_scope(config: AmpConfig | None) -> str:
     """
     global _open_scopes
     check_tensorflow()
-    if config is not None and settings.known_scope(config) is None:
+    if config is not None and scope_registry.known_scope(config) is None:
         settings.check_config(config)
     with _lock:
         _install(config)
@@ -228,7 +198,7 @@ def open_scope(config: AmpConfig | None) -> str:
         _open_scopes += 1
         if config is None:
             return stamps.OFF
-        return settings.scope_from_config(config, _nonce).id
+        return scope_registry.scope_from_config(config, _nonce).id
 
 
 def close_scope() -> None:
@@ -252,33 +222,25 @@ def plans() -> tuple[Plan, ...]:
     return rewriter.applied_plans()
 
 
-def stamp_graph(graph: Any) -> None:
-    """Put the settings in force on a graph built before there were any."""
-    scope = _current
-    if scope is not None:
-        stamps.stamp_unstamped(graph, scope.id)
-
-
 def _switch_on(config: AmpConfig) -> None:
     """Put a configuration in force, whatever was before."""
-    global _current
     settings.check_config(config)
     with _lock:
         _install(config)
-        _current = settings.put_in_force(config, _nonce)
+        scope_registry.put_in_force(config, _nonce)
     logging.vlog(1, "mixed precision enabled: %s", config)
 
 
 def _install(config: AmpConfig | None) -> None:
     """Patch what marks operations, and for a configuration what rewrites them."""
-    patches.install_marking(in_force)
-    patches.install_loss_scaling(current_config)
+    patches.install_marking()
+    patches.install_loss_scaling()
     if config is not None:
-        patches.install_rewriting(config, stamp_graph)
+        patches.install_rewriting(config)
 
 
 def _renew() -> None:
     """Put the same settings in force again, as a forked child must."""
-    scope = _current
+    scope = scope_registry.scope_in_force()
     if scope is not None:
         _switch_on(scope.config)

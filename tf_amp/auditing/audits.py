@@ -11,13 +11,13 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import runtime
 from tf_amp.auditing.alternatives import Alternatives
 from tf_amp.auditing.obstacles import Obstacle, obstacles_of
 from tf_amp.explaining import explanation
 from tf_amp.explaining.named_arguments import check_named
 from tf_amp.explaining.signatures import signatures_of
 from tf_amp.targets import Target, target_of
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -113,7 +113,7 @@ def audit(
       TensorFlowMissing: TensorFlow is not installed, or too old.
       StageError: the plan cannot be made; the message names the stage.
     """
-    runtime.check_tensorflow()
+    check_tensorflow()
     check_named(audit, fn, kwargs)
     target = target_of(device, dtype)
     graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_amp import function_graphs, runtime
+from tf_amp import function_graphs
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.checking.batches import specs_of
@@ -18,6 +18,7 @@ from tf_amp.checking.differences import Array
 from tf_amp.checking.traces import variable_names, with_traced_shapes
 from tf_amp.configuration.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.explaining import explanation
+from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.xla.pricing import settings_under_xla
 
 
@@ -67,7 +68,7 @@ def case_of(
     """
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    runtime.check_tensorflow()
+    check_tensorflow()
     if isinstance(fn, GraphDef):
         graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
         given = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}

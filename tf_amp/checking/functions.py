@@ -8,7 +8,6 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tf_amp import runtime
 from tf_amp.checking import batches as data
 from tf_amp.checking.call_values import batch_by_placeholder
 from tf_amp.checking.function_cases import (
@@ -25,6 +24,7 @@ from tf_amp.errors import ConfigError
 from tf_amp.explaining import explanation
 from tf_amp.explaining.named_arguments import check_named
 from tf_amp.explaining.signatures import signatures_of
+from tf_amp.tensorflow_version import check_tensorflow
 
 
 def verify(
@@ -61,7 +61,7 @@ def verify(
       NotMeasurable: it cannot be run apart from its program; the message says why.
       ConfigError: a setting is unknown, or an argument is not one of the function's.
     """
-    runtime.check_tensorflow()
+    check_tensorflow()
     check_named(verify, fn, kwargs)
     choice = Choice(dtype, opt_level, exclude=checked_patterns(exclude or ()))
     case = case_of(fn, args, kwargs, choice, fetches)
@@ -134,7 +134,7 @@ def ranges(
       DataUnfit: a batch does not fit; the message names it and what is expected.
       NotMeasurable: the function cannot be run apart; the message says why.
     """
-    runtime.check_tensorflow()
+    check_tensorflow()
     given = list(batches)
     if not given:
         raise data.no_batch()

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from grappler_pass.fork_safety import renewed_lock
-from tf_amp.checkpoints.record import PlanRecord
 
 if TYPE_CHECKING:
     from grappler_pass.draft import Draft
@@ -24,6 +23,22 @@ if TYPE_CHECKING:
 # More graphs than a training has; some programs trace without end.
 _MOST = 256
 _NUMBER = re.compile(r"(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRecord:
+    """What was decided for one graph.
+
+    Attributes:
+      graph: its name, for people.
+      low: whether each slot is low, a hexadecimal number with a bit per slot, in the
+        order of `key_and_order`.
+      count: how many slots there are.
+    """
+
+    graph: str
+    low: str
+    count: int
 
 
 @dataclasses.dataclass

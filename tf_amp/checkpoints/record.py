@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tf_amp.checkpoints.plans import PlanRecord
 from tf_amp.errors import AmpError
 from tf_amp.loss_scaling.saved_scale import SavedScale, is_usable
 
@@ -21,22 +22,6 @@ _MOST_SLOTS = 2**24
 
 class RecordUnreadable(AmpError, ValueError):
     """A text that should be a record is damaged, or of a later version."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanRecord:
-    """What was decided for one graph.
-
-    Attributes:
-      graph: its name, for people.
-      low: whether each slot is low, a hexadecimal number with a bit per slot, in the
-        order that `plans` puts the slots in.
-      count: how many slots there are.
-    """
-
-    graph: str
-    low: str
-    count: int
 
 
 @dataclasses.dataclass(frozen=True)

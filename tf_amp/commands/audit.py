@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.commands import left_alone, model_options
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from grappler_pass.draft import Settings
@@ -27,9 +28,8 @@ def main(options: argparse.Namespace) -> int:
       ScriptMissing: there is no such SavedModel or script.
     """
     model_options.check(options)
-    from tf_amp import runtime
 
-    runtime.check_tensorflow()
+    check_tensorflow()
     from tf_amp import targets
     from tf_amp.auditing import audits as auditing
 

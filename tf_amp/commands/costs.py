@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tf_amp.commands.counts import count_from_text
 from tf_amp.configuration.config import CACHE, AmpConfig
 from tf_amp.errors import CostsUnreadable
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from grappler_pass.costs.database import CostDatabase
@@ -210,9 +211,9 @@ def _conditions(options: argparse.Namespace) -> list[dict[str, str]]:
     version = {"tensorflow": options.tensorflow} if options.tensorflow else {}
     if options.device == "all":
         return [version]
-    from tf_amp import devices, runtime
+    from tf_amp import devices
 
-    runtime.check_tensorflow()
+    check_tensorflow()
     keys = {devices.cost_key(device) for device in devices.present_devices()}
     return [{"device": key, **version} for key in sorted(keys)]
 

@@ -17,6 +17,7 @@ from tf_amp.commands.doctor import MEND_SETTING, REINSTALL, Finding, Findings
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import ConfigError, TensorFlowMissing
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
@@ -28,7 +29,7 @@ _DISTRIBUTIONS = ("tf-amp", "tensorflow", "tensorflow-cpu", "keras", "tf_keras")
 def tensorflow() -> Findings:
     """Look for a supported TensorFlow, and list versions."""
     try:
-        runtime.check_tensorflow()
+        check_tensorflow()
     except TensorFlowMissing as error:
         yield Finding("TensorFlow", error.state, error.remedy, fatal=True)
         return

@@ -10,10 +10,10 @@ def why_no_graph() -> str:
     if "tensorflow" not in sys.modules:
         return "the script did not import TensorFlow"
     from tf_amp import runtime
-    from tf_amp.configuration import settings
+    from tf_amp.configuration import scope_registry
     from tf_amp.configuration.presets import preset_of
 
-    level = settings.latest_config().opt_level
+    level = scope_registry.latest_config().opt_level
     if not preset_of(level).rewrites:
         return f"every graph stays as it is at level {level}"
     if runtime.is_switched_off():
@@ -23,8 +23,8 @@ def why_no_graph() -> str:
 
 def why_unpriced() -> str:
     """Say why plans hang on no price; "" where they may."""
-    from tf_amp.configuration import settings
+    from tf_amp.configuration import scope_registry
     from tf_amp.configuration.presets import DEFAULT_LEVEL
 
-    level = settings.latest_config().opt_level
+    level = scope_registry.latest_config().opt_level
     return "" if level == DEFAULT_LEVEL else f"level {level} does not look at costs"

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import pathlib
-import signal
-from collections.abc import Iterator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 
 from tf_amp.commands.durations import seconds_from_text
 from tf_amp.errors import ConfigError, ScriptMissing
@@ -16,10 +13,6 @@ from tf_amp.errors import ConfigError, ScriptMissing
 _COMMANDS = {"audit", "ranges", "verify"}
 # Options that make sense for SavedModels only; no command has to have all of them.
 _OF_MODELS = ("data", "signature", "batch")
-
-
-class TimeIsUp(BaseException):
-    """Ends the script; not an Exception, so that the script does not catch it."""
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -78,22 +71,3 @@ def check(options: argparse.Namespace) -> None:
     if any(getattr(options, name) for name in offered):
         names = " and ".join(f"--{name}" for name in offered)
         raise ConfigError(f"{names} belong to SavedModels.")
-
-
-@contextlib.contextmanager
-def limited(seconds: float | None) -> Iterator[None]:
-    """Raise `TimeIsUp` in the main thread after so many seconds."""
-    if seconds is None:
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise TimeIsUp
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)

@@ -13,6 +13,7 @@ from tf_amp.commands.counts import count_from_text
 from tf_amp.configuration import config
 from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.errors import ConfigError
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from tf_amp.checking.ranges import Ranges
@@ -64,9 +65,8 @@ def main(options: argparse.Namespace) -> int:
     """
     model_options.check(options)
     _check_range(options)
-    from tf_amp import runtime
 
-    runtime.check_tensorflow()
+    check_tensorflow()
     from tf_amp.checking.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow

@@ -13,11 +13,12 @@ import importlib.util
 import os
 import pathlib
 import runpy
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
 
 from tf_amp import autostart
-from tf_amp.commands.model_options import TimeIsUp, limited
 from tf_amp.configuration.config import (
     DTYPE,
     LOSS_SCALE,
@@ -29,6 +30,10 @@ from tf_amp.configuration.config import (
     AmpConfig,
 )
 from tf_amp.errors import AmpError, ScriptMissing
+
+
+class TimeIsUp(BaseException):
+    """Ends the script; not an Exception, so that the script does not catch it."""
 
 
 def add_script_to(parser: argparse.ArgumentParser) -> None:
@@ -156,3 +161,22 @@ def _set_first_folder(folder: pathlib.Path) -> None:
         sys.path[0] = str(folder)
     if own not in sys.path:
         sys.path.append(own)
+
+
+@contextlib.contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """Raise `TimeIsUp` in the main thread after so many seconds."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

@@ -13,6 +13,7 @@ from tf_amp.commands import model_options, printing
 from tf_amp.configuration import config
 from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.errors import ConfigError, NotMeasurable
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from tf_amp.checking.verification import Verification
@@ -81,9 +82,8 @@ def main(options: argparse.Namespace) -> int:
       DataUnfit: the data is not that of the model.
     """
     model_options.check(options)
-    from tf_amp import runtime
 
-    runtime.check_tensorflow()
+    check_tensorflow()
     from tf_amp.checking.functions import checked_tolerance
 
     checked_tolerance(options.tolerance)

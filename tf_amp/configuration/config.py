@@ -31,11 +31,8 @@ from tf_amp.configuration.setting_values import (
     checked_word,
 )
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling import (
-    LossScale,
-    loss_scale_from_words,
-    words_from_loss_scale,
-)
+from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.words import loss_scale_from_words, words_from_loss_scale
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE_SWITCH = f"{SWITCH}_GRAPH_REWRITE"

@@ -1,8 +1,7 @@
 """From what the user asked for to what the pass is given, device by device.
 
-A `Scope` is one `enable`: a configuration under an id that operations are stamped with.
-Its settings are made when its first graph arrives, since devices are not looked at
-before that.
+The settings of a scope are made when its first graph arrives, since devices are not
+looked at before that.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fork_safety import per_process
 from tf_amp import devices, process_costs
 from tf_amp.configuration.config import LOW_DTYPES, AmpConfig
 from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.configuration.list_edits import ListEdit
-from tf_amp.configuration.presets import preset_of
+from tf_amp.configuration.scope_registry import Scope
 from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,43 +28,27 @@ if TYPE_CHECKING:
     from grappler_pass.pipeline import Settings
     from grappler_pass.shapes import Shapes
 
-# Graphs whose gradients are scaled differently may be rewritten as one.
-_UNRELATED: dict[str, Any] = {"loss_scale": None}
 
+def settings_for(
+    scope: Scope, graph_def: Any, shapes: Callable[[], Shapes] = dict
+) -> Settings:
+    """Return the settings for a graph, by the devices that it runs on.
 
-@dataclasses.dataclass(frozen=True)
-class Scope:
-    """A configuration, and the id that stands for it in stamps."""
+    Args:
+      scope: that the graph belongs to.
+      graph_def: the graph.
+      shapes: infers static shapes; called only if something is to be measured.
+    """
+    from tf_amp.seeds import digest_of_seeds
 
-    id: str
-    config: AmpConfig
+    device_type = target_device_type(graph_def)
+    chosen = settings_from_config(scope.rewriting, device_type)
 
-    @cached_attribute
-    def rewriting(self) -> AmpConfig:
-        """What of the configuration bears on rewriting."""
-        return dataclasses.replace(self.config, **_UNRELATED)
+    def graph() -> Hashable:
+        return chosen.low_dtype, digest_of_seeds(graph_def, shapes())
 
-    def settings_for(
-        self, graph_def: Any, shapes: Callable[[], Shapes] = dict
-    ) -> Settings:
-        """Return the settings for a graph, by the devices that it runs on.
-
-        Args:
-          graph_def: the graph.
-          shapes: infers static shapes; called only if something is to be measured.
-        """
-        from tf_amp.seeds import digest_of_seeds
-
-        device_type = target_device_type(graph_def)
-        chosen = settings_from_config(self.rewriting, device_type)
-
-        def graph() -> Hashable:
-            return chosen.low_dtype, digest_of_seeds(graph_def, shapes())
-
-        tuner = process_costs.tuner_for(
-            self.config, device_type, graph, graph_def, shapes
-        )
-        return dataclasses.replace(chosen, tuner=tuner)
+    tuner = process_costs.tuner_for(scope.config, device_type, graph, graph_def, shapes)
+    return dataclasses.replace(chosen, tuner=tuner)
 
 
 def target_device_type(graph_def: Any) -> str:
@@ -201,69 +183,3 @@ def check_config(config: AmpConfig) -> None:
         DeviceProfile.load(config.device_profile)
     except ProfileError as error:
         raise ConfigError(f"device_profile: {error}") from error
-
-
-_scopes: dict[str, Scope] = {}
-# Of processes that have this one compute, by their ids.
-_adopted: dict[str, Scope] = {}
-# What was put in force last, and may have been switched off since.
-_latest: AmpConfig | None = None
-
-
-def known_scope(config: AmpConfig) -> Scope | None:
-    """Return the scope of a configuration that was in force before; else None."""
-    scopes = tuple(_scopes.values())
-    return next((scope for scope in scopes if scope.config == config), None)
-
-
-def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
-    """Return the scope of a configuration; the same one for an equal configuration.
-
-    Not to be called by several threads at once.
-    """
-    known = known_scope(config)
-    if known is not None:
-        return known
-    scope = Scope(f"{nonce}.{len(_scopes) + 1}", config)
-    _scopes[scope.id] = scope
-    return scope
-
-
-def put_in_force(config: AmpConfig, nonce: str) -> Scope:
-    """Return the scope of a configuration that holds wherever no other one does.
-
-    Not to be called by several threads at once.
-    """
-    global _latest
-    _latest = config
-    return scope_from_config(config, nonce)
-
-
-def latest_config() -> AmpConfig:
-    """Return what this process as a whole was told last, parts of it left aside."""
-    return _latest or AmpConfig.from_env()
-
-
-def adopt_scope(settings_id: str, config: AmpConfig) -> None:
-    """Let an id of another process stand for a configuration."""
-    _adopted[settings_id] = Scope(settings_id, config)
-
-
-def canonical_id(settings_id: str) -> str | None:
-    """Return the first id whose settings rewrite in the same way; None for no way."""
-    scope = scope_of(settings_id)
-    if scope is None or not preset_of(scope.config.opt_level).rewrites:
-        return None
-    known = (*_scopes.values(), *_adopted.values())
-    return next(s.id for s in known if s.rewriting == scope.rewriting)
-
-
-def excludes_names(settings_id: str) -> bool:
-    """Tell whether operations stay float32 by their names under some settings."""
-    scope = scope_of(settings_id)
-    return scope is not None and bool(scope.config.exclude)
-
-
-def scope_of(settings_id: str) -> Scope | None:
-    """Return the scope a stamp refers to; None for one of a stranger's process."""
-    return _scopes.get(settings_id) or _adopted.get(settings_id)

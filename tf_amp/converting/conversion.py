@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tf_amp import runtime
 from tf_amp.converting import sources, writing
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from tf_amp.converting.report import ConversionReport
@@ -72,7 +72,7 @@ def convert(
     source, target = pathlib.Path(source), pathlib.Path(target)
     kind = sources.kind_of(source)
     writing.check_target(source, target, overwrite=overwrite)
-    runtime.check_tensorflow()
+    check_tensorflow()
     from tf_amp.converting.frozen_conversion import convert_frozen
     from tf_amp.converting.job import Job
     from tf_amp.converting.options import options_from

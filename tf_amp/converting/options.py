@@ -7,10 +7,10 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any
 
-from tf_amp import runtime
 from tf_amp.configuration.config import AmpConfig, checked_dtype, checked_level
 from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.errors import ConfigError, ScriptMissing
+from tf_amp.scopes.in_force import current_config
 
 MIXED, FLOAT32 = "mixed", "float32"
 WEIGHTS = (FLOAT32, "low")
@@ -95,7 +95,7 @@ def _config(
     opt_level: str | None,
     exclude: Iterable[str],
 ) -> AmpConfig:
-    base = runtime.current_config() or AmpConfig.from_env()
+    base = current_config() or AmpConfig.from_env()
     changes: dict[str, Any] = {"exclude": (*base.exclude, *checked_patterns(exclude))}
     if dtype is not None:
         changes["dtype"] = checked_dtype(dtype)

@@ -12,13 +12,15 @@ import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from tf_amp import function_graphs, runtime
+from tf_amp import function_graphs
 from tf_amp._tensorflow_private.functions import is_compiled_function
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry, settings
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import NotMeasurable
 from tf_amp.explaining.named_arguments import check_named
+from tf_amp.scopes.in_force import current_config
 from tf_amp.scopes.marks import Marks, excluded_parts, marks_from_graph_def
+from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.xla import explaining
 
 if TYPE_CHECKING:
@@ -78,7 +80,7 @@ def explain(
       ValueError: a GraphDef without fetches, or with one that it does not hold.
       StageError: the plan cannot be made; the message names the stage.
     """
-    runtime.check_tensorflow()
+    check_tensorflow()
     check_named(explain, fn, kwargs)
     if not _is_graph_def(fn):
         fn = concrete_function(fn, args, kwargs)
@@ -168,8 +170,8 @@ def item_of(graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig) -> It
 
 def config_for(graph_def: GraphDef) -> AmpConfig:
     """Return the configuration that a graph was traced under, or that is in force."""
-    scope = settings.scope_of(_marks(graph_def).settings or "")
-    config = scope.config if scope else runtime.current_config()
+    scope = scope_registry.scope_of(_marks(graph_def).settings or "")
+    config = scope.config if scope else current_config()
     return config or AmpConfig.from_env()
 
 
@@ -180,7 +182,7 @@ def _shapes(graph_def: GraphDef) -> Shapes:
 
 
 def _marks(graph_def: GraphDef) -> Marks:
-    return marks_from_graph_def(graph_def, settings.canonical_id)
+    return marks_from_graph_def(graph_def, scope_registry.canonical_id)
 
 
 def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -7,9 +7,9 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import runtime
 from tf_amp.errors import ConfigError, ScriptMissing
 from tf_amp.explaining.explanation import explain
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from grappler_pass.plan import Plan
@@ -23,7 +23,7 @@ def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[st
       ScriptMissing: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name, or none at all.
     """
-    runtime.check_tensorflow()
+    check_tensorflow()
     import tensorflow as tf
 
     if not tf.saved_model.contains_saved_model(str(folder)):

@@ -17,13 +17,13 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
-from tf_amp import runtime
 from tf_amp._tensorflow_private import exports
 from tf_amp.errors import ConfigError
 from tf_amp.gradients import at_work, traced_ahead
 from tf_amp.gradients.unscaling import ScaledCall, map_scalable
 from tf_amp.loss_scaling.choosing import loss_scale_for
-from tf_amp.scopes import scope
+from tf_amp.scopes.in_force import current_config
+from tf_amp.scopes.stack import keeping_float32
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -48,7 +48,7 @@ def in_true_units(slope: _Function) -> _Function:
             return slope(*upstream, **options)
         given = map_scalable(call.for_a_while_unscaled, list(upstream))
         # True gradients may be too small for float16.
-        with scope.float32_scope():
+        with keeping_float32():
             results = slope(*given, **options)
         return map_scalable(call.seeds, results)
 
@@ -66,7 +66,7 @@ def _call_here() -> ScaledCall | None:
         return call.here()
     if tf.executing_eagerly() or exports.is_exporting():
         return None
-    loss_scale = loss_scale_for(runtime.current_config())
+    loss_scale = loss_scale_for(current_config())
     if not loss_scale.scales:
         return None
     call = ScaledCall(loss_scale)

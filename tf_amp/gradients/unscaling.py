@@ -9,7 +9,6 @@ sees true gradients in full precision.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +39,7 @@ from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
 from tf_amp.loss_scaling.variables import state_of
 from tf_amp.overflow import inputs as overflow_inputs
 from tf_amp.overflow import warning as overflow_warning
+from tf_amp.scopes.stack import keeping_float32
 
 # float16 holds no larger power of two.
 _LARGEST_SEED = 2.0**15
@@ -126,7 +126,7 @@ class ScaledCall:
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
         """Return the gradients to start from, scaled; None stays."""
         given = [seed for seed in seeds if seed is not None]
-        with _float32():
+        with keeping_float32():
             scaled = iter(self.loss_scale.scale(given, self._reading))
         return [None if seed is None else next(scaled) for seed in seeds]
 
@@ -150,7 +150,7 @@ class ScaledCall:
 
     def _in_true_units(self, gradients: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         wide = [_widened(gradient) for gradient in gradients]
-        with _float32():
+        with keeping_float32():
             return wide, list(self.loss_scale.unscale(wide, self._reading))
 
     def results(self, gradients: Any) -> Any:
@@ -282,11 +282,3 @@ def _rounded(value: Any, dtype: Any) -> Any:
     if dtype in (tf.float16, tf.bfloat16):
         return tf.cast(tf.cast(value, dtype), value.dtype)
     return value
-
-
-def _float32() -> contextlib.AbstractContextManager[Any]:
-    """Keep what is computed with the scale in float32, which float16 cannot hold."""
-    # Imported here: scopes switch on what this module is part of.
-    from tf_amp.scopes.scope import float32_scope
-
-    return float32_scope()

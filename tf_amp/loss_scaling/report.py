@@ -6,6 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from tf_amp.overflow.messages import OverflowOrigin
@@ -43,9 +44,7 @@ def loss_scale_state(
       TensorFlowMissing: TensorFlow is not installed, or too old.
       ValueError: the state lives in a `tf.Graph`, and there is no Session to read it.
     """
-    from tf_amp import runtime
-
-    runtime.check_tensorflow()
+    check_tensorflow()
     from tf_amp.loss_scaling import variables
     from tf_amp.overflow import origin as overflow_origin
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry
 from tf_amp.scopes.marks import settings_in
 from tf_amp.workers import jobs
 from tf_amp.workers.peers import peers
@@ -54,7 +54,9 @@ def _is_shared() -> bool:
 
 def _is_asked_for(graph_def: Any) -> bool:
     """Tell whether the user has named a loss scale for any part of a graph."""
-    scopes = [settings.scope_of(settings_id) for settings_id in settings_in(graph_def)]
+    scopes = [
+        scope_registry.scope_of(settings_id) for settings_id in settings_in(graph_def)
+    ]
     asked = (scope is None or scope.config.loss_scale is not None for scope in scopes)
     return not scopes or any(asked)
 

@@ -26,6 +26,7 @@ from tf_amp.latest import Latest
 from tf_amp.overflow.messages import OverflowOrigin, origin_from
 
 if TYPE_CHECKING:
+    from grappler_pass.graph import Item
     from tf_amp.overflow.search import Search
 
 WATCH = "_tf_amp_watch"
@@ -208,10 +209,18 @@ _latest: Latest[int | None, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
 _told: Latest[OverflowOrigin, bool] = Latest(_ORIGINS_KEPT)
 
 
-def keep_graph(given: bytes, running: bytes) -> None:
-    """Remember a graph as given and as it will run, if gradients are watched in it."""
+def keeping_graph(
+    given: bytes, rewritten: bytes | None, item: Callable[[], Item]
+) -> bytes | None:
+    """Remember a graph as given and as it will run, if gradients are watched in it.
+
+    Returns:
+      `rewritten`, as all steps after the pass do.
+    """
+    running = given if rewritten is None else rewritten
     for watched in _watches_in(running):
         watched.keep_graph(given, running)
+    return rewritten
 
 
 def float32_nodes(graph_def: bytes) -> tuple[tuple[str, str], ...]:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from grappler_pass.pricing import TRANSFER_BYTES_PER_SECOND
 from tf_amp import devices
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry
 from tf_amp.placement.named_devices import short_name
 
 _FLOAT32_BYTES = 4
@@ -83,7 +83,7 @@ def report_for(
 def _memory_rate(device: str) -> float:
     kind = short_name(device).partition(":")[0]
     target = devices.device_of_type(kind)
-    profile = devices.profile_of(settings.latest_config(), target)
+    profile = devices.profile_of(scope_registry.latest_config(), target)
     return profile.roofline.bytes_per_second["float32"]
 
 

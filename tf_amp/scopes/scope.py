@@ -25,6 +25,7 @@ from tf_amp.configuration.exclusion import checked_patterns
 from tf_amp.configuration.setting_values import checked_bool
 from tf_amp.errors import ConfigError
 from tf_amp.scopes import stack as scope_stack
+from tf_amp.scopes.in_force import base_config
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -191,7 +192,7 @@ def mixed_precision_scope(
     if opt_level is not None:
         chosen["opt_level"] = checked_level(opt_level)
     if loss_scale is not None:
-        from tf_amp.loss_scaling import loss_scale_from_words
+        from tf_amp.loss_scaling.words import loss_scale_from_words
 
         chosen["loss_scale"] = loss_scale_from_words(loss_scale)
     patterns = checked_patterns(exclude)
@@ -213,7 +214,7 @@ def float32_scope() -> Scope:
 
 
 def _configuration(chosen: dict[str, Any], patterns: tuple[str, ...]) -> AmpConfig:
-    base = runtime.base_config()
+    base = base_config()
     exclude = tuple(dict.fromkeys((*base.exclude, *patterns)))
     return dataclasses.replace(base, enabled=True, exclude=exclude, **chosen)
 

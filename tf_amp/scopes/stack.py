@@ -87,6 +87,13 @@ def keeps_float32() -> bool:
     return bool(layers) and layers[-1].settings is None
 
 
+@contextlib.contextmanager
+def keeping_float32() -> Iterator[None]:
+    """Keep what is made inside in float32, as `float32_scope` does for users."""
+    with within((*_stack.get(), Layer("float32", None))):
+        yield
+
+
 def inheriting(create_thread: Callable[..., None]) -> Callable[..., None]:
     """Return a thread's constructor whose thread runs within the present scopes."""
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp import traced_graphs
-from tf_amp.configuration.settings import excludes_names
+from tf_amp.configuration.scope_registry import excludes_names
 from tf_amp.scopes import origins
 from tf_amp.scopes import stack as scope_stack
 from tf_amp.workers.terms import terms_of

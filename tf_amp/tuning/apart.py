@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from tf_amp import rewriter
+from tf_amp import bypass
 
 _T = TypeVar("_T")
 
@@ -71,7 +71,7 @@ def run_apart(work: Callable[[Callable[[], bool]], _T], patience: float) -> _T:
 
     def body() -> None:
         try:
-            with rewriter.leaving_graphs_alone():
+            with bypass.leaving_graphs_alone():
                 results.append(work(lambda: unwanted.is_set or _leaving.is_set))
         except BaseException as error:
             errors.append(error)

@@ -17,7 +17,8 @@ from absl import logging
 
 from tf_amp.configuration.config import LOSS_SCALE, AmpConfig
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling import LossScale, words_from_loss_scale
+from tf_amp.loss_scaling.protocol import LossScale
+from tf_amp.loss_scaling.words import words_from_loss_scale
 from tf_amp.workers.peers import Peers, peers
 
 _SETTINGS = "settings"

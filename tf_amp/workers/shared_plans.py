@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from tf_amp.checkpoints import plans
-from tf_amp.checkpoints.record import PlanRecord
+from tf_amp.checkpoints.plans import PlanRecord
 from tf_amp.workers.peers import Peers, peers
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import base64
 import binascii
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from absl import logging
 
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.workers import jobs
@@ -31,23 +31,24 @@ _LOCAL = ("cache_dir", "log_dir", "strict", "loss_scale")
 
 def terms_of(settings_id: str) -> str:
     """Return the terms to stamp beside an id; nothing where no server computes."""
-    scope = settings.scope_of(settings_id)
+    scope = scope_registry.scope_of(settings_id)
     key = jobs.directed_key() if scope is not None else ""
     return f"{key}.{_text_of(scope.config)}" if scope is not None and key else ""
 
 
-def adopt(found: Iterable[tuple[str, str]]) -> None:
+def adopt(found: Iterable[tuple[str, str]], check: Callable[[AmpConfig], None]) -> None:
     """Make the settings known that a process of the same job has stamped.
 
     Args:
       found: ids with their terms, as in stamps.
+      check: raises ConfigError for settings that cannot be used here.
     """
     for settings_id, terms in found:
-        if settings.scope_of(settings_id) is None:
-            _adopt(settings_id, terms)
+        if scope_registry.scope_of(settings_id) is None:
+            _adopt(settings_id, terms, check)
 
 
-def _adopt(settings_id: str, terms: str) -> None:
+def _adopt(settings_id: str, terms: str, check: Callable[[AmpConfig], None]) -> None:
     key, _, text = terms.partition(".")
     if not jobs.is_served(key):
         logging.log_first_n(
@@ -59,7 +60,7 @@ def _adopt(settings_id: str, terms: str) -> None:
         return
     try:
         config = _config_of(text)
-        settings.check_config(config)
+        check(config)
     except (ConfigError, ValueError, binascii.Error) as error:
         logging.log_first_n(
             logging.WARNING,
@@ -68,7 +69,7 @@ def _adopt(settings_id: str, terms: str) -> None:
             error,
         )
         return
-    settings.adopt_scope(settings_id, config)
+    scope_registry.adopt_scope(settings_id, config)
 
 
 def _text_of(config: AmpConfig) -> str:
@@ -84,7 +85,7 @@ def _config_of(text: str) -> AmpConfig:
     told = json.loads(base64.urlsafe_b64decode(text))
     if not isinstance(told, dict):
         raise ConfigError(f"received {told!r} where settings should be.")
-    own = settings.latest_config()
+    own = scope_registry.latest_config()
     local = {name: getattr(own, name) for name in _LOCAL}
     config = AmpConfig.from_env({str(k): str(v) for k, v in told.items()})
     return dataclasses.replace(config, enabled=True, tune=_TUNE, **local)

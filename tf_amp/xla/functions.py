@@ -12,10 +12,10 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp import failures, rewriter
+from tf_amp import bypass, failures, rewriter
 from tf_amp._tensorflow_private import functions as private
 from tf_amp._tensorflow_private import tracing
-from tf_amp.configuration import settings
+from tf_amp.configuration import scope_registry
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.scopes import stamps
 from tf_amp.xla import originals, uncompiled
@@ -45,7 +45,7 @@ def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
         attrs = uncompiled.attributes_for(graph, attrs or {})
         function = make_function(name, graph, attrs, *args, **kwargs)
         uncompiled.know(function, graph, attrs)
-        if private.is_compiled(attrs) and not rewriter.leaves_graphs_alone():
+        if private.is_compiled(attrs) and not bypass.leaves_graphs_alone():
             _rewrite(function, graph)
         return function
 
@@ -67,7 +67,7 @@ def _rewrite(function: Any, graph: Any) -> None:
 def _config_of(graph: Any) -> AmpConfig:
     """Return what a graph was traced under."""
     stamp = stamps.stamp_of_graph(graph, stamps.Force(None))
-    scope = settings.scope_of(stamp.settings or "")
+    scope = scope_registry.scope_of(stamp.settings or "")
     return AmpConfig() if scope is None else scope.config
 
 
