@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from grappler_pass.assignment import FLOAT32_SIDE, CastTerm, Problem
-from grappler_pass.casts import is_cast
+from grappler_pass.existing_casts import is_cast
 from grappler_pass.graph import GraphView, Node, Port
 from grappler_pass.pricing import Prices
 from grappler_pass.propagation import Constraints

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
-from grappler_pass.casts import CastPlan, Conversion, is_foldable
+from grappler_pass.casts import CastPlan, Conversion
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.op_classes import ELEMENTWISE
+from grappler_pass.existing_casts import is_foldable
 from grappler_pass.graph import GraphView, Node, Port, Reader
 from grappler_pass.schedule import schedule
 from grappler_pass.shape_guesses import PUSHED_INPUT

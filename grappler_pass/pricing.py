@@ -15,10 +15,10 @@ from typing import NamedTuple
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
-from grappler_pass.casts import is_free_down
 from grappler_pass.costs import CostModel, OpCall, TensorSpec
 from grappler_pass.costs.calls import Price
 from grappler_pass.costs.probes import Probe
+from grappler_pass.existing_casts import is_free_down
 from grappler_pass.fusions import root_of
 from grappler_pass.graph import GraphView, Node, Port, device_type_of
 from grappler_pass.node_calls import call_of

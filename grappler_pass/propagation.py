@@ -19,7 +19,7 @@ from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.ties import all_ties, list_members, list_ties
 from grappler_pass.graph import GraphView
 from grappler_pass.op_lists import OpLists
-from grappler_pass.plan import Cause, Reason
+from grappler_pass.reasons import Cause, Reason
 from grappler_pass.shapes import Shapes
 from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
 

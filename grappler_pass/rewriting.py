@@ -11,7 +11,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.casts import NUMPY_DTYPES, CastPlan, Conversion
+from grappler_pass.casts import CastPlan, Conversion
+from grappler_pass.existing_casts import NUMPY_DTYPES
 from grappler_pass.fused_ops import split_fused
 from grappler_pass.graph import GraphView, Node, Port, Reader
 from grappler_pass.shapes import Shapes, known_shape

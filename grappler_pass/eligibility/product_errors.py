@@ -19,9 +19,9 @@ import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.casts import NUMPY_DTYPES
 from grappler_pass.eligibility.constant_ranges import values_of
 from grappler_pass.eligibility.contractions import has_sum
+from grappler_pass.existing_casts import NUMPY_DTYPES
 from grappler_pass.graph import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, Node, Port
 from grappler_pass.op_lists import OpLists
 from grappler_pass.op_table import ALLOW, ERRORS, Errors

@@ -28,7 +28,7 @@ from grappler_pass.eligibility.product_errors import (
 from grappler_pass.fused_ops import parts_of
 from grappler_pass.graph import MERGE_OPS, Node, Port
 from grappler_pass.op_table import Errors
-from grappler_pass.plan import Cause, Reason
+from grappler_pass.reasons import Cause, Reason
 from grappler_pass.type_slots import FLOATING
 
 # Their results are as exact as what they read.

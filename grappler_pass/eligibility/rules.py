@@ -35,7 +35,7 @@ from grappler_pass.graph import GraphView, Node, device_type_of
 from grappler_pass.op_lists import OpLists, Place
 from grappler_pass.op_table import ALLOW, DENY
 from grappler_pass.op_traits import is_random, is_update, why_fixed
-from grappler_pass.plan import Cause, Reason
+from grappler_pass.reasons import Cause, Reason
 from grappler_pass.type_slots import (
     DTYPE_ENUMS,
     DTYPE_NAMES,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grappler_pass.casts import NUMPY_DTYPES
+from grappler_pass.existing_casts import NUMPY_DTYPES
 from grappler_pass.type_slots import DTYPE_ENUMS
 
 Array = npt.NDArray[Any]

@@ -17,7 +17,7 @@ import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.casts import NUMPY_DTYPES
+from grappler_pass.existing_casts import NUMPY_DTYPES
 from grappler_pass.graph import split_input
 from grappler_pass.rewriting import CAST_STEM, MARK, cast_constant
 from grappler_pass.type_slots import FLOAT32

@@ -6,8 +6,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from grappler_pass.casts import NUMPY_DTYPES
 from grappler_pass.eligibility.exclusions import finder
+from grappler_pass.existing_casts import NUMPY_DTYPES
 from grappler_pass.functions import conversion
 from grappler_pass.type_slots import DTYPE_ENUMS
 from tf_amp.converting.low_storage import Chooser, LowStorage
