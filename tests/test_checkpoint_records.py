@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
 from tf_amp.checkpoints import side_file
+from tf_amp.checkpoints.plans import PlanRecord
 from tf_amp.checkpoints.record import (
-    PlanRecord,
     Record,
     RecordUnreadable,
     records_from_text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import pathlib
 import textwrap
@@ -133,15 +134,15 @@ def test_graphs_that_are_called_alike_do_not_share_their_time(
     monkeypatch.setattr(process_costs, "budget_of", lambda tune: budget)
     config = AmpConfig(enabled=True, dtype="bfloat16", cache_dir=tmp_path)
     owners = {
-        "scope": Scope("id", config),
-        "planner": Planner(_settings(), config=config),
+        "scope": functools.partial(settings_for, Scope("id", config)),
+        "planner": Planner(_settings(), config=config).settings_for,
     }
 
     def allowance_of(graph_def: tf.compat.v1.GraphDef) -> Allowance:
         def shapes() -> Shapes:
             return shapes_from_graph_def(graph_def)
 
-        tuner = settings_for(owners[owner], graph_def, shapes).tuner
+        tuner = owners[owner](graph_def, shapes).tuner
         assert tuner is not None
         return tuner.allowance
 

@@ -86,15 +86,15 @@ __all__ = [
 _HOMES = {
     "AmpConfig": "tf_amp.configuration.config",
     "ConversionReport": "tf_amp.converting.report",
-    "DynamicLossScale": "tf_amp.loss_scaling",
-    "LossScale": "tf_amp.loss_scaling",
-    "LossScaleState": "tf_amp.loss_scaling",
-    "NoOpLossScale": "tf_amp.loss_scaling",
+    "DynamicLossScale": "tf_amp.loss_scaling.dynamic",
+    "LossScale": "tf_amp.loss_scaling.protocol",
+    "LossScaleState": "tf_amp.loss_scaling.report",
+    "NoOpLossScale": "tf_amp.loss_scaling.constant",
     "Plan": "grappler_pass.plan",
     "Prediction": "tf_amp.explaining.prediction",
     "Ranges": "tf_amp.checking.ranges",
-    "StaticLossScale": "tf_amp.loss_scaling",
-    "StatisticalLossScale": "tf_amp.loss_scaling",
+    "StaticLossScale": "tf_amp.loss_scaling.constant",
+    "StatisticalLossScale": "tf_amp.loss_scaling.statistical",
     "Verification": "tf_amp.checking.verification",
     "audit": "tf_amp.auditing.audits",
     "convert": "tf_amp.converting.conversion",
@@ -107,7 +107,7 @@ _HOMES = {
     "init_trainer": "tf_amp.porting",
     "initialize": "tf_amp.porting",
     "is_enabled": "tf_amp.runtime",
-    "loss_scale_state": "tf_amp.loss_scaling",
+    "loss_scale_state": "tf_amp.loss_scaling.report",
     "mixed_precision_scope": "tf_amp.scopes.scope",
     "optimize": "tf_amp.optimizing",
     "plans": "tf_amp.runtime",
@@ -134,7 +134,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] == "tensorflow":
-            importlib.import_module("tf_amp.runtime").check_tensorflow()
+            importlib.import_module("tf_amp.tensorflow_version").check_tensorflow()
         raise
     globals()[name] = value
     return value

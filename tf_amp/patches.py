@@ -31,19 +31,6 @@ from tf_amp.xla import functions as compiled
 
 # Under strict settings; what was traced under them keeps them.
 _RAISING = (private.CALL_FUNCTION, private.RUN_SESSION)
-_HOST = rewriter.Host(
-    dropped=overflow_origin.float32_nodes,
-    steps=(
-        rewriter.Step(
-            "lighten",
-            "keeps a Switch in front of each variable",
-            finite_branches.lightened,
-        ),
-        rewriter.Step(
-            "watch", "does not tell where it overflows", overflow_origin.keeping_graph
-        ),
-    ),
-)
 
 
 def install_marking() -> None:
@@ -103,7 +90,7 @@ def install_rewriting(config: AmpConfig) -> None:
     from grappler_pass import plugin
     from tf_amp.tuning import compared_calls
 
-    plugin.load(functools.partial(rewriter.rewrite_graph, _HOST))
+    plugin.load(functools.partial(rewriter.rewrite_graph, _host()))
     private.install(private.CREATE_SESSION, _stamping_sessions)
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
     private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing)
@@ -112,6 +99,25 @@ def install_rewriting(config: AmpConfig) -> None:
     if config.strict:
         for hook in _RAISING:
             private.install(hook, failures.raising)
+
+
+def _host() -> rewriter.Host:
+    """Return what takes part in the rewriting of graphs, besides the pass."""
+    return rewriter.Host(
+        dropped=overflow_origin.float32_nodes,
+        steps=(
+            rewriter.Step(
+                "lighten",
+                "keeps a Switch in front of each variable",
+                finite_branches.lightened,
+            ),
+            rewriter.Step(
+                "watch",
+                "does not tell where it overflows",
+                overflow_origin.keeping_graph,
+            ),
+        ),
+    )
 
 
 def remove() -> None:
