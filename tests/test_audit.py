@@ -13,7 +13,8 @@ from grappler_pass.costs import DeviceProfile
 from tests.fresh_process import run_interpreter
 from tf_amp import cli, targets
 from tf_amp.auditing.audits import audit_saved_model
-from tf_amp.commands import model_options, running
+from tf_amp.commands import running
+from tf_amp.commands.shared import model_options
 from tf_amp.errors import ConfigError
 
 

@@ -154,10 +154,10 @@ def test_a_gpu_is_said_not_to_be_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(calibration, "calibrate", quick)
     found = (Device("CPU", "CPU:0"), Device("GPU", "GPU:0", "Tesla V100", (7, 0)))
     monkeypatch.setattr(calibrating, "present_devices", lambda: found)
-    assert calibrating.main(10.0, tmp_path / "mine.json") == 0
+    assert calibrating.calibrate_this_cpu(10.0, tmp_path / "mine.json") == 0
     assert "Only the CPU is measured" in capsys.readouterr().out
     monkeypatch.setattr(calibrating, "present_devices", lambda: found[:1])
-    assert calibrating.main(10.0, tmp_path / "mine.json") == 0
+    assert calibrating.calibrate_this_cpu(10.0, tmp_path / "mine.json") == 0
     assert "Only the CPU" not in capsys.readouterr().out
 
 
@@ -165,7 +165,7 @@ def test_a_place_for_the_result_is_asked_for_before_it_is_measured(monkeypatch):
     homeless = AmpConfig(cache_dir=None)
     monkeypatch.setattr(AmpConfig, "from_env", lambda: homeless)
     with pytest.raises(ConfigError, match="--out or TF_AMP_CACHE"):
-        calibrating.main(60.0, None)
+        calibrating.calibrate_this_cpu(60.0, None)
 
 
 def test_what_cannot_be_written_is_a_warning(tmp_path):
@@ -183,7 +183,7 @@ def test_an_older_file_does_not_hide_that_nothing_was_kept(tmp_path, monkeypatch
     path.write_text("older")
     quick = functools.partial(calibration.calibrate, sizes=TINY)
     monkeypatch.setattr(calibration, "calibrate", quick)
-    assert calibrating.main(0.0, path) == 1
+    assert calibrating.calibrate_this_cpu(0.0, path) == 1
     assert path.read_text() == "older"
 
 

@@ -76,7 +76,7 @@ def settings_examined(**environ):
     program = """
 import tf_amp._autostart_finder
 from tf_amp.commands import doctor
-doctor.main()
+doctor.report_health()
 """
     return lines_of(run_forked(program, env=environ))
 
@@ -129,11 +129,12 @@ def test_a_copy_that_is_not_installed_says_so():
 
 def test_what_fails_unexpectedly_calls_for_another_installation():
     program = """
-from tf_amp.commands import doctor, doctor_checks
+from tf_amp.commands import doctor
+from tf_amp.commands.shared import doctor_checks
 def rewrite():
     raise OSError("a file is damaged")
 doctor_checks.CHECKS = (rewrite,)
-doctor.main()
+doctor.report_health()
 """
     done = run_forked(program)
     assert lines_of(done)["rewrite"] == ("FAIL", "OSError: a file is damaged")

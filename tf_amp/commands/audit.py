@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.commands import left_alone, model_options
+from tf_amp.commands.shared import left_alone, model_options
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tf_amp.auditing.audits import Audit
     from tf_amp.rewriter import Observer
     from tf_amp.targets import Target
+
+SUMMARY = "predict what mixed precision gains on a device that need not be present"
 
 
 def main(options: argparse.Namespace) -> int:
@@ -113,4 +115,3 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--batch", type=int, metavar="N", help="for unknown first dimensions of inputs"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=main)

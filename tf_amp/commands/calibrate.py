@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+import argparse
 import pathlib
 
+from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.configuration.config import CACHE, AmpConfig
 from tf_amp.devices import cpu_key, present_devices
 from tf_amp.errors import ConfigError
+from tf_amp.tensorflow_version import check_tensorflow
+
+SUMMARY = "measure this CPU and keep the result"
+_SECONDS = 60.0
 
 
-def main(seconds: float, out: pathlib.Path | None) -> int:
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to a parser."""
+    parser.add_argument(
+        "--seconds",
+        type=seconds_from_text,
+        default=_SECONDS,
+        metavar="N",
+        help=f"take no longer than this ({_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--out", type=pathlib.Path, metavar="FILE", help="the cache by default"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    check_tensorflow()
+    return calibrate_this_cpu(options.seconds, options.out)
+
+
+def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
     """Measure for `seconds`; return 1 if the result could not be kept.
 
     Raises:

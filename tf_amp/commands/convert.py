@@ -10,6 +10,8 @@ from tf_amp.configuration.config import LOW_DTYPES
 
 _NOT_VERIFIED = 1
 
+SUMMARY = "convert a stored model to mixed precision, or back"
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -69,7 +71,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace OUT")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.set_defaults(command=main)
 
 
 def main(options: argparse.Namespace) -> int:

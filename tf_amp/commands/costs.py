@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.counts import count_from_text
+from tf_amp.commands.shared.arguments import count_from_text
 from tf_amp.configuration.config import CACHE, AmpConfig
 from tf_amp.errors import CostsUnreadable
 from tf_amp.tensorflow_version import check_tensorflow
@@ -30,10 +30,11 @@ _PATIENCE_SECONDS = 10.0
 _REFUSALS_SHOWN = 10
 _ELSEWHERE = f"; {CACHE} names another folder to keep costs in"
 
+SUMMARY = "show, carry along or clear what was measured"
 
-def add_to(parser: argparse.ArgumentParser) -> None:
+
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `costs` to its parser."""
-    parser.set_defaults(command=_run)
     commands = parser.add_subparsers(metavar="ACTION", required=True)
     show = commands.add_parser("show", help="print what was measured as a table")
     show.add_argument("--sort", choices=SORTS, default="op", help="order of the rows")
@@ -77,7 +78,8 @@ def _add_filters(parser: argparse.ArgumentParser, action: object) -> None:
     parser.set_defaults(action=action)
 
 
-def _run(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
     try:
         import sqlite3  # noqa: F401 - some builds of Python lack it
     except ModuleNotFoundError as error:
@@ -86,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from tf_amp.commands import costs_table
+    from tf_amp.commands.shared import costs_table
 
     database = _database()
     with _clear_errors(database.path, _ELSEWHERE):

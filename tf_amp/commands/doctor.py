@@ -6,6 +6,7 @@ has an answer in a broken installation too; `doctor_checks` looks at the rest.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import importlib.util
@@ -13,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 
 from tf_amp import autostart
-from tf_amp.commands.bare_environment import settings_set_aside
+from tf_amp.commands.shared.bare_environment import settings_set_aside
 from tf_amp.configuration.config import (
     REWRITE_SWITCH,
     SWITCH,
@@ -23,6 +24,7 @@ from tf_amp.configuration.config import (
 )
 from tf_amp.errors import AmpError
 
+SUMMARY = "say whether it works here, and what mends it"
 # What is imported, and what installs it; TensorFlow has a check of its own.
 DEPENDENCIES = (
     ("absl", "absl-py"),
@@ -59,8 +61,24 @@ class Finding:
 Findings = Iterator[Finding]
 
 
-def main() -> int:
-    """Print the report; return 0 if mixed precision works here, else 1."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to a parser."""
+    parser.add_argument(
+        "--devices", action="store_true", help="devices, links, and how to use them"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    if options.devices:
+        from tf_amp.topology import report
+
+        return report.main()
+    return report_health()
+
+
+def report_health() -> int:
+    """Print what was found; return 0 if mixed precision works here, else 1."""
     healthy = True
     for finding in examine():
         show(finding)
@@ -95,7 +113,7 @@ def examine() -> Findings:
             fatal=True,
         )
         return
-    from tf_amp.commands import doctor_checks
+    from tf_amp.commands.shared import doctor_checks
 
     of_tensorflow = tuple(_guarded(doctor_checks.tensorflow))
     yield from of_tensorflow

@@ -8,8 +8,8 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import model_options, printing
-from tf_amp.commands.counts import count_from_text
+from tf_amp.commands.shared import model_options, printing
+from tf_amp.commands.shared.arguments import count_from_text
 from tf_amp.configuration import config
 from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.errors import ConfigError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _NOTHING_SEEN = 3
 _TOP = 20
+
+SUMMARY = "record the ranges that tensors keep to, and what leaves the 16-bit range"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +54,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE"
     )
     parser.add_argument("--json", action="store_true", help="print JSON, all rows")
-    parser.set_defaults(command=main)
 
 
 def main(options: argparse.Namespace) -> int:

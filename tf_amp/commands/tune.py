@@ -12,8 +12,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tf_amp.commands import running
-from tf_amp.commands.durations import seconds_from_text
-from tf_amp.commands.tune_summary import Summary
+from tf_amp.commands.shared.arguments import seconds_from_text
+from tf_amp.commands.shared.tune_summary import Summary
 from tf_amp.configuration import config
 from tf_amp.configuration.config import LOW_DTYPES, AmpConfig
 from tf_amp.configuration.presets import DEFAULT_LEVEL
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # What a shell makes of a program that Ctrl-C has ended.
 _INTERRUPTED = 130
 
+SUMMARY = "run a script, and measure all that it needs"
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp tune` understands to its parser."""
@@ -40,7 +42,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="measure no longer than this; else all of it",
     )
     running.add_script_to(parser)
-    parser.set_defaults(command=main)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import model_options, printing
+from tf_amp.commands.shared import model_options, printing
 from tf_amp.configuration import config
 from tf_amp.configuration.config import LOW_DTYPES
 from tf_amp.errors import ConfigError, NotMeasurable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tf_amp.checking.verification import Verification
 
 _NOTHING_VERIFIED = 3
+
+SUMMARY = "compare the numbers of mixed precision with those of float32"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +48,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "What follows `--` are the script's own arguments. Exit codes: 0 the numbers "
         "hold, 1 they do not, 2 a wrong command line, 3 nothing could be verified."
     )
-    parser.set_defaults(command=main)
 
 
 def add_rewriting_options(parser: argparse.ArgumentParser) -> None:

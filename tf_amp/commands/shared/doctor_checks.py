@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
 from tf_amp import devices, runtime
-from tf_amp.commands.bare_environment import settings_set_aside
 from tf_amp.commands.doctor import MEND_SETTING, REINSTALL, Finding, Findings
+from tf_amp.commands.shared.bare_environment import settings_set_aside
 from tf_amp.configuration import settings
 from tf_amp.configuration.config import AmpConfig
 from tf_amp.errors import ConfigError, TensorFlowMissing

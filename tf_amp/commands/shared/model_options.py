@@ -6,7 +6,7 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-from tf_amp.commands.durations import seconds_from_text
+from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.errors import ConfigError, ScriptMissing
 
 # Commands that take a model or a script, whose arguments follow `--`.

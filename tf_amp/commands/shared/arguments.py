@@ -1,4 +1,4 @@
-"""Seconds as given on a command line."""
+"""Values as given on a command line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ import math
 
 # A year: what is longer is a mistake, and no timer of the system takes it.
 MOST_SECONDS = 365 * 86400.0
+
+
+def count_from_text(text: str) -> int | None:
+    """Return a number of rows, as the `type` of an option; None: 0, for all of them.
+
+    Raises:
+      ArgumentTypeError: it is no whole number of 0 or more.
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"received {text!r}; wanted is 0 or more")
+    return int(text) or None
 
 
 def seconds_from_text(text: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tf_amp.commands import left_alone
+from tf_amp.commands.shared import left_alone
 from tf_amp.tuning.progress import Measuring, Note, Refused, Waiting
 
 
