@@ -17,7 +17,7 @@ from grappler_pass.costs import (
 )
 from grappler_pass.costs.op_classes import axes_of
 from grappler_pass.costs.op_work import works_of
-from tf_amp import calibration
+from tf_amp import calibration, devices
 from tf_amp.calibration import profiling, rounds
 from tf_amp.calibration.assembling import classes_from, medians_of
 from tf_amp.calibration.cases import Case, points_of
@@ -153,10 +153,10 @@ def test_a_gpu_is_said_not_to_be_measured(tmp_path, monkeypatch, capsys):
     quick = functools.partial(calibration.calibrate, sizes=TINY)
     monkeypatch.setattr(calibration, "calibrate", quick)
     found = (Device("CPU", "CPU:0"), Device("GPU", "GPU:0", "Tesla V100", (7, 0)))
-    monkeypatch.setattr(calibrating, "present_devices", lambda: found)
+    monkeypatch.setattr(devices, "present_devices", lambda: found)
     assert calibrating.calibrate_this_cpu(10.0, tmp_path / "mine.json") == 0
     assert "Only the CPU is measured" in capsys.readouterr().out
-    monkeypatch.setattr(calibrating, "present_devices", lambda: found[:1])
+    monkeypatch.setattr(devices, "present_devices", lambda: found[:1])
     assert calibrating.calibrate_this_cpu(10.0, tmp_path / "mine.json") == 0
     assert "Only the CPU" not in capsys.readouterr().out
 

@@ -7,7 +7,6 @@ import pathlib
 
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.configuration.config import CACHE, AmpConfig
-from tf_amp.devices import cpu_key, present_devices
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -43,10 +42,11 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
       NotMeasurable: another process measures on this machine, and goes on.
     """
     from grappler_pass.costs import calibrated_path, keep_profile
+    from tf_amp import devices
     from tf_amp.calibration import calibrate
     from tf_amp.tuning.machine_turn import asked_turn
 
-    key = cpu_key()
+    key = devices.cpu_key()
     cache_dir = AmpConfig.from_env().cache_dir
     if out is None:
         if cache_dir is None:
@@ -54,7 +54,7 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
                 f"There is no folder to keep the result in; --out or {CACHE} names one."
             )
         out = calibrated_path(cache_dir, key)
-    gpus = [d.model for d in present_devices() if d.device_type == "GPU"]
+    gpus = [d.model for d in devices.present_devices() if d.device_type == "GPU"]
     if gpus:
         print(f"Only the CPU is measured; shipped profiles stay for {', '.join(gpus)}.")
     with asked_turn(cache_dir):
