@@ -1,7 +1,8 @@
 """Let a program's own steps tell whether 16 bits are faster.
 
 TensorFlow keeps several instances of one function, told apart by the options of its
-calls. While the plan of a function is in doubt, its calls alternate between the
+calls, and a Session several of one graph (`compared_calls`). While a plan is in doubt,
+calls alternate between the
 instance that is rewritten and one that is not, in blocks of a few calls, on the same
 variables and data: nothing is copied, nothing is made up, and every call is a step of
 the program.
@@ -49,7 +50,9 @@ _WARM_UPS = 2
 _BLOCK_SECONDS, _MOST_CALLS = 0.05, 10
 # Labels of the instances; TensorFlow's own is the one that is rewritten first.
 MIXED, FLOAT32 = "", "float32"
-MOST_PLANS = 3
+_PLANS = (MIXED, "plan 2", "plan 3")
+LABELS = (*_PLANS, FLOAT32)
+MOST_PLANS = len(_PLANS)
 
 # Errors that may be an instance's own, and not the program's.
 OWN_FAULTS = (
@@ -94,7 +97,7 @@ class StepComparison:
           number: of the plan, counted from 1.
         """
         self.number = number
-        self.mixed = MIXED if number == 1 else f"plan {number}"
+        self.mixed = _PLANS[number - 1]
         self._decided: list[Decided] = []
         self._profiles: dict[str, Seconds] | None = None
         self._timing = threading.Lock()
@@ -211,8 +214,8 @@ class StepComparison:
 
 
 def _wait_for_devices() -> None:
-    """Wait for what a call has left to a device to finish."""
-    if _has_other_devices():
+    """Wait for what a call has left to a device to finish; a Session leaves nothing."""
+    if tf.executing_eagerly() and _has_other_devices():
         tf.test.experimental.sync_devices()
 
 
