@@ -31,6 +31,7 @@ from tf_amp.tuning.step_comparison import (
     MIXED,
     MOST_PLANS,
     OWN_FAULTS,
+    Agree,
     Decided,
     StepComparison,
 )
@@ -130,7 +131,7 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
         except OWN_FAULTS:
             # It may have begun with this call.
             comparison = comparisons.get(key)
-            if comparison is None:
+            if comparison is None or comparison.is_shared:
                 raise
             return comparison.failed(call)
     if comparison.is_faster and comparison.mixed == MIXED:
@@ -211,13 +212,24 @@ def begin(trial: Trial, decided: Decided) -> bool:
     callee = _thread.callee
     if callee is None or not callee.has_instances(trial):
         return False
+    _begun(callee).when_decided(decided)
+    return True
+
+
+def share(agree: Agree) -> None:
+    """Compare the steps of this thread's call together with other workers."""
+    callee = _thread.callee
+    if callee is not None and callee.comparisons is _of_functions:
+        _begun(callee).share(agree)
+
+
+def _begun(callee: _Callee) -> StepComparison:
+    """Return the comparison that is going on of something, or a new one."""
     key, comparisons, _ = callee
     with _lock:
         if key not in comparisons or comparisons[key].is_faster is not None:
             comparisons[key] = StepComparison()
-        comparison = comparisons[key]
-    comparison.when_decided(decided)
-    return True
+        return comparisons[key]
 
 
 def when_decided(decided: Decided) -> None:
