@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tf_amp._tensorflow_private import Hook, warn_once
@@ -23,17 +24,18 @@ _SESSION = "tensorflow.python.client.session"
 RUN_IN_SESSION = Hook(_SESSION, "BaseSession", "_do_run", _WITHOUT)
 
 
-@contextlib.contextmanager
-def in_instance(context: Any, label: str) -> Iterator[None]:
+def in_instance(context: Any, label: str) -> AbstractContextManager[None]:
     """Let this thread call instances of functions that belong to a label.
 
     Args:
       context: TensorFlow's eager context.
       label: "" for those that are called without this.
     """
-    if not label:
-        yield
-        return
+    return _in_labelled(context, label) if label else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _in_labelled(context: Any, label: str) -> Iterator[None]:
     given = context.function_call_options
     context.function_call_options = _labelled(given.config_proto_serialized, label)
     try:
@@ -62,6 +64,8 @@ def targets_of_instance(
       targets: operations to run.
       fetches: tensors to fetch, which may be none if there are targets.
     """
+    if not number:
+        return [*targets]
     named = [*targets, *(fetch.op for fetch in fetches)]
     return [*targets, *[named[0]] * number]
 
