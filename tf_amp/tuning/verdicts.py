@@ -56,7 +56,7 @@ def outcome_of(
     if trial.is_certain and not compared_calls.is_another_plan():
         return Outcome.UNKNOWN
     keep = functools.partial(_keep, trial, fingerprint, costs, decided)
-    return Outcome.OPEN if compared_calls.begin(keep) else Outcome.UNKNOWN
+    return Outcome.OPEN if compared_calls.begin(trial, keep) else Outcome.UNKNOWN
 
 
 def _again(trial: Trial, costs: KnownCosts) -> Hashable:
