@@ -37,8 +37,8 @@ CostModel.price = believed
 slow, seconds = None, 0.25
 rewrite = rewriter.rewrite_graph
 
-def slowing(data, item):
-    rewritten = rewrite(data, item)
+def slowing(host, data, item):
+    rewritten = rewrite(host, data, item)
     label = "float32" if compared_calls.is_float32_instance() else ""
     if label != slow:
         return rewritten
@@ -285,13 +285,13 @@ def step(x):
     return x @ A
 
 # The first plan is slow, the second is not, float32 is in between.
-rewriter.rewrite_graph = lambda data, item: by_label(data, item)
+rewriter.rewrite_graph = lambda host, data, item: by_label(host, data, item)
 
-def by_label(data, item):
+def by_label(host, data, item):
     global slow, seconds
     seconds = {"": 0.5, "float32": 0.25}.get(compared_calls._thread.label, 0.0)
     slow = "float32" if compared_calls.is_float32_instance() else ""
-    return slowing(data, item)
+    return slowing(host, data, item)
 
 tf_amp.enable(dtype="bfloat16")
 labels = labels_of(120, step)

@@ -94,7 +94,10 @@ def install_rewriting(config: AmpConfig) -> None:
     private.install(private.CREATE_SESSION, _stamping_sessions)
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
     private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing_calls)
-    private.install(calls.RUN_IN_SESSION, compared_calls.comparing_runs)
+    comparing_runs = functools.partial(
+        compared_calls.comparing_runs, times_changed=overflow_origin.times_returned
+    )
+    private.install(calls.RUN_IN_SESSION, comparing_runs)
     private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
     private.install(workers.SERVER_START, _serving)
     if config.strict:

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.op_traits import keeps_kernel
 from tf_amp._tensorflow_private import calls
-from tf_amp.overflow import origin as overflow_origin
 from tf_amp.tuning.step_comparison import (
     FLOAT32,
     LABELS,
@@ -87,10 +86,15 @@ def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
     return call_in_turn
 
 
-def comparing_runs(run: Callable[..., Any]) -> Callable[..., Any]:
+def comparing_runs(
+    run: Callable[..., Any], times_changed: Callable[[Any], int]
+) -> Callable[..., Any]:
     """Wrap the method that runs a graph in a Session.
 
-    Its graph is optimized anew, too, when operations have gone back to float32 since.
+    Args:
+      run: the method.
+      times_changed: returns how often the settings of a graph have changed, which is
+        then optimized anew, too.
     """
 
     @functools.wraps(run)
@@ -99,7 +103,7 @@ def comparing_runs(run: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if handle is not None:
             return run(session, handle, targets, fetches, feeds, *args)
-        anew = overflow_origin.times_returned(session.graph) * len(LABELS)
+        anew = times_changed(session.graph) * len(LABELS)
         names = (frozenset(t.ref() for t in fetches), frozenset(targets))
         comparisons = _of_sessions.setdefault(session, {})
         callee = _Callee((frozenset(feeds), *names), comparisons, _shares_kernels)

@@ -24,8 +24,7 @@ from tf_amp.tuning.measuring import measure_here
 from tf_amp.tuning.progress import Left, Measuring, is_read, note, tell
 from tf_amp.tuning.runnable import dtypes_of
 from tf_amp.tuning.sandbox import local_device
-from tf_amp.workers.peers import peers
-from tf_amp.workers.shared_plans import is_joint
+from tf_amp.workers.peers import is_joint, peers
 
 # Without a limit, one op gets this long.
 _LONGEST_PROBE_SECONDS = 20.0

@@ -6,6 +6,7 @@ They do so through TensorFlow's own coordination service, outside of any step.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from absl import logging
 
@@ -85,3 +86,8 @@ def _say_unreachable(error: Exception) -> None:
     logging.log_first_n(
         logging.WARNING, "Workers do not hear of each other's plans: %s", 1, text
     )
+
+
+def is_joint(graph_def: Any) -> bool:
+    """Tell whether the workers run a graph together, and so all have it."""
+    return any(node.op.startswith("Collective") for node in graph_def.node)

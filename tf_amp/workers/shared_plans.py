@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from absl import logging
 
@@ -20,7 +20,7 @@ from tf_amp.checkpoints import plans
 from tf_amp.checkpoints.plans import PlanRecord
 from tf_amp.tuning import compared_calls
 from tf_amp.tuning.comparison import FEWEST_PAIRS
-from tf_amp.workers.peers import Peers, peers
+from tf_amp.workers.peers import Peers, is_joint, peers
 
 if TYPE_CHECKING:
     from grappler_pass.draft import Draft, PlanMemory
@@ -103,11 +103,6 @@ def memory_for(own: PlanMemory) -> PlanMemory:
     """Return what the pass is to ask about plans made before, here and elsewhere."""
     others = peers()
     return own if others is None else SharedPlans(own, others)
-
-
-def is_joint(graph_def: Any) -> bool:
-    """Tell whether the workers run a graph together, and so all have it."""
-    return any(node.op.startswith("Collective") for node in graph_def.node)
 
 
 def agreed(workers: Peers, key: str, pairs: int, is_faster: bool | None) -> bool | None:
