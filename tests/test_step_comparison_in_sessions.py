@@ -105,7 +105,7 @@ def results_of():
             session.run(v1.global_variables_initializer())
             run = lambda: session.run([y, step, *more], {{x: A}})
             labels, results = labels_of(40, run)
-            print(sorted(set(labels)))
+            print("float32" in labels)
             return [row[1:] for row in results]
 
 compared = results_of()
@@ -114,7 +114,7 @@ print(compared == results_of(), int(compared[-1][0]), int(compared[-1][1]))
 """,
         tmp_path,
     )
-    assert lines == ["['', 'float32']", "['']", "True 40 40"]
+    assert lines == ["True", "False", "True 40 40"]
 
 
 def test_partial_runs_callables_and_other_threads_go_on(tmp_path: pathlib.Path) -> None:
