@@ -201,7 +201,7 @@ def test_a_database_that_is_a_folder_or_foreign_is_an_error(costs, cache, tmp_pa
     ):
         code, out, err = costs(*arguments)
         assert (code, out) == (2, "")
-        assert f"{costs_path(cache)} cannot be used: Is a directory" in err
+        assert f"{costs_path(cache)} cannot be used: unable to open" in err
         assert "TF_AMP_CACHE names another folder" in err
     assert not (tmp_path / "x").exists()
 

@@ -2,13 +2,11 @@
 
 import dataclasses
 import math
-import sqlite3
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grappler_pass.costs import file_systems
 from grappler_pass.costs.database import CostDatabase, costs_path
 from grappler_pass.costs.records import Verdict, better_supported, newer
 from tests.costs_examples import DEVICE, VERSION, keep, measured, sample, sizes_in
@@ -166,45 +164,3 @@ def test_a_file_that_was_cleared_or_replaced_is_read_from_its_beginning(path):
     path.rename(path.with_suffix(".aside"))
     keep(other, 5, 6)
     assert new_sizes(mine) == {5, 6}
-
-
-def test_a_disk_of_this_machine_gets_the_faster_journal(path, tmp_path):
-    mounts = tmp_path / "mounts"
-    mounts.write_text(
-        "/dev/sda / ext4 rw 0 0\n"
-        "server:/home /home nfs4 rw 0 0\n"
-        f"tmpfs {tmp_path}/with\\040space tmpfs rw 0 0\n"
-        f"what {tmp_path}/strange fuse.sshfs rw 0 0\n"
-    )
-    for folder, mode in (
-        ("/var", "wal"),
-        ("/home/me/.cache", "delete"),
-        ("/homely", "wal"),
-        (f"{tmp_path}/with space/deep", "wal"),
-        (f"{tmp_path}/strange", "delete"),
-    ):
-        assert file_systems.journal_mode(costs_path(type(path)(folder)), mounts) == mode
-    assert file_systems.journal_mode(path, tmp_path / "missing") == "delete"
-
-
-def test_the_journal_follows_the_file_system(path, monkeypatch):
-    keep(CostDatabase(path), 1)
-    local = file_systems.journal_mode(path)
-    assert journal_of(path) == local
-    # The home has moved to a network.
-    monkeypatch.setattr(
-        "grappler_pass.costs.sqlite_file.journal_mode", lambda path: "delete"
-    )
-    database = CostDatabase(path)
-    assert sizes_in(database) == {1}
-    keep(database, 2)
-    assert journal_of(path) == "delete"
-    assert sizes_in(database) == {1, 2}
-
-
-def journal_of(path):
-    connection = sqlite3.connect(path)
-    try:
-        return connection.execute("PRAGMA journal_mode").fetchone()[0]
-    finally:
-        connection.close()

@@ -1,7 +1,6 @@
 """The cost database outlives kills, forks and crowds, in processes of their own."""
 
 import pathlib
-import shutil
 import textwrap
 import threading
 
@@ -9,7 +8,6 @@ import pytest
 
 from grappler_pass.costs.database import CostDatabase, costs_path
 from tests.costs_examples import (
-    ROWS,
     files_beside,
     full_content,
     is_sound,
@@ -80,26 +78,6 @@ def test_a_kill_while_the_database_is_made_leaves_a_sound_one(path):
     assert is_sound(path)
 
 
-def test_a_kill_while_a_damaged_database_is_mended_loses_nothing(path):
-    path.write_bytes(full_content()[:-5000])
-    wanted = sizes_in(CostDatabase(path))
-    assert len(wanted) > ROWS / 2
-    program = """
-    def one_mending(seconds, damaged):
-        for each in database.path.parent.iterdir():
-            each.unlink()
-        database.path.write_bytes(damaged)
-        one_kill(10**6, seconds)
-        for elements in wanted - sizes_in(CostDatabase(database.path)):
-            raise AssertionError((seconds, elements))
-
-    wanted = set(map(int, sys.argv[2:]))
-    for round in range(30):
-        one_mending(0.0015 * round, full_content()[:-5000])
-    """
-    run(KILLER + textwrap.dedent(program), path, *wanted)
-
-
 CROWD = """
 go = pathlib.Path(sys.argv[2])
 patient = CostDatabase(database.path, patience_seconds=30)
@@ -124,15 +102,12 @@ def test_four_processes_may_write_at_once(path, tmp_path):
     assert is_sound(path)
 
 
-def test_four_processes_mend_a_damaged_database_once(path, tmp_path):
+def test_four_processes_begin_anew_where_they_find_a_damaged_file(path, tmp_path):
     path.write_bytes(full_content()[:-5000])
     damaged = path.read_bytes()
-    (tmp_path / "apart").mkdir()
-    saved = sizes_in(CostDatabase(shutil.copy(path, tmp_path / "apart" / path.name)))
     assert run(CROWD, path, tmp_path / "go") == "[0, 0, 0, 0]\n"
-    assert saved | {*range(120), 1000, 1001} == sizes_in(CostDatabase(path))
+    assert {*range(120), 1000, 1001} == sizes_in(CostDatabase(path))
     assert is_sound(path)
-    assert {name for name in files_beside(path) if "broken" in name} == {".broken"}
     assert pathlib.Path(f"{path}.broken").read_bytes() == damaged
 
 
@@ -172,11 +147,11 @@ def test_forking_amid_writing_harms_neither_side(path):
 def test_a_child_forked_amid_a_transaction_remembers_by_itself(path):
     program = """
     import threading
-    from grappler_pass.costs import file_gate
+    from grappler_pass.costs import sqlite_file
     keep(database, 1)
     inside, leave = threading.Event(), threading.Event()
     def stay():
-        with file_gate.shared(database.path, 1.0):
+        with sqlite_file._turn.taken(database.path, 1.0):
             inside.set()
             leave.wait()
     thread = threading.Thread(target=stay)

@@ -15,7 +15,6 @@ from typing import TypeVar
 from absl import logging
 
 from grappler_pass.costs import tables
-from grappler_pass.costs.file_states import identity_of
 from grappler_pass.costs.price_list import Measured, PriceList
 from grappler_pass.costs.records import (
     AnyRow,
@@ -84,7 +83,7 @@ class CostDatabase:
         def read() -> list[CostRow]:
             with self._file.reading(self._patience) as reader:
                 file, number = self._read.get((device, tensorflow), (None, 0))
-                last, present = COSTS.last(reader), identity_of(self.path)
+                last, present = COSTS.last(reader), self._file.identity()
                 if file != present or number > last:
                     # Not the file it was, or one that was cleared.
                     number = 0
@@ -137,16 +136,24 @@ class CostDatabase:
 
     def rows(self) -> list[Row]:
         """Return all costs and verdicts in the file, of every device and version."""
-        try:
+
+        def read() -> list[Row]:
             with self._file.reading(self._patience) as reader:
                 return [*COSTS.select(reader), *VERDICTS.select(reader)]
+
+        try:
+            return _twice_if_damaged(read)
         except NothingKept:
             return []
 
     def put(self, rows: Sequence[AnyRow]) -> int:
         """Keep all rows or none; return how many of them were there before."""
-        with self._file.writing(self._patience) as writer:
-            return tables.put(writer, rows)
+
+        def write() -> int:
+            with self._file.writing(self._patience) as writer:
+                return tables.put(writer, rows)
+
+        return _twice_if_damaged(write)
 
     def clear(self, where: dict[str, str] | None = None) -> int:
         """Remove every row, or those with these values of "device", "tensorflow".
@@ -154,11 +161,12 @@ class CostDatabase:
         Returns:
             How many were removed.
         """
-        removed = 0
-        with self._file.writing(self._patience) as writer:
-            for table in tables.TABLES:
-                removed += tables.remove(writer, table, where)
-        return removed
+
+        def write() -> int:
+            with self._file.writing(self._patience) as writer:
+                return sum(tables.remove(writer, t, where) for t in tables.TABLES)
+
+        return _twice_if_damaged(write)
 
     @property
     def is_all_kept(self) -> bool:
@@ -202,7 +210,7 @@ class CostDatabase:
     def _attempt(self, work: Callable[[], _T]) -> _T | None:
         """Return what `work` returns; None, and one warning, where the file fails."""
         try:
-            return self._twice_if_damaged(work)
+            return _twice_if_damaged(work)
         except NothingKept:
             return None
         except (OSError, sqlite3.Error) as error:
@@ -213,18 +221,18 @@ class CostDatabase:
             )
             return None
 
-    def _twice_if_damaged(self, work: Callable[[], _T]) -> _T:
-        try:
-            return work()
-        except sqlite3.OperationalError:
-            raise
-        except sqlite3.DatabaseError:
-            # Checked again it is put aside, and rebuilt from what can be read.
-            self._file.check_again()
-            return work()
-
     def _warn_once(self, message: str) -> None:
         kind = message[:20]
         if kind not in self._warned:
             self._warned.add(kind)
             logging.warning("%s", message)
+
+
+def _twice_if_damaged(work: Callable[[], _T]) -> _T:
+    """Return what `work` returns, with a new file where it finds a damaged one."""
+    try:
+        return work()
+    except sqlite3.DatabaseError as error:
+        if type(error) is not sqlite3.DatabaseError:
+            raise
+        return work()

@@ -1,8 +1,7 @@
-"""The tables of the cost database: reading, merging, and what a damaged one holds."""
+"""The tables of the cost database: reading and merging their rows."""
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,6 @@ from grappler_pass.costs.records import (
 
 APPLICATION_ID = int.from_bytes(b"tfAM", "big")
 VERSION = 2
-
-# Rows skipped in search of a readable one; a page holds far fewer.
-_MOST_FAILURES = 2000
 
 Row = CostRow | VerdictRow
 _R = TypeVar("_R", CostRow, VerdictRow, SpendingRow)
@@ -86,32 +82,6 @@ class Table(Generic[_R]):
         (number,) = reader.execute(f"SELECT max(rowid) FROM {self.name}").fetchone()
         return int(number or 0)
 
-    def readable(self, reader: sqlite3.Connection) -> Iterator[_R]:
-        """Yield the acceptable rows of a damaged table."""
-        start, failures = 1, 0
-        while failures < _MOST_FAILURES:
-            try:
-                for number, row in self._rows_from(reader, start):
-                    if number < start:
-                        raise sqlite3.DatabaseError("numbers are out of order")
-                    start = number + 1
-                    if row is not None:
-                        yield row
-                return
-            except (sqlite3.Error, OverflowError):
-                # Behind the rows of a damaged page there may be a sound one.
-                start, failures = start + 1, failures + 1
-
-    def _rows_from(
-        self, reader: sqlite3.Connection, start: int
-    ) -> Iterator[tuple[int, _R | None]]:
-        found = reader.execute(
-            f"SELECT rowid, {_listed(self.columns)} FROM {self.name} NOT INDEXED "
-            "WHERE rowid >= ? ORDER BY rowid",
-            (start,),
-        )
-        return ((number, self._row(values)) for number, *values in found)
-
     def _row(self, values: Sequence[object]) -> _R | None:
         try:
             return self.row_type.from_columns(
@@ -125,6 +95,7 @@ COSTS = Table("costs", COST_COLUMNS, 4, CostRow)
 VERDICTS = Table("verdicts", VERDICT_COLUMNS, 3, VerdictRow)
 SPENDING = Table("spending", SPENDING_COLUMNS, 3, SpendingRow)
 TABLES: tuple[Table[Any], ...] = (COSTS, VERDICTS, SPENDING)
+NAMES = tuple(table.name for table in TABLES)
 _TABLE_OF: Mapping[type[AnyRow], Table[Any]] = {
     table.row_type: table for table in TABLES
 }
@@ -137,8 +108,9 @@ def condition(where: Mapping[str, str] | None) -> str:
 
 
 def make(writer: sqlite3.Connection) -> None:
-    """Make an empty file a cost database."""
+    """Make an empty file, or one of an older version, an empty cost database."""
     for table in TABLES:
+        writer.execute(f"DROP TABLE IF EXISTS {table.name}")
         writer.execute(table.definition)
     writer.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     writer.execute(f"PRAGMA user_version = {VERSION}")
@@ -178,14 +150,6 @@ def remove(
     return writer.execute(
         f"DELETE FROM {table.name}{condition(where)}", values
     ).rowcount
-
-
-def readable_rows(reader: sqlite3.Connection) -> list[AnyRow]:
-    """Return the rows that a damaged database still gives away."""
-    with contextlib.suppress(sqlite3.Error):
-        # Lets SQLite read a file that is shorter than its header says.
-        reader.execute("PRAGMA writable_schema = ON")
-    return [row for table in TABLES for row in table.readable(reader)]
 
 
 def _listed(names: tuple[str, ...]) -> str:
