@@ -7,7 +7,7 @@ N ?= 2000
 JOBS ?= 2
 
 # What, when changed, calls for installing again.
-SOURCES := pyproject.toml setup.py $(wildcard tf_amp/_autostart_*.py) \
+SOURCES := pyproject.toml setup.py $(wildcard tf_amp/runtime/_autostart_*.py) \
 	grappler_pass/shim.c
 
 # The release of Keras 2 that belongs to the TensorFlow in .venv, such as 2.21.0.
@@ -31,6 +31,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks

@@ -78,7 +78,7 @@ class BuildShim(build_ext):
 def autostart_line() -> str:
     """Return the autostart sources as the one line that Python's site module runs."""
     finder, hooks = bare_code("_autostart_finder"), bare_code("_autostart_hooks")
-    import_of_hooks = "'from tf_amp._autostart_hooks import find_watched'"
+    import_of_hooks = "'from tf_amp.runtime._autostart_hooks import find_watched'"
     assert import_of_hooks in finder
     code = finder.replace(import_of_hooks, repr(hooks))
     # A namespace of its own, since this line runs in that of `site`; and no `compile`,
@@ -88,7 +88,7 @@ def autostart_line() -> str:
 
 def bare_code(module: str) -> str:
     """Return the code of a module of tf_amp without docstrings and annotations."""
-    source = pathlib.Path(__file__).with_name("tf_amp") / f"{module}.py"
+    source = pathlib.Path(__file__).with_name("tf_amp") / "runtime" / f"{module}.py"
     tree = ast.parse(source.read_text())
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):

@@ -19,8 +19,8 @@ import keras_callbacks
 from benchmarks.context import context_of
 from benchmarks.report import markdown_table
 from benchmarks.results import keep_table, write_results
-from tf_amp.all_reduce import traffic
-from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.all_reduce import traffic
+from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 
 DEVICES = ("CPU:0", "CPU:1")
 FUSED = ("bfloat16", "float16")

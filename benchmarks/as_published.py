@@ -14,12 +14,12 @@ import dataclasses
 import math
 
 from grappler_pass.costs.op_classes import CONVOLUTIONS
-from grappler_pass.draft import Draft, Settings
-from grappler_pass.graph import Node, Port
-from grappler_pass.op_lists import OpLists
-from grappler_pass.shapes import known_shape
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.targets import Target
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import known_shape
+from grappler_pass.graph.view import Node, Port
+from grappler_pass.planning.draft import Draft, Settings
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.tools.target_device import Target
 
 _IMAGE_RANK = 4
 _LOW_BYTES = 2

@@ -16,7 +16,7 @@ import keras
 from benchmarks.catalog import MODELS, MODES, entry
 from benchmarks.steps import build_model, step_of
 from grappler_pass import plugin
-from grappler_pass.shapes import Shapes
+from grappler_pass.graph.shapes import Shapes
 
 
 @dataclass(frozen=True)

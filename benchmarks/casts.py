@@ -22,11 +22,12 @@ from benchmarks.report import markdown_table
 from benchmarks.results import keep_table, write_results
 from benchmarks.steps import build_model, step_of
 from benchmarks.variants import switch_on_builtin_pass
-from grappler_pass.graph import GraphView, Item, Node
+from grappler_pass.graph.shapes import known_shape
+from grappler_pass.graph.view import GraphView, Item, Node
 from grappler_pass.pipeline import optimize
-from grappler_pass.shapes import known_shape
-from tf_amp.configuration import scope_registry, settings
-from tf_amp.configuration.config import AmpConfig
+from tf_amp.config import scope_registry
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.rewriting import graph_settings
 
 _FLOATING = (tf.float32.as_datatype_enum, tf.bfloat16.as_datatype_enum)
 _BYTES = {tf.float32.as_datatype_enum: 4, tf.bfloat16.as_datatype_enum: 2}
@@ -123,7 +124,9 @@ def rewritten(graph: CapturedGraph) -> GraphDef:
     return optimize(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
-        settings.settings_for(scope_registry.Scope("benchmark", config), graph_def),
+        graph_settings.settings_for(
+            scope_registry.Scope("benchmark", config), graph_def
+        ),
         shapes=lambda: graph.shapes,
         name="step",
     ).graph_def

@@ -29,7 +29,7 @@ from benchmarks.detector_network import LOSSES_IN_MEAN, build, multibox_loss, qu
 from benchmarks.detector_scenes import Scenes, make_scenes
 from benchmarks.report import markdown_table
 from benchmarks.results import keep_table, write_results
-from tf_amp.loss_scaling.words import loss_scale_from_words
+from tf_amp.config.loss_scales.words import loss_scale_from_words
 
 _CHART = Path(__file__).resolve().parent.parent / "docs" / "detector.png"
 # Title, loss scale in float16 or None for float32, and the look of the curve.

@@ -14,10 +14,10 @@ from scipy.sparse.csgraph import connected_components
 from grappler_pass.costs import op_classes
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.roofline import Roofline
-from grappler_pass.draft import Draft
-from grappler_pass.graph import Port
-from grappler_pass.shapes import known_shape
-from grappler_pass.type_slots import NO_SLOT
+from grappler_pass.graph.shapes import known_shape
+from grappler_pass.graph.type_slots import NO_SLOT
+from grappler_pass.graph.view import Port
+from grappler_pass.planning.draft import Draft
 
 _REDUCING = frozenset(
     {

@@ -22,7 +22,7 @@ from benchmarks.context import context_of
 from benchmarks.driver import worker_environment, worker_lines
 from benchmarks.pass_report import GraphSize, PassFigures
 from benchmarks.results import keep_pass_figures, write_results
-from tf_amp import autostart
+from tf_amp.runtime import autostart
 
 _COPIES = (1, 3, 10)
 _IMPORT = (sys.executable, "-c", "import tensorflow")

@@ -26,9 +26,9 @@ from benchmarks.executed import count_ops
 from benchmarks.replicate import replicated
 from benchmarks.steps import build_model, step_of
 from grappler_pass import pipeline, plugin
-from grappler_pass.graph import Item
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.configuration.settings import settings_from_config
+from grappler_pass.graph.view import Item
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.rewriting.graph_settings import settings_from_config
 
 
 def capture_training_step(stem: Path) -> None:

@@ -18,10 +18,11 @@ from benchmarks.capture_graphs import CapturedGraph, capture
 from benchmarks.catalog import entry
 from benchmarks.prediction import Figures
 from benchmarks.steps import Step, build_model, step_of
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import plan_graph
-from tf_amp.configuration import scope_registry, settings
-from tf_amp.scopes.in_force import current_config
+from tf_amp.config import scope_registry
+from tf_amp.rewriting import graph_settings
+from tf_amp.tracing.in_force import current_config
 
 _WARM_STEPS = 3
 _FEWEST_PAIRS = 5
@@ -68,7 +69,7 @@ def _predict(graph: CapturedGraph) -> tuple[tuple[float, float], int]:
     plan = plan_graph(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
-        settings.settings_for(scope, graph_def, lambda: graph.shapes),
+        graph_settings.settings_for(scope, graph_def, lambda: graph.shapes),
         shapes=lambda: graph.shapes,
         name="step",
     )

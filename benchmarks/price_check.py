@@ -30,7 +30,7 @@ from grappler_pass.costs import (
     attrs_from_node_def,
 )
 from grappler_pass.costs.op_work import works_of
-from grappler_pass.shapes import Shapes
+from grappler_pass.graph.shapes import Shapes
 
 _LOW = {"bfloat16", "float16"}
 

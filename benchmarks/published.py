@@ -28,11 +28,11 @@ from benchmarks.training_graphs import (
     recommender,
 )
 from benchmarks.training_graphs.words import Step
-from grappler_pass.draft import Draft
-from grappler_pass.graph import Item
-from grappler_pass.shapes import shapes_from_graph_def
-from tf_amp import targets
-from tf_amp.auditing import audits as auditing
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Draft
+from tf_amp.tools import target_device
+from tf_amp.tools.audit import audits as auditing
 
 DEVICE, DTYPE = "v100", "float16"
 _NVIDIA = "NVIDIA DeepLearningExamples, TensorFlow"
@@ -245,7 +245,7 @@ def planned_draft(step: Step, *, listed: bool = False) -> Draft:
         listed: by the lists that published figures were obtained with; else as tf-amp
             plans it.
     """
-    target = targets.target_of(DEVICE, DTYPE)
+    target = target_device.target_of(DEVICE, DTYPE)
     if listed:
         target = ListedTarget(target.profile, target.low_dtype)
     graph_def = target.optimized(step.graph_def, step.fetches)

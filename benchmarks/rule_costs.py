@@ -24,11 +24,11 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from benchmarks.catalog import MODELS, MODES, entry
 from benchmarks.report import markdown_table
 from benchmarks.steps import build_model, step_of
-from grappler_pass.graph import Item
-from grappler_pass.shapes import shapes_from_graph_def
-from tf_amp import targets
-from tf_amp.auditing import audits as auditing
-from tf_amp.explaining import explanation
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from tf_amp.tools import target_device
+from tf_amp.tools.audit import audits as auditing
+from tf_amp.tools.explain import explanation
 
 PROFILES = ("cpu-avx512-bf16", "v100", "a100")
 _DTYPES = {"v100": "float16", "t4": "float16"}
@@ -126,7 +126,7 @@ def trace_into(folder: Path, name: str, *, larger: int) -> None:
 
 
 def _planned(stem: Path, profile: str, name: str, mode: str) -> Figures:
-    target = targets.target_of(profile, _DTYPES.get(profile, "bfloat16"))
+    target = target_device.target_of(profile, _DTYPES.get(profile, "bfloat16"))
     traced = GraphDef.FromString(stem.with_suffix(".pb").read_bytes())
     kept = tuple(json.loads(stem.with_suffix(".json").read_text()))
     graph_def = target.optimized(traced, kept)

@@ -17,18 +17,18 @@ from pathlib import Path
 import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile
-from tf_amp.calibration import FINE, measure_into
-from tf_amp.calibration.assembling import (
+from tf_amp.config.devices import cpu_key
+from tf_amp.measuring.device_profile import FINE, measure_into
+from tf_amp.measuring.device_profile.assembling import (
     Rounds,
     classes_from,
     medians_of,
     roofline_from,
 )
-from tf_amp.calibration.cases import points_of
-from tf_amp.calibration.layout import all_cases
-from tf_amp.calibration.starting import call_seconds
-from tf_amp.calibration.timing import Turns
-from tf_amp.devices import cpu_key
+from tf_amp.measuring.device_profile.cases import points_of
+from tf_amp.measuring.device_profile.layout import all_cases
+from tf_amp.measuring.device_profile.starting import call_seconds
+from tf_amp.measuring.device_profile.timing import Turns
 
 _FOLDER = Path("grappler_pass/costs/profiles")
 

@@ -142,7 +142,7 @@ def _rewriting_seconds() -> tuple[float, int]:
     The plan is made for a GPU, so that there is something to rewrite.
     """
     import tf_amp
-    from tf_amp.xla import functions
+    from tf_amp.rewriting.compiled import functions
 
     tf_amp.enable(device_profile="v100", opt_level="O2", tune="off", loss_scale="none")
     model_entry = entry(_LARGE)

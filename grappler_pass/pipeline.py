@@ -14,25 +14,25 @@ from collections.abc import Callable, Sequence
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.casts import CastPlan, plan_casts
-from grappler_pass.coloring import color_slots
-from grappler_pass.decisions import plan_from_draft
-from grappler_pass.draft import PRICED, Draft, Settings
-from grappler_pass.fused_pricing import FusingPricer
+from grappler_pass.eligibility.propagation import constrain
+from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.garbage import collection_paused
-from grappler_pass.graph import GraphView, Item
-from grappler_pass.op_table import ALLOW
-from grappler_pass.plan import Plan
-from grappler_pass.pricing import Pricer, price_graph
-from grappler_pass.propagation import constrain
-from grappler_pass.recalling import keep, recall
-from grappler_pass.rewriting import is_rewritten, rewrite_graph
-from grappler_pass.shape_guesses import fill_shapes
-from grappler_pass.shapes import Shapes
-from grappler_pass.trying import tried
-from grappler_pass.uncertainty import stakes
-from grappler_pass.variable_reads import VariableReads
-from grappler_pass.verify import verify_rewrite
+from grappler_pass.graph.op_table import ALLOW
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.planning.casts import CastPlan, plan_casts
+from grappler_pass.planning.coloring import color_slots
+from grappler_pass.planning.decisions import plan_from_draft
+from grappler_pass.planning.draft import PRICED, Draft, Settings
+from grappler_pass.planning.plan import Plan
+from grappler_pass.planning.recalling import keep, recall
+from grappler_pass.planning.trying import tried
+from grappler_pass.planning.uncertainty import stakes
+from grappler_pass.pricing.compiled import FusingPricer
+from grappler_pass.pricing.seconds import Pricer, price_graph
+from grappler_pass.pricing.shape_guesses import fill_shapes
+from grappler_pass.rewriting.apply import is_rewritten, rewrite_graph
+from grappler_pass.rewriting.verify import verify_rewrite
 
 __all__ = [
     "PLANNING",

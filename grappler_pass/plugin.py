@@ -22,7 +22,7 @@ from tensorflow.python.framework import load_library
 
 from grappler_pass import _grappler_c_api
 from grappler_pass.fork_safety import per_process, renewed_lock
-from grappler_pass.shapes import Shapes, shapes_from_grappler_item
+from grappler_pass.graph.shapes import Shapes, shapes_from_grappler_item
 
 DEVICE_TYPES = ("CPU", "GPU")
 

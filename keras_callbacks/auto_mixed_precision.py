@@ -23,15 +23,14 @@ from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.scale_readings import ScaleReadings
 from keras_callbacks.standing_aside import obstacle_of
 from keras_callbacks.summaries import writes
-from tf_amp import runtime
-from tf_amp.checkpoints import installing
-from tf_amp.configuration.config import AmpConfig
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling.choosing import loss_scale_for
-from tf_amp.scopes import model_scopes
-from tf_amp.scopes import stack as scope_stack
-from tf_amp.scopes.in_force import current_config
-from tf_amp.scopes.scope import mixed_precision_scope
+from tf_amp.runtime import model_scopes, switch
+from tf_amp.runtime.scope import mixed_precision_scope
+from tf_amp.tracing import stack as scope_stack
+from tf_amp.tracing.in_force import current_config
+from tf_amp.training.checkpoints import installing
 
 
 class AutoMixedPrecision(Callback):
@@ -191,7 +190,7 @@ class AutoMixedPrecision(Callback):
         self._layer = None
         self._functions = {}
         self._watch.stop()
-        runtime.close_scope()
+        switch.close_scope()
 
     def _is_verbose(self) -> bool:
         asked = (self.params or {}).get("verbose", 1)

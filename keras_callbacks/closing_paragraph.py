@@ -11,7 +11,7 @@ from keras_callbacks.plan_watch import PlanWatch, WatchedPlan
 from keras_callbacks.scale_readings import ScaleReading
 
 if TYPE_CHECKING:
-    from grappler_pass.plan import Plan
+    from grappler_pass.planning.plan import Plan
     from keras_callbacks.step_comparison import Comparison
 
 _MILLI = 1e3
@@ -61,7 +61,7 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
 
 def _why_not(plan: Plan) -> str:
     """Return why a whole plan was not applied."""
-    from grappler_pass.plan import Cause
+    from grappler_pass.planning.plan import Cause
 
     causes = {row.reason.cause for row in plan.decisions}
     whole = (Cause.TRIAL, Cause.LEVEL, Cause.MARGIN)

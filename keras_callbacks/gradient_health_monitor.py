@@ -11,13 +11,12 @@ from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.checks import check_one_of
 from keras_callbacks.summaries import Summaries
-from tf_amp import runtime
-from tf_amp.configuration.config import LOW_DTYPES
-from tf_amp.loss_scaling.arguments import check_count
-from tf_amp.scopes import model_scopes
-from tf_amp.scopes import stack as scope_stack
-from tf_amp.scopes.in_force import current_config
-from tf_amp.scopes.scope import float32_scope
+from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.loss_scales.arguments import check_count
+from tf_amp.runtime import model_scopes, switch
+from tf_amp.runtime.scope import float32_scope
+from tf_amp.tracing import stack as scope_stack
+from tf_amp.tracing.in_force import current_config
 
 if TYPE_CHECKING:
     from keras_callbacks.gradient_statistics import GradientHealth, GradientStatistics
@@ -122,10 +121,10 @@ class GradientHealthMonitor(Monitor):
     def _float32_layer(self) -> scope_stack.Layer | None:
         """Return what keeps the figures' step in float32, with losses scaled alike."""
         partner = self.sibling("AutoMixedPrecision")
-        if not (getattr(partner, "is_active", False) or runtime.is_enabled()):
+        if not (getattr(partner, "is_active", False) or switch.is_enabled()):
             return None
         layer = float32_scope().opened()
-        model_scopes.undo_after_call(self.model, runtime.close_scope)
+        model_scopes.undo_after_call(self.model, switch.close_scope)
         return layer
 
     def _note(self) -> None:
@@ -135,7 +134,7 @@ class GradientHealthMonitor(Monitor):
             watch.role = "gradients"
 
     def _low_dtype(self) -> str:
-        from tf_amp.loss_scaling.choosing import low_dtype_of
+        from tf_amp.config.loss_scales.choosing import low_dtype_of
 
         partner = self.sibling("AutoMixedPrecision")
         config = getattr(partner, "config", None) or current_config()

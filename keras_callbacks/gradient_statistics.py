@@ -21,10 +21,10 @@ from keras_callbacks.loss_scale_optimizers import (
     scales_losses,
 )
 from tf_amp._tensorflow_private.training import unconverted
-from tf_amp.loss_scaling.choosing import loss_scale_for
-from tf_amp.loss_scaling.variables import find_state
-from tf_amp.scopes.in_force import current_config
-from tf_amp.steps import taking
+from tf_amp.config.loss_scales.choosing import loss_scale_for
+from tf_amp.tracing import taking
+from tf_amp.tracing.in_force import current_config
+from tf_amp.training.loss_scale.variables import find_state
 
 # What is rounded to 0, as float32, and the largest number. bfloat16 has subnormal
 # numbers that most devices take for 0.

@@ -8,7 +8,7 @@ from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
 from keras_callbacks.step_count import StepCount
 from keras_callbacks.summaries import Summaries
-from tf_amp.loss_scaling.arguments import check_count
+from tf_amp.config.loss_scales.arguments import check_count
 
 
 class LossScaleMonitor(Monitor):

@@ -11,16 +11,16 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from tf_amp._tensorflow_private import all_reduce as private
-from tf_amp._tensorflow_private import training
-from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES
-from tf_amp.all_reduce.fused import (
+from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES
+from keras_callbacks.all_reduce.fused import (
     FusedAllReduce,
     checked_bucket_bytes,
     keras_gradients,
 )
-from tf_amp.all_reduce.traffic import Exchange
-from tf_amp.configuration.config import checked_any_dtype
+from keras_callbacks.all_reduce.traffic import Exchange
+from tf_amp._tensorflow_private import all_reduce as private
+from tf_amp._tensorflow_private import training
+from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.placement.named_devices import checked_devices, short_name
 
@@ -72,8 +72,8 @@ def mirrored_strategy(
       devices: such as "GPU:0", "/device:CPU:1"; None for all GPUs that TensorFlow sees,
         or all its CPU devices where there is none.
       all_reduce: what gradients travel in. "float32" leaves the exchange to TensorFlow,
-        "bfloat16" and "float16" halve the bytes; see `tf_amp.all_reduce.encoding` for
-        the bound on their error. Sums are in float32 with each.
+        "bfloat16" and "float16" halve the bytes; `keras_callbacks.all_reduce.encoding` says
+        what bounds their error. Sums are in float32 with each.
       bucket_bytes: of gradients that travel together, in 16 bits; not looked at for
         "float32".
 

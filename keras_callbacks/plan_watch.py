@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from grappler_pass.pipeline import Rewrite
-    from grappler_pass.plan import Plan
+    from grappler_pass.planning.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,15 +48,15 @@ class PlanWatch:
 
     def start(self) -> None:
         """Collect what is planned from now on."""
-        from tf_amp import rewriter
+        from tf_amp.rewriting import arriving_graphs
 
-        rewriter.add_watcher(self._take)
+        arriving_graphs.add_watcher(self._take)
 
     def stop(self) -> None:
         """Collect no more."""
-        from tf_amp import rewriter
+        from tf_amp.rewriting import arriving_graphs
 
-        rewriter.remove_watcher(self._take)
+        arriving_graphs.remove_watcher(self._take)
 
     def of_role(self, role: str) -> list[WatchedPlan]:
         """Return the plans for what ran as one role."""

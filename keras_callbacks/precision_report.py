@@ -15,7 +15,7 @@ from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
 from keras_callbacks.step_count import StepCount
 from keras_callbacks.summaries import writes
 from tf_amp.errors import ConfigError
-from tf_amp.scopes import model_scopes
+from tf_amp.runtime import model_scopes
 
 NAME = "precision_report"
 # Tables of large plans are not written after each short epoch.
@@ -176,7 +176,7 @@ class PrecisionReport(Monitor):
 
 def _cause(scale: ScaleReading) -> str:
     """Say where the latest overflow began, if steps were skipped by this package."""
-    from tf_amp.loss_scaling.report import loss_scale_state
+    from tf_amp.training.loss_scale.report import loss_scale_state
 
     origin = None if scale.is_own else loss_scale_state().overflow_origin
     return f"; the latest overflow began at {origin}" if origin else ""

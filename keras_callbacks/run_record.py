@@ -14,7 +14,7 @@ from keras_callbacks.plan_watch import WatchedPlan
 from keras_callbacks.scale_readings import ScaleReading
 
 if TYPE_CHECKING:
-    from grappler_pass.plan import Plan
+    from grappler_pass.planning.plan import Plan
     from keras_callbacks.gradient_statistics import GradientHealth
 
 

@@ -121,7 +121,7 @@ class _OwnScale:
 
 
 def _states() -> list[Any]:
-    from tf_amp.loss_scaling import variables
+    from tf_amp.training.loss_scale import variables
 
     return variables.states_here()
 
@@ -132,8 +132,8 @@ def _values_of(state: Any) -> _Values:
 
 def _restored_values(model: Any) -> dict[str, _Values]:
     """Return what states that a model is still to make begin with, by kind."""
-    from tf_amp.loss_scaling import resumption
-    from tf_amp.loss_scaling.weights import handles_of
+    from tf_amp.training.loss_scale import resumption
+    from tf_amp.training.loss_scale.weights import handles_of
 
     # Others would raise, or have none.
     is_built = getattr(model, "built", False)
@@ -142,7 +142,7 @@ def _restored_values(model: Any) -> dict[str, _Values]:
 
 
 def _kind_of(state: Any) -> str:
-    from tf_amp.loss_scaling.saved_scale import kind_of
+    from tf_amp.training.loss_scale.saved_scale import kind_of
 
     return kind_of(state.loss_scale)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.config.amp_config import LOW_DTYPES
 
 
 def obstacle_of(model: Any) -> str:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_callbacks.values import number
-from tf_amp.scopes import model_scopes
-from tf_amp.scopes import stack as scope_stack
+from tf_amp.runtime import model_scopes
+from tf_amp.tracing import stack as scope_stack
 
 ROLES = ("train", "test", "predict")
 StepFunction = Callable[..., Any]

@@ -16,10 +16,9 @@ from keras_callbacks.step_comparison import Alternation, Comparison
 from keras_callbacks.step_count import steps_up_to
 from keras_callbacks.summaries import Summaries
 from keras_callbacks.values import number
-from tf_amp import runtime
-from tf_amp.loss_scaling.arguments import check_count
-from tf_amp.scopes import model_scopes
-from tf_amp.scopes.scope import mixed_precision_scope
+from tf_amp.config.loss_scales.arguments import check_count
+from tf_amp.runtime import model_scopes, switch
+from tf_amp.runtime.scope import mixed_precision_scope
 
 # Of an epoch: these may trace, plan and fill caches.
 _LEFT_OUT = 2
@@ -179,14 +178,14 @@ class StepTimeMonitor(Monitor):
     def _begin_comparison(self) -> None:
         mixed = step_functions.current(self.model, "train")
         partner = self.sibling("AutoMixedPrecision")
-        is_mixed = runtime.is_enabled() or getattr(partner, "is_active", False)
+        is_mixed = switch.is_enabled() or getattr(partner, "is_active", False)
         if mixed is None or not is_mixed:
             logging.warning(
                 "StepTimeMonitor compares nothing: this fit is in float32 anyway."
             )
             return
         layer = mixed_precision_scope(enabled=False).opened()
-        model_scopes.undo_after_call(self.model, runtime.close_scope)
+        model_scopes.undo_after_call(self.model, switch.close_scope)
         fresh = step_functions.fresh(self.model, "train")
         float32 = step_functions.in_layer(fresh, layer)
         self._alternation = Alternation(

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from tests.scaling import scaled_by
 from tf_amp import LossScale
-from tf_amp.checkpoints import installing, plans
-from tf_amp.loss_scaling import resumption, variables
-from tf_amp.steps import skipping
+from tf_amp.rewriting import resumed_plans
+from tf_amp.training.checkpoints import installing
+from tf_amp.training.loss_scale import resumption, variables
+from tf_amp.training.optimizers import skipping
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 BAD = X * np.float32(np.inf)
@@ -27,7 +28,7 @@ def anew() -> Iterator[None]:
         patch.setattr(variables, "_latest", [])
         patch.setattr(resumption, "_restored", [])
         patch.setattr(skipping, "_applied", [])
-        patch.setattr(plans.MEMORY, "_plans", plans._Plans())
+        patch.setattr(resumed_plans.MEMORY, "_plans", resumed_plans._Plans())
         yield
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.processes import ROOT, SETTINGS, Outcome
-from tf_amp import autostart
+from tf_amp.runtime import autostart
 
 # Ample on a busy machine; each job takes some 15 seconds otherwise.
 TIMEOUT_SECONDS = 180.0

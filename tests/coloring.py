@@ -7,12 +7,12 @@ import dataclasses
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph import GraphView, Item
-from grappler_pass.op_lists import OpLists
-from grappler_pass.plan import Cause
-from grappler_pass.propagation import Constraints, constrain
-from grappler_pass.shapes import Shapes, shapes_from_graph_def
-from grappler_pass.type_slots import SlotTable
+from grappler_pass.eligibility.propagation import Constraints, constrain
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.type_slots import SlotTable
+from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.planning.plan import Cause
 from tests.text_graph import graph_from_text
 
 

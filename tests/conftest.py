@@ -21,10 +21,10 @@ os.environ.update(SETTINGS)
 _KEPT = (
     ("absl.logging", "_log_counter_per_token"),
     ("tf_amp._tensorflow_private", "_warned"),
-    ("tf_amp.failures", "_told"),
-    ("tf_amp.overflow.origin", "_told"),
-    ("tf_amp.rewriter", "_plans"),
-    ("tf_amp.rewriter", "_told"),
+    ("tf_amp.rewriting.failures", "_told"),
+    ("tf_amp.training.overflow.origin", "_told"),
+    ("tf_amp.rewriting.arriving_graphs", "_plans"),
+    ("tf_amp.rewriting.arriving_graphs", "_told"),
 )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import plugin
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Settings, optimize
 from tests.equivalence import Baseline, Results
 from tests.programs import Program, run_with_grappler

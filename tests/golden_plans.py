@@ -14,13 +14,13 @@ from google.protobuf import text_format
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import DeviceProfile
-from grappler_pass.graph import Item
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import plan_graph
-from grappler_pass.plan import Decision, Plan
-from grappler_pass.shapes import Shapes
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.devices import profile_dtype
-from tf_amp.targets import Target
+from grappler_pass.planning.plan import Decision, Plan
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.devices import profile_dtype
+from tf_amp.tools.target_device import Target
 
 FOLDER = pathlib.Path(__file__).with_name("golden")
 

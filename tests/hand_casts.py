@@ -11,7 +11,7 @@ import re
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.shapes import Shapes
+from grappler_pass.graph.shapes import Shapes
 from tests.soundness import FLOAT32, LOW_DTYPES, input_dtypes, split_inputs
 
 _PRODUCT = re.compile(

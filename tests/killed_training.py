@@ -25,8 +25,8 @@ import tensorflow as tf
 import tf_keras
 
 import tf_amp
-from tf_amp.checkpoints import keras_files, name_based, object_based
-from tf_amp.loss_scaling import scale_state
+from tf_amp.training.checkpoints import keras_files, name_based, object_based
+from tf_amp.training.loss_scale import scale_state
 
 v1 = tf.compat.v1
 EPOCHS, BATCHES = 4, 4

@@ -11,8 +11,8 @@ from google.protobuf import text_format
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.price_list import Measured
 from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
-from tf_amp.tuning.apart import run_apart
-from tf_amp.tuning.measuring import measure_here
+from tf_amp.measuring.probe_timing import measure_here
+from tf_amp.measuring.sandbox.apart import run_apart
 
 Shape = tuple[int, ...]
 

@@ -18,7 +18,7 @@ from tensorflow.core.protobuf import config_pb2, meta_graph_pb2, rewriter_config
 from tensorflow.python.grappler import cluster as grappler_cluster
 from tensorflow.python.grappler import tf_optimizer
 
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
 from tests.soundness import split_inputs
 
 

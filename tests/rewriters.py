@@ -9,10 +9,10 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import DeviceProfile, OpCall, Price
 from grappler_pass.costs.probes import Probe
-from grappler_pass.graph import Item
-from grappler_pass.op_lists import OpLists
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, Settings, optimize
-from grappler_pass.shapes import shapes_from_graph_def
 
 
 @dataclasses.dataclass(frozen=True)

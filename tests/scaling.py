@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tf_amp import LossScale, loss_scale_state
 from tf_amp import _tensorflow_private as private
-from tf_amp.gradients import decorators as gradients
+from tf_amp.training.gradients import decorators as gradients
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 from tensorflow.python.framework import op_def_registry
 
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
 
 Rewriter = Callable[[GraphDef], GraphDef]
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tf_amp.all_reduce.buckets import Bucket, buckets_of
-from tf_amp.all_reduce.encoding import BFLOAT16, ENCODINGS, FLOAT16
-from tf_amp.all_reduce.exchange import exchange
+from keras_callbacks.all_reduce.buckets import Bucket, buckets_of
+from keras_callbacks.all_reduce.encoding import BFLOAT16, ENCODINGS, FLOAT16
+from keras_callbacks.all_reduce.exchange import exchange
 
 EITHER = pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
 # Its largest number; what is closer to it than to the next one is rounded to it.

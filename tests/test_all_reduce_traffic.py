@@ -3,16 +3,16 @@
 import math
 
 from benchmarks.all_reduce import resnet50_shapes
+from keras_callbacks.all_reduce import traffic
+from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.all_reduce.encoding import ENCODINGS
 from tests.processes import run_python
-from tf_amp.all_reduce import traffic
-from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
-from tf_amp.all_reduce.encoding import ENCODINGS
 
 COUNTED = """
 from benchmarks import all_reduce as b
-from tf_amp.all_reduce import traffic
-from tf_amp.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
-from tf_amp.all_reduce.encoding import ENCODINGS
+from keras_callbacks.all_reduce import traffic
+from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.all_reduce.encoding import ENCODINGS
 b.set_up_devices()
 shapes = [(30, 20), (20,), (20, 5), (5,)]
 rows = {row.way: row for row in b.rows_of(shapes)}

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from grappler_pass.assignment import (
+from grappler_pass.planning.assignment import (
     FLOAT32_SIDE,
     CastTerm,
     Problem,

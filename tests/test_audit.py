@@ -11,11 +11,11 @@ import tensorflow as tf
 import tf_amp
 from grappler_pass.costs import DeviceProfile
 from tests.fresh_process import run_interpreter
-from tf_amp import cli, targets
-from tf_amp.auditing.audits import audit_saved_model
-from tf_amp.commands import running
+from tf_amp.commands import cli
 from tf_amp.commands.shared import model_options
 from tf_amp.errors import ConfigError
+from tf_amp.tools import running_scripts, target_device
+from tf_amp.tools.audit.audits import audit_saved_model
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def exported(tmp_path_factory):
 
 
 def test_a_layer_1001_wide_is_named_with_the_next_multiple_of_eight(exported):
-    (audit,) = audit_saved_model(exported, targets.target_of("v100"), batch=4096)
+    (audit,) = audit_saved_model(exported, target_device.target_of("v100"), batch=4096)
     worst = audit.obstacles[0]
     assert worst.op == "MatMul" and worst.shape == "[4096,2048]x[2048,1001]"
     assert "columns (n) of 1001: no multiple of 8" in worst.why
@@ -90,7 +90,7 @@ def test_the_graph_is_optimized_as_for_the_device():
     kept = (function.outputs[0].op.name,)
     fused = {}
     for name in ("v100", "cpu-generic"):
-        target = targets.target_of(name)
+        target = target_device.target_of(name)
         graph_def = target.optimized(function.graph.as_graph_def(), kept)
         devices = {node.device.rpartition("/")[2] for node in graph_def.node}
         assert devices == {f"device:{target.device_type}:0"}
@@ -163,7 +163,7 @@ def test_every_shipped_device_can_be_audited(name):
 
 
 def test_reports_fit_in_80_columns(exported):
-    (audit,) = audit_saved_model(exported, targets.target_of("v100"))
+    (audit,) = audit_saved_model(exported, target_device.target_of("v100"))
     lines = str(audit).splitlines()
     assert max(map(len, lines)) <= 80
     assert any("taken as 32" in line for line in lines)
@@ -264,10 +264,10 @@ def test_a_level_that_leaves_graphs_alone_is_named_as_the_cause(tmp_path):
 
 def test_a_script_is_stopped_when_its_time_is_up():
     begin = time.monotonic()
-    with pytest.raises(running.TimeIsUp), running.limited(0.05):
+    with pytest.raises(running_scripts.TimeIsUp), running_scripts.limited(0.05):
         time.sleep(60)
     assert time.monotonic() - begin < 30
-    with running.limited(None):
+    with running_scripts.limited(None):
         pass
 
 

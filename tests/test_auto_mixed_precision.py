@@ -23,15 +23,15 @@ from tests.keras_programs import (
     telling_model,
 )
 from tests.processes import run_python
-from tf_amp import runtime
 from tf_amp.errors import ConfigError
+from tf_amp.runtime import switch
 
 
 @pytest.fixture(autouse=True)
 def _undone():
-    before = runtime.open_scopes()
+    before = switch.open_scopes()
     yield
-    assert runtime.open_scopes() == before
+    assert switch.open_scopes() == before
     tf_amp.disable()
 
 
@@ -91,7 +91,7 @@ def test_what_fit_leaves_where_its_end_is_not_seen_is_undone_at_the_next():
     tf_amp.disable()
     with pytest.raises(ValueError, match="stop"):
         fit(model, callback, during_fit(keras, on_train_batch_end=fail))
-    assert runtime.open_scopes() == 1
+    assert switch.open_scopes() == 1
     assert is_float32(fit(model)["loss"][0])
 
 

@@ -1,7 +1,8 @@
 """The autostart line: cheap, silent, and gone unless a switch is on.
 
 Most tests run it before a stand-in for TensorFlow, two small modules with the classes
-that it waits for, and a stand-in for `tf_amp.autostart` that records what it is given.
+that it waits for, and a stand-in for `tf_amp.runtime.autostart` that records what
+it is given.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ class Server:
     def __init__(self):
         self.start()
     def start(self):
-        from tf_amp.autostart import started
+        from tf_amp.runtime.autostart import started
         self.noticed = started == [self]
 """,
     "tf_amp/__init__.py": "",
-    "tf_amp/autostart.py": "started = []\nstart = started.append",
+    "tf_amp/runtime/autostart.py": "started = []\nstart = started.append",
 }
 IMPORT_BOTH = """
 import os, sys
@@ -110,7 +111,7 @@ def test_it_starts_with_the_first_graph_after_the_switch_is_on(
 print("tf_amp" in sys.modules)
 os.environ[switch] = "1"
 first = {made}
-print([each is first for each in sys.modules["tf_amp.autostart"].started])
+print([each is first for each in sys.modules["tf_amp.runtime.autostart"].started])
 """
     assert started.run(code) == ["False", "[True]"]
 
@@ -155,7 +156,8 @@ def test_a_line_that_is_installed_twice_starts_once(
     started: Environment, line: str
 ) -> None:
     twice = f"{line}{IMPORT_BOTH}"
-    code = f"{twice}FuncGraph('f'); print(len(sys.modules['tf_amp.autostart'].started))"
+    begun = "sys.modules['tf_amp.runtime.autostart'].started"
+    code = f"{twice}FuncGraph('f'); print(len({begun}))"
     assert started.run(code, TF_ENABLE_AUTO_MIXED_PRECISION="1") == ["1"]
 
 

@@ -14,11 +14,11 @@ from grappler_pass.functions.body_rewriting import with_bodies
 from grappler_pass.functions.calls import callers_first, rename_functions
 from grappler_pass.functions.conversion import graph_from_function, library_of
 from grappler_pass.functions.plan_merging import Part, merged
-from grappler_pass.graph import TRIP_COUNT_GUESS, Item
-from grappler_pass.op_lists import OpLists
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import TRIP_COUNT_GUESS, Item
 from grappler_pass.pipeline import plan_graph
-from grappler_pass.plan import Cause
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.planning.plan import Cause
 from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_valid, ops_with_dtype
 
@@ -99,7 +99,7 @@ def test_a_variable_of_a_nested_function_has_its_shape() -> None:
     v = tf.Variable(W)
     inner = tf.function(lambda x: x @ v)
     concrete = tf.function(lambda x: inner(x)).get_concrete_function(X)
-    from tf_amp.function_graphs import graph_with_variables, kept_nodes
+    from tf_amp.tracing.grappler_preview import graph_with_variables, kept_nodes
 
     graph_def = graph_with_variables(concrete)
     found = bodies_of(

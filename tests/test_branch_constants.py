@@ -2,8 +2,8 @@
 
 import pytest
 
-from grappler_pass.branches.constants import free_constants
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
+from grappler_pass.rewriting.branches.constants import free_constants
 from tests.branch_graphs import outcome
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text

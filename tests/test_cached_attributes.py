@@ -9,7 +9,7 @@ import signal
 import threading
 
 from grappler_pass.cached_attributes import cached_attribute
-from tf_amp.tuning.budget import Budget, Limits
+from tf_amp.measuring.budget import Budget, Limits
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,16 +17,17 @@ from grappler_pass.costs import (
 )
 from grappler_pass.costs.op_classes import axes_of
 from grappler_pass.costs.op_work import works_of
-from tf_amp import calibration, devices
-from tf_amp.calibration import profiling, rounds
-from tf_amp.calibration.assembling import classes_from, medians_of
-from tf_amp.calibration.cases import Case, points_of
-from tf_amp.calibration.layout import COARSE, FINE, Sizes, all_cases
-from tf_amp.calibration.timing import Turns
 from tf_amp.commands import calibrate as calibrating
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.devices import Device
+from tf_amp.config import devices
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.devices import Device
 from tf_amp.errors import ConfigError
+from tf_amp.measuring import device_profile
+from tf_amp.measuring.device_profile import profiling, rounds
+from tf_amp.measuring.device_profile.assembling import classes_from, medians_of
+from tf_amp.measuring.device_profile.cases import Case, points_of
+from tf_amp.measuring.device_profile.layout import COARSE, FINE, Sizes, all_cases
+from tf_amp.measuring.device_profile.timing import Turns
 
 KEY = DeviceKey("This CPU", frozenset({"avx2"}), threads=2, onednn=True)
 TINY = Sizes(
@@ -83,7 +84,7 @@ def test_every_class_is_measured_once():
 
 def test_a_quick_calibration_gives_a_profile_that_prices(tmp_path):
     path = tmp_path / "cache" / "mine.json"
-    profile = calibration.calibrate(
+    profile = device_profile.calibrate(
         2.0, path, progress=False, key=KEY, sizes=TINY, dtypes=("float32", "bfloat16")
     )
     assert DeviceProfile.load(path) == profile
@@ -98,7 +99,7 @@ def test_a_quick_calibration_gives_a_profile_that_prices(tmp_path):
 
 def test_a_calibration_keeps_to_its_time():
     start = time.monotonic()
-    measured = calibration.measure_cases(all_cases(TINY), ("float32",), 0.0)
+    measured = device_profile.measure_cases(all_cases(TINY), ("float32",), 0.0)
     assert {key[0] for key in measured} == {"matmul", "AddV2"}
     assert time.monotonic() - start < 30.0
 
@@ -108,7 +109,9 @@ def test_a_point_that_is_measured_again_counts_by_the_median():
     point = points_of(case)[0]
     found = {}
     for _ in range(3):
-        calibration.measure_into(found, case, point, ("float32",), Turns(0.0, least=3))
+        device_profile.measure_into(
+            found, case, point, ("float32",), Turns(0.0, least=3)
+        )
     ((place, seconds),) = found.items()
     assert place == ("Tanh", "float32", point)
     assert len(seconds) == 3
@@ -137,21 +140,21 @@ class Clock:
 @pytest.mark.parametrize("seconds", [20.0, 60.0, 61.3, 300.0])
 def test_all_of_a_calibration_takes_no_longer_than_it_may(seconds, monkeypatch):
     clock = Clock(monkeypatch)
-    calibration.calibrate(seconds, progress=False, key=KEY, sizes=TINY)
+    device_profile.calibrate(seconds, progress=False, key=KEY, sizes=TINY)
     assert 0.9 * seconds < clock.now <= seconds
 
 
 @pytest.mark.parametrize("seconds", [math.nan, -1.0])
 def test_a_time_that_is_none_ends_after_what_is_needed(seconds, monkeypatch):
     Clock(monkeypatch)
-    measured = calibration.measure_cases(all_cases(TINY), ("float32",), seconds)
+    measured = device_profile.measure_cases(all_cases(TINY), ("float32",), seconds)
     assert {key[0] for key in measured} == {"matmul", "AddV2"}
 
 
 def test_a_gpu_is_said_not_to_be_measured(tmp_path, monkeypatch, capsys):
     Clock(monkeypatch)
-    quick = functools.partial(calibration.calibrate, sizes=TINY)
-    monkeypatch.setattr(calibration, "calibrate", quick)
+    quick = functools.partial(device_profile.calibrate, sizes=TINY)
+    monkeypatch.setattr(device_profile, "calibrate", quick)
     found = (Device("CPU", "CPU:0"), Device("GPU", "GPU:0", "Tesla V100", (7, 0)))
     monkeypatch.setattr(devices, "present_devices", lambda: found)
     assert calibrating.calibrate_this_cpu(10.0, tmp_path / "mine.json") == 0
@@ -171,7 +174,7 @@ def test_a_place_for_the_result_is_asked_for_before_it_is_measured(monkeypatch):
 def test_what_cannot_be_written_is_a_warning(tmp_path):
     occupied = tmp_path / "occupied"
     occupied.write_text("")
-    profile = calibration.calibrate(
+    profile = device_profile.calibrate(
         0.0, occupied / "mine.json", progress=False, key=KEY, sizes=TINY
     )
     assert profile.grid("matmul", "bfloat16") is not None
@@ -181,14 +184,14 @@ def test_an_older_file_does_not_hide_that_nothing_was_kept(tmp_path, monkeypatch
     # The name has room for the file, not for the draft that is written beside it.
     path = tmp_path / ("p" * 250)
     path.write_text("older")
-    quick = functools.partial(calibration.calibrate, sizes=TINY)
-    monkeypatch.setattr(calibration, "calibrate", quick)
+    quick = functools.partial(device_profile.calibrate, sizes=TINY)
+    monkeypatch.setattr(device_profile, "calibrate", quick)
     assert calibrating.calibrate_this_cpu(0.0, path) == 1
     assert path.read_text() == "older"
 
 
 def test_the_progress_bar_shows_and_ends(capsys):
-    calibration.calibrate(0.0, None, progress=True, key=KEY, sizes=TINY)
+    device_profile.calibrate(0.0, None, progress=True, key=KEY, sizes=TINY)
     assert "calibrating" in capsys.readouterr().out
 
 

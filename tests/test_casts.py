@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
-from grappler_pass.existing_casts import represents
+from grappler_pass.eligibility.existing_casts import represents
 
 DTYPES = {
     types_pb2.DT_HALF: np.dtype(np.float16),

@@ -10,9 +10,9 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tf_amp.checking import batches_from_file, checked_batches, specs_of
-from tf_amp.checking.batches import InputSpec
 from tf_amp.errors import DataUnfit
+from tf_amp.tools.graph_runs.batches import InputSpec
+from tf_amp.tools.verify import batches_from_file, checked_batches, specs_of
 
 _SPECS = (
     InputSpec("image", "float32", (None, 4)),

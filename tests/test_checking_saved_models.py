@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import tf_amp
 from tests import planted
-from tf_amp import cli
-from tf_amp.checking.function_cases import Choice
-from tf_amp.checking.functions import ranges_of_saved_model, verify_saved_model
+from tf_amp.commands import cli
 from tf_amp.errors import DataUnfit
+from tf_amp.tools.graph_runs.function_cases import Choice
+from tf_amp.tools.verify.functions import ranges_of_saved_model, verify_saved_model
 
 _LOW = Choice("bfloat16", "O2")
 

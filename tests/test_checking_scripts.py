@@ -126,7 +126,7 @@ def test_a_session_is_verified_and_its_culprits_are_written_to_a_file(tmp_path):
 def test_a_command_line_that_makes_no_sense_is_refused(
     tmp_path, monkeypatch, capsys, arguments, told
 ):
-    from tf_amp import cli
+    from tf_amp.commands import cli
 
     _script(tmp_path, "print()")
     monkeypatch.chdir(tmp_path)

@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
-from tf_amp.checkpoints import side_file
-from tf_amp.checkpoints.plans import PlanRecord
-from tf_amp.checkpoints.record import (
+from tf_amp.errors import CheckpointMismatch
+from tf_amp.rewriting.resumed_plans import PlanRecord
+from tf_amp.training.checkpoints import side_file
+from tf_amp.training.checkpoints.record import (
     Record,
     RecordUnreadable,
     records_from_text,
     text_from_records,
 )
-from tf_amp.errors import CheckpointMismatch
-from tf_amp.loss_scaling import resumption
-from tf_amp.loss_scaling.saved_scale import SavedScale, saved_scale
+from tf_amp.training.loss_scale import resumption
+from tf_amp.training.loss_scale.saved_scale import SavedScale, saved_scale
 
 VALUES = {"scale": 512.0, "good_steps": 3, "skipped_steps": 1, "finite": 1}
 SCALE = SavedScale("DynamicLossScale", "dynamic", VALUES)

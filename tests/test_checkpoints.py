@@ -17,7 +17,7 @@ from tf_amp import (
     StatisticalLossScale,
     loss_scale_state,
 )
-from tf_amp.checkpoints import object_based
+from tf_amp.training.checkpoints import object_based
 
 OPTIMIZERS = {
     "keras": lambda: keras.optimizers.Adam(0.1),

@@ -13,7 +13,7 @@ from tests.checkpointing import BAD, X, training
 from tests.processes import run_python
 from tests.scaling import figures
 from tf_amp import DynamicLossScale
-from tf_amp.checkpoints import side_file
+from tf_amp.training.checkpoints import side_file
 
 LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
 BOTH = pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRARIES)
@@ -254,7 +254,7 @@ def test_a_function_that_trains_can_be_exported_and_holds_nothing_of_ours(tmp_pa
 def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):
     program = f"""
     import pathlib, keras, numpy as np, tensorflow as tf, tf_amp
-    from tf_amp.checkpoints import keras_files, side_file
+    from tf_amp.training.checkpoints import keras_files, side_file
     folder = pathlib.Path({str(tmp_path)!r})
     cpu = tf.config.list_physical_devices("CPU")[0]
     device = tf.config.LogicalDeviceConfiguration()
@@ -286,7 +286,7 @@ def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):
     assert tf_amp.loss_scale_state().scale < scale
     saved.restore(path).assert_consumed()
     assert tf_amp.loss_scale_state().scale == scale
-    (held,) = tf_amp.loss_scaling.variables.states_here()
+    (held,) = tf_amp.training.loss_scale.variables.states_here()
     floats = held.variables_by_kind["floats"]
     for copy in held.strategy.experimental_local_results(floats):
         assert copy.numpy()[0] == scale

@@ -7,17 +7,18 @@ import pytest
 import tf_amp
 from tests.fresh_process import PROBE, run_interpreter
 from tests.processes import ROOT
-from tf_amp import autostart, cli
-from tf_amp.commands import running
-from tf_amp.configuration.config import (
+from tf_amp.commands import cli
+from tf_amp.config.amp_config import (
     DTYPE,
     LOSS_SCALE,
     LOSS_SCALING_SWITCH,
     SWITCH,
     AmpConfig,
 )
-from tf_amp.configuration.config import REWRITE_SWITCH as REWRITE
+from tf_amp.config.amp_config import REWRITE_SWITCH as REWRITE
 from tf_amp.errors import ConfigError
+from tf_amp.runtime import autostart
+from tf_amp.tools import running_scripts
 
 SCRIPT = """
 import os, sys
@@ -148,7 +149,7 @@ def test_a_script_runs_whichever_switch_says_off(monkeypatch, switches):
     monkeypatch.setattr(autostart, "is_installed", lambda: True)
     for name in (SWITCH, REWRITE):
         monkeypatch.setenv(name, switches.get(name, ""))
-    running.switch_on({})
+    running_scripts.switch_on({})
     assert AmpConfig.from_env().enabled
 
 
@@ -156,7 +157,7 @@ def test_two_switches_that_contradict_each_other_are_not_mended(monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setenv(REWRITE, "0")
     with pytest.raises(ConfigError, match="contradict each other"):
-        running.switch_on({})
+        running_scripts.switch_on({})
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def test_what_is_given_goes_before_the_environment(monkeypatch, given, said, fou
     monkeypatch.setattr(autostart, "is_installed", lambda: True)
     for name in (SWITCH, REWRITE, LOSS_SCALING_SWITCH, *given):
         monkeypatch.setenv(name, said.get(name, ""))
-    running.switch_on(given)
+    running_scripts.switch_on(given)
     config = AmpConfig.from_env()
     assert config.enabled and (config.dtype, config.to_env().get(LOSS_SCALE)) == found
 
@@ -183,7 +184,7 @@ def test_without_tensorflow_there_is_one_error(folder):
     (folder / "tensorflow.py").write_text("raise ModuleNotFoundError(name=__name__)")
     program = """
 import tf_amp
-from tf_amp import cli
+from tf_amp.commands import cli
 for command in ("verify", "ranges"):
     print(cli.main([command, "scripts/script.py"]))
 for attempt in (lambda: tf_amp.loss_scale_state(), lambda: tf_amp.verify):

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tf_amp.tuning.comparison import FEWEST_PAIRS, MOST_PAIRS, Comparison
+from tf_amp.measuring.steps.comparison import FEWEST_PAIRS, MOST_PAIRS, Comparison
 
 
 def _comparison(ratios: list[float]) -> Comparison:

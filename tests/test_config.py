@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 import tf_amp
-from tf_amp.configuration.config import (
+from tf_amp.config.amp_config import (
     DTYPE,
     LOSS_SCALING_SWITCH,
     OWN_NAMES,
@@ -19,10 +19,10 @@ from tf_amp.configuration.config import (
     checked_dtype,
     checked_level,
 )
-from tf_amp.configuration.list_edits import PREFIX, ListEdit, edits_from_mapping
-from tf_amp.configuration.settings import check_config
+from tf_amp.config.list_edits import PREFIX, ListEdit, edits_from_mapping
+from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling.words import loss_scale_from_words
+from tf_amp.rewriting.graph_settings import check_config
 
 FULL = AmpConfig(
     enabled=False,

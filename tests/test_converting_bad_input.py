@@ -247,7 +247,7 @@ def test_the_command_prints_one_line_and_exits_with_2(tmp_path: pathlib.Path) ->
     done = run_python(
         f"""
         import sys
-        from tf_amp import cli
+        from tf_amp.commands import cli
         sys.exit(cli.main(["convert", {str(tmp_path / "nowhere")!r}, "out"]))
         """
     )

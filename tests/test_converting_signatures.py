@@ -12,7 +12,7 @@ import tensorflow as tf
 import tf_amp
 from tests import stored_models
 from tests.test_converting import DEPTH, EPSILON, PLANNED, graph_of, relative_error
-from tf_amp import cli
+from tf_amp.commands import cli
 from tf_amp.errors import AlreadyMixed, ConfigError
 
 

@@ -14,8 +14,8 @@ import pytest
 import tf_amp
 from tests import stored_models
 from tests.processes import ROOT
-from tf_amp.converting import writing
 from tf_amp.errors import ConfigError, ConversionFailed
+from tf_amp.tools.convert.files import writing
 
 PLANNED = {"device": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
@@ -76,7 +76,7 @@ def test_on_a_full_disk_nothing_is_left(
 
 KILLED = """
 import pathlib, sys, time
-from tf_amp.converting import writing
+from tf_amp.tools.convert.files import writing
 target = pathlib.Path(sys.argv[1])
 with writing.replacing(target) as draft:
     draft.mkdir()
@@ -110,7 +110,7 @@ def test_a_killed_conversion_leaves_what_was_there_and_is_tidied_up(
 
 SWAPS = """
 import pathlib, sys
-from tf_amp.converting import writing
+from tf_amp.tools.convert.files import writing
 target = pathlib.Path(sys.argv[1])
 print("begun", flush=True)
 for number in range(10**6):

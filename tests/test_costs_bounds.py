@@ -9,11 +9,11 @@ import pytest
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
 from grappler_pass.costs.records import CostRow, flaw_of
-from grappler_pass.draft import Draft, Outcome
-from grappler_pass.graph import Item
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import optimize
-from grappler_pass.plan import Plan
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.planning.draft import Draft, Outcome
+from grappler_pass.planning.plan import Plan
 from tests.costs_examples import DEVICE, VERSION
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text

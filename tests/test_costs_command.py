@@ -18,7 +18,8 @@ from tests.costs_examples import (
     measured,
     sample,
 )
-from tf_amp import cli, devices
+from tf_amp.commands import cli
+from tf_amp.config import devices
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_what_could_not_be_written_is_written_when_the_program_ends(path):
     keep(CostDatabase(path), 1)
     program = """
     import sqlite3
-    from tf_amp.tuning.known_costs import KnownCosts
+    from tf_amp.measuring.known_costs import KnownCosts
 
     known = KnownCosts.load("CPU", DEVICE, VERSION, database.path.parent)
     other = sqlite3.connect(known.database.path, isolation_level=None)
@@ -164,8 +164,8 @@ def test_a_python_without_sqlite_measures_without_keeping(path):
     import sys
     sys.modules["sqlite3"] = None
     import pathlib
-    from tf_amp import cli
-    from tf_amp.tuning.known_costs import KnownCosts
+    from tf_amp.commands import cli
+    from tf_amp.measuring.known_costs import KnownCosts
     known = KnownCosts.load("CPU", "key", "2.21.0", pathlib.Path({str(path.parent)!r}))
     known.add([])
     known.keep()

@@ -9,7 +9,7 @@ import pytest
 from grappler_pass.costs.database import CostDatabase, costs_path
 from tests.forking import run_forked
 from tests.gelu_program import gelu_program
-from tf_amp.devices import cpu_flags
+from tf_amp.config.devices import cpu_flags
 
 pytestmark = pytest.mark.skipif(
     not cpu_flags() & {"avx512_bf16", "amx_bf16"},
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.skipif(
 
 # All that the plan hangs on can be measured within the time, which is not used up.
 BEFORE = """
-from grappler_pass.draft import Outcome
-from tf_amp.tuning import tuner
+from grappler_pass.planning.draft import Outcome
+from tf_amp.measuring import tuner
 # Comparisons have tests of their own.
 tuner.OnlineTuner.outcome = lambda self, trial, decided: Outcome.UNKNOWN
 if {determined}:

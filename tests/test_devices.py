@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile, ProfileError
 from tests.forking import run_forked
-from tf_amp import devices
-from tf_amp.configuration import settings
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.devices import Device
+from tf_amp.config import devices
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.devices import Device
+from tf_amp.rewriting import graph_settings
 
 CPU = Device("CPU", "/physical_device:CPU:0", "a CPU")
 V100 = Device("GPU", "/physical_device:GPU:0", "Tesla V100-SXM2-16GB", (7, 0))
@@ -81,11 +81,11 @@ def test_a_graph_is_planned_for_the_device_it_is_placed_on(present):
         return graph_def
 
     present(A100)
-    assert settings.target_device_type(graph("CPU", "CPU")) == "CPU"
-    assert settings.target_device_type(graph("CPU", "GPU")) == "GPU"
-    assert settings.target_device_type(graph("CPU", "")) == "GPU"
+    assert graph_settings.target_device_type(graph("CPU", "CPU")) == "CPU"
+    assert graph_settings.target_device_type(graph("CPU", "GPU")) == "GPU"
+    assert graph_settings.target_device_type(graph("CPU", "")) == "GPU"
     present()
-    assert settings.target_device_type(graph("CPU", "")) == "CPU"
+    assert graph_settings.target_device_type(graph("CPU", "")) == "CPU"
 
 
 def test_the_key_of_this_cpu_names_what_decides_its_speed():
@@ -106,7 +106,7 @@ def threads_told_and_of_others(chosen, **variables):
     """Return the threads of an op, and how many more a process has after the first."""
     code = f"""
     import tensorflow as tf
-    from tf_amp import devices
+    from tf_amp.config import devices
     tf.config.threading.set_intra_op_parallelism_threads({chosen})
     told = devices.cpu_key().threads
     tf.ones([2, 2]) + 1.0
@@ -151,7 +151,7 @@ def test_the_key_has_the_threads_that_tensorflow_starts(chosen, variable, thread
 def test_the_key_has_the_type_that_onednn_may_round_products_to(variables):
     code = """
     import tensorflow as tf
-    from tf_amp import devices
+    from tf_amp.config import devices
     x = tf.ones([2, 64, 64])
     x @ x
     print("told:" + devices.cpu_key().float32_products)

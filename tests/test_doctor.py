@@ -9,14 +9,14 @@ from tests.forking import run_forked
 from tests.fresh_process import run_interpreter
 from tests.processes import ROOT
 from tf_amp.commands.doctor import DEPENDENCIES
-from tf_amp.configuration.config import SWITCH
-from tf_amp.configuration.list_edits import PREFIX
+from tf_amp.config.amp_config import SWITCH
+from tf_amp.config.list_edits import PREFIX
 
 DOCTOR = ("-m", "tf_amp", "doctor")
 # Puts the autostart's finder where the .pth file of an installation puts it.
 STARTED = """
 import runpy, sys
-import tf_amp._autostart_finder
+import tf_amp.runtime._autostart_finder
 sys.argv = ["tf_amp", "doctor"]
 runpy.run_module("tf_amp", run_name="__main__")
 """
@@ -74,7 +74,7 @@ def test_everything_that_is_required_is_looked_for():
 def settings_examined(**environ):
     """Return what the doctor finds of settings, and of all else."""
     program = """
-import tf_amp._autostart_finder
+import tf_amp.runtime._autostart_finder
 from tf_amp.commands import doctor
 doctor.report_health()
 """

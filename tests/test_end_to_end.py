@@ -9,8 +9,8 @@ import pytest
 
 from tests.fresh_process import ROOT, run_interpreter
 from tests.tolerance import EPSILON
-from tf_amp import autostart
-from tf_amp.configuration.config import OPT_LEVEL, STRICT, SWITCH
+from tf_amp.config.amp_config import OPT_LEVEL, STRICT, SWITCH
+from tf_amp.runtime import autostart
 
 PROGRAMS = ROOT / "tests" / "end_to_end_programs.py"
 # Three standard deviations between two accuracies of 0.95 on 397 images.

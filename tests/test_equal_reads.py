@@ -6,15 +6,15 @@ import pytest
 import tensorflow as tf
 
 from benchmarks.executed import count_executed
-from grappler_pass.branches import equal_reads
-from grappler_pass.branches.equal_reads import merge_equal_reads
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
+from grappler_pass.rewriting.branches import equal_reads
+from grappler_pass.rewriting.branches.equal_reads import merge_equal_reads
 from tests.branch_graphs import outcome
 from tests.scaling import are_equal, values_of
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text
 from tf_amp import DynamicLossScale, loss_scale_state, mixed_precision_scope
-from tf_amp.steps import finite_branches
+from tf_amp.training.optimizers import finite_branches
 
 # The rate is read twice before it is doubled and twice after it.
 READS = """

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from grappler_pass.plan import Plan
+from grappler_pass.planning.plan import Plan
 from tests.forking import run_forked
 from tests.fresh_process import ROOT, run_interpreter
-from tf_amp import autostart
-from tf_amp.configuration.config import LOG, OPT_LEVEL, STRICT, SWITCH
+from tf_amp.config.amp_config import LOG, OPT_LEVEL, STRICT, SWITCH
+from tf_amp.runtime import autostart
 
 EXAMPLES = ROOT / "examples"
 SCRIPTS = (

@@ -5,8 +5,8 @@ import json
 import pytest
 import tensorflow as tf
 
-from grappler_pass.plan import Plan
-from tf_amp import cli
+from grappler_pass.planning.plan import Plan
+from tf_amp.commands import cli
 
 
 @pytest.fixture(scope="module")

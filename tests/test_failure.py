@@ -2,7 +2,7 @@
 
 from tests.forking import run_forked
 from tests.fresh_process import PROBE, output_of
-from tf_amp import autostart
+from tf_amp.runtime import autostart
 
 FAILING = (
     PROBE
@@ -86,7 +86,7 @@ def test_a_missing_shim_is_an_error_if_called_for_and_a_warning_if_switched_on()
 import pathlib
 from grappler_pass import plugin
 from grappler_pass.plugin import ShimError
-from tf_amp import runtime
+from tf_amp.runtime import switch as runtime
 
 plugin.shim_path = lambda device_type: pathlib.Path("/nowhere/shim.so")
 try:

@@ -7,20 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import tensorflow as tf
 
-from grappler_pass.draft import Trial
-from grappler_pass.graph import Item
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Trial
 from tests.processes import run_python
-from tf_amp.function_graphs import graph_with_variables, kept_nodes
-from tf_amp.tuning.fingerprint import fingerprint_of, fingerprint_of_graph
+from tf_amp.measuring.fingerprint import fingerprint_of, fingerprint_of_graph
+from tf_amp.tracing.grappler_preview import graph_with_variables, kept_nodes
 
 _FIT = """
     import numpy as np, tensorflow as tf, keras
     from grappler_pass import plugin
-    from grappler_pass.draft import Trial
-    from grappler_pass.graph import Item
+    from grappler_pass.planning.draft import Trial
+    from grappler_pass.graph.view import Item
     from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tf_amp.tuning.fingerprint import fingerprint_of
+    from tf_amp.measuring.fingerprint import fingerprint_of
 
     seen = []
 

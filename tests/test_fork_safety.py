@@ -26,8 +26,8 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         f"""
         import os, signal, threading
         from tf_amp._tensorflow_private import training
-        from tf_amp.checkpoints import plans
-        from tf_amp.loss_scaling import resumption, variables
+        from tf_amp.rewriting import resumed_plans as plans
+        from tf_amp.training.loss_scale import resumption, variables
 
         held, over = threading.Event(), threading.Event()
 

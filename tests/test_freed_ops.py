@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grappler_pass.op_lists import OpLists
-from grappler_pass.plan import Cause
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.planning.plan import Cause
 from tests.coloring import color
 from tests.fresh_process import run_interpreter
 from tests.small_graphs import CHAIN

@@ -18,8 +18,8 @@ from grappler_pass.functions.conversion import (
     library_of,
     reachable_from,
 )
-from grappler_pass.graph import GraphView
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import GraphView
 from tests.random_graphs import random_graph
 from tests.soundness import assert_valid
 

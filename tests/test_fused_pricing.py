@@ -9,13 +9,13 @@ import pytest
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
 from grappler_pass.costs.probes import cast_probe
-from grappler_pass.draft import Draft
-from grappler_pass.graph import Item, Port
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.planning.draft import Draft
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
-from tf_amp.xla.pricing import settings_under_xla
+from tf_amp.rewriting.compiled.pricing import settings_under_xla
 
 CHAIN = """
 x = Placeholder shape=[4096,4096]

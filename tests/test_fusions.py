@@ -6,16 +6,16 @@ import pytest
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import op_def_registry
 
-from grappler_pass import fusions
 from grappler_pass.costs.product_work import SPLIT_IN_BFLOAT16
-from grappler_pass.fused_ops import needs_split
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW, DENY, INFER
-from grappler_pass.plan import Cause
-from grappler_pass.type_slots import DTYPE_ENUMS
+from grappler_pass.eligibility.fused_ops import needs_split
+from grappler_pass.graph import fusions
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW, DENY, INFER
+from grappler_pass.graph.type_slots import DTYPE_ENUMS
+from grappler_pass.planning.plan import Cause
 from tests.coloring import color
 from tests.fresh_process import output_of
-from tf_amp.configuration.list_edits import PREFIX
+from tf_amp.config.list_edits import PREFIX
 
 SHIPPED = OpLists.for_dtype("bfloat16")
 FUSED = """

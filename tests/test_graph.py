@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph import (
+from grappler_pass.graph.view import (
     TRIP_COUNT_GUESS,
     GraphError,
     GraphView,

@@ -6,8 +6,8 @@ import pytest
 from absl import logging
 
 from tests.processes import run_python
-from tf_amp import rewriter
-from tf_amp.configuration.config import OPT_LEVEL, SWITCH
+from tf_amp.config.amp_config import OPT_LEVEL, SWITCH
+from tf_amp.rewriting import arriving_graphs
 
 
 def test_the_settings_of_whoever_runs_the_tests_are_unset() -> None:
@@ -24,7 +24,7 @@ def test_the_settings_of_whoever_runs_the_tests_are_unset() -> None:
 def test_plans_and_what_is_told_once_are_forgotten(
     turn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not rewriter._plans
-    rewriter._plans.append(turn)
+    assert not arriving_graphs._plans
+    arriving_graphs._plans.append(turn)
     logging.log_first_n(logging.WARNING, "only once", 1)
     assert "only once" in caplog.text

@@ -25,7 +25,7 @@ from tests.keras_programs import (
     telling_model,
 )
 from tf_amp.errors import ConfigError
-from tf_amp.loss_scaling.scale_state import ScaleState
+from tf_amp.training.loss_scale.scale_state import ScaleState
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

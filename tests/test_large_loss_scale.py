@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from grappler_pass.plan import Cause
+from grappler_pass.planning.plan import Cause
 from tf_amp import StaticLossScale, loss_scale_state
 
 v1 = tf.compat.v1

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.plan import Cause, Plan
+from grappler_pass.planning.plan import Cause, Plan
 from tests.fresh_process import output_of
 
 
@@ -55,8 +55,8 @@ def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
     ("fails", "way"),
     [
         ("grappler_pass.pipeline.optimize", "autograph=True"),
-        ("tf_amp.rewriter.marks_from_graph_def", "autograph=True"),
-        ("tf_amp.xla.functions._rewrite_accessed", "jit_compile=True"),
+        ("tf_amp.rewriting.arriving_graphs.marks_from_graph_def", "autograph=True"),
+        ("tf_amp.rewriting.compiled.functions._rewrite_accessed", "jit_compile=True"),
     ],
 )
 def test_a_graph_whose_rewrite_fails_is_written_with_its_error(

@@ -18,8 +18,9 @@ from tf_amp import (
     StatisticalLossScale,
     loss_scale_state,
 )
-from tf_amp.loss_scaling import dynamic, resumption
-from tf_amp.loss_scaling.saved_scale import saved_scale
+from tf_amp.config.loss_scales import dynamic
+from tf_amp.training.loss_scale import resumption
+from tf_amp.training.loss_scale.saved_scale import saved_scale
 
 
 def model(spec, overflows):

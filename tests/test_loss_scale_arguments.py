@@ -19,11 +19,11 @@ from tf_amp import (
     enable,
     mixed_precision_scope,
 )
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.loss_scaling.choosing import loss_scale_for
-from tf_amp.loss_scaling.variables import find_state
-from tf_amp.loss_scaling.words import loss_scale_from_words, words_from_loss_scale
-from tf_amp.runtime import current_config
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.loss_scales.choosing import loss_scale_for
+from tf_amp.config.loss_scales.words import loss_scale_from_words, words_from_loss_scale
+from tf_amp.runtime.switch import current_config
+from tf_amp.training.loss_scale.variables import find_state
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
 REWRITE = f"{SWITCH}_GRAPH_REWRITE"

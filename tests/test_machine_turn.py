@@ -10,11 +10,11 @@ import tensorflow as tf
 
 import tf_amp
 from tests.lock_holding import lock_held
-from tf_amp import cli
-from tf_amp.configuration.config import CACHE
+from tf_amp.commands import cli
+from tf_amp.config.amp_config import CACHE
 from tf_amp.errors import NotMeasurable
-from tf_amp.tuning import machine_turn
-from tf_amp.tuning.machine_turn import asked_turn, process_turn
+from tf_amp.measuring import machine_turn
+from tf_amp.measuring.machine_turn import asked_turn, process_turn
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.client import timeline
 
-from grappler_pass.casts import CastPlan, plan_casts
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.graph import GraphView, Item
-from grappler_pass.memory import peak_bytes
-from grappler_pass.op_lists import OpLists
+from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
+from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.pipeline import Settings, plan_graph
-from grappler_pass.shapes import Shapes, shapes_from_graph_def
-from grappler_pass.type_slots import DTYPE_ENUMS, SlotTable
-from grappler_pass.variable_reads import VariableReads
+from grappler_pass.planning.casts import CastPlan, plan_casts
+from grappler_pass.planning.memory import peak_bytes
 from tests.rewriters import settings_of
 from tests.sketch import sketch
 from tests.text_graph import graph_from_text

@@ -12,9 +12,9 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
-from grappler_pass.plan import Cause
+from grappler_pass.planning.plan import Cause
 from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_sound
 

@@ -12,20 +12,20 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.draft import Outcome, Settings, Trial
-from grappler_pass.graph import Item
-from grappler_pass.op_lists import OpLists
-from grappler_pass.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Outcome, Settings, Trial
 from tests.forking import run_forked
-from tf_amp import process_costs
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.configuration.scope_registry import Scope
-from tf_amp.configuration.settings import settings_for
-from tf_amp.converting.planner import Planner
-from tf_amp.tuning import compared_calls, step_comparison, verdicts
-from tf_amp.tuning.budget import DEFAULT, Allowance, Budget
-from tf_amp.tuning.comparison import Comparison
-from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.scope_registry import Scope
+from tf_amp.measuring import process_costs
+from tf_amp.measuring.budget import DEFAULT, Allowance, Budget
+from tf_amp.measuring.known_costs import KnownCosts
+from tf_amp.measuring.steps import compared_calls, step_comparison, verdicts
+from tf_amp.measuring.steps.comparison import Comparison
+from tf_amp.rewriting.graph_settings import settings_for
+from tf_amp.tools.convert.planner import Planner
 
 FASTER = Comparison(((2.0, 1.0),) * 20)
 SLOWER = Comparison(((1.0, 2.0),) * 20)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from tensorflow.python.framework import op_def_registry
 
-from grappler_pass.op_lists import OpListError, OpLists
-from grappler_pass.op_table import LIST_NAMES, OP_TABLE
+from grappler_pass.graph.op_lists import OpListError, OpLists
+from grappler_pass.graph.op_table import LIST_NAMES, OP_TABLE
 
 BFLOAT16 = OpLists.for_dtype("bfloat16")
 FLOAT16 = OpLists.for_dtype("float16")

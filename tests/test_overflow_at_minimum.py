@@ -7,7 +7,7 @@ from absl import logging
 
 import tf_amp
 from tests.test_overflow_origin import ONES, looked_into, scaling, training_step
-from tf_amp.overflow import origin as overflow_origin
+from tf_amp.training.overflow import origin as overflow_origin
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

@@ -12,10 +12,10 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 import tf_amp
 from tests.processes import run_python
-from tf_amp.loss_scaling.dynamic import DynamicLossScale
-from tf_amp.loss_scaling.protocol import LossScale
-from tf_amp.overflow import origin as overflow_origin
-from tf_amp.overflow.search import Found
+from tf_amp.config.loss_scales.dynamic import DynamicLossScale
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.training.overflow import origin as overflow_origin
+from tf_amp.training.overflow.search import Found
 
 v1 = tf.compat.v1
 ONES = np.ones([4, 8], dtype="float32")

@@ -7,7 +7,7 @@ from absl import logging
 
 from tests.scaling import scaled_by, stepper
 from tf_amp import StaticLossScale
-from tf_amp.steps import skipping
+from tf_amp.training.optimizers import skipping
 
 v1 = tf.compat.v1
 

@@ -52,7 +52,7 @@ def test_the_wheel_is_for_any_python_and_holds_all_it_needs() -> None:
         "tf_amp_autostart.pth",
         "grappler_pass/_shim_cpu.so",
         "grappler_pass/_shim_gpu.so",
-        "tf_amp/autostart.py",
+        "tf_amp/runtime/autostart.py",
     } <= names
     assert any(name.startswith("grappler_pass/costs/profiles/") for name in names)
     packages = {name.split("/")[0] for name in names if name.endswith(".py")}
@@ -98,7 +98,7 @@ def test_a_target_folder_does_not_start_by_itself(tmp_path: pathlib.Path) -> Non
     install = ("install", "--no-deps", "--no-index", "--target", target)
     environment.pip(*install, str(built_wheel()))
     assert not environment.has_autostart(PYTHONPATH=target)
-    code = "import tf_amp.autostart as a; print(a.is_installed())"
+    code = "import tf_amp.runtime.autostart as a; print(a.is_installed())"
     assert environment.run(code, PYTHONPATH=target) == ["False"]
 
 

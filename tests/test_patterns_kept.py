@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
 from tests.equivalence import assert_equivalent
 from tests.rewriters import rewritten_by, settings_of
 from tests.sketch import sketch

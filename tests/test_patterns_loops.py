@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from grappler_pass.graph import GraphView
+from grappler_pass.graph.view import GraphView
 from tests.equivalence import assert_equivalent
 from tests.sketch import Sketch, sketch
 from tests.soundness import LOW_DTYPES, casts, casts_down, ops_with_dtype

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from rich.console import Console
 
-from grappler_pass.plan import Cause, Decision, Plan, Reason
-from grappler_pass.type_slots import Slot
+from grappler_pass.graph.type_slots import Slot
+from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 from tests.processes import ROOT
 
 names = st.text(min_size=1, max_size=12)

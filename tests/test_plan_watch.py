@@ -5,9 +5,9 @@ from __future__ import annotations
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.pipeline import Rewrite
-from grappler_pass.plan import Plan
+from grappler_pass.planning.plan import Plan
 from keras_callbacks.plan_watch import PlanWatch
-from tf_amp import rewriter
+from tf_amp.rewriting import arriving_graphs
 
 
 def test_of_thousands_of_retraces_the_longest_and_the_latest_plans_are_kept() -> None:
@@ -17,7 +17,7 @@ def test_of_thousands_of_retraces_the_longest_and_the_latest_plans_are_kept() ->
     for number in range(2000):
         seconds = 1.0 if number == 7 else 1e-3
         plan = Plan((), "bfloat16", graph=f"step_{number}", seconds_before=seconds)
-        rewriter._record(Rewrite(GraphDef(), plan, changed=True), 0.0)
+        arriving_graphs._record(Rewrite(GraphDef(), plan, changed=True), 0.0)
     watch.stop()
     kept = [watched.plan.graph for watched in watch.of_role("train")]
     assert kept == ["step_7", *(f"step_{n}" for n in range(1745, 2000))]

@@ -8,14 +8,15 @@ from absl import logging
 
 import tf_amp
 from tests.scaling import figures
-from tf_amp import ConfigError, DynamicLossScale, StaticLossScale, porting
+from tf_amp import ConfigError, DynamicLossScale, StaticLossScale
+from tf_amp.runtime import apex
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
 def _undone(monkeypatch):
-    monkeypatch.setattr(porting, "_initialized", None)
+    monkeypatch.setattr(apex, "_initialized", None)
     yield
     tf_amp.disable()
 
@@ -97,7 +98,7 @@ def test_each_of_several_losses_has_a_scale_of_its_own():
     slopes = tf.function(gradients)
     slopes(model, optimizer, tf.constant(X * np.float32("inf")), loss_id=0)
     slopes(model, optimizer, tf.constant(X), loss_id=1)
-    first, second = porting._initialized.loss_scales
+    first, second = apex._initialized.loss_scales
     assert figures(first) == (2.0**14, 0, 1)
     assert figures(second) == (2.0**15, 1, 0)
 
@@ -118,7 +119,7 @@ def test_a_dynamic_scale_begins_within_the_bounds_of_apex(
 ):
     monkeypatch.setenv("TF_AMP_DTYPE", "float16")
     tf_amp.initialize(dense(), loss_scale=loss_scale, **bounds)
-    found = tf_amp.runtime.current_config().loss_scale
+    found = tf_amp.runtime.switch.current_config().loss_scale
     assert (found.minimum, found.initial, found.maximum) == expected
 
 
@@ -126,7 +127,7 @@ def test_a_dynamic_scale_begins_within_the_bounds_of_apex(
 def test_bounds_make_no_scale_dynamic_and_that_is_told(loss_scale, monkeypatch, said):
     monkeypatch.setenv("TF_AMP_DTYPE", "bfloat16")
     tf_amp.initialize(dense(), loss_scale=loss_scale, max_loss_scale=1024.0)
-    chosen = tf_amp.runtime.current_config().loss_scale
+    chosen = tf_amp.runtime.switch.current_config().loss_scale
     assert getattr(chosen, "value", None) == loss_scale
     assert any("max_loss_scale has no effect" in line for line in said)
 

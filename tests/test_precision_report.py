@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tf_amp
-from grappler_pass.plan import Plan
+from grappler_pass.planning.plan import Plan
 from keras_callbacks import PrecisionReport, StepTimeMonitor
 from tests.keras_programs import (
     X,

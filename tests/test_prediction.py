@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from grappler_pass.plan import Plan
-from tf_amp import cli
+from grappler_pass.planning.plan import Plan
+from tf_amp.commands import cli
 from tf_amp.errors import NotMeasurable
-from tf_amp.explaining.prediction import ADDED_CASTS, OpTimes, Prediction, Times
+from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 
 
 @pytest.fixture(scope="module")

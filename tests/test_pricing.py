@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.draft import Draft
-from grappler_pass.graph import Item, Port
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
-from grappler_pass.plan import Plan
-from grappler_pass.pricing import ADDED_NODE_SECONDS
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.plan import Plan
+from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
 

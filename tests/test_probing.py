@@ -6,12 +6,12 @@ import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.costs.probe_calls import calls_from_probes
 from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
-from grappler_pass.graph import GraphView
-from grappler_pass.probe_calls import calls_from_probes
-from grappler_pass.probing import MOST_CONSTANT_VALUES, probe_of
-from grappler_pass.shapes import Shapes, shapes_from_graph_def
-from grappler_pass.type_slots import SlotTable
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.type_slots import SlotTable
+from grappler_pass.graph.view import GraphView
+from grappler_pass.pricing.probing import MOST_CONSTANT_VALUES, probe_of
 from tests.text_graph import graph_from_text
 
 INPUTS = """

@@ -13,10 +13,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config as framework_config
 
-from tf_amp import process_costs
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.tuning import budget
-from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.measuring import budget, process_costs
+from tf_amp.measuring.known_costs import KnownCosts
 
 
 def test_there_is_no_tuner_where_plans_must_not_change(tmp_path: pathlib.Path) -> None:

@@ -10,14 +10,14 @@ from tensorflow.python.framework import op_def_registry
 
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.costs.op_work import works_of
-from grappler_pass.graph import Item
-from grappler_pass.op_table import ALLOW, OP_TABLE
+from grappler_pass.graph.op_table import ALLOW, OP_TABLE
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import plan_graph
-from grappler_pass.shapes import shapes_from_graph_def
 from tests.op_calls import MODELS, spec
 from tests.text_graph import graph_from_text
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.targets import target_of
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.tools.target_device import target_of
 
 
 class Sample(NamedTuple):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW, INFER
-from grappler_pass.plan import Cause
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW, INFER
+from grappler_pass.planning.plan import Cause
 from tests.coloring import color
 from tests.small_graphs import CHAIN, EXCLUSION, LIST, LOOP, STEP
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grappler_pass.plan import Cause
+from grappler_pass.planning.plan import Cause
 from tests.coloring_programs import (
     X,
     all_products_low,

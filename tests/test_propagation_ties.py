@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grappler_pass.plan import Cause
+from grappler_pass.planning.plan import Cause
 from tests.coloring import color
 from tests.small_graphs import CHAIN, LIST, LOOP
 

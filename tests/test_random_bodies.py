@@ -7,9 +7,9 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.functions.bodies import bodies_of
 from grappler_pass.functions.body_rewriting import with_bodies
-from grappler_pass.graph import Item
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Settings
-from grappler_pass.shapes import shapes_from_graph_def
 from tests.equivalence import Baseline
 from tests.random_graphs import random_graph
 from tests.rewriters import rewritten_by, settings_of

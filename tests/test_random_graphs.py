@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
 from tests.equivalence import Baseline
 from tests.fuzz_check import check_seed
 from tests.random_graphs import random_graph

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 import tf_amp
 from grappler_pass import pipeline
-from grappler_pass.graph import Item
-from grappler_pass.plan import Cause, Plan
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.plan import Cause, Plan
 from tests import planted
 from tests.test_rewriting import settings as rewriting_settings
 from tests.text_graph import graph_from_text
-from tf_amp.checking import Ranges, TensorRange, ranges_of
-from tf_amp.checking.statistics import range_of_values
+from tf_amp.tools.ranges.statistics import range_of_values
+from tf_amp.tools.verify import Ranges, TensorRange, ranges_of
 
 _LOW = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 

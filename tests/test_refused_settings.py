@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tf_amp import cli
-from tf_amp.configuration.list_edits import PREFIX
+from tf_amp.commands import cli
+from tf_amp.config.list_edits import PREFIX
 from tf_amp.errors import ConfigError
 
 SPEC = tf.TensorSpec([8, 8])

@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from grappler_pass.op_traits import INPUT
-from grappler_pass.plan import Cause, Reason
-from tf_amp.auditing.remedies import Finding, finding_of
+from grappler_pass.graph.op_traits import INPUT
+from grappler_pass.planning.plan import Cause, Reason
+from tf_amp.tools.audit.remedies import Finding, finding_of
 
 
 def product_obstacle(function, *shapes):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tf_amp.configuration.list_edits import PREFIX
+from tf_amp.config.list_edits import PREFIX
 
 CPU, V100 = ("cpu-avx512-bf16", "bfloat16"), ("v100", "float16")
 H100 = ("h100", "float16")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from grappler_pass.graph import Item
-from grappler_pass.plan import Cause
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.plan import Cause
 from tests.coloring import Colored, color
 from tests.rewriters import ArbitraryPrices, rewritten_by, settings_of
 from tests.text_graph import graph_from_text

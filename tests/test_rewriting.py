@@ -10,11 +10,11 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.graph import Item
-from grappler_pass.op_lists import OpLists
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, Settings, StageError, optimize
-from grappler_pass.rewriting import MARK
-from grappler_pass.shapes import Shapes
+from grappler_pass.rewriting.apply import MARK
 from tests.soundness import casts_down, casts_up
 from tests.test_variable_reads import READ_IN_LOOP, VARIABLE
 from tests.text_graph import graph_from_text

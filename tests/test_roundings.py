@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from grappler_pass.eligibility.contractions import has_sum
 from grappler_pass.eligibility.product_errors import LONGEST_CHAIN, MOST_FACTORS
-from grappler_pass.op_table import OP_TABLE, Errors
-from grappler_pass.plan import Cause
+from grappler_pass.graph.op_table import OP_TABLE, Errors
+from grappler_pass.planning.plan import Cause
 from tests.coloring import Colored, color
 from tests.coloring_programs import X, colored_function, weights
 from tests.small_graphs import CHAIN

@@ -9,19 +9,23 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph import Item
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from tests.programs import control_flow
-from tf_amp.function_graphs import graph_with_variables, kept_nodes, optimized_graph
-from tf_amp.tuning.contents import filling_graph
-from tf_amp.tuning.sandbox import (
+from tf_amp.measuring.sandbox.contents import filling_graph
+from tf_amp.measuring.sandbox.graph_copy import (
     STEP,
     NotRunnable,
     Sandbox,
     local_device,
     sandbox_from_graph,
 )
-from tf_amp.tuning.sandbox_session import opened
+from tf_amp.measuring.sandbox.session import opened
+from tf_amp.tracing.grappler_preview import (
+    graph_with_variables,
+    kept_nodes,
+    optimized_graph,
+)
 
 _SECONDS = 30.0
 

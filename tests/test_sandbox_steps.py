@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.draft import Trial
-from grappler_pass.graph import Item
-from grappler_pass.shapes import shapes_from_graph_def
-from tf_amp.tuning import sandbox_steps
-from tf_amp.tuning.sandbox import NotRunnable
-from tf_amp.tuning.sandbox_steps import measure
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Trial
+from tf_amp.measuring.sandbox.graph_copy import NotRunnable
+from tf_amp.tools.explain import sandbox_steps
+from tf_amp.tools.explain.sandbox_steps import measure
 
 
 def _trial(

@@ -11,7 +11,7 @@ import tf_keras
 
 import tf_amp
 from tests.forking import run_forked
-from tf_amp import runtime
+from tf_amp.runtime import switch
 
 # float32 keeps both low bits of VALUE, float16 one of them, bfloat16 none.
 VALUE = 1 + 2**-9 + 2**-12
@@ -46,7 +46,7 @@ def test_a_scope_holds_for_what_is_traced_inside_wherever_it_is_called():
     assert dtype_of(before) == "float32"
     with scope():
         inside = product()
-        assert runtime.current_config() is not None
+        assert switch.current_config() is not None
         assert [dtype_of(inside), dtype_of(before)] == ["bfloat16", "float32"]
     assert not tf_amp.is_enabled()
     assert dtype_of(product()) == "float32"
@@ -67,8 +67,8 @@ def test_the_inner_scope_wins_and_false_excludes():
         assert dtype_of(outside) == "float32"
     assert [dtype_of(product()), dtype_of(outside)] == ["float16", "float32"]
     with tf_amp.mixed_precision_scope():
-        assert runtime.current_config().dtype == "float16"
-        assert runtime.current_config().opt_level == "O2"
+        assert switch.current_config().dtype == "float16"
+        assert switch.current_config().opt_level == "O2"
 
 
 def test_a_scope_in_the_middle_of_a_function_holds_for_that_part():
@@ -217,7 +217,7 @@ def test_threads_have_scopes_of_their_own():
 
 def test_a_loss_scale_that_is_named_is_in_force_inside():
     with tf_amp.mixed_precision_scope(loss_scale=64.0):
-        assert runtime.current_config().loss_scale.value == 64.0
+        assert switch.current_config().loss_scale.value == 64.0
     with scope() as outer, scope(loss_scale="dynamic"):
         assert outer is not None
         first = product()
@@ -260,7 +260,7 @@ def test_a_scope_entered_twice_or_left_out_of_order_is_an_error():
         with pytest.raises(tf_amp.ScopeError, match=r"before float32_scope\(\)"):
             first.__exit__(None, None, None)
         second.__exit__(None, None, None)
-        assert runtime.current_config().dtype == "float16"
+        assert switch.current_config().dtype == "float16"
     with pytest.raises(tf_amp.ScopeError, match="not entered"):
         first.__exit__(None, None, None)
     with first:
@@ -272,4 +272,4 @@ def test_an_error_inside_leaves_the_scope():
     with pytest.raises(ZeroDivisionError), scope():
         1 / 0  # noqa: B018
     assert not tf_amp.is_enabled()
-    assert runtime.open_scopes() == 0
+    assert switch.open_scopes() == 0

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 import tf_amp
 from tests.test_scope import dtype_of, scope
-from tf_amp import runtime
+from tf_amp.runtime import switch
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
@@ -33,7 +33,7 @@ def test_a_decorated_function_is_traced_in_the_scope_of_each_call():
 
     @scope(dtype="float16")
     def recursive(depth):
-        return recursive(depth - 1) if depth else runtime.current_config().dtype
+        return recursive(depth - 1) if depth else switch.current_config().dtype
 
     assert recursive(3) == "float16"
 

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.eligibility.selections import selection_ties
-from grappler_pass.graph import GraphView
-from grappler_pass.type_slots import SlotTable
+from grappler_pass.graph.type_slots import SlotTable
+from grappler_pass.graph.view import GraphView
 from tests.equivalence import Baseline, assert_equivalent
 from tests.programs import Program
 from tests.rewriters import rewritten_by, settings_of

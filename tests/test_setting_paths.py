@@ -9,9 +9,7 @@ import pytest
 
 from grappler_pass.costs import DeviceProfile
 from tests.fresh_process import output_of
-from tf_amp import autostart
-from tf_amp.commands import running
-from tf_amp.configuration.config import (
+from tf_amp.config.amp_config import (
     LOG,
     PLACES,
     RANGES,
@@ -19,6 +17,8 @@ from tf_amp.configuration.config import (
     SWITCH,
     AmpConfig,
 )
+from tf_amp.runtime import autostart
+from tf_amp.tools import running_scripts
 
 
 def paths_in(config: AmpConfig) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_command_tells_whole_paths_to_the_script_and_its_children(
     said = dict.fromkeys(PLACES, "here.json") | {LOG: "elsewhere", RANGES: " "}
     for name in (SWITCH, REWRITE_SWITCH, *PLACES):
         monkeypatch.setenv(name, said.get(name, ""))
-    running.switch_on({LOG: "here.json"})
+    running_scripts.switch_on({LOG: "here.json"})
     found = [os.environ[name] for name in PLACES]
     assert found == [*[str(tmp_path / "here.json")] * 3, " "]
 
@@ -83,10 +83,10 @@ def test_what_a_command_writes_after_a_script_is_where_the_command_was_given(
     lines = output_of(
         f"""
         import os
-        from tf_amp.commands import running
+        from tf_amp.tools import running_scripts as running
 
         os.chdir({str(tmp_path)!r})
-        running.run_limited("leaves.py", [], None)
+        running_scripts.run_limited("leaves.py", [], None)
         print(os.getcwd())
         """
     )

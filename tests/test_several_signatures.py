@@ -11,10 +11,10 @@ import tensorflow as tf
 
 import tf_amp
 from tests.test_converting import PLANNED
-from tf_amp import cli
-from tf_amp.checking.functions import ranges_of_saved_model
-from tf_amp.checking.ranges import Ranges
+from tf_amp.commands import cli
+from tf_amp.config.ranges import Ranges
 from tf_amp.errors import ConfigError
+from tf_amp.tools.verify.functions import ranges_of_saved_model
 
 _HALF = {**PLANNED, "dtype": "float16"}
 _NAMES = ("first", "second")

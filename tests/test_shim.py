@@ -45,7 +45,7 @@ print("cleared", answer())
 def test_an_item_tells_names_and_shapes_and_expires() -> None:
     printed = run_with_shim(
         """
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.graph.shapes import shapes_from_graph_def
 seen = []
 def look(graph, item):
     seen.append((item, item.fetch, item.preserve, item.shapes(), graph))

@@ -6,8 +6,8 @@ from google.protobuf import text_format
 import tf_amp
 from benchmarks.executed import count_executed
 from tests.fresh_process import output_of
-from tf_amp.scopes import stamps
-from tf_amp.scopes.marks import Marks, marks_from_graph_def
+from tf_amp.tracing import stamps
+from tf_amp.tracing.stamp_reader import Marks, marks_from_graph_def
 
 
 def graph_def(*lines: str) -> tf.compat.v1.GraphDef:

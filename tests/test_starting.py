@@ -13,7 +13,7 @@ SWITCH = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1", **LEVEL}
 # Enabling takes long here, and tells when it begins.
 SLOW = """
 import os, time
-from tf_amp import autostart, runtime
+from tf_amp.runtime import autostart, switch as runtime
 
 enable, begun = runtime.enable_from_environment, threading.Event()
 def enable_slowly(made):
@@ -35,7 +35,7 @@ def begin():
 FORK = f"""
 import os, threading, traceback
 import tf_amp
-from tf_amp import autostart
+from tf_amp.runtime import autostart
 
 PROBE = {PROBE!r}
 

@@ -20,8 +20,9 @@ import tf_amp
 from absl import logging
 from grappler_pass.costs import CostModel
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tf_amp import rewriter
-from tf_amp.tuning import compared_calls, tuner
+from tf_amp.rewriting import arriving_graphs as rewriter
+from tf_amp.measuring import tuner
+from tf_amp.measuring.steps import compared_calls
 
 logging.set_verbosity(logging.INFO)
 logging.use_absl_handler()

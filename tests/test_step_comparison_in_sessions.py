@@ -122,7 +122,7 @@ def test_partial_runs_callables_and_other_threads_go_on(tmp_path: pathlib.Path) 
         f"""
 {GRAPH}
 import concurrent.futures
-from tf_amp.tuning import step_comparison
+from tf_amp.measuring.steps import step_comparison
 
 # A GPU is awaited in eager mode alone; a Session has waited.
 step_comparison._has_other_devices = lambda: True

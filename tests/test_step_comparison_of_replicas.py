@@ -76,7 +76,8 @@ for size, label in ((384, ""), (256, "float32")):
 tell("plans", len(rewriter.applied_plans()))
 
 # Who has been told nothing by the chief goes on with the plan that was begun with.
-from tf_amp.workers import peers, shared_plans
+from tf_amp.config import peers
+from tf_amp.rewriting import shared_plans
 shared_plans._VERDICT_SECONDS = 0.2
 if task == 0:
     peers.Peers.tell = (

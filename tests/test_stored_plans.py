@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.draft import Settings
-from grappler_pass.graph import Item
-from grappler_pass.op_lists import OpLists
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, optimize
-from grappler_pass.plan import Cause, Plan
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.planning.draft import Settings
+from grappler_pass.planning.plan import Cause, Plan
 from tests.text_graph import graph_from_text
-from tf_amp.checkpoints.plans import Memory, PlanRecord
+from tf_amp.rewriting.resumed_plans import Memory, PlanRecord
 
 # Two branches that compute the same from the same.
 STEP = """
@@ -141,7 +141,7 @@ def test_levels_that_ask_no_prices_store_nothing() -> None:
 
 
 def test_only_so_many_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tf_amp.checkpoints.plans._MOST", 2)
+    monkeypatch.setattr("tf_amp.rewriting.resumed_plans._MOST", 2)
     memory = Memory()
     for size in (256, 512, 1024):
         text = STEP.replace("1024,1024", f"{size},{size}")

@@ -35,14 +35,14 @@ REPORT = "graph 'guilty' stays float32: stage 'price': ZeroDivisionError: plante
 
 # What is called for each graph outside of the stages, and what the graph then is.
 OUTSIDE = {
-    "tf_amp.rewriter.settings_in": ("marks", "float32"),
-    "tf_amp.rewriter.marks_from_graph_def": ("marks", "float32"),
-    "tf_amp.configuration.settings.settings_for": ("settings", "float32"),
-    "tf_amp.rewriter._item_from_grappler": ("settings", "float32"),
-    "tf_amp.rewriter.stripping.is_converted": ("read", "float32"),
-    "tf_amp.overflow.origin.float32_nodes": ("read", "float32"),
-    "tf_amp.steps.finite_branches.lightened": ("lighten", "bfloat16"),
-    "tf_amp.overflow.origin.keeping_graph": ("watch", "bfloat16"),
+    "tf_amp.rewriting.arriving_graphs.settings_in": ("marks", "float32"),
+    "tf_amp.rewriting.arriving_graphs.marks_from_graph_def": ("marks", "float32"),
+    "tf_amp.rewriting.graph_settings.settings_for": ("settings", "float32"),
+    "tf_amp.rewriting.arriving_graphs._item_from_grappler": ("settings", "float32"),
+    "tf_amp.rewriting.arriving_graphs.stripping.is_converted": ("read", "float32"),
+    "tf_amp.training.overflow.origin.float32_nodes": ("read", "float32"),
+    "tf_amp.training.optimizers.finite_branches.lightened": ("lighten", "bfloat16"),
+    "tf_amp.training.overflow.origin.keeping_graph": ("watch", "bfloat16"),
 }
 
 
@@ -215,7 +215,8 @@ def test_a_graph_that_cannot_be_read_fails_under_the_settings_called_for_last():
             tf_amp.enable(opt_level="O2", strict=strict)
             error = ZeroDivisionError("planted")
             try:
-                with mock.patch("tf_amp.scopes.marks._stamps", side_effect=error):
+                stamps = "tf_amp.tracing.stamp_reader._stamps"
+                with mock.patch(stamps, side_effect=error):
                     print(dtype_of(product()))
             except tf_amp.RewriteFailed:
                 print("raised")

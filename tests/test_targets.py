@@ -4,10 +4,10 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from grappler_pass.plan import Cause
-from tf_amp import targets
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.configuration.settings import settings_from_config
+from grappler_pass.planning.plan import Cause
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.rewriting.graph_settings import settings_from_config
+from tf_amp.tools import target_device
 
 SPEC = tf.TensorSpec([1024, 1024])
 
@@ -32,7 +32,7 @@ def test_every_setting_of_a_plan_holds_for_a_named_device_too(ranges):
         opt_level="O2", exclude=("head",), tie=0.25, ranges=ranges, dtype="float16"
     )
     here = settings_from_config(config, "CPU")
-    named = targets.target_of("v100", "float16").settings(config)
+    named = target_device.target_of("v100", "float16").settings(config)
     assert named.ranges and named.tie == 0.25
     for setting in ("low_dtype", "lists", "opt_level", "exclude", "tie", "ranges"):
         assert getattr(named, setting) == getattr(here, setting)

@@ -3,9 +3,9 @@
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.pipeline import Rewrite
-from grappler_pass.plan import Plan
-from tf_amp import failures, rewriter
-from tf_amp.configuration.config import AmpConfig
+from grappler_pass.planning.plan import Plan
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.rewriting import arriving_graphs, failures
 
 
 def test_of_thousands_of_failures_the_latest_are_remembered(caplog):
@@ -20,6 +20,6 @@ def test_of_thousands_of_plans_that_change_nothing_the_latest_are_remembered(cap
     caplog.set_level("INFO", logger="absl")
     for number in [*range(2000), 1999]:
         plan = Plan((), "bfloat16", graph=f"step_{number}")
-        rewriter._record(Rewrite(GraphDef(), plan, changed=False), 0.0)
+        arriving_graphs._record(Rewrite(GraphDef(), plan, changed=False), 0.0)
     assert caplog.text.count("step_1999:") == 1
-    assert len(rewriter._told) <= 256
+    assert len(arriving_graphs._told) <= 256

@@ -15,12 +15,16 @@ from tests.topology_samples import (
     QUERY,
     write_tree,
 )
-from tf_amp import cli
+from tf_amp.commands import cli
+from tf_amp.commands.machine.advice import advise
+from tf_amp.commands.machine.gpu_links import (
+    Links,
+    gpus_from_query,
+    links_from_topology,
+)
+from tf_amp.commands.machine.processors import cpu_list, cpu_numbers, machine_of
+from tf_amp.commands.machine.report import conclusions
 from tf_amp.errors import MachineUnclear
-from tf_amp.topology.advice import advise
-from tf_amp.topology.gpu_links import Links, gpus_from_query, links_from_topology
-from tf_amp.topology.machine import cpu_list, cpu_numbers, machine_of
-from tf_amp.topology.report import conclusions
 
 ALL = range(16)
 

@@ -9,13 +9,17 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price
-from grappler_pass.draft import Draft, Outcome, Settings, Trial
-from grappler_pass.graph import Item
-from grappler_pass.op_lists import OpLists
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, optimize, plan_graph
-from grappler_pass.plan import Cause
-from grappler_pass.shapes import Shapes, shapes_from_graph_def
-from tf_amp.function_graphs import graph_with_variables, kept_nodes, optimized_graph
+from grappler_pass.planning.draft import Draft, Outcome, Settings, Trial
+from grappler_pass.planning.plan import Cause
+from tf_amp.tracing.grappler_preview import (
+    graph_with_variables,
+    kept_nodes,
+    optimized_graph,
+)
 
 _ALLOW = OpLists.for_dtype("bfloat16").list_of
 

@@ -17,7 +17,7 @@ from tests.forking import run_forked
 from tests.gelu_program import gelu_program
 from tests.lock_holding import lock_held
 from tests.processes import ROOT, Outcome
-from tf_amp.devices import cpu_flags
+from tf_amp.config.devices import cpu_flags
 
 needs_stakes = pytest.mark.skipif(
     not cpu_flags() & {"avx512_bf16", "amx_bf16"},
@@ -26,9 +26,9 @@ needs_stakes = pytest.mark.skipif(
 
 TUNE = """
 import os, sys
-from tf_amp import cli
-from tf_amp.tuning import known_costs, progress, tuner
-from grappler_pass.draft import Outcome
+from tf_amp.commands import cli
+from tf_amp.measuring import known_costs, progress, tuner
+from grappler_pass.planning.draft import Outcome
 os.environ["COLUMNS"] = "300"
 # Comparisons have tests of their own, as have prices that a busy machine leaves unsure.
 known_costs.SURE = float("inf")

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from tests.probe_samples import measure, probe, probe_of_op
-from tf_amp.tuning.runnable import check_runnable
-from tf_amp.tuning.synthetic import Unfit
+from tf_amp.measuring.sandbox.runnable import check_runnable
+from tf_amp.measuring.sandbox.synthetic import Unfit
 
 calls = []
 

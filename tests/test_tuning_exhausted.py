@@ -8,11 +8,12 @@ from tests.forking import run_forked
 EXHAUSTED = """
 import resource
 import tensorflow as tf
-from grappler_pass.draft import Stake
+from grappler_pass.planning.draft import Stake
 from tests.probe_samples import matmul, probe
-from tf_amp.tuning import measuring, memory, tuner
-from tf_amp.tuning.budget import Budget, Limits
-from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.measuring import probe_timing as measuring, tuner
+from tf_amp.measuring.sandbox import memory
+from tf_amp.measuring.budget import Budget, Limits
+from tf_amp.measuring.known_costs import KnownCosts
 
 met = []
 warmed_up = measuring._Attempt._warmed_up

@@ -12,10 +12,11 @@ import tensorflow as tf
 
 from grappler_pass.costs.probes import cast_probe
 from tests.probe_samples import matmul, measure, probe
-from tf_amp import bypass, op_timing
-from tf_amp.tuning import measuring, memory, turns
-from tf_amp.tuning.apart import Stuck, run_apart
-from tf_amp.tuning.runnable import dtypes_of
+from tf_amp.measuring import op_timing, probe_timing, turns
+from tf_amp.measuring.sandbox import memory
+from tf_amp.measuring.sandbox.apart import Stuck, run_apart
+from tf_amp.measuring.sandbox.runnable import dtypes_of
+from tf_amp.tracing import bypass
 
 BOTH = ("float32", "bfloat16")
 FUSED = {
@@ -186,9 +187,9 @@ def test_an_op_that_exceeds_the_time_is_run_once(monkeypatch):
         runs.append(run)
         return 0.0 * op_timing.elapsed(run) + seconds
 
-    monkeypatch.setattr(measuring, "elapsed", elapsed)
+    monkeypatch.setattr(probe_timing, "elapsed", elapsed)
     monkeypatch.setattr(turns, "elapsed", elapsed)
-    monkeypatch.setattr(measuring, "_check_affordable", lambda *given: None)
+    monkeypatch.setattr(probe_timing, "_check_affordable", lambda *given: None)
     seconds = 2.0
     (row,) = measure(matmul(16, 16, 16), ("float32",), "/CPU:0", 1.0)
     assert (row.sample.seconds, row.sample.count, row.sample.spread) == (2.0, 1, 0.3)

@@ -8,16 +8,17 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs import OpCall
-from grappler_pass.draft import Trial
-from grappler_pass.graph import Item
-from grappler_pass.shapes import shapes_from_graph_def
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Trial
 from tests.op_calls import spec
 from tests.text_graph import graph_from_text
-from tf_amp import devices
-from tf_amp.tuning import measuring, memory
-from tf_amp.tuning.sandbox import NotRunnable
-from tf_amp.tuning.sandbox_steps import sandboxes_of
-from tf_amp.tuning.synthetic import Unfit
+from tf_amp.config import devices
+from tf_amp.measuring import probe_timing
+from tf_amp.measuring.sandbox import memory
+from tf_amp.measuring.sandbox.graph_copy import NotRunnable
+from tf_amp.measuring.sandbox.synthetic import Unfit
+from tf_amp.tools.explain.sandbox_steps import sandboxes_of
 
 MIB = 1 << 20
 # A table of 16 MiB on the host, weights of 4 MiB and all results on the GPU.
@@ -88,11 +89,11 @@ def test_without_a_gpu_all_counts_for_the_host(
 def test_an_op_needs_room_on_its_device_and_on_the_host(room: dict[str, int]) -> None:
     call = OpCall("Tanh", {}, (spec(MIB),), (spec(MIB),))
     room["GPU"] = room["CPU"] = 12 * MIB
-    measuring._check_affordable(call, 1e-3, 1.0, "GPU")
+    probe_timing._check_affordable(call, 1e-3, 1.0, "GPU")
     for short in room:
         room[short] -= 1
         with pytest.raises(Unfit, match="would hold 12 MiB"):
-            measuring._check_affordable(call, 1e-3, 1.0, "GPU")
+            probe_timing._check_affordable(call, 1e-3, 1.0, "GPU")
         room[short] += 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.fresh_process import run_interpreter
 from tests.gelu_program import gelu_program
 from tests.processes import run_python
-from tf_amp.devices import cpu_flags
+from tf_amp.config.devices import cpu_flags
 
 # Every graph that TensorFlow optimizes waits for a measurement of its own.
 WAITING = """
@@ -24,10 +24,10 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0],
     [tf.config.LogicalDeviceConfiguration()] * 2)
 from grappler_pass import plugin
-from grappler_pass.draft import Stake
+from grappler_pass.planning.draft import Stake
 from tests.probe_samples import matmul
-from tf_amp import process_costs
-from tf_amp.configuration.config import AmpConfig
+from tf_amp.measuring import process_costs
+from tf_amp.config.amp_config import AmpConfig
 
 config = AmpConfig.from_env()
 sizes = iter(range(8, 10**6, 8))
@@ -86,7 +86,7 @@ def in_threads():
 print("threads", count(in_threads))
 print("left", [t.name for t in threading.enumerate() if "tf-amp" in t.name])
 
-from tf_amp.tuning import measuring
+from tf_amp.measuring import probe_timing as measuring
 take_turns = measuring.take_turns
 places = set()
 
@@ -110,7 +110,7 @@ print("absent", tuner.measure(stakes, "bfloat16"))
 measuring.take_turns = take_turns
 
 # The lock is held by a thread that the child does not have.
-from tf_amp.tuning import machine_turn
+from tf_amp.measuring import machine_turn
 machine_turn._turn.lock.acquire()
 child = os.fork()
 if not child:
@@ -120,7 +120,7 @@ machine_turn._turn.lock.release()
 
 # The main thread ends while another one waits for a measurement.
 started = threading.Event()
-from tf_amp.tuning import progress
+from tf_amp.measuring import progress
 progress.report_to(lambda state: started.set())
 
 def trace_on():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.probes import Probe, cast_probe
 from tests.probe_samples import matmul, probe
-from tf_amp.tuning.synthetic import Unfit, argument_names, inputs_of
+from tf_amp.measuring.sandbox.synthetic import Unfit, argument_names, inputs_of
 
 GATHER = {"Taxis": "type: DT_INT32", "Tindices": "type: DT_INT32"}
 LABELS = {"Tlabels": "type: DT_INT32"}

@@ -11,15 +11,16 @@ import tensorflow as tf
 
 from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.probes import cast_probe
-from grappler_pass.draft import Stake
+from grappler_pass.planning.draft import Stake
 from tests.lock_holding import lock_held
 from tests.probe_samples import matmul, probe, probe_of_op
-from tf_amp.tuning import apart, progress, tuner
-from tf_amp.tuning.budget import DEFAULT, Budget, Limits
-from tf_amp.tuning.known_costs import KnownCosts
-from tf_amp.tuning.machine_turn import machine_turn
-from tf_amp.tuning.spending import GraphLedger
-from tf_amp.tuning.tuner import OnlineTuner
+from tf_amp.measuring import progress, tuner
+from tf_amp.measuring.budget import DEFAULT, Budget, Limits
+from tf_amp.measuring.known_costs import KnownCosts
+from tf_amp.measuring.machine_turn import machine_turn
+from tf_amp.measuring.sandbox import apart
+from tf_amp.measuring.spending import GraphLedger
+from tf_amp.measuring.tuner import OnlineTuner
 
 # On a busy machine the default would not suffice for everything.
 NO_LIMITS = Limits()

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.assignment import FLOAT32_SIDE, CastTerm, minimum_cut
 from grappler_pass.costs import CostModel, DeviceProfile, TensorSpec
 from grappler_pass.costs.price_list import Measured, PriceList, Sample
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
-from grappler_pass.cut_problem import Variables, problem_from_prices
-from grappler_pass.draft import Draft, Outcome, Stake, Trial
-from grappler_pass.graph import Item
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import optimize
-from grappler_pass.plan import Cause, Plan
-from grappler_pass.shapes import shapes_from_graph_def
-from grappler_pass.uncertainty import stakes, without_rest
+from grappler_pass.planning.assignment import FLOAT32_SIDE, CastTerm, minimum_cut
+from grappler_pass.planning.cut_problem import Variables, problem_from_prices
+from grappler_pass.planning.draft import Draft, Outcome, Stake, Trial
+from grappler_pass.planning.plan import Cause, Plan
+from grappler_pass.planning.uncertainty import stakes, without_rest
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
 

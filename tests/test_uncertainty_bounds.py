@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grappler_pass.assignment import FLOAT32_SIDE, CastTerm, Problem, minimum_cut
-from grappler_pass.confidence import gain_error
-from grappler_pass.graph import GraphView
-from grappler_pass.pricing import Prices
-from grappler_pass.uncertainty import Bounds, bounds_of
+from grappler_pass.graph.view import GraphView
+from grappler_pass.planning.assignment import (
+    FLOAT32_SIDE,
+    CastTerm,
+    Problem,
+    minimum_cut,
+)
+from grappler_pass.planning.confidence import gain_error
+from grappler_pass.planning.uncertainty import Bounds, bounds_of
+from grappler_pass.pricing.seconds import Prices
 from tests.text_graph import graph_from_text
 
 seconds = st.floats(0.0, 3.0)

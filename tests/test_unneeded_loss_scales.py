@@ -8,8 +8,8 @@ import tensorflow as tf
 
 import tf_amp
 from benchmarks.executed import count_executed, count_executed_ops
-from grappler_pass.graph import Item
-from grappler_pass.loss_scales import without_loss_scales
+from grappler_pass.graph.view import Item
+from grappler_pass.rewriting.loss_scales import without_loss_scales
 from tests.mirrored_programs import sections_of
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text
@@ -122,7 +122,7 @@ def test_gradients_that_were_made_in_float16_are_checked_where_they_are_applied(
 
 
 def test_a_graph_without_its_loss_scale_never_goes_to_float16():
-    from tf_amp import rewriter
+    from tf_amp.rewriting import unneeded_loss_scales
 
     tf_amp.enable(dtype="float16")
     visits = []
@@ -131,11 +131,14 @@ def test_a_graph_without_its_loss_scale_never_goes_to_float16():
         visits.append((data, rewritten := original(data, item)))
         return rewritten
 
-    original, rewriter.unneeded.taken_out = rewriter.unneeded.taken_out, noting
+    original, unneeded_loss_scales.taken_out = (
+        unneeded_loss_scales.taken_out,
+        noting,
+    )
     try:
         stepper(tf.Variable(W))(X)
     finally:
-        rewriter.unneeded.taken_out = original
+        unneeded_loss_scales.taken_out = original
     (first, taken_out), *later = [v for v in visits if b"tf_amp_if_finite" in v[0]]
 
     assert b"_tf_amp_scale" in first

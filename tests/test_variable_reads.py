@@ -6,8 +6,8 @@ import pytest
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.python.framework import meta_graph
 
-from grappler_pass.graph import GraphView, Item, Port
-from grappler_pass.variable_reads import VariableReads
+from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.graph.view import GraphView, Item, Port
 from tests.text_graph import graph_from_text
 
 VARIABLE = """

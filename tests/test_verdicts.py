@@ -8,11 +8,11 @@ import pathlib
 import pytest
 import tensorflow as tf
 
-from grappler_pass.draft import Outcome, Trial
+from grappler_pass.planning.draft import Outcome, Trial
 from tests.test_namesakes import FASTER, SLOWER, Steps, product, trial_of
-from tf_amp.tuning import compared_calls, verdicts
-from tf_amp.tuning.comparison import Comparison
-from tf_amp.tuning.known_costs import KnownCosts
+from tf_amp.measuring.known_costs import KnownCosts
+from tf_amp.measuring.steps import compared_calls, verdicts
+from tf_amp.measuring.steps.comparison import Comparison
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from grappler_pass.plan import Plan
+from grappler_pass.planning.plan import Plan
 from tests.fresh_process import ROOT
 from tests.test_examples import output_of
-from tf_amp.configuration.config import LOG, OPT_LEVEL, STRICT, SWITCH
+from tf_amp.config.amp_config import LOG, OPT_LEVEL, STRICT, SWITCH
 
 MIXED = {SWITCH: "1", OPT_LEVEL: "O2", STRICT: "1", "CUDA_VISIBLE_DEVICES": "-1"}
 

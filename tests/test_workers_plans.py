@@ -7,12 +7,12 @@ import json
 import pytest
 import tensorflow as tf
 
-from grappler_pass.graph import Item
-from grappler_pass.plan import Plan
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.plan import Plan
 from tests.rewriters import rewritten_by, settings_of
-from tf_amp.checkpoints.plans import Memory
-from tf_amp.workers import shared_plans
-from tf_amp.workers.shared_plans import SharedPlans
+from tf_amp.rewriting import shared_plans
+from tf_amp.rewriting.resumed_plans import Memory
+from tf_amp.rewriting.shared_plans import SharedPlans
 
 # One converts every operation of the chain, the other its products alone.
 SEEDS = (2, 1)

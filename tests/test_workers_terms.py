@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import pytest
 import tensorflow as tf
 
-from tf_amp.configuration import scope_registry
-from tf_amp.configuration.config import AmpConfig
-from tf_amp.configuration.list_edits import edits_from_mapping
-from tf_amp.configuration.settings import check_config
-from tf_amp.loss_scaling.constant import StaticLossScale
-from tf_amp.loss_scaling.protocol import LossScale
-from tf_amp.scopes.stamps import Stamp
-from tf_amp.workers import agreement, jobs, terms
+from tf_amp.config import jobs, scope_registry
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.list_edits import edits_from_mapping
+from tf_amp.config.loss_scales.constant import StaticLossScale
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.rewriting import agreement
+from tf_amp.rewriting.graph_settings import check_config
+from tf_amp.tracing import terms
+from tf_amp.tracing.stamps import Stamp
 
 CONFIG = AmpConfig(
     enabled=True,

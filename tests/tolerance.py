@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph import Item
+from grappler_pass.graph.view import Item
 from tests.programs import Program, is_floating, run, with_state
 from tests.soundness import FLOAT32, LOW_DTYPES, output_dtypes, split_inputs
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.op_lists import OpLists
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.pipeline import Settings, optimize
-from grappler_pass.shapes import Shapes, shapes_from_graph_def
 from tests.hand_casts import by_hand, with_exact_sums
 from tests.large_prices import LargePrices
 from tests.programs import Program, captured_as_by_grappler

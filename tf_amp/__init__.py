@@ -21,26 +21,26 @@ from tf_amp.errors import (
 )
 
 if TYPE_CHECKING:
-    from grappler_pass.plan import Plan
-    from tf_amp.auditing.audits import audit
-    from tf_amp.checking.functions import ranges, verify
-    from tf_amp.checking.ranges import Ranges
-    from tf_amp.checking.verification import Verification
-    from tf_amp.configuration.config import AmpConfig
-    from tf_amp.converting.conversion import convert
-    from tf_amp.converting.report import ConversionReport
-    from tf_amp.explaining.explanation import explain
-    from tf_amp.explaining.prediction import Prediction
-    from tf_amp.gradients.true_units import in_true_units
-    from tf_amp.loss_scaling.constant import NoOpLossScale, StaticLossScale
-    from tf_amp.loss_scaling.dynamic import DynamicLossScale
-    from tf_amp.loss_scaling.protocol import LossScale
-    from tf_amp.loss_scaling.report import LossScaleState, loss_scale_state
-    from tf_amp.loss_scaling.statistical import StatisticalLossScale
-    from tf_amp.optimizing import optimize
-    from tf_amp.porting import init_trainer, initialize, scale_loss
-    from tf_amp.runtime import disable, enable, init, is_enabled, plans
-    from tf_amp.scopes.scope import float32_scope, mixed_precision_scope
+    from grappler_pass.planning.plan import Plan
+    from tf_amp.config.amp_config import AmpConfig
+    from tf_amp.config.loss_scales.constant import NoOpLossScale, StaticLossScale
+    from tf_amp.config.loss_scales.dynamic import DynamicLossScale
+    from tf_amp.config.loss_scales.protocol import LossScale
+    from tf_amp.config.loss_scales.statistical import StatisticalLossScale
+    from tf_amp.config.ranges import Ranges
+    from tf_amp.runtime.apex import init_trainer, initialize, scale_loss
+    from tf_amp.runtime.scope import float32_scope, mixed_precision_scope
+    from tf_amp.runtime.switch import disable, enable, init, is_enabled, plans
+    from tf_amp.tools.audit.audits import audit
+    from tf_amp.tools.convert.conversion import convert
+    from tf_amp.tools.convert.report import ConversionReport
+    from tf_amp.tools.explain.explanation import explain
+    from tf_amp.tools.explain.prediction import Prediction
+    from tf_amp.tools.optimize import optimize
+    from tf_amp.tools.verify.functions import ranges, verify
+    from tf_amp.tools.verify.verification import Verification
+    from tf_amp.training.gradients.unscaled import in_true_units
+    from tf_amp.training.loss_scale.report import LossScaleState, loss_scale_state
 
 __version__ = "0.1.0"
 
@@ -84,36 +84,36 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AmpConfig": "tf_amp.configuration.config",
-    "ConversionReport": "tf_amp.converting.report",
-    "DynamicLossScale": "tf_amp.loss_scaling.dynamic",
-    "LossScale": "tf_amp.loss_scaling.protocol",
-    "LossScaleState": "tf_amp.loss_scaling.report",
-    "NoOpLossScale": "tf_amp.loss_scaling.constant",
-    "Plan": "grappler_pass.plan",
-    "Prediction": "tf_amp.explaining.prediction",
-    "Ranges": "tf_amp.checking.ranges",
-    "StaticLossScale": "tf_amp.loss_scaling.constant",
-    "StatisticalLossScale": "tf_amp.loss_scaling.statistical",
-    "Verification": "tf_amp.checking.verification",
-    "audit": "tf_amp.auditing.audits",
-    "convert": "tf_amp.converting.conversion",
-    "disable": "tf_amp.runtime",
-    "enable": "tf_amp.runtime",
-    "explain": "tf_amp.explaining.explanation",
-    "float32_scope": "tf_amp.scopes.scope",
-    "in_true_units": "tf_amp.gradients.true_units",
-    "init": "tf_amp.runtime",
-    "init_trainer": "tf_amp.porting",
-    "initialize": "tf_amp.porting",
-    "is_enabled": "tf_amp.runtime",
-    "loss_scale_state": "tf_amp.loss_scaling.report",
-    "mixed_precision_scope": "tf_amp.scopes.scope",
-    "optimize": "tf_amp.optimizing",
-    "plans": "tf_amp.runtime",
-    "ranges": "tf_amp.checking.functions",
-    "scale_loss": "tf_amp.porting",
-    "verify": "tf_amp.checking.functions",
+    "AmpConfig": "tf_amp.config.amp_config",
+    "ConversionReport": "tf_amp.tools.convert.report",
+    "DynamicLossScale": "tf_amp.config.loss_scales.dynamic",
+    "LossScale": "tf_amp.config.loss_scales.protocol",
+    "LossScaleState": "tf_amp.training.loss_scale.report",
+    "NoOpLossScale": "tf_amp.config.loss_scales.constant",
+    "Plan": "grappler_pass.planning.plan",
+    "Prediction": "tf_amp.tools.explain.prediction",
+    "Ranges": "tf_amp.config.ranges",
+    "StaticLossScale": "tf_amp.config.loss_scales.constant",
+    "StatisticalLossScale": "tf_amp.config.loss_scales.statistical",
+    "Verification": "tf_amp.tools.verify.verification",
+    "audit": "tf_amp.tools.audit.audits",
+    "convert": "tf_amp.tools.convert.conversion",
+    "disable": "tf_amp.runtime.switch",
+    "enable": "tf_amp.runtime.switch",
+    "explain": "tf_amp.tools.explain.explanation",
+    "float32_scope": "tf_amp.runtime.scope",
+    "in_true_units": "tf_amp.training.gradients.unscaled",
+    "init": "tf_amp.runtime.switch",
+    "init_trainer": "tf_amp.runtime.apex",
+    "initialize": "tf_amp.runtime.apex",
+    "is_enabled": "tf_amp.runtime.switch",
+    "loss_scale_state": "tf_amp.training.loss_scale.report",
+    "mixed_precision_scope": "tf_amp.runtime.scope",
+    "optimize": "tf_amp.tools.optimize",
+    "plans": "tf_amp.runtime.switch",
+    "ranges": "tf_amp.tools.verify.functions",
+    "scale_loss": "tf_amp.runtime.apex",
+    "verify": "tf_amp.tools.verify.functions",
 }
 
 # Modules that are there without being imported by name.

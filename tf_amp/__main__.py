@@ -2,6 +2,6 @@
 
 import sys
 
-from tf_amp.cli import main
+from tf_amp.commands.cli import main
 
 sys.exit(main())

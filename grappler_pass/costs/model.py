@@ -139,7 +139,7 @@ class CostModel:
 
     def _current_corrections(self) -> Corrections:
         # Imported here: what a profile says is known without TensorFlow.
-        from grappler_pass.probe_calls import calls_from_probes
+        from grappler_pass.costs.probe_calls import calls_from_probes
 
         rows = sorted(self.prices, key=lambda row: (row.probe.key, row.dtype))
         probes = {row.probe.key: row.probe for row in rows}

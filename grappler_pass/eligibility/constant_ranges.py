@@ -15,8 +15,8 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.graph import GraphView
-from grappler_pass.type_slots import FLOAT32, SlotTable
+from grappler_pass.graph.type_slots import FLOAT32, SlotTable
+from grappler_pass.graph.view import GraphView
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from grappler_pass.costs.op_classes import (
     DEPTHWISE,
     MATMULS,
 )
-from grappler_pass.shapes import Shape
+from grappler_pass.graph.shapes import Shape
 
 _EINSUMS = frozenset({"Einsum", "XlaEinsum"})
 _TRANSPOSES = ("transpose_a", "adj_x")

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.graph import GraphView
-from grappler_pass.op_traits import is_decomposition
-from grappler_pass.type_slots import FLOAT32, SlotTable
+from grappler_pass.graph.op_traits import is_decomposition
+from grappler_pass.graph.type_slots import FLOAT32, SlotTable
+from grappler_pass.graph.view import GraphView
 
 
 def slots_beside_decompositions(

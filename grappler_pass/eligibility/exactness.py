@@ -15,9 +15,13 @@ from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.graph import GraphView
-from grappler_pass.op_traits import is_random, is_trigonometric, magnifies_rounding
-from grappler_pass.type_slots import FLOAT32, SlotTable
+from grappler_pass.graph.op_traits import (
+    is_random,
+    is_trigonometric,
+    magnifies_rounding,
+)
+from grappler_pass.graph.type_slots import FLOAT32, SlotTable
+from grappler_pass.graph.view import GraphView
 
 # Integers too wide for 8 significant bits; images and masks (uint8, bool) are not.
 _WIDE_INTEGERS = frozenset(

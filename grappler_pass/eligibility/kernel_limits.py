@@ -11,8 +11,8 @@ from __future__ import annotations
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.graph import GraphView, Node
-from grappler_pass.type_slots import FLOAT32, kernel_exists
+from grappler_pass.graph.type_slots import FLOAT32, kernel_exists
+from grappler_pass.graph.view import GraphView, Node
 
 # Fused convolutions always raise (conv_ops_fused_impl.h); a fused product does with
 # Gelu (matmul_op_fused.cc). Gradients raise where the convolution is grouped or dilated

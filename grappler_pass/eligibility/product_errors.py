@@ -21,12 +21,18 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.constant_ranges import values_of
 from grappler_pass.eligibility.contractions import has_sum
-from grappler_pass.existing_casts import NUMPY_DTYPES
-from grappler_pass.graph import MERGE_OPS, NEXT_ITERATION_OPS, GraphView, Node, Port
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW, ERRORS, Errors
-from grappler_pass.shapes import Shapes, known_shape
-from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW, ERRORS, Errors
+from grappler_pass.graph.shapes import Shapes, known_shape
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import (
+    MERGE_OPS,
+    NEXT_ITERATION_OPS,
+    GraphView,
+    Node,
+    Port,
+)
 
 
 class Grade(enum.IntEnum):

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from grappler_pass.graph import (
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_traits import why_fixed
+from grappler_pass.graph.type_slots import NO_SLOT, SlotTable
+from grappler_pass.graph.view import (
     ENTER_OPS,
     EXIT_OPS,
     MERGE_OPS,
@@ -20,9 +23,6 @@ from grappler_pass.graph import (
     Port,
     device_type_of,
 )
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_traits import why_fixed
-from grappler_pass.type_slots import NO_SLOT, SlotTable
 
 Groups = tuple[tuple[int, ...], ...]
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
 
+from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.eligibility.product_errors import (
     GRADIENT_INPUTS,
     MADE,
@@ -25,11 +26,10 @@ from grappler_pass.eligibility.product_errors import (
     Others,
     ProductErrors,
 )
-from grappler_pass.fused_ops import parts_of
-from grappler_pass.graph import MERGE_OPS, Node, Port
-from grappler_pass.op_table import Errors
-from grappler_pass.reasons import Cause, Reason
-from grappler_pass.type_slots import FLOATING
+from grappler_pass.eligibility.reasons import Cause, Reason
+from grappler_pass.graph.op_table import Errors
+from grappler_pass.graph.type_slots import FLOATING
+from grappler_pass.graph.view import MERGE_OPS, Node, Port
 
 # Their results are as exact as what they read.
 _FREE = (Errors.MOVES, Errors.IGNORES)

@@ -16,6 +16,7 @@ from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.constant_ranges import out_of_range_slots
 from grappler_pass.eligibility.decompositions import slots_beside_decompositions
 from grappler_pass.eligibility.exactness import exact_slots
+from grappler_pass.eligibility.fused_ops import can_split, parts_of
 from grappler_pass.eligibility.kernel_limits import (
     becomes_swish,
     cancels,
@@ -23,6 +24,7 @@ from grappler_pass.eligibility.kernel_limits import (
     refuses_half,
 )
 from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.roundings import Roundings
 from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.state_updates import (
@@ -30,19 +32,17 @@ from grappler_pass.eligibility.state_updates import (
     behind_loss_scales,
     state_update_region,
 )
-from grappler_pass.fused_ops import can_split, parts_of
-from grappler_pass.graph import GraphView, Node, device_type_of
-from grappler_pass.op_lists import OpLists, Place
-from grappler_pass.op_table import ALLOW, DENY
-from grappler_pass.op_traits import is_random, is_update, why_fixed
-from grappler_pass.reasons import Cause, Reason
-from grappler_pass.type_slots import (
+from grappler_pass.graph.op_lists import OpLists, Place
+from grappler_pass.graph.op_table import ALLOW, DENY
+from grappler_pass.graph.op_traits import is_random, is_update, why_fixed
+from grappler_pass.graph.type_slots import (
     DTYPE_ENUMS,
     DTYPE_NAMES,
     FLOAT32,
     SlotTable,
     admits,
 )
+from grappler_pass.graph.view import GraphView, Node, device_type_of
 
 Refusals = Iterator[tuple[int, Reason]]
 

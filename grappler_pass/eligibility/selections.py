@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from grappler_pass.graph import GraphView, Port
-from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import GraphView, Port
 
 # Ops whose first two operands are compared with each other.
 _COMPARISONS = frozenset(

@@ -6,10 +6,10 @@ import dataclasses
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.eligibility.reachability import Neighbors
-from grappler_pass.graph import GraphView
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW, CLEAR, DENY, INFER
-from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW, CLEAR, DENY, INFER
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import GraphView
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

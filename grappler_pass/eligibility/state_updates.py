@@ -9,10 +9,10 @@ from __future__ import annotations
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.reachability import UNREACHED, spread
-from grappler_pass.graph import GraphView
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW
-from grappler_pass.op_traits import has_effects, is_update
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW
+from grappler_pass.graph.op_traits import has_effects, is_update
+from grappler_pass.graph.view import GraphView
 
 BARRIER = "_tf_amp_barrier"
 # On what reads the state of a loss scale.

@@ -15,10 +15,14 @@ from collections.abc import Iterator
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility import reserve_spaces
+from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.eligibility.reachability import Groups
+from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.selections import selection_ties
-from grappler_pass.fused_ops import parts_of
-from grappler_pass.graph import (
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import (
     ENTER_OPS,
     EXIT_OPS,
     MERGE_OPS,
@@ -27,10 +31,6 @@ from grappler_pass.graph import (
     Node,
     Port,
 )
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW
-from grappler_pass.reasons import Cause, Reason
-from grappler_pass.type_slots import FLOAT32, NO_SLOT, SlotTable
 
 _LOOP_SOURCES = ENTER_OPS | NEXT_ITERATION_OPS
 _SWITCH_OPS = frozenset({"Switch", "RefSwitch"})

@@ -29,16 +29,16 @@ from grappler_pass.functions.conversion import (
     reachable_from,
 )
 from grappler_pass.functions.trip_counts import trip_count_of
-from grappler_pass.graph import GraphView, Item, Node, Port
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_table import ALLOW
-from grappler_pass.shapes import (
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW
+from grappler_pass.graph.shapes import (
     Shape,
     Shapes,
     known_shape,
     shape_from_proto,
     shapes_from_graph_def,
 )
+from grappler_pass.graph.view import GraphView, Item, Node, Port
 
 # Ops that make a list of tensors for elements of a shape, their first input.
 _LISTS = frozenset({"EmptyTensorList", "TensorListReserve"})

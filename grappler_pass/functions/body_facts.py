@@ -21,10 +21,10 @@ from grappler_pass.functions.conversion import (
     Library,
     graph_from_function,
 )
-from grappler_pass.graph import GraphView, Item, Port, Reader
-from grappler_pass.op_lists import OpLists
-from grappler_pass.op_traits import is_update
-from grappler_pass.type_slots import FLOATING
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_traits import is_update
+from grappler_pass.graph.type_slots import FLOATING
+from grappler_pass.graph.view import GraphView, Item, Port, Reader
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,8 +25,8 @@ from grappler_pass.functions.tensors import (
     NamesInBody,
     NamesInGraph,
 )
-from grappler_pass.graph import Item
-from grappler_pass.shapes import Shape, proto_from_shape
+from grappler_pass.graph.shapes import Shape, proto_from_shape
+from grappler_pass.graph.view import Item
 
 __all__ = [
     "FunctionError",

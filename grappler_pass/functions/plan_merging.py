@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from grappler_pass.plan import Decision, Plan
+from grappler_pass.planning.plan import Decision, Plan
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
 from grappler_pass.cached_attributes import cached_attribute
-from grappler_pass.graph import split_input
-from grappler_pass.type_slots import attr_of, op_def_of
+from grappler_pass.graph.type_slots import attr_of, op_def_of
+from grappler_pass.graph.view import split_input
 
 Library = Mapping[str, FunctionDef]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from grappler_pass.functions.calls import LOOPS, loop_functions
 from grappler_pass.functions.conversion import Library, graph_from_function
-from grappler_pass.graph import TRIP_COUNT_GUESS, GraphView, Node, Port
-from grappler_pass.loops import counts_in
+from grappler_pass.graph.loops import counts_in
+from grappler_pass.graph.view import TRIP_COUNT_GUESS, GraphView, Node, Port
 
 _PASS = frozenset({"Identity", "LogicalAnd"})
 

@@ -12,12 +12,12 @@ from tf_amp.commands.shared import left_alone, model_options
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from grappler_pass.draft import Settings
-    from grappler_pass.graph import Item
-    from grappler_pass.shapes import Shapes
-    from tf_amp.auditing.audits import Audit
-    from tf_amp.rewriter import Observer
-    from tf_amp.targets import Target
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import Item
+    from grappler_pass.planning.draft import Settings
+    from tf_amp.rewriting.arriving_graphs import Observer
+    from tf_amp.tools.audit.audits import Audit
+    from tf_amp.tools.target_device import Target
 
 SUMMARY = "predict what mixed precision gains on a device that need not be present"
 
@@ -32,10 +32,10 @@ def main(options: argparse.Namespace) -> int:
     model_options.check(options)
 
     check_tensorflow()
-    from tf_amp import targets
-    from tf_amp.auditing import audits as auditing
+    from tf_amp.tools import target_device
+    from tf_amp.tools.audit import audits as auditing
 
-    target = targets.target_of(options.device, options.dtype)
+    target = target_device.target_of(options.device, options.dtype)
     if options.model.is_dir():
         audits = auditing.audit_saved_model(
             options.model, target, options.signature, options.batch
@@ -47,15 +47,15 @@ def main(options: argparse.Namespace) -> int:
 
 def _audit_script(options: argparse.Namespace, target: Target) -> int:
     """Run the script with its graphs planned, not changed; return its exit code."""
-    from tf_amp import rewriter
-    from tf_amp.commands import running
+    from tf_amp.rewriting import arriving_graphs
+    from tf_amp.tools import running_scripts
 
     found: dict[Hashable, Audit] = {}
-    rewriter.plan_only(_auditor(target, found))
-    running.switch_on({})
+    arriving_graphs.plan_only(_auditor(target, found))
+    running_scripts.switch_on({})
     code: object = None
     try:
-        code = running.run_limited(
+        code = running_scripts.run_limited(
             str(options.model), options.script_arguments, options.seconds
         )
     finally:
@@ -66,8 +66,8 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
 
 
 def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
-    from tf_amp.auditing import audits as auditing
-    from tf_amp.seeds import digest_of_seeds
+    from tf_amp.tools.audit import audits as auditing
+    from tf_amp.tracing.graph_identity import digest_of_seeds
 
     def audit_graph(
         graph_def: Any,
@@ -92,7 +92,7 @@ def _exit_code(code: object) -> int:
 
 
 def _print(audits: tuple[Audit, ...], *, as_json: bool) -> None:
-    from tf_amp.auditing import report as audit_report
+    from tf_amp.tools.audit import report as audit_report
 
     ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)
     if as_json:

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 
 from tf_amp.commands.shared.arguments import seconds_from_text
-from tf_amp.configuration.config import CACHE, AmpConfig
+from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -42,9 +42,9 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
       NotMeasurable: another process measures on this machine, and goes on.
     """
     from grappler_pass.costs import calibrated_path, keep_profile
-    from tf_amp import devices
-    from tf_amp.calibration import calibrate
-    from tf_amp.tuning.machine_turn import asked_turn
+    from tf_amp.config import devices
+    from tf_amp.measuring.device_profile import calibrate
+    from tf_amp.measuring.machine_turn import asked_turn
 
     key = devices.cpu_key()
     cache_dir = AmpConfig.from_env().cache_dir

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 import sys
 
-from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.config.amp_config import LOW_DTYPES
 
 _NOT_VERIFIED = 1
 
@@ -82,7 +82,7 @@ def main(options: argparse.Namespace) -> int:
     Raises:
       AmpError: it cannot be converted; the message says why and what to do.
     """
-    from tf_amp.converting.conversion import convert
+    from tf_amp.tools.convert.conversion import convert
 
     report = convert(
         options.source,

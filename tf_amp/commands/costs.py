@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared.arguments import count_from_text
-from tf_amp.configuration.config import CACHE, AmpConfig
+from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import CostsUnreadable
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -213,7 +213,7 @@ def _conditions(options: argparse.Namespace) -> list[dict[str, str]]:
     version = {"tensorflow": options.tensorflow} if options.tensorflow else {}
     if options.device == "all":
         return [version]
-    from tf_amp import devices
+    from tf_amp.config import devices
 
     check_tensorflow()
     keys = {devices.cost_key(device) for device in devices.present_devices()}

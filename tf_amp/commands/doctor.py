@@ -13,9 +13,8 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from tf_amp import autostart
 from tf_amp.commands.shared.bare_environment import settings_set_aside
-from tf_amp.configuration.config import (
+from tf_amp.config.amp_config import (
     REWRITE_SWITCH,
     SWITCH,
     AmpConfig,
@@ -23,6 +22,7 @@ from tf_amp.configuration.config import (
     switches_set,
 )
 from tf_amp.errors import AmpError
+from tf_amp.runtime import autostart
 
 SUMMARY = "say whether it works here, and what mends it"
 # What is imported, and what installs it; TensorFlow has a check of its own.
@@ -71,7 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if options.devices:
-        from tf_amp.topology import report
+        from tf_amp.commands.machine import report
 
         return report.main()
     return report_health()

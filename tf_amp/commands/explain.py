@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     from tf_amp.commands.shared import printing
-    from tf_amp.explaining.signatures import explain_saved_model
+    from tf_amp.tools.explain.signatures import explain_saved_model
 
     plans = explain_saved_model(
         options.saved_model, options.signature, measure=options.measure

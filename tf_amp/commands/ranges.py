@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared import model_options, printing
 from tf_amp.commands.shared.arguments import count_from_text
-from tf_amp.configuration import config
-from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.config import amp_config
+from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from tf_amp.checking.ranges import Ranges
+    from tf_amp.config.ranges import Ranges
 
 _NOTHING_SEEN = 3
 _TOP = 20
@@ -68,7 +68,7 @@ def main(options: argparse.Namespace) -> int:
     _check_range(options)
 
     check_tensorflow()
-    from tf_amp.checking.ranges import DEFAULT_UNDERFLOW
+    from tf_amp.config.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
     seen = dataclasses.replace(
@@ -98,14 +98,14 @@ def _check_range(options: argparse.Namespace) -> None:
 
 def _measured(options: argparse.Namespace) -> Ranges:
     if options.model.is_dir():
-        from tf_amp.checking.functions import ranges_of_saved_model
+        from tf_amp.tools.verify.functions import ranges_of_saved_model
 
         return ranges_of_saved_model(options.model, options.data, options.signature)
-    from tf_amp.checking.scripts import Script, ranges_of_script
+    from tf_amp.tools.verify.scripts import Script, ranges_of_script
 
     script = Script(str(options.model), options.script_arguments, options.seconds)
     # Gradients are judged as they are, not as a loss scale moves them.
-    return ranges_of_script(script, {config.LOSS_SCALE: "none"})
+    return ranges_of_script(script, {amp_config.LOSS_SCALE: "none"})
 
 
 def _print(seen: Ranges, options: argparse.Namespace) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from tf_amp.commands import running
-from tf_amp.configuration import config
-from tf_amp.configuration.config import LOW_DTYPES
-from tf_amp.configuration.presets import PRESETS
+from tf_amp.config import amp_config
+from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.presets import PRESETS
+from tf_amp.tools import running_scripts
 
 SUMMARY = "run a script in mixed precision"
 
@@ -24,22 +24,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print one line per graph"
     )
-    running.add_script_to(parser)
+    running_scripts.add_script_to(parser)
 
 
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     environment = {
-        config.DTYPE: options.dtype,
-        config.OPT_LEVEL: options.opt_level,
-        config.DEVICE_PROFILE: options.device_profile,
-        config.LOG: options.log,
-        config.STRICT: "1" if options.strict else None,
-        config.RANGES: options.ranges,
+        amp_config.DTYPE: options.dtype,
+        amp_config.OPT_LEVEL: options.opt_level,
+        amp_config.DEVICE_PROFILE: options.device_profile,
+        amp_config.LOG: options.log,
+        amp_config.STRICT: "1" if options.strict else None,
+        amp_config.RANGES: options.ranges,
     }
     given = {name: value for name, value in environment.items() if value is not None}
-    running.switch_on(given)
+    running_scripts.switch_on(given)
     if options.verbose:
-        running.show_summaries()
-    running.run_script(options.script, options.arguments, as_module=options.module)
+        running_scripts.show_summaries()
+    running_scripts.run_script(
+        options.script, options.arguments, as_module=options.module
+    )
     return 0

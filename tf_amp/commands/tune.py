@@ -11,14 +11,14 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tf_amp.commands import running
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.commands.shared.tune_summary import Summary
-from tf_amp.configuration import config
-from tf_amp.configuration.config import LOW_DTYPES, AmpConfig
-from tf_amp.configuration.presets import DEFAULT_LEVEL
+from tf_amp.config import amp_config
+from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
+from tf_amp.config.presets import DEFAULT_LEVEL
 from tf_amp.errors import ConfigError
-from tf_amp.tuning.progress import Measuring, Note, Waiting, report_to
+from tf_amp.measuring.progress import Measuring, Note, Waiting, report_to
+from tf_amp.tools import running_scripts
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="measure no longer than this; else all of it",
     )
-    running.add_script_to(parser)
+    running_scripts.add_script_to(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -51,19 +51,21 @@ def main(options: argparse.Namespace) -> int:
       ConfigError: the environment asks for plans that nothing is measured for.
     """
     limit = f"budget:{options.seconds:g}" if options.seconds else "full"
-    given = {config.TUNE: limit}
+    given = {amp_config.TUNE: limit}
     if options.dtype is not None:
-        given[config.DTYPE] = options.dtype
-    running.switch_on(given)
+        given[amp_config.DTYPE] = options.dtype
+    running_scripts.switch_on(given)
     _check_measurable(AmpConfig.from_env())
-    from tf_amp import rewriter
+    from tf_amp.rewriting import arriving_graphs
 
     display = _Display()
     report_to(display.show, display.read)
-    rewriter.add_watcher(display.count)
+    arriving_graphs.add_watcher(display.count)
     is_over = False
     try:
-        running.run_script(options.script, options.arguments, as_module=options.module)
+        running_scripts.run_script(
+            options.script, options.arguments, as_module=options.module
+        )
         is_over = True
     except SystemExit:
         is_over = True
@@ -78,13 +80,13 @@ def main(options: argparse.Namespace) -> int:
 def _check_measurable(settings: AmpConfig) -> None:
     if settings.device_profile is not None:
         raise ConfigError(
-            f"{config.DEVICE_PROFILE}={settings.device_profile}: costs of another "
+            f"{amp_config.DEVICE_PROFILE}={settings.device_profile}: costs of another "
             "device cannot be measured here; unset it."
         )
     if settings.opt_level != DEFAULT_LEVEL:
         raise ConfigError(
-            f"{config.OPT_LEVEL}={settings.opt_level} does not look at costs; allowed "
-            f"is {DEFAULT_LEVEL}."
+            f"{amp_config.OPT_LEVEL}={settings.opt_level} does not look at costs; "
+            f"allowed is {DEFAULT_LEVEL}."
         )
 
 
@@ -157,14 +159,14 @@ class _Display:
 
 
 def _where_kept() -> str:
-    from tf_amp import process_costs
+    from tf_amp.measuring import process_costs
 
     folder = AmpConfig.from_env().cache_dir
     if process_costs.is_all_kept(folder):
         return f"kept in {folder}; `tf-amp costs show` prints them"
     if folder is None:
-        return f"not kept: there is no cache folder; {config.CACHE} names one"
-    return f"not kept: {folder} cannot be used; {config.CACHE} names another folder"
+        return f"not kept: there is no cache folder; {amp_config.CACHE} names one"
+    return f"not kept: {folder} cannot be used; {amp_config.CACHE} names another folder"
 
 
 def _table(rows: list[Measured]) -> object:

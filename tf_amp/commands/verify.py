@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared import model_options, printing
-from tf_amp.configuration import config
-from tf_amp.configuration.config import LOW_DTYPES
+from tf_amp.config import amp_config
+from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import ConfigError, NotMeasurable
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from tf_amp.checking.verification import Verification
+    from tf_amp.tools.verify.verification import Verification
 
 _NOTHING_VERIFIED = 3
 
@@ -66,10 +66,10 @@ def add_rewriting_options(parser: argparse.ArgumentParser) -> None:
 def environment_from(options: argparse.Namespace) -> dict[str, str]:
     """Return the settings for rewrites as variables of the environment."""
     given = {
-        config.DTYPE: options.dtype,
-        config.OPT_LEVEL: options.opt_level,
-        config.DEVICE_PROFILE: options.device_profile,
-        config.EXCLUDE: " ".join(options.exclude or ()),
+        amp_config.DTYPE: options.dtype,
+        amp_config.OPT_LEVEL: options.opt_level,
+        amp_config.DEVICE_PROFILE: options.device_profile,
+        amp_config.EXCLUDE: " ".join(options.exclude or ()),
     }
     return {name: value for name, value in given.items() if value}
 
@@ -85,7 +85,7 @@ def main(options: argparse.Namespace) -> int:
     model_options.check(options)
 
     check_tensorflow()
-    from tf_amp.checking.functions import checked_tolerance
+    from tf_amp.tools.verify.functions import checked_tolerance
 
     checked_tolerance(options.tolerance)
     found = _of_model(options) if options.model.is_dir() else _of_script(options)
@@ -99,9 +99,9 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
-    from tf_amp.checking.function_cases import Choice
-    from tf_amp.checking.functions import verify_saved_model
-    from tf_amp.configuration.exclusion import checked_patterns
+    from tf_amp.config.exclusion import checked_patterns
+    from tf_amp.tools.graph_runs.function_cases import Choice
+    from tf_amp.tools.verify.functions import verify_saved_model
 
     choice = Choice(
         options.dtype,
@@ -125,8 +125,8 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
 
 def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
     """Run the script, then verify its graphs on what they first got."""
-    from tf_amp.checking.scripts import Script, captured_cases
-    from tf_amp.checking.verifying import verified
+    from tf_amp.tools.verify.scripts import Script, captured_cases
+    from tf_amp.tools.verify.verifying import verified
 
     script = Script(str(options.model), options.script_arguments, options.seconds)
     cases, skipped = captured_cases(script, environment_from(options))
@@ -156,7 +156,7 @@ def _print(found: Sequence[Verification], *, as_json: bool) -> None:
 
 
 def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:
-    from tf_amp.checking.culprits import write_exclude_list
+    from tf_amp.tools.verify.culprits import write_exclude_list
 
     culprits = {c.pattern: c for each in found for c in each.culprits or ()}
     if not culprits:

@@ -19,19 +19,18 @@ from absl import logging
 
 from grappler_pass import pipeline
 from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
-from grappler_pass.draft import DEFAULT_MARGIN, Settings
 from grappler_pass.garbage import collection_paused
-from grappler_pass.graph import Item
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
-from grappler_pass.pricing import TRANSFER_BYTES_PER_SECOND
-from grappler_pass.shapes import Shapes, shapes_from_graph_def
-from tf_amp.configuration import settings
+from grappler_pass.planning.draft import DEFAULT_MARGIN, Settings
+from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
 from tf_amp.errors import ConfigError
-from tf_amp.explaining.explanation import config_for, traced_graph
-from tf_amp.placement import placers
 from tf_amp.placement.cut import Placed, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
 from tf_amp.placement.site import Link, Site
+from tf_amp.rewriting import graph_settings, placers
+from tf_amp.tools.explain.explanation import config_for, traced_graph
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -72,7 +71,7 @@ class PrecisionAffinity:
             feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
             item = Item(fetch=kept, feed=tuple(feed))
             shapes = shapes_from_graph_def(graph_def)
-            chosen = settings.settings_from_config(config_for(graph_def), "CPU")
+            chosen = graph_settings.settings_from_config(config_for(graph_def), "CPU")
             return self._cheapest(graph_def, (), item, shapes, chosen, name)[0]
 
     def __enter__(self) -> PrecisionAffinity:

@@ -17,17 +17,17 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import dtypes
 
-from grappler_pass.assignment import (
+from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.graph.shapes import Shape, Shapes
+from grappler_pass.graph.type_slots import SlotTable
+from grappler_pass.graph.view import GraphView, Item, Node
+from grappler_pass.planning.assignment import (
     FLOAT32_SIDE,
     CastTerm,
     Problem,
     minimum_cut,
 )
-from grappler_pass.graph import GraphView, Item, Node
-from grappler_pass.pricing import Pricer
-from grappler_pass.shapes import Shape, Shapes
-from grappler_pass.type_slots import SlotTable
-from grappler_pass.variable_reads import VariableReads
+from grappler_pass.pricing.seconds import Pricer
 from tf_amp.placement.named_devices import full_name, short_name
 from tf_amp.placement.reassignable import colocated, may_move
 from tf_amp.placement.site import Site

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import placement as private
-from tf_amp.configuration.config import checked_any_dtype
+from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.placement.host_copies import Transfer
 from tf_amp.placement.host_updates import STATE, HostState, offloaded_class

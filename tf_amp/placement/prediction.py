@@ -8,9 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.pricing import TRANSFER_BYTES_PER_SECOND
-from tf_amp import devices
-from tf_amp.configuration import scope_registry
+from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
+from tf_amp.config import devices, scope_registry
 from tf_amp.placement.named_devices import short_name
 
 _FLOAT32_BYTES = 4

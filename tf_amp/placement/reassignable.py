@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.graph import GraphView, Node
-from grappler_pass.type_slots import kernel_exists, op_def_of, signature_of
+from grappler_pass.graph.type_slots import kernel_exists, op_def_of, signature_of
+from grappler_pass.graph.view import GraphView, Node
 
 _COLOCATION = b"loc:@"
 # Belong to whoever calls the graph, or decide which of its nodes run.

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from tf_amp.configuration.config import DTYPES
+from tf_amp.config.amp_config import DTYPES
 from tf_amp.errors import ConfigError
 
 # A 16-bit type must be faster than float32 by that much to be chosen.

@@ -12,10 +12,10 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private.functions import untraced
-from tf_amp.configuration.config import checked_dtype
+from tf_amp.config.amp_config import checked_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.placement.named_devices import checked_devices, short_name
-from tf_amp.scopes.scope import float32_scope, mixed_precision_scope
+from tf_amp.runtime.scope import float32_scope, mixed_precision_scope
 
 
 def measured_throughputs(

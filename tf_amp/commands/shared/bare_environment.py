@@ -6,8 +6,8 @@ import contextlib
 import os
 from collections.abc import Iterator
 
-from tf_amp.configuration.config import CACHE, OWN_PREFIX, SWITCH_PREFIX, TUNE
-from tf_amp.configuration.list_edits import PREFIX
+from tf_amp.config.amp_config import CACHE, OWN_PREFIX, SWITCH_PREFIX, TUNE
+from tf_amp.config.list_edits import PREFIX
 
 _PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, PREFIX)
 

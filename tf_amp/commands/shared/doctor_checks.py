@@ -11,16 +11,17 @@ import sys
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
-from tf_amp import devices, runtime
 from tf_amp.commands.doctor import MEND_SETTING, REINSTALL, Finding, Findings
 from tf_amp.commands.shared.bare_environment import settings_set_aside
-from tf_amp.configuration import settings
-from tf_amp.configuration.config import AmpConfig
+from tf_amp.config import devices
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, TensorFlowMissing
+from tf_amp.rewriting import graph_settings
+from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from grappler_pass.plan import Plan
+    from grappler_pass.planning.plan import Plan
 
 _NVIDIA_DRIVER = pathlib.Path("/proc/driver/nvidia/version")
 _DISTRIBUTIONS = ("tf-amp", "tensorflow", "tensorflow-cpu", "keras", "tf_keras")
@@ -45,7 +46,7 @@ def tensorflow() -> Findings:
 def unusable_settings() -> Findings:
     """Look for settings that no graph could be planned with."""
     try:
-        settings.check_config(AmpConfig.from_env())
+        graph_settings.check_config(AmpConfig.from_env())
     except ConfigError as error:
         yield Finding("settings", str(error), MEND_SETTING, fatal=True)
 
@@ -97,13 +98,13 @@ def rewrite() -> Findings:
     import tensorflow as tf
 
     with settings_set_aside():
-        runtime.enable(opt_level="O2")
+        switch.enable(opt_level="O2")
         try:
-            before = len(runtime.plans())
+            before = len(switch.plans())
             tf.function(lambda x: tf.math.tanh(x @ x))(tf.ones([64, 64]))
-            works = len(runtime.plans()) > before
+            works = len(switch.plans()) > before
         finally:
-            runtime.disable()
+            switch.disable()
     if works:
         yield Finding("rewrite", "works: a function of this process was rewritten")
     else:
@@ -117,7 +118,7 @@ CHECKS = (onednn, found_devices, choice, rewrite)
 def _sample_plan() -> Plan:
     import tensorflow as tf
 
-    from tf_amp.explaining.explanation import explain
+    from tf_amp.tools.explain.explanation import explain
 
     spec = tf.TensorSpec([1024, 1024])
     return explain(tf.function(lambda x, w: tf.math.tanh(x @ w)), spec, spec)

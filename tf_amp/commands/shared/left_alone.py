@@ -9,22 +9,22 @@ def why_no_graph() -> str:
     """Say why the pass was given no graph that it could have changed."""
     if "tensorflow" not in sys.modules:
         return "the script did not import TensorFlow"
-    from tf_amp import runtime
-    from tf_amp.configuration import scope_registry
-    from tf_amp.configuration.presets import preset_of
+    from tf_amp.config import scope_registry
+    from tf_amp.config.presets import preset_of
+    from tf_amp.runtime import switch
 
     level = scope_registry.latest_config().opt_level
     if not preset_of(level).rewrites:
         return f"every graph stays as it is at level {level}"
-    if runtime.is_switched_off():
+    if switch.is_switched_off():
         return "the script switched mixed precision off"
     return "the script ran no graph with a matrix product or convolution"
 
 
 def why_unpriced() -> str:
     """Say why plans hang on no price; "" where they may."""
-    from tf_amp.configuration import scope_registry
-    from tf_amp.configuration.presets import DEFAULT_LEVEL
+    from tf_amp.config import scope_registry
+    from tf_amp.config.presets import DEFAULT_LEVEL
 
     level = scope_registry.latest_config().opt_level
     return "" if level == DEFAULT_LEVEL else f"level {level} does not look at costs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tf_amp.commands.shared import left_alone
-from tf_amp.tuning.progress import Measuring, Note, Refused, Waiting
+from tf_amp.measuring.progress import Measuring, Note, Refused, Waiting
 
 
 @dataclass

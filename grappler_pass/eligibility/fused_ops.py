@@ -1,0 +1,177 @@
+"""Split a fused op into its parts where the fused one has no 16-bit kernel.
+
+TensorFlow's remapper runs before plugins and makes `_FusedConv2D`, whose OpDef does not
+admit bfloat16, of convolutions that do. The parts run in 16 bits; the last one keeps
+the fused node's name, so nothing that reads it changes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.eligibility.kernel_limits import cancels, has_kernel
+from grappler_pass.graph.fusions import root_of
+from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
+from grappler_pass.graph.view import device_type_of
+
+# Names in `fused_ops` -> the op of that part, and how many of `args` it takes.
+_EPILOGUES = {
+    "BiasAdd": ("BiasAdd", 1),
+    "Add": ("AddV2", 1),
+    "Mul": ("Mul", 1),
+    "Relu": ("Relu", 0),
+    "Relu6": ("Relu6", 0),
+    "Elu": ("Elu", 0),
+    "LeakyRelu": ("LeakyRelu", 0),
+    "Tanh": ("Tanh", 0),
+    "Sigmoid": ("Sigmoid", 0),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One op a fused node is made of, and which of the node's inputs are its own."""
+
+    op: str
+    inputs: tuple[int, ...]
+
+
+def parts_of(proto: NodeDef) -> tuple[Part, ...]:
+    """Return the parts of a fused node in execution order; empty if not splittable.
+
+    The first part reads the node's first two inputs; each later one reads the part
+    before it and then its own.
+    """
+    root = root_of(proto.op)
+    if root is None or "fused_ops" not in proto.attr:
+        return ()
+    parts = [Part(root, (0, 1))]
+    position = 2
+    for name in proto.attr["fused_ops"].list.s:
+        if name.decode() not in _EPILOGUES:
+            return ()
+        op, count = _EPILOGUES[name.decode()]
+        parts.append(Part(op, tuple(range(position, position + count))))
+        position += count
+    data_inputs = sum(not text.startswith("^") for text in proto.input)
+    return tuple(parts) if position == data_inputs else ()
+
+
+def needs_split(proto: NodeDef, low_dtype: int) -> bool:
+    """Tell whether a fused node has parts, but no kernel of its own in `low_dtype`."""
+    if not parts_of(proto):
+        return False
+    return not (
+        admits(proto.op, "T", low_dtype)
+        and has_kernel(
+            proto.op, proto, (("T", low_dtype),), device_type_of(proto.device)
+        )
+    )
+
+
+def can_split(proto: NodeDef, low_dtype: int, *, product_alone: bool = False) -> bool:
+    """Tell whether all parts of a fused node have sound kernels in `low_dtype`.
+
+    Args:
+      proto: the node.
+      low_dtype: DataType of the low side.
+      product_alone: whether only the first part is to be in it.
+    """
+    parts = parts_of(proto)[: 1 if product_alone else None]
+    device = device_type_of(proto.device)
+    return bool(parts) and all(
+        admits(part.op, "T", low_dtype)
+        and has_kernel(part.op, proto, (("T", low_dtype),), device)
+        and not cancels(part.op, device)
+        for part in parts
+    )
+
+
+def split_fused(
+    proto: NodeDef,
+    low_dtype: int,
+    unused: Callable[[str], str],
+    *,
+    has_flat_bias: bool,
+    product_alone: bool = False,
+) -> Sequence[NodeDef]:
+    """Return the parts of a retyped fused node, or the node alone if it can stay.
+
+    Before   conv(fused: BiasAdd, Relu)
+    After    conv/tf_amp_Conv2D --> conv/tf_amp_BiasAdd --> conv
+
+    Args:
+      proto: a node whose low slots are already retyped.
+      low_dtype: DataType of the low side.
+      unused: makes a node name unique.
+      has_flat_bias: whether a bias surely has one dimension, as `BiasAdd` demands. The
+        fused op also takes one of shape [1, 1, 1, channels].
+      product_alone: whether what is fused behind the product stays float32; then a cast
+        comes in between.
+    """
+    if not product_alone and not needs_split(proto, low_dtype):
+        return (proto,)
+    parts = parts_of(proto)
+    controls = [text for text in proto.input if text.startswith("^")]
+    made: list[NodeDef] = []
+    for part in parts:
+        adds = part.op == "BiasAdd" and not has_flat_bias and _ends_in_channels(proto)
+        dtype = FLOAT32 if made and product_alone else low_dtype
+        node = _part_node(proto, "AddV2" if adds else part.op, dtype)
+        is_last = part is parts[-1]
+        wanted = f"{proto.name}/tf_amp_{part.op}"
+        node.name = proto.name if is_last else unused(wanted)
+        if made:
+            node.input.append(made[-1].name)
+        node.input.extend(proto.input[i] for i in part.inputs)
+        if not made:
+            node.input.extend(controls)
+        made.append(node)
+        if product_alone and part is parts[0]:
+            made.append(_cast_up(node, unused(f"{wanted}/tf_amp_cast_float32")))
+    return made
+
+
+def _cast_up(product: NodeDef, name: str) -> NodeDef:
+    cast = NodeDef(name=name, op="Cast", input=[product.name], device=product.device)
+    cast.attr["SrcT"].type = product.attr["T"].type
+    cast.attr["DstT"].type = FLOAT32
+    cast.attr["Truncate"].b = False
+    for key in product.attr:
+        if key.startswith("_tf_amp"):
+            cast.attr[key].CopyFrom(product.attr[key])
+    return cast
+
+
+def _part_node(proto: NodeDef, op: str, dtype: int) -> NodeDef:
+    """Return a node of `op` with the fused node's device and what attributes fit."""
+    node = NodeDef(op=op, device=proto.device)
+    op_def = op_def_of(op)
+    assert op_def is not None
+    for attr in op_def.attr:
+        if attr.name in proto.attr:
+            node.attr[attr.name].CopyFrom(proto.attr[attr.name])
+    for name in proto.attr:
+        if name.startswith("_"):
+            node.attr[name].CopyFrom(proto.attr[name])
+    if op == "LeakyRelu" and "leakyrelu_alpha" in proto.attr:
+        node.attr["alpha"].f = proto.attr["leakyrelu_alpha"].f
+    if op == "BiasAdd":
+        _name_channels(node)
+    node.attr["T"].type = dtype
+    return node
+
+
+def _name_channels(bias: NodeDef) -> None:
+    """Say where the channels are in the two names that `BiasAdd` has for all ranks."""
+    if "data_format" in bias.attr:
+        bias.attr["data_format"].s = b"NHWC" if _ends_in_channels(bias) else b"NCHW"
+
+
+def _ends_in_channels(proto: NodeDef) -> bool:
+    """Tell whether channels come last, where adding a bias broadcasts as it should."""
+    attrs = proto.attr
+    return "data_format" not in attrs or attrs["data_format"].s.endswith(b"C")

@@ -1,0 +1,200 @@
+"""Which tensors are a ref variable's own memory, written before they are read.
+
+A read of a ref variable (`VariableV2`) copies nothing, nor does what hands the read on:
+
+    variable --> Identity --> Enter --> matmul     (every iteration)
+    variable --> AssignAdd                         (every iteration)
+
+So the product multiplies by what the variable holds when the product runs, and a cast
+of it is the same only if it is made at that moment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+from grappler_pass.costs.op_classes import VIEWS
+from grappler_pass.graph.precedence import Precedence
+from grappler_pass.graph.type_slots import op_def_of
+from grappler_pass.graph.view import (
+    ENTER_OPS,
+    EXIT_OPS,
+    MERGE_OPS,
+    NEXT_ITERATION_OPS,
+    GraphView,
+    Node,
+    Port,
+    Reader,
+)
+
+_VARIABLES = frozenset({"TemporaryVariable", "Variable", "VariableV2"})
+# What passes a tensor, or a part of it, on without a copy.
+_PASSING = (
+    VIEWS
+    | ENTER_OPS
+    | EXIT_OPS
+    | MERGE_OPS
+    | NEXT_ITERATION_OPS
+    | frozenset(
+        """Bitcast CheckNumerics IdentityN PlaceholderWithDefault Print RefIdentity
+        RefSelect RefSwitch Slice Split SplitV StridedSlice Switch Unpack
+        """.split()
+    )
+)
+_ONLY_LOOKS = frozenset({"IsVariableInitialized"})
+
+
+@dataclasses.dataclass(frozen=True)
+class RefReads:
+    """Tensors that are the memory of ref variables which this graph writes.
+
+    Attributes:
+      ports: all of them.
+      late: data inputs that read such a tensor when it may have been written since it
+        was made.
+      passing: nodes that hand such a tensor on to one of these inputs.
+    """
+
+    ports: frozenset[Port] = frozenset()
+    late: frozenset[Reader] = frozenset()
+    passing: frozenset[int] = frozenset()
+
+    @classmethod
+    def from_view(cls, view: GraphView) -> RefReads:
+        """Follow every ref variable of `view` to its readers and writers."""
+        found = [each for each in _memories(view) if each.writers]
+        if not found:
+            return cls()
+        order = Precedence(view, {i for each in found for i in each.nodes})
+        ports = frozenset(port for each in found for port in each.ports)
+        late = frozenset(r for each in found for r in each.late(view, order))
+        return cls(ports, late, frozenset(_passing(view, ports, late)))
+
+    def awaited(
+        self, view: GraphView, port: Port, reader: Node | None
+    ) -> tuple[int, ...]:
+        """Return what a cast of a tensor is to wait for by control edges.
+
+        TensorFlow moves casts ahead of an Identity and the like, without what that
+        waits for: such control inputs become the cast's own.
+
+        Args:
+          view: the graph.
+          port: the tensor.
+          reader: what alone reads the cast, and reads late.
+        """
+        if port not in self.ports:
+            return ()
+        awaited: list[int] = []
+        node = view.nodes[port.node]
+        while node.op in VIEWS:
+            awaited.extend(node.controls)
+            node = view.nodes[node.inputs[0].node]
+        if reader is not None:
+            awaited.extend(source.node for source in reader.inputs)
+            awaited.extend(reader.controls)
+        return tuple(dict.fromkeys(i for i in awaited if i != port.node))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Memory:
+    """One variable: where its memory is read, and the nodes that write it."""
+
+    ports: frozenset[Port]
+    readers: tuple[tuple[Port, Reader], ...]
+    writers: frozenset[int]
+
+    @property
+    def nodes(self) -> Iterator[int]:
+        yield from self.writers
+        for port, reader in self.readers:
+            yield from (port.node, reader.node)
+
+    def late(self, view: GraphView, order: Precedence) -> Iterator[Reader]:
+        for port, reader in self.readers:
+            if any(
+                not order.surely_before(writer, port.node)
+                and (
+                    not order.surely_before(reader.node, writer)
+                    or _is_read_again(view, port, reader, writer)
+                )
+                for writer in self.writers
+                if writer != reader.node
+            ):
+                yield reader
+
+
+def _is_read_again(view: GraphView, port: Port, reader: Reader, writer: int) -> bool:
+    """Tell whether a loop that both run in was entered with the tensor.
+
+    What enters a loop is read in each iteration, and written in those before.
+    """
+    enters = view.nodes[port.node].op in ENTER_OPS
+    made_in = view.loops(port.node)[1 if enters else 0 :]
+    shared = set(view.loops(reader.node)) & set(view.loops(writer))
+    return not shared.issubset(made_in)
+
+
+def _memories(view: GraphView) -> Iterator[_Memory]:
+    variables: dict[object, list[int]] = {}
+    for node in view.nodes:
+        if node.op in _VARIABLES:
+            variables.setdefault(_key(node), []).append(node.index)
+    for nodes in variables.values():
+        yield _memory(view, nodes)
+
+
+def _key(node: Node) -> object:
+    attr = node.proto.attr
+    container = attr["container"].s if "container" in attr else b""
+    shared_name = attr["shared_name"].s if "shared_name" in attr else b""
+    return container, shared_name.decode() or node.name
+
+
+def _memory(view: GraphView, variables: list[int]) -> _Memory:
+    waiting = [Port(node, 0) for node in variables]
+    ports = set(waiting)
+    readers: list[tuple[Port, Reader]] = []
+    writers: set[int] = set()
+    for port in waiting:
+        for reader in view.readers(port):
+            node = view.nodes[reader.node]
+            readers.append((port, reader))
+            if writes := reader.input in _written_inputs(node.op):
+                writers.add(node.index)
+            if writes or node.op in _PASSING:
+                more = set(_handed_on(view, reader)) - ports
+                ports |= more
+                waiting.extend(sorted(more))
+    return _Memory(frozenset(ports), tuple(readers), frozenset(writers))
+
+
+@functools.cache
+def _written_inputs(op: str) -> frozenset[int]:
+    """Return which inputs of an op are variables that it may write."""
+    op_def = op_def_of(op)
+    if op_def is None or op in _PASSING or op in _ONLY_LOOKS:
+        return frozenset()
+    return frozenset(i for i, arg in enumerate(op_def.input_arg) if arg.is_ref)
+
+
+def _handed_on(view: GraphView, reader: Reader) -> Iterator[Port]:
+    for port in view.output_ports(reader.node):
+        if view.nodes[reader.node].op != "IdentityN" or port.output == reader.input:
+            yield port
+
+
+def _passing(
+    view: GraphView, ports: frozenset[Port], late: frozenset[Reader]
+) -> Iterator[int]:
+    """Yield the nodes between a variable and its late readers."""
+    waiting = [view.nodes[reader.node].inputs[reader.input].node for reader in late]
+    seen: set[int] = set()
+    while waiting:
+        node = view.nodes[waiting.pop()]
+        if node.index not in seen and node.op in _PASSING:
+            seen.add(node.index)
+            yield node.index
+            waiting.extend(port.node for port in node.inputs if port in ports)

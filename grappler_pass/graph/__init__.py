@@ -1,0 +1,1 @@
+"""Graphs as they are given, and what is known of each op."""

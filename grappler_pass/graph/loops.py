@@ -1,0 +1,147 @@
+"""Which loop each node runs in, and how often its body runs.
+
+A frame begins at its Enter nodes and ends at its Exit nodes; every node in between
+runs once per iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import dtypes, tensor_util
+
+from grappler_pass.graph.view import (
+    ENTER_OPS,
+    EXIT_OPS,
+    MERGE_OPS,
+    NEXT_ITERATION_OPS,
+    TRIP_COUNT_GUESS,
+    Frame,
+    Node,
+)
+
+
+def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None, ...]:
+    """Return the innermost frame of every node.
+
+    A node without inputs in a frame (a constant with a control edge from the loop's
+    pivot) is in the frame of that control edge.
+    """
+    frames: list[Frame | None] = [None] * len(nodes)
+    if not any(node.op in ENTER_OPS for node in nodes):
+        return tuple(frames)
+    trip_counts = _trip_counts(nodes)
+    known: dict[tuple[str, Frame | None], Frame] = {}
+    for i in order:
+        node = nodes[i]
+        outer = _deepest(frames[source] for source in _sources(node))
+        if node.op in ENTER_OPS:
+            name = node.proto.attr["frame_name"].s.decode()
+            count = trip_counts.get(name, TRIP_COUNT_GUESS)
+            frames[i] = known.setdefault((name, outer), Frame(name, outer, count))
+        elif node.op in EXIT_OPS:
+            frames[i] = outer.parent if outer else None
+        else:
+            frames[i] = outer
+    return tuple(frames)
+
+
+def _sources(node: Node) -> list[int]:
+    return [port.node for port in node.inputs] + list(node.controls)
+
+
+def _depth(frame: Frame | None) -> int:
+    return 0 if frame is None else 1 + _depth(frame.parent)
+
+
+def _deepest(frames: Iterable[Frame | None]) -> Frame | None:
+    deepest: Frame | None = None
+    for frame in frames:
+        if frame is not None and _depth(frame) > _depth(deepest):
+            deepest = frame
+    return deepest
+
+
+def _trip_counts(nodes: Sequence[Node]) -> dict[str, float]:
+    """Read counts from loops whose condition is `counter < integer`.
+
+    The counter is assumed to start at 0 and to step by 1, as tf.while_loop's own
+    counters and tf.range loops do. Several bounds (maximum_iterations beside the
+    user's) are joined by LogicalAnd: the smallest holds. The loop of a gradient counts
+    to what its forward loop has counted.
+    """
+    conditions = {
+        _frame_name_above(nodes, node): node.inputs[0].node
+        for node in nodes
+        if node.op == "LoopCond"
+    }
+    counts: dict[str, float] = {}
+    for frame, condition in conditions.items():
+        bounds = _bounds(nodes, conditions, condition)
+        if bounds and frame is not None:
+            counts[frame] = max(1.0, min(bounds))
+    return counts
+
+
+def _bounds(
+    nodes: Sequence[Node], conditions: Mapping[str | None, int], condition: int
+) -> list[float]:
+    """Return the constants that the counters below `condition` are compared to."""
+    node = nodes[condition]
+    if node.op in ("LogicalAnd", "Identity"):
+        return [b for p in node.inputs for b in _bounds(nodes, conditions, p.node)]
+    if node.op != "Less":
+        return []
+    bound = nodes[node.inputs[1].node]
+    while passes_on(nodes, bound):
+        bound = nodes[bound.inputs[0].node]
+    if bound.op in EXIT_OPS:
+        forward = conditions.get(_frame_name_above(nodes, bound))
+        # Only an earlier loop: a loop cannot be bounded by its own exit.
+        return [] if forward is None else _bounds(nodes, conditions, forward)
+    return list(counts_in(bound.proto))
+
+
+def counts_in(bound: NodeDef) -> Iterator[float]:
+    """Yield the number that an integer constant holds; nothing for other nodes.
+
+    What is compared to a float is rarely a counter: a residual, say, to a tolerance.
+    """
+    if bound.op != "Const" or not dtypes.as_dtype(bound.attr["dtype"].type).is_integer:
+        return
+    value = tensor_util.MakeNdarray(bound.attr["value"].tensor)
+    if value.size == 1:
+        yield float(value.item())
+
+
+def passes_on(nodes: Sequence[Node], node: Node) -> bool:
+    """Tell whether a node only hands its first input on, the same in every iteration.
+
+    A Merge does if what comes around the loop is the Merge's own value.
+    """
+    if node.op not in MERGE_OPS:
+        return node.op in ENTER_OPS or node.op == "Identity"
+    around = nodes[node.inputs[-1].node]
+    while around.op == "Identity" or around.op in NEXT_ITERATION_OPS:
+        around = nodes[around.inputs[0].node]
+    return around.op == "Switch" and around.inputs[0].node == node.index
+
+
+def _frame_name_above(nodes: Sequence[Node], node: Node) -> str | None:
+    """Walk from a loop's LoopCond or Exit to an Enter of the same loop."""
+    seen: set[int] = set()
+    waiting = [port.node for port in node.inputs]
+    while waiting:
+        i = waiting.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        current = nodes[i]
+        if current.op in ENTER_OPS:
+            return str(current.proto.attr["frame_name"].s.decode())
+        if current.op in EXIT_OPS:
+            continue  # an inner loop, or one before: not this frame
+        ports = current.inputs[:1] if current.op in MERGE_OPS else current.inputs
+        waiting.extend(port.node for port in ports)
+    return None

@@ -1,0 +1,206 @@
+"""The four op lists for one low dtype, and a user's changes to them.
+
+`op_table` says which op is on which list and why; here the lists are made, kept
+disjoint, and edited. What the lists mean for a graph is decided in `propagation`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.graph.fusions import ops_within, root_of
+from grappler_pass.graph.op_table import DENY, LIST_NAMES, OP_TABLE
+
+Edits = Mapping[str, Iterable[str]]
+_BY_USER = "put there by the user"
+
+
+class OpListError(ValueError):
+    """An op is in two lists, or a list's name is wrong."""
+
+
+class Place(NamedTuple):
+    """A list's name, None for no list, why a node is there, and by which op."""
+
+    list_name: str | None
+    reason: str
+    op: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OpLists:
+    """Which list an op is on, for one low dtype.
+
+    Attributes:
+      low_dtype: "bfloat16" or "float16".
+      lists: list name ("allow", "infer", "deny", "clear") to its ops; disjoint.
+      reasons: op to why it is there.
+      gradient_reductions: ops whose result is a gradient made by the backward pass.
+    """
+
+    low_dtype: str
+    lists: Mapping[str, frozenset[str]]
+    reasons: Mapping[str, str]
+    gradient_reductions: frozenset[str]
+    _list_of: Mapping[str, str] = dataclasses.field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Index the lists.
+
+        Raises:
+          OpListError: an op is in two lists.
+        """
+        list_of: dict[str, str] = {}
+        for name in LIST_NAMES:
+            for op in sorted(self.lists[name]):
+                if op in list_of:
+                    raise OpListError(_two_lists(op, list_of[op], name))
+                list_of[op] = name
+        object.__setattr__(self, "_list_of", list_of)
+
+    @cached_attribute
+    def moved(self) -> frozenset[str]:
+        """The ops that are not on the list that they are on as shipped."""
+        shipped = OpLists.for_dtype(self.low_dtype)
+        ops = self._list_of.keys() | shipped._list_of.keys()
+        return frozenset(o for o in ops if self.list_of(o) != shipped.list_of(o))
+
+    @cached_attribute
+    def freed(self) -> frozenset[str]:
+        """The ops that a user has moved to a list of what may go low."""
+        return frozenset(o for o in self.moved if self.list_of(o) not in (DENY, None))
+
+    @cached_attribute
+    def _places(self) -> Mapping[str, Place]:
+        return {
+            op: Place(name, self.reason_of(op), op)
+            for op, name in self._list_of.items()
+        }
+
+    @classmethod
+    def for_dtype(cls, low_dtype: str) -> OpLists:
+        """Return the lists as shipped for "bfloat16" or "float16".
+
+        Raises:
+          OpListError: another dtype.
+        """
+        if low_dtype not in ("bfloat16", "float16"):
+            raise OpListError(
+                f"op lists exist for 'bfloat16' and 'float16', not for {low_dtype!r}"
+            )
+        placed = [(row, getattr(row, low_dtype)) for row in OP_TABLE]
+        return cls(
+            low_dtype=low_dtype,
+            lists={
+                name: frozenset(row.op for row, place in placed if place == name)
+                for name in LIST_NAMES
+            },
+            reasons={row.op: row.why.text for row in OP_TABLE},
+            gradient_reductions=frozenset(
+                row.op for row in OP_TABLE if row.reduces_gradients
+            ),
+        )
+
+    def list_of(self, op: str) -> str | None:
+        """Return "allow", "infer", "deny" or "clear"; None for an op in no list."""
+        return self._list_of.get(op)
+
+    def reason_of(self, op: str) -> str:
+        """Return why `op` is on its list; empty for an op in no list."""
+        return self.reasons.get(op, "") if op in self._list_of else ""
+
+    def place_of(self, node: NodeDef) -> Place:
+        """Return the list of a node's op, or of what the user moved of its parts.
+
+        Before   matmul --> bias_add --> relu       BiasAdd on the deny list
+        After    fused matmul                       as on the deny list
+
+        What may hold an op that stays in float32 stays there as a whole. To any other
+        list a fused node follows the product or normalization that it begins with.
+        """
+        moved = [op for op in ops_within(node) if op in self.moved]
+        if not moved:
+            return self._places.get(node.op) or Place(None, "", node.op)
+        held = (node.op, *moved)
+        strictest = [o for to in (DENY, None) for o in held if self.list_of(o) == to]
+        roots = [op for op in moved if op == root_of(node.op)]
+        op = (*strictest, *roots, node.op)[0]
+        if op == node.op:
+            return Place(self.list_of(op), self.reason_of(op), op)
+        reason = ": ".join(filter(None, (f"as {op} in it", self.reason_of(op))))
+        return Place(self.list_of(op), reason, op)
+
+    def reduces_gradients(self, op: str) -> bool:
+        """Tell whether `op` ends the walk back from a variable's update."""
+        return op in self.gradient_reductions
+
+    def edited(
+        self,
+        *,
+        add: Edits | None = None,
+        remove: Edits | None = None,
+    ) -> OpLists:
+        """Return the lists with a user's additions and removals.
+
+        To move an op, remove it from its list and add it to another; removing what is
+        not on a list changes nothing, as in TensorFlow.
+
+        Args:
+          add: list name to ops.
+          remove: list name to ops.
+
+        Raises:
+          OpListError: an op would be in two lists, or there is no list of a name.
+        """
+        added, removed = _checked(add or {}), _checked(remove or {})
+        lists = {
+            name: (ops | added.get(name, frozenset())) - removed.get(name, frozenset())
+            for name, ops in self.lists.items()
+        }
+        moved = {
+            op: _BY_USER
+            for name, ops in added.items()
+            for op in ops
+            if self.list_of(op) != name
+        }
+        return dataclasses.replace(self, lists=lists, reasons={**self.reasons, **moved})
+
+    def __eq__(self, other: object) -> bool:
+        """Compare dtype and lists."""
+        return (
+            isinstance(other, OpLists)
+            and self.low_dtype == other.low_dtype
+            and self.lists == other.lists
+        )
+
+    def __hash__(self) -> int:
+        """Hash dtype and lists."""
+        return hash((self.low_dtype, *(self.lists[name] for name in LIST_NAMES)))
+
+
+def _two_lists(op: str, first: str, second: str) -> str:
+    return (
+        f"op {op!r} is in two lists, {first!r} and {second!r}; "
+        f"remove it from one of them"
+    )
+
+
+def _checked(edits: Edits) -> dict[str, frozenset[str]]:
+    """Return the edits as sets, the names of the lists checked."""
+    checked: dict[str, frozenset[str]] = {}
+    for name, ops in edits.items():
+        if name not in LIST_NAMES:
+            known = ", ".join(LIST_NAMES)
+            raise OpListError(f"there is no op list {name!r}; the lists are {known}")
+        if isinstance(ops, str):
+            raise OpListError(
+                f"ops of list {name!r} must be a collection of names, got {ops!r}; "
+                f"write [{ops!r}]"
+            )
+        checked[name] = frozenset(ops)
+    return checked

@@ -1,0 +1,280 @@
+"""A frozen, indexed look at a GraphDef: ports, edges, execution order, loop frames.
+
+Decides nothing about precision. The proto underneath is never written; whoever wants
+another graph builds a new one (`rewriting`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.cached_attributes import cached_attribute
+
+# Times a loop body is assumed to run when the graph does not tell.
+TRIP_COUNT_GUESS = 16.0
+
+ENTER_OPS = frozenset({"Enter", "RefEnter"})
+EXIT_OPS = frozenset({"Exit", "RefExit"})
+MERGE_OPS = frozenset({"Merge", "RefMerge", "_XlaMerge"})
+NEXT_ITERATION_OPS = frozenset({"NextIteration", "RefNextIteration"})
+
+
+class GraphError(ValueError):
+    """The GraphDef is not a graph: dangling input, name used twice, illegal cycle."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Item:
+    """What of a graph its caller relies on; all are node names.
+
+    Attributes:
+      fetch: nodes whose outputs are read.
+      feed: nodes whose outputs are replaced by the caller.
+      preserve: nodes that must stay what they are (includes the two above).
+      excluded: nodes that must stay float32, each with what the user excluded it by.
+      barriers: nodes behind which nothing goes low, beside those marked so.
+      updates: data inputs, by node and number, that only serve to update variables:
+        of nodes that call functions.
+    """
+
+    fetch: tuple[str, ...] = ()
+    feed: tuple[str, ...] = ()
+    preserve: tuple[str, ...] = ()
+    excluded: tuple[tuple[str, str], ...] = ()
+    barriers: tuple[str, ...] = ()
+    updates: tuple[tuple[str, int], ...] = ()
+
+    @cached_attribute
+    def untouchable(self) -> frozenset[str]:
+        """Every node whose name and output dtypes must stay."""
+        return frozenset((*self.fetch, *self.feed, *self.preserve))
+
+
+class Port(NamedTuple):
+    """Output number `output` of node number `node`."""
+
+    node: int
+    output: int
+
+
+class Reader(NamedTuple):
+    """Data input number `input` of node number `node`."""
+
+    node: int
+    input: int
+
+
+class Frame(NamedTuple):
+    """A while loop's frame; `trip_count` is how often its body runs per entry."""
+
+    name: str
+    parent: Frame | None
+    trip_count: float
+
+    @property
+    def weight(self) -> float:
+        """How often the body runs per step, outer loops included."""
+        outer = self.parent.weight if self.parent else 1.0
+        return self.trip_count * outer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """One node; `inputs` and `controls` refer to nodes by number."""
+
+    index: int
+    name: str
+    op: str
+    device: str
+    inputs: tuple[Port, ...]
+    controls: tuple[int, ...]
+    proto: NodeDef
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GraphView:
+    """Nodes by number and name, readers of every port, order, frames.
+
+    Attributes:
+      nodes: in the order of the GraphDef.
+      index: node name to number.
+      order: node numbers, inputs first; a back edge of a loop counts for nothing.
+      item: what the caller relies on.
+    """
+
+    nodes: tuple[Node, ...]
+    index: Mapping[str, int]
+    order: tuple[int, ...]
+    item: Item
+    _readers: Mapping[Port, tuple[Reader, ...]]
+    _control_readers: Mapping[int, tuple[int, ...]]
+
+    @classmethod
+    def from_graph_def(cls, graph_def: GraphDef, item: Item | None = None) -> GraphView:
+        """Index `graph_def`, which stays unchanged and must outlive the view.
+
+        Raises:
+          GraphError: a name is used twice, an input names no node, or there is a
+            cycle without NextIteration.
+        """
+        index = {node.name: i for i, node in enumerate(graph_def.node)}
+        if len(index) != len(graph_def.node):
+            raise GraphError(f"two nodes are called {_repeated_name(graph_def)!r}")
+        nodes = tuple(
+            _node_from_proto(i, proto, index) for i, proto in enumerate(graph_def.node)
+        )
+        readers, control_readers = _index_readers(nodes)
+        return cls(
+            nodes=nodes,
+            index=index,
+            order=_topological_order(nodes, readers, control_readers),
+            item=item or Item(),
+            _readers=readers,
+            _control_readers=control_readers,
+        )
+
+    def readers(self, port: Port) -> tuple[Reader, ...]:
+        """Return the data inputs fed by `port`, in node order."""
+        return self._readers.get(port, ())
+
+    def control_readers(self, node: int) -> tuple[int, ...]:
+        """Return the nodes that wait for `node` by a control edge."""
+        return self._control_readers.get(node, ())
+
+    def output_ports(self, node: int) -> tuple[Port, ...]:
+        """Return the ports of `node` that have a reader, in output order."""
+        return self._ports_of.get(node, ())
+
+    @cached_attribute
+    def _ports_of(self) -> Mapping[int, tuple[Port, ...]]:
+        ports: dict[int, list[Port]] = {}
+        for port in sorted(self._readers):
+            ports.setdefault(port.node, []).append(port)
+        return {node: tuple(found) for node, found in ports.items()}
+
+    def frame(self, node: int) -> Frame | None:
+        """Return the innermost loop frame that `node` runs in; None outside loops."""
+        return self._frames[node]
+
+    def loops(self, node: int) -> tuple[Frame, ...]:
+        """Return the loop frames that `node` runs in, the innermost first."""
+        found: list[Frame] = []
+        frame = self._frames[node]
+        while frame is not None:
+            found.append(frame)
+            frame = frame.parent
+        return tuple(found)
+
+    def weight(self, node: int) -> float:
+        """Return how often `node` runs per step."""
+        frame = self._frames[node]
+        return frame.weight if frame else 1.0
+
+    @cached_attribute
+    def _frames(self) -> tuple[Frame | None, ...]:
+        from grappler_pass.graph.loops import frames_of
+
+        return frames_of(self.nodes, self.order)
+
+
+def split_input(name: str) -> tuple[str, int]:
+    """Return node name and output number of an input string; -1 is a control edge."""
+    if name[:1] == "^":
+        return name[1:], -1
+    node, colon, output = name.rpartition(":")
+    if not colon:
+        return name, 0
+    return node, int(output)
+
+
+@functools.lru_cache(maxsize=1024)
+def device_type_of(device: str) -> str:
+    """Return "GPU", "CPU", ... for a device string; a blank one counts as CPU."""
+    parts = device.rpartition("/")[2].upper().split(":")
+    found = parts[1] if parts[0] == "DEVICE" and len(parts) > 1 else parts[0]
+    return "CPU" if found in ("", "*", "JOB", "REPLICA", "TASK") else found
+
+
+def _repeated_name(graph_def: GraphDef) -> str:
+    seen: set[str] = set()
+    for node in graph_def.node:
+        if node.name in seen:
+            return str(node.name)
+        seen.add(node.name)
+    raise AssertionError("no name is repeated")
+
+
+def _node_from_proto(i: int, proto: NodeDef, index: Mapping[str, int]) -> Node:
+    inputs: list[Port] = []
+    controls: list[int] = []
+    for text in proto.input:
+        name, output = split_input(text)
+        source = index.get(name)
+        if source is None:
+            raise GraphError(f"input {text!r} of node {proto.name!r} names no node")
+        if output < 0:
+            controls.append(source)
+        else:
+            inputs.append(Port(source, output))
+    return Node(
+        i, proto.name, proto.op, proto.device, tuple(inputs), tuple(controls), proto
+    )
+
+
+def _index_readers(
+    nodes: Iterable[Node],
+) -> tuple[dict[Port, tuple[Reader, ...]], dict[int, tuple[int, ...]]]:
+    readers: dict[Port, list[Reader]] = {}
+    control_readers: dict[int, list[int]] = {}
+    for node in nodes:
+        for i, port in enumerate(node.inputs):
+            readers.setdefault(port, []).append(Reader(node.index, i))
+        for source in node.controls:
+            control_readers.setdefault(source, []).append(node.index)
+    return (
+        {port: tuple(found) for port, found in readers.items()},
+        {source: tuple(found) for source, found in control_readers.items()},
+    )
+
+
+def _topological_order(
+    nodes: tuple[Node, ...],
+    readers: Mapping[Port, tuple[Reader, ...]],
+    control_readers: Mapping[int, tuple[int, ...]],
+) -> tuple[int, ...]:
+    """Return node numbers, inputs first, without the edges NextIteration -> Merge."""
+    next_nodes: list[list[int]] = [[] for _ in nodes]
+    for port, found in readers.items():
+        next_nodes[port.node].extend(reader.node for reader in found)
+    for source, targets in control_readers.items():
+        next_nodes[source].extend(targets)
+
+    waiting = [len(node.inputs) + len(node.controls) for node in nodes]
+    for node in nodes:
+        if node.op in NEXT_ITERATION_OPS:
+            for target in next_nodes[node.index]:
+                if nodes[target].op in MERGE_OPS:
+                    waiting[target] -= 1
+    # A queue, not a stack: the order stays close to that of the GraphDef.
+    order = [i for i, count in enumerate(waiting) if count == 0]
+    for i in order:
+        back_edges = nodes[i].op in NEXT_ITERATION_OPS
+        for target in next_nodes[i]:
+            if back_edges and nodes[target].op in MERGE_OPS:
+                continue
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                order.append(target)
+    if len(order) != len(nodes):
+        stuck = next(i for i, count in enumerate(waiting) if count > 0)
+        raise GraphError(
+            f"node {nodes[stuck].name!r} lies on or behind a cycle that has no "
+            "NextIteration"
+        )
+    return tuple(order)

@@ -1,0 +1,1 @@
+"""From estimated costs to a type for each part of a graph."""

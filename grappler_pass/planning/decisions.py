@@ -1,0 +1,136 @@
+"""Write down what was decided: one row per slot, with reason and cost terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from grappler_pass.graph.shapes import Shape, known_shape
+from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOAT32
+from grappler_pass.graph.view import Port
+from grappler_pass.planning.casts import CastPlan
+from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.memory import peak_bytes
+from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
+
+
+def plan_from_draft(draft: Draft) -> Plan:
+    """Return the plan of a draft whose slots are colored and casts are planned."""
+    cast_seconds = _cast_seconds_by_node(draft)
+    rows = tuple(
+        _decision(draft, slot, cast_seconds) for slot in range(len(draft.slots.slots))
+    )
+    models = draft.settings.models
+    priced = draft.prices is not None
+    call_seconds = models["CPU"].profile.call_seconds if priced else 0.0
+    seconds = seconds_by_node(draft) if priced else []
+    conversions = draft.casts.conversions
+    # What is fused is not in memory.
+    tells_memory = priced and not draft.settings.fuses
+    before, after = _peaks(draft) if tells_memory else (0, 0)
+    return Plan(
+        decisions=rows,
+        low_dtype=draft.settings.low_dtype,
+        opt_level=draft.settings.opt_level,
+        graph=draft.name,
+        profile=", ".join(sorted({m.profile.name for m in models.values()})),
+        seconds_before=call_seconds + sum(before for before, _ in seconds),
+        seconds_after=call_seconds + sum(after for _, after in seconds),
+        call_seconds=call_seconds,
+        casts=sum(c.is_cast for c in conversions) + len(_products_alone(draft)),
+        casts_removed=len(draft.casts.absorbed)
+        + sum(c.is_identity for c in conversions),
+        gain_error=draft.gain_error,
+        peak_bytes_before=before,
+        peak_bytes_after=after,
+    )
+
+
+def _products_alone(draft: Draft) -> set[int]:
+    """Return the nodes within which a low product is cast up."""
+    slots = draft.slots
+    low = {slots.node_of[slot] for slot, is_low in enumerate(draft.low) if is_low}
+    return {node for node in low if slots.has_float32_results(node)}
+
+
+def _peaks(draft: Draft) -> tuple[int, int]:
+    """Return the bytes of live activations in float32 and under the plan."""
+    told = (draft.view, draft.slots, draft.shapes)
+    before = peak_bytes(*told, (False,) * len(draft.low), CastPlan((), ()))
+    after = peak_bytes(*told, draft.low, draft.casts) if any(draft.low) else before
+    return before, after
+
+
+def seconds_by_node(draft: Draft) -> list[tuple[float, float]]:
+    """Return what each node takes in float32, and under the plan with its casts."""
+    low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
+    cast_seconds = _cast_seconds_by_node(draft)
+    seconds = []
+    for node, float32 in enumerate(draft.prices.float32):
+        low = draft.prices.low[node]
+        after = low if node in low_nodes and low is not None else float32
+        seconds.append((float32, after + cast_seconds.get(node, 0.0)))
+    return seconds
+
+
+def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:
+    """Charge each cast to the low node it is made for.
+
+    That is the first reader on the way down, the producer on the way up.
+    """
+    seconds: dict[int, float] = {}
+    for conversion in draft.casts.conversions:
+        if not conversion.is_cast:
+            continue
+        up = conversion.target_dtype == FLOAT32
+        node = conversion.port.node if up else conversion.readers[0].node
+        table = draft.prices.up if up else draft.prices.down
+        seconds[node] = seconds.get(node, 0.0) + table.get(conversion.port, 0.0)
+    return seconds
+
+
+def _decision(draft: Draft, slot: int, cast_seconds: Mapping[int, float]) -> Decision:
+    slots = draft.slots
+    node = slots.node_of[slot]
+    is_low = draft.low[slot]
+    own = DTYPE_NAMES[slots.dtypes[slot]]
+    dtype = draft.settings.low_dtype if is_low else own
+    first = slots.slots_of[node][0] == slot
+    priced = draft.prices is not None and first
+    return Decision(
+        slot=slots.slots[slot],
+        op=draft.view.nodes[node].op,
+        dtype=dtype,
+        reason=_reason(draft, slot),
+        seconds_float32=draft.prices.float32[node] if priced else 0.0,
+        seconds_low=draft.prices.low[node] if priced else None,
+        cast_seconds=cast_seconds.get(node, 0.0) if first else 0.0,
+        shape=_shape(draft, node, slot),
+        source=draft.prices.sources[node] if priced else "",
+        error=max(draft.prices.errors[node]) if priced else 0.0,
+    )
+
+
+def _reason(draft: Draft, slot: int) -> Reason:
+    constraints = draft.constraints
+    given = constraints.reasons[slot]
+    if not constraints.eligible[slot]:
+        return given
+    if not draft.low[slot]:
+        return Reason(draft.fallback[slot] or Cause.COST, given.detail)
+    if draft.recalled is not None:
+        return Reason(Cause.RESUMED_LOW, given.detail)
+    priced = draft.settings.opt_level == "O1"
+    return Reason(Cause.GAIN if priced else Cause.FORCED, given.detail)
+
+
+def _shape(draft: Draft, node: int, slot: int) -> Shape | None:
+    """Return the shape of the first port that the slot governs, outputs first."""
+    if draft.shapes is None:
+        return None
+    for output in range(draft.slots.output_count(node)):
+        if draft.slots.output_slot(node, output) == slot:
+            return known_shape(draft.shapes, draft.view, Port(node, output))
+    for position, port in enumerate(draft.view.nodes[node].inputs):
+        if draft.slots.input_slot(node, position) == slot:
+            return known_shape(draft.shapes, draft.view, port)
+    return None

@@ -1,0 +1,210 @@
+"""What the pass is told, and a rewrite under way between two stages."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.costs.probes import Probe
+from grappler_pass.eligibility.propagation import Constraints
+from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
+from grappler_pass.graph.view import GraphView, Item, device_type_of
+from grappler_pass.planning.casts import CastPlan
+from grappler_pass.planning.plan import Cause, Plan
+from grappler_pass.pricing.seconds import Models, Prices
+
+# A plan must promise this share of the step before it is applied: prices are not
+# better than that.
+DEFAULT_MARGIN = 0.02
+
+# By so much of its seconds a node may be slower if its results take half the memory.
+DEFAULT_TIE = 0.01
+
+PRICED, FORCED = "O1", ("O2", "O3")
+
+_LATER: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Stake:
+    """A price that the plan hangs on.
+
+    Attributes:
+      probe: what to measure.
+      seconds: of the step that could be lost by a wrong price.
+      device: that it runs on, as the graph says it; "" where TensorFlow chooses.
+    """
+
+    probe: Probe
+    seconds: float
+    device: str = ""
+
+    @property
+    def device_type(self) -> str:
+        """The type of device whose price it is."""
+        return device_type_of(self.device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Two graphs of one function, of which the faster is wanted.
+
+    Attributes:
+      before: the graph as given.
+      after: the graph rewritten.
+      item: what the caller relies on, in both.
+      shapes: static shapes by name of node, of `before`.
+      seconds_before: predicted of `before`.
+      seconds_after: predicted of `after`.
+      name: of the graph, for people and to know it again.
+      peak_bytes: predicted of live activations, of the larger graph.
+      is_certain: whether the predicted gain is so large that no doubt is left.
+      low_dtype: that parts of `after` are in.
+      probes: by name of node what tells of its price, of those that are in 16 bits.
+    """
+
+    before: GraphDef
+    after: GraphDef
+    item: Item
+    shapes: Shapes
+    seconds_before: float
+    seconds_after: float
+    name: str = ""
+    peak_bytes: int = 0
+    is_certain: bool = False
+    low_dtype: str = ""
+    probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
+
+
+class Outcome(enum.Enum):
+    """What is known of two graphs of one function."""
+
+    FASTER = "the rewritten graph is faster"
+    SLOWER = "it is not"
+    OPEN = "the program's own steps are being compared"
+    UNKNOWN = "it cannot be found out, or need not: predictions decide"
+
+
+class Tuner(Protocol):
+    """Finds out on the present device what prices leave uncertain."""
+
+    def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
+        """Measure the most valuable first while the budget lasts.
+
+        Returns:
+          Whether a price of the models has changed.
+        """
+        ...
+
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        """Tell which of two graphs is faster.
+
+        Args:
+          trial: both graphs.
+          decided: called once with whether the rewritten one is, if it is open.
+        """
+        ...
+
+
+class PlanMemory(Protocol):
+    """Knows how graphs came out before."""
+
+    def recall(self, draft: Draft) -> tuple[bool, ...] | None:
+        """Return for every slot whether it was low; None: the graph is not known.
+
+        Args:
+          draft: with the stages up to "price" done.
+        """
+        ...
+
+    def keep(self, draft: Draft) -> None:
+        """Remember how a graph came out, all stages done."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What the caller decides about a rewrite.
+
+    Attributes:
+      low_dtype: "bfloat16" or "float16".
+      lists: allow, infer, deny, clear for that dtype.
+      models: a cost model per device type, "CPU" at least.
+      opt_level: "O0" nothing, "O1" what pays, "O2" what is eligible, "O3" what has a
+        kernel.
+      exclude: regular expressions; nodes whose name one of them finds stay float32.
+      ranges: names of nodes that stay float32 since tensors that they make or read
+        were seen to leave the safe range, each with what was seen.
+      margin: smallest predicted gain, as a share of the step, that O1 applies.
+      tie: share of a node's seconds by which 16 bits may be slower at O1 if they halve
+        what the node writes; 0: exact ties stay float32.
+      fuses: whether a compiler fuses elementwise ops and casts with their neighbors, as
+        XLA does.
+      tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
+      memory: knows plans that are not to be made anew; None: all are.
+      fold_constants: whether a constant is rounded now where 16 bits are read; if not,
+        it stays as it is with a cast behind it.
+    """
+
+    low_dtype: str
+    lists: OpLists
+    models: Models
+    opt_level: str = PRICED
+    exclude: tuple[str, ...] = ()
+    ranges: tuple[tuple[str, str], ...] = ()
+    margin: float = DEFAULT_MARGIN
+    tie: float = DEFAULT_TIE
+    fuses: bool = False
+    tuner: Tuner | None = None
+    memory: PlanMemory | None = None
+    fold_constants: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """A rewrite under way; what later stages fill in is unset before them."""
+
+    graph_def: GraphDef
+    item: Item
+    settings: Settings
+    infer_shapes: Callable[[], Shapes]
+    name: str
+    view: GraphView = _LATER
+    slots: SlotTable = _LATER
+    constraints: Constraints = _LATER
+    reads: VariableReads = _LATER
+    shapes: Shapes = _LATER
+    prices: Prices = _LATER
+    recalled: tuple[bool, ...] | None = None
+    low: tuple[bool, ...] = _LATER
+    fallback: tuple[Cause | None, ...] = _LATER
+    gain_error: float = 0.0
+    is_sure: bool = True
+    is_certain: bool = False
+    is_open: bool = False
+    casts: CastPlan = _LATER
+    plan: Plan = _LATER
+    rewritten: GraphDef = _LATER
+
+    @property
+    def low_dtype(self) -> int:
+        """The low dtype as a DataType enum."""
+        return int(DTYPE_ENUMS[self.settings.low_dtype])
+
+    @property
+    def has_candidates(self) -> bool:
+        """Tell whether an allow op may go low; if not, nothing can be gained."""
+        return any(self.constraints.eligible[s] for s in self.constraints.allow)
+
+    @property
+    def written_slots(self) -> tuple[int, ...]:
+        """Slots of what hands on a variable that may be written before it is read."""
+        passing = self.reads.refs.passing
+        return tuple(slot for node in passing for slot in self.slots.slots_of[node])

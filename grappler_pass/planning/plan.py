@@ -1,0 +1,236 @@
+"""The plan: a dtype for every slot, with the reason and the cost terms.
+
+Prints, sorts, filters and serializes itself; is made by `assignment` and carried out by
+`rewriting`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from grappler_pass.eligibility.reasons import DECIDED, LOW, cause_of
+from grappler_pass.eligibility.reasons import Cause as Cause
+from grappler_pass.eligibility.reasons import Reason as Reason
+from grappler_pass.graph.type_slots import Slot
+from grappler_pass.planning.plan_table import folded_table, table_text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """One row of a plan.
+
+    Attributes:
+      slot: what is decided.
+      op: the node's op.
+      dtype: "float32", "bfloat16", "float16" or "float64" after the rewrite.
+      reason: why.
+      seconds_float32: predicted seconds per step at float32 (0 unless the slot is the
+        node's first: a node is priced once).
+      seconds_low: the same at the low dtype; None where it was never an option.
+      cast_seconds: predicted seconds of the casts in front of this node.
+      shape: of the slot's first port; None where unknown.
+      source: where the price comes from: "measured", "interpolated", "profile" or
+        "roofline"; of two the less sure one.
+      error: standard deviation of the price's logarithm: 0.1 is about 10 %.
+    """
+
+    slot: Slot
+    op: str
+    dtype: str
+    reason: Reason
+    seconds_float32: float = 0.0
+    seconds_low: float | None = None
+    cast_seconds: float = 0.0
+    shape: tuple[int | None, ...] | None = None
+    source: str = ""
+    error: float = 0.0
+
+    @property
+    def is_low(self) -> bool:
+        """Tell whether this plan moves the slot to 16 bits."""
+        return self.reason.cause in LOW
+
+    @property
+    def gain_seconds(self) -> float:
+        """Seconds saved per step by this row; negative where 16 bits cost."""
+        if not self.is_low or self.seconds_low is None:
+            return 0.0
+        return self.seconds_float32 - self.seconds_low - self.cast_seconds
+
+
+_MILLI = 1e3
+_MEBI = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A dtype for every floating slot of one graph.
+
+    Attributes:
+      decisions: one per slot, in the graph's node order unless sorted.
+      low_dtype: "bfloat16" or "float16".
+      opt_level: "O0" to "O3".
+      graph: a name for the graph, for people.
+      profile: name of the device profile that priced it.
+      seconds_before: predicted seconds per step in float32.
+      seconds_after: predicted seconds per step under this plan, casts included.
+      call_seconds: what starting the graph takes, whatever it computes; part of both.
+      casts: casts inserted (a tensor cast for several readers counts once).
+      casts_removed: casts of the given graph that were absorbed.
+      gain_error: standard deviation of the gain in seconds per step; 0 if not known.
+      peak_bytes_before: predicted of live activations in float32; 0 if not known.
+      peak_bytes_after: the same under this plan.
+      selected_from: the summary of the plan whose rows these are a selection of.
+    """
+
+    decisions: tuple[Decision, ...]
+    low_dtype: str
+    opt_level: str = "O1"
+    graph: str = ""
+    profile: str = ""
+    seconds_before: float = 0.0
+    seconds_after: float = 0.0
+    call_seconds: float = 0.0
+    casts: int = 0
+    casts_removed: int = 0
+    gain_error: float = 0.0
+    peak_bytes_before: int = 0
+    peak_bytes_after: int = 0
+    selected_from: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Tell whether the graph stays as it was."""
+        return not any(decision.is_low for decision in self.decisions)
+
+    @property
+    def is_forgone(self) -> bool:
+        """Tell whether nothing could have gone low, whatever it cost."""
+        return not any(row.reason.cause in DECIDED for row in self.decisions)
+
+    @property
+    def predicted_speedup(self) -> float:
+        """Seconds before over seconds after; 1.0 where nothing is known."""
+        if self.seconds_after <= 0.0:
+            return 1.0
+        return self.seconds_before / self.seconds_after
+
+    def sorted_by_value(self) -> Plan:
+        """Return the plan with the most valuable decisions first."""
+        ranked = sorted(
+            self.decisions, key=lambda d: (-d.gain_seconds, -d.seconds_float32)
+        )
+        return dataclasses.replace(self, decisions=tuple(ranked))
+
+    def filter(
+        self, *, op: str | None = None, reason: Cause | str | None = None
+    ) -> Plan:
+        """Return the plan with only the rows of this op and this cause.
+
+        Args:
+          op: an op's name, as in the graph.
+          reason: a `Cause`, or its name in any case ("deny", "DENY").
+
+        Raises:
+          ValueError: there is no such cause.
+        """
+        rows: Iterable[Decision] = self.decisions
+        if op is not None:
+            rows = (d for d in rows if d.op == op)
+        if reason is not None:
+            cause = cause_of(reason)
+            rows = (d for d in rows if d.reason.cause is cause)
+        return self._select(tuple(rows))
+
+    def top(self, count: int | None) -> Plan:
+        """Return the plan with its `count` most valuable rows; None: with all."""
+        return self._select(self.sorted_by_value().decisions[:count])
+
+    def _select(self, rows: tuple[Decision, ...]) -> Plan:
+        return dataclasses.replace(self, decisions=rows, selected_from=self.summary())
+
+    def summary(self) -> str:
+        """Return one line: converted share, casts, predicted step, main obstacles.
+
+        A selection of rows keeps the line of the whole plan.
+        """
+        if self.selected_from:
+            return self.selected_from
+        low = sum(d.is_low for d in self.decisions)
+        causes = Counter(
+            d.reason.cause.name.lower() for d in self.decisions if not d.is_low
+        )
+        kept = ", ".join(f"{name} {n}" for name, n in causes.most_common(3))
+        return (
+            f"{self.graph or 'graph'}: {low} of {len(self.decisions)} float slots to "
+            f"{self.low_dtype} ({self.opt_level}, {self.profile or 'no profile'}), "
+            f"{self.casts} casts added, {self.casts_removed} removed; predicted step "
+            f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
+            f"ms ({self._speedup_text()}){self._memory_text()}; "
+            f"kept: {kept or 'nothing'}"
+        )
+
+    def _speedup_text(self) -> str:
+        speedup = f"{self.predicted_speedup:.2f}x"
+        if self.gain_error <= 0.0 or self.seconds_after <= 0.0:
+            return speedup
+        error = self.predicted_speedup * self.gain_error / self.seconds_after
+        return f"{speedup} ± {error:.2f}"
+
+    def _memory_text(self) -> str:
+        if not self.peak_bytes_before:
+            return ""
+        before = _mebibytes(self.peak_bytes_before)
+        return f", activations {before} -> {_mebibytes(self.peak_bytes_after)} MiB"
+
+    def __str__(self) -> str:
+        """Print as a table, summary first."""
+        return f"{self.summary()}\n{table_text(self.decisions)}"
+
+    def __rich__(self) -> Group:
+        """Show in a terminal, folded to its width."""
+        summary = Text(self.summary(), overflow="fold")
+        return Group(summary, folded_table(self.decisions))
+
+    def to_json(self) -> str:
+        """Return JSON that `from_json` loads back equal."""
+        fields = dataclasses.asdict(self)
+        fields["decisions"] = [_row_as_json(d) for d in self.decisions]
+        return json.dumps(fields, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Load what `to_json` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        rows = tuple(_row_from_json(row) for row in fields.pop("decisions"))
+        return cls(decisions=rows, **fields)
+
+
+def _mebibytes(count: int) -> str:
+    mebi = count / _MEBI
+    return f"{mebi:.3g}" if mebi < 1000 else f"{mebi:.0f}"
+
+
+def _row_as_json(decision: Decision) -> dict[str, Any]:
+    row: dict[str, Any] = dataclasses.asdict(decision)
+    row["slot"] = list(dataclasses.astuple(decision.slot))
+    row["reason"] = [decision.reason.cause.name, decision.reason.detail]
+    return row
+
+
+def _row_from_json(row: dict[str, Any]) -> Decision:
+    cause, detail = row.pop("reason")
+    shape = row.pop("shape")
+    return Decision(
+        slot=Slot(*row.pop("slot")),
+        reason=Reason(Cause[cause], detail),
+        shape=None if shape is None else tuple(shape),
+        **row,
+    )

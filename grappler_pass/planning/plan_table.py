@@ -1,0 +1,103 @@
+"""A plan's decisions as a table for people."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.plan import Decision
+
+_MILLI = 1e3
+# Names of nodes in nested loops reach hundreds of characters; nothing is cut off.
+_WIDTH = 4000
+_COLUMNS = (
+    "slot",
+    "op",
+    "dtype",
+    "f32 ms",
+    "low ms",
+    "cast ms",
+    "price",
+    "shape",
+    "reason",
+)
+
+
+def table_text(decisions: Iterable[Decision]) -> str:
+    """Return a header and one line per decision, nothing cut off."""
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name in _COLUMNS:
+        right = name.endswith(" ms")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for decision in decisions:
+        table.add_row(*_cells(decision))
+    out = io.StringIO()
+    console = Console(file=out, width=_WIDTH, color_system=None, markup=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def folded_table(decisions: Iterable[Decision]) -> Table:
+    """Return a table that folds into a terminal's width, the op under its slot."""
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("slot, op, shape", overflow="fold", ratio=5)
+    table.add_column("dtype")
+    table.add_column("f32 ms", justify="right")
+    table.add_column("16 bits + casts", justify="right", max_width=10)
+    table.add_column("reason", overflow="fold", ratio=4)
+    for decision in decisions:
+        name, shape = escape(str(decision.slot)), _cells(decision)[-2]
+        table.add_row(
+            f"{name}\n {decision.op} {shape}",
+            decision.dtype,
+            _short(decision.seconds_float32),
+            _low_and_casts(decision),
+            escape(str(decision.reason)),
+        )
+    return table
+
+
+def _low_and_casts(decision: Decision) -> str:
+    if decision.seconds_low is None:
+        return "-"
+    return f"{_short(decision.seconds_low)} + {_short(decision.cast_seconds)}"
+
+
+def _short(seconds: float) -> str:
+    milliseconds = seconds * _MILLI
+    return f"{milliseconds:.0f}" if milliseconds >= 100 else f"{milliseconds:.2g}"
+
+
+def _cells(decision: Decision) -> tuple[str, ...]:
+    return (
+        str(decision.slot),
+        decision.op,
+        decision.dtype,
+        _milliseconds(decision.seconds_float32),
+        _milliseconds(decision.seconds_low),
+        _milliseconds(decision.cast_seconds),
+        _price_text(decision),
+        "?" if decision.shape is None else _shape_text(decision.shape),
+        str(decision.reason),
+    )
+
+
+def _price_text(decision: Decision) -> str:
+    if not decision.error:
+        return decision.source or "-"
+    return f"{decision.source} ± {decision.error:.0%}"
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * _MILLI:.4f}"
+
+
+def _shape_text(shape: tuple[int | None, ...]) -> str:
+    return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"

@@ -1,0 +1,89 @@
+"""The last decision: whether the rewritten graph is the one to run.
+
+What is known of it from earlier runs counts first. What is in doubt is rewritten, and
+the program's own steps are compared; what they find withdraws the plan later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from grappler_pass.costs.probes import Probe
+from grappler_pass.planning.casts import CastPlan
+from grappler_pass.planning.decisions import plan_from_draft
+from grappler_pass.planning.draft import PRICED, Draft, Outcome, Trial
+from grappler_pass.planning.plan import Cause
+from grappler_pass.planning.recalling import keep
+
+
+def tried(draft: Draft) -> Draft:
+    """Withdraw a plan whose graph is known not to be faster.
+
+    Where that can be found out neither now nor later, predictions decide: the plan
+    stays if its gain is larger than their error.
+    """
+    tuner = draft.settings.tuner
+    if tuner is None or draft.settings.opt_level != PRICED:
+        return draft
+    if draft.rewritten is draft.graph_def or draft.recalled is not None:
+        return draft
+    decided = functools.partial(_keep_decided, draft)
+    match tuner.outcome(trial_from_draft(draft), decided):
+        case Outcome.SLOWER:
+            return _withdrawn(draft, Cause.TRIAL)
+        case Outcome.OPEN:
+            return dataclasses.replace(draft, is_open=True)
+        case Outcome.UNKNOWN if not draft.is_sure:
+            return _withdrawn(draft, Cause.MARGIN)
+    return draft
+
+
+def _keep_decided(draft: Draft, is_faster: bool) -> None:
+    """Have remembered how a graph has come out in the end."""
+    keep(draft if is_faster else _withdrawn(draft, Cause.TRIAL))
+
+
+def trial_from_draft(draft: Draft) -> Trial:
+    """Return the graphs of a draft that has passed all stages before this one."""
+    plan = draft.plan
+    return Trial(
+        before=draft.graph_def,
+        after=draft.rewritten,
+        item=draft.item,
+        shapes=draft.shapes,
+        seconds_before=plan.seconds_before,
+        seconds_after=plan.seconds_after,
+        name=draft.name,
+        peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
+        is_certain=draft.is_certain,
+        low_dtype=draft.settings.low_dtype,
+        probes=_probes(draft),
+    )
+
+
+def _probes(draft: Draft) -> dict[str, Probe]:
+    """Return what tells of the prices of the nodes in 16 bits, by name."""
+    nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
+    return {
+        draft.view.nodes[node].name: probe
+        for node in sorted(nodes)
+        if (probe := draft.prices.probes[node]) is not None
+    }
+
+
+def _withdrawn(draft: Draft, reason: Cause) -> Draft:
+    """Return the draft with everything in float32 and the graph as it was given."""
+    fallback = tuple(
+        reason if is_low else cause
+        for is_low, cause in zip(draft.low, draft.fallback, strict=True)
+    )
+    draft = dataclasses.replace(
+        draft,
+        low=(False,) * len(draft.low),
+        fallback=fallback,
+        gain_error=0.0,
+        casts=CastPlan((), ()),
+        rewritten=draft.graph_def,
+    )
+    return dataclasses.replace(draft, plan=plan_from_draft(draft))

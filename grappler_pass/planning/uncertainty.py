@@ -1,0 +1,186 @@
+"""Which prices could flip the plan, and how many seconds hang on each.
+
+The cut is solved with every 16-bit price as low as its error allows, and as high. Low
+sides of cuts are nested: what is low even when 16 bits are dear stays so at any prices
+in between, as does what is float32 even when they are cheap. The rest is at stake. If
+it is open whether the plan gains enough to be applied at all, all of it is. What is
+left of it once the dearest are measured is not asked for where it is next to nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from grappler_pass.costs.errors import SURE
+from grappler_pass.costs.probes import cast_probe
+from grappler_pass.planning.assignment import FLOAT32_SIDE, Problem, minimum_cut
+from grappler_pass.planning.confidence import is_measured, ratio_error
+from grappler_pass.planning.cut_problem import (
+    Variables,
+    problem_from_prices,
+    variables_of_nodes,
+)
+from grappler_pass.planning.draft import Draft, Stake
+from grappler_pass.pricing.seconds import Prices
+
+# Of a step, what all prices together that are not measured may be worth.
+NEGLIGIBLE = 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What the assignment is at the two ends of what the prices allow.
+
+    Attributes:
+      cheap: per variable, whether it is low with 16 bits at their cheapest.
+      dear: the same with 16 bits at their dearest; implies `cheap`.
+      least_gain: of `dear`, at the dearest prices, in seconds per step.
+      most_gain: of `cheap`, at the cheapest.
+    """
+
+    cheap: tuple[bool, ...]
+    dear: tuple[bool, ...]
+    least_gain: float
+    most_gain: float
+
+    def at_stake(self, threshold: float) -> frozenset[int]:
+        """Return the variables that are open when a plan must gain `threshold`."""
+        if self.most_gain <= threshold:
+            return frozenset()
+        certain = (
+            self.dear if self.least_gain > threshold else (False,) * len(self.dear)
+        )
+        return frozenset(
+            v
+            for v, (low, surely_low) in enumerate(zip(self.cheap, certain, strict=True))
+            if low and not surely_low
+        )
+
+
+def bounds_of(problem_at: Callable[[float], Problem]) -> Bounds:
+    """Solve at the cheapest and at the dearest 16-bit prices.
+
+    Args:
+      problem_at: states the problem with every 16-bit price off by so many errors.
+    """
+    ends = []
+    for errors in (-1.0, 1.0):
+        problem = problem_at(errors)
+        low = minimum_cut(problem)
+        gain = problem.seconds([False] * len(low)) - problem.seconds(low)
+        ends.append((low, gain))
+    (cheap, most_gain), (dear, least_gain) = ends
+    return Bounds(cheap, dear, least_gain, most_gain)
+
+
+def stakes(draft: Draft) -> tuple[Stake, ...]:
+    """Return what is worth measuring before a priced draft is assigned.
+
+    One stake per probe and type of device, over all nodes that it stands for; the most
+    seconds first. The last are left out that together stand for less than a share of
+    the step.
+    """
+    variables = Variables.from_constraints(draft.constraints)
+    prices = draft.prices
+
+    def problem_at(errors: float) -> Problem:
+        moved = dataclasses.replace(prices, low=_moved(prices, errors))
+        return problem_from_prices(
+            draft.view,
+            draft.slots,
+            variables,
+            moved,
+            draft.reads,
+            draft.settings.tie,
+        )
+
+    bounds = bounds_of(problem_at)
+    threshold = draft.settings.margin * sum(prices.float32)
+    open_ones = bounds.at_stake(threshold)
+    found: dict[tuple[str, str], Stake] = {}
+    for stake in (
+        *_node_stakes(draft, variables, open_ones),
+        *_cast_stakes(draft, variables, open_ones, bounds),
+    ):
+        key = (stake.probe.key, stake.device_type)
+        known = found.setdefault(key, dataclasses.replace(stake, seconds=0.0))
+        total = known.seconds + stake.seconds
+        found[key] = dataclasses.replace(known, seconds=total)
+    in_order = sorted(found, key=lambda key: (-found[key].seconds, key))
+    return without_rest(
+        [found[key] for key in in_order], NEGLIGIBLE * sum(prices.float32)
+    )
+
+
+def without_rest(in_order: Sequence[Stake], negligible: float) -> tuple[Stake, ...]:
+    """Return the stakes without as many of the last as are worth no more than that."""
+    left = itertools.accumulate(stake.seconds for stake in reversed(in_order))
+    rest = sum(seconds <= negligible for seconds in left)
+    return tuple(in_order[: len(in_order) - rest])
+
+
+def _moved(prices: Prices, errors: float) -> tuple[float | None, ...]:
+    """Return the 16-bit prices, so many errors off against float32."""
+    moved: list[float | None] = list(prices.low)
+    for node, seconds in enumerate(prices.low):
+        if seconds is not None:
+            measured = is_measured(prices, node)
+            off = errors * ratio_error(*prices.errors[node], measured=measured)
+            moved[node] = seconds * math.exp(off)
+    return tuple(moved)
+
+
+def _node_stakes(
+    draft: Draft, variables: Variables, open_ones: frozenset[int]
+) -> Iterator[Stake]:
+    prices = draft.prices
+    of_node = variables_of_nodes(draft.slots, variables, prices)
+    for node, variable in of_node.items():
+        probe, low = prices.probes[node], prices.low[node] or 0.0
+        if variable not in open_ones or probe is None:
+            continue
+        error, low_error = prices.errors[node]
+        if is_measured(prices, node) and max(error, low_error) < SURE:
+            continue
+        seconds = error * prices.float32[node] + low_error * low
+        if seconds > 0.0:
+            yield Stake(probe, seconds, draft.view.nodes[node].device)
+
+
+def _cast_stakes(
+    draft: Draft, variables: Variables, open_ones: frozenset[int], bounds: Bounds
+) -> Iterator[Stake]:
+    """Yield the casts that an open variable may need, or spare."""
+    prices, low_dtype = draft.prices, draft.settings.low_dtype
+    for port, error in prices.cast_errors.items():
+        if prices.cast_sources[port] == "measured" and error < SURE:
+            continue
+        producer = variables.of(draft.slots.output_slot(*port))
+        readers = {
+            variables.of(draft.slots.input_slot(*reader))
+            for reader in draft.view.readers(port)
+        }
+        if open_ones.isdisjoint((producer, *readers)):
+            continue
+        elements = prices.cast_elements[port]
+        device = draft.view.nodes[port.node].device
+        up, down = prices.up.get(port, 0.0), prices.down.get(port, 0.0)
+        if up > 0.0 and _may_be_low([producer], bounds) and _may_stay(readers, bounds):
+            probe = cast_probe(elements, low_dtype, "float32")
+            yield Stake(probe, error * up, device)
+        if down <= 0.0 or not _may_stay([producer], bounds):
+            continue
+        if _may_be_low(readers, bounds):
+            probe = cast_probe(elements, "float32", low_dtype)
+            yield Stake(probe, error * down, device)
+
+
+def _may_be_low(variables: Iterable[int], bounds: Bounds) -> bool:
+    return any(v != FLOAT32_SIDE and bounds.cheap[v] for v in variables)
+
+
+def _may_stay(variables: Iterable[int], bounds: Bounds) -> bool:
+    return any(v == FLOAT32_SIDE or not bounds.dear[v] for v in variables)

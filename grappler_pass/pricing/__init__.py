@@ -1,0 +1,1 @@
+"""Estimated seconds of the nodes of a graph."""

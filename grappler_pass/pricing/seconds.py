@@ -1,0 +1,317 @@
+"""From shapes and a cost model to seconds per step.
+
+Of every node at both dtypes, of every cast, as often as its loop runs it, with the
+error of each. What the assignment problem makes of them is `cut_problem`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import dtypes
+
+from grappler_pass.costs import CostModel, OpCall, TensorSpec
+from grappler_pass.costs.calls import Price
+from grappler_pass.costs.probes import Probe
+from grappler_pass.eligibility.existing_casts import is_free_down
+from grappler_pass.eligibility.propagation import Constraints
+from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.graph.fusions import root_of
+from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
+from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
+from grappler_pass.pricing.node_calls import call_of
+from grappler_pass.pricing.probing import probe_of
+
+# PCI Express 3.0 with 16 lanes, as sustained in practice: NVIDIA's bandwidthTest
+# reports 12 GB/s on V100 servers.
+TRANSFER_BYTES_PER_SECOND = 12e9
+
+# What one more node costs TensorFlow's executor on a CPU, beside its kernel: 8 casts in
+# a graph of three products of 16x16 took 24 microseconds where 7 were predicted (2
+# threads, a busy machine). A GPU's launch overhead is part of its profile.
+ADDED_NODE_SECONDS = 1e-6
+
+Models = Mapping[str, CostModel]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prices:
+    """Seconds per step, and how sure they are.
+
+    Attributes:
+      float32: per node, in the graph as given.
+      low: per node; None where no slot of it may go low.
+      sources: per node, where the less sure of its prices comes from.
+      up: per port that a low node could write, casting it up.
+      down: per port that a low node could read, casting it down.
+      errors: per node, of the logarithm of the seconds in float32 and low.
+      probes: per node that may go low, how to measure it; None where it cannot be.
+      cast_errors: per port of `up` and `down`, of the logarithm of either.
+      cast_elements: per port of `up` and `down`.
+      cast_sources: per port of `up` and `down`, of the less sure of both.
+    """
+
+    float32: tuple[float, ...]
+    low: tuple[float | None, ...]
+    sources: tuple[str, ...]
+    up: Mapping[Port, float]
+    down: Mapping[Port, float]
+    errors: tuple[tuple[float, float], ...] = ()
+    probes: tuple[Probe | None, ...] = ()
+    cast_errors: Mapping[Port, float] = dataclasses.field(default_factory=dict)
+    cast_elements: Mapping[Port, int] = dataclasses.field(default_factory=dict)
+    cast_sources: Mapping[Port, str] = dataclasses.field(default_factory=dict)
+
+
+def price_graph(
+    view: GraphView,
+    slots: SlotTable,
+    constraints: Constraints,
+    shapes: Shapes,
+    models: Models,
+    low_dtype: str,
+    reads: VariableReads,
+    pricer_of: type[Pricer] | None = None,
+) -> Prices:
+    """Price every node at float32, and what may go low at `low_dtype` with its casts.
+
+    Args:
+      view: the graph.
+      slots: of `view`.
+      constraints: which slots are eligible.
+      shapes: static shapes by node name; what is missing is guessed by the model.
+      models: a cost model per device type, "CPU" at least.
+      low_dtype: "bfloat16" or "float16".
+      reads: which variable reads leave their loop.
+      pricer_of: how single nodes and casts are priced; as separate kernels by default.
+    """
+    pricer = (pricer_of or Pricer)(view, slots, shapes, models, low_dtype, reads)
+    priced = [
+        pricer.node(
+            node, [s for s in slots.slots_of[node.index] if constraints.eligible[s]]
+        )
+        for node in view.nodes
+    ]
+    float32 = [price.float32.seconds for price in priced]
+    low = [price.low.seconds if price.low else None for price in priced]
+    _charge_transfers(view, slots, constraints, pricer, float32, low)
+    return Prices(
+        tuple(float32),
+        tuple(low),
+        tuple(price.source for price in priced),
+        pricer.up,
+        pricer.down,
+        tuple(price.errors for price in priced),
+        tuple(price.probe for price in priced),
+        pricer.cast_errors,
+        pricer.cast_elements,
+        pricer.cast_sources,
+    )
+
+
+class NodePrice(NamedTuple):
+    """Prices of one node per step; no low one where none of its slots may go low."""
+
+    float32: Price
+    low: Price | None
+    probe: Probe | None
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """Return the errors in float32 and in 16 bits."""
+        return self.float32.error, self.low.error if self.low else 0.0
+
+    @property
+    def source(self) -> str:
+        """Return where the less sure of both comes from."""
+        if self.low is None or self.float32.error >= self.low.error:
+            return self.float32.source
+        return self.low.source
+
+
+class Pricer:
+    """The look-ups that pricing one graph shares; every node is a kernel of its own."""
+
+    def __init__(
+        self,
+        view: GraphView,
+        slots: SlotTable,
+        shapes: Shapes,
+        models: Models,
+        low_dtype: str,
+        reads: VariableReads,
+    ) -> None:
+        """Take what `price_graph` is given."""
+        self._view = view
+        self._slots = slots
+        self._shapes = shapes
+        self._models = models
+        self._low_dtype = low_dtype
+        self._reads = reads
+        self.up: dict[Port, float] = {}
+        self.down: dict[Port, float] = {}
+        self._priced_down: set[Port] = set()
+        self.cast_errors: dict[Port, float] = {}
+        self.cast_elements: dict[Port, int] = {}
+        self.cast_sources: dict[Port, str] = {}
+        self._calls: dict[int, OpCall] = {}
+
+    def node(self, node: Node, eligible: Sequence[int]) -> NodePrice:
+        """Price a node, and the casts around it if it may go low."""
+        weight = self._view.weight(node.index)
+        if not eligible:
+            price = self.price(node, "float32", None)
+            return NodePrice(_times(price, weight), None, None)
+        alone = self._slots.has_float32_results(node.index)
+        # The fused kernel in 16 bits is none that would run.
+        probe = None if alone else self.probe(node, eligible)
+        float32 = self.price(node, "float32", probe)
+        if alone:
+            low = self._product_alone_price(node, float32)
+        else:
+            low = self.price(node, self._low_dtype, probe)
+        for port in self._view.output_ports(node.index):
+            if self._slots.output_slot(*port) in eligible:
+                self._price_up(port)
+        for position, port in enumerate(node.inputs):
+            if self._slots.input_slot(node.index, position) in eligible:
+                self._price_down(port)
+        return NodePrice(_times(float32, weight), _times(low, weight), probe)
+
+    def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
+        """Return the price of one execution of a node."""
+        if node.index in self._reads.copies:
+            value = (self.spec(Port(node.index, 0)),)
+            return self.model(node).price(OpCall("DeepCopy", {}, value, value), dtype)
+        return self.model(node).price(self.call(node), dtype, probe)
+
+    def _product_alone_price(self, node: Node, fused: Price) -> Price:
+        """Return what a low product takes with its cast and what is fused behind it."""
+        call = self.call(node)
+        product = replace(call, op=root_of(node.op) or node.op, inputs=call.inputs[:2])
+        low = self.model(node).price(product, self._low_dtype)
+        whole = self.model(node).price(product, "float32")
+        behind = max(fused.seconds - whole.seconds, 0.0)
+        cast = self.cast_up_price(Port(node.index, 0))
+        return replace(low, seconds=low.seconds + cast.seconds + behind)
+
+    def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
+        """Return how to measure a node; None where it cannot be."""
+        return probe_of(self._view, self._slots, self._shapes, node.index, eligible)
+
+    def model(self, node: Node) -> CostModel:
+        """Return the model of the device that a node runs on."""
+        return self._models.get(device_type_of(node.device)) or self._models["CPU"]
+
+    def spec(self, port: Port) -> TensorSpec:
+        """Return shape and present dtype of a tensor; of a handle, the variable's."""
+        dtype = self._slots.output_dtype(port.node, port.output)
+        if dtype == types_pb2.DT_RESOURCE:
+            shape = variable_shape(self._view.nodes[port.node].proto)
+            return TensorSpec(shape, "resource")
+        shape = known_shape(self._shapes, self._view, port)
+        return TensorSpec(shape, _dtype_name(dtype))
+
+    def call(self, node: Node) -> OpCall:
+        """Return a node as the models see it, made once."""
+        known = self._calls.get(node.index)
+        if known is None:
+            known = self._calls[node.index] = call_of(node, self._slots, self.spec)
+        return known
+
+    def _price_up(self, port: Port) -> None:
+        price = self._noted(port, self.cast_up_price(port))
+        self.up[port] = price.seconds * self._view.weight(port.node)
+
+    def _price_down(self, port: Port) -> None:
+        """Price the cast of a tensor; of equal reads the first is charged the most."""
+        if port in self._priced_down:
+            return
+        self._priced_down.add(port)
+        price = self.cast_down_price(port)
+        low_dtype = DTYPE_ENUMS[self._low_dtype]
+        if is_free_down(self._view, self._reads, port, low_dtype):
+            price = replace(price, seconds=0.0)
+        seconds = price.seconds * sum(map(self._view.weight, self._casters(port)))
+        for each in (port, self._reads.canonical.get(port, port)):
+            self._noted(each, price)
+            self.down[each] = max(seconds, self.down.get(each, 0.0))
+
+    def _casters(self, port: Port) -> set[int]:
+        """Return the nodes that casts of a tensor run as often as, one for each."""
+        hoist = self._reads.hoists.get(port)
+        outside = self._view.nodes[hoist[-1]].inputs[0].node if hoist else port.node
+        late = self._reads.refs.late
+        readers = self._view.readers(port)
+        return {r.node if r in late else outside for r in readers} or {outside}
+
+    def cast_up_price(self, port: Port) -> Price:
+        """Return the price of one cast of a low tensor to float32."""
+        return self._cast_price(port, self._low_dtype, "float32")
+
+    def cast_down_price(self, port: Port) -> Price:
+        """Return the price of one cast of a float32 tensor to 16 bits."""
+        return self._cast_price(port, "float32", self._low_dtype)
+
+    def _cast_price(self, port: Port, source: str, target: str) -> Price:
+        model = self.model(self._view.nodes[port.node])
+        price = model.cast_price(self.spec(port).elements, source, target)
+        if model.profile.kind == "cpu":
+            price = replace(price, seconds=price.seconds + ADDED_NODE_SECONDS)
+        return price
+
+    def _noted(self, port: Port, price: Price) -> Price:
+        """Remember what is less sure of the two casts of a tensor."""
+        self.cast_elements[port] = self.spec(port).elements
+        if price.error >= self.cast_errors.get(port, 0.0):
+            self.cast_errors[port] = price.error
+            self.cast_sources[port] = price.source
+        return price
+
+
+def _times(price: Price, weight: float) -> Price:
+    return replace(price, seconds=price.seconds * weight)
+
+
+@functools.cache
+def _dtype_name(dtype: int) -> str:
+    if dtype == types_pb2.DT_INVALID:
+        return "float32"
+    return str(dtypes.as_dtype(dtype).base_dtype.name)
+
+
+def _charge_transfers(
+    view: GraphView,
+    slots: SlotTable,
+    constraints: Constraints,
+    pricer: Pricer,
+    float32: list[float],
+    low: list[float | None],
+) -> None:
+    """Charge what crosses devices at its producer's dtype.
+
+    That keeps every pairwise term submodular; the casts themselves are placed so that
+    16 bits cross the wire whichever end is low.
+    """
+    if len({node.device for node in view.nodes}) == 1:
+        return
+    for node in view.nodes:
+        for port in view.output_ports(node.index):
+            devices = {view.nodes[r.node].device for r in view.readers(port)}
+            crossings = len(devices - {node.device})
+            if not crossings or slots.output_dtype(*port) != FLOAT32:
+                continue
+            seconds = 4 * pricer.spec(port).elements / TRANSFER_BYTES_PER_SECOND
+            seconds *= crossings * view.weight(node.index)
+            slot = slots.output_slot(*port)
+            goes_low = slot != NO_SLOT and constraints.eligible[slot]
+            float32[node.index] += seconds
+            low_seconds = low[node.index]
+            if low_seconds is not None:
+                low[node.index] = low_seconds + (seconds / 2 if goes_low else seconds)

@@ -1,0 +1,1 @@
+"""A plan applied to a graph, and what else is changed in it."""

@@ -1,0 +1,318 @@
+"""Apply a coloring to a copy of a graph: retype slots, split, convert at crossings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_pb2 import TensorProto
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.eligibility.fused_ops import split_fused
+from grappler_pass.graph.shapes import Shapes, known_shape
+from grappler_pass.graph.type_slots import DTYPE_NAMES, SlotTable
+from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.planning.casts import CastPlan, Conversion
+
+# On every node this pass made or retyped: such a graph is not rewritten again.
+MARK = "_tf_amp_rewritten"
+
+# Every cast this pass made is called by it, behind the name of what it converts.
+CAST_STEM = "tf_amp_cast_"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Edits:
+    """New nodes to put behind each node, input strings to replace and to add."""
+
+    behind: Mapping[int, Sequence[NodeDef]]
+    inputs: Mapping[Reader, str]
+    controls: Mapping[int, Iterable[str]]
+
+
+def rewrite_graph(
+    graph_def: GraphDef,
+    view: GraphView,
+    slots: SlotTable,
+    low: Sequence[bool],
+    low_dtype: int,
+    casts: CastPlan,
+    *,
+    shapes: Shapes | None = None,
+) -> GraphDef:
+    """Return a copy of the graph with low slots retyped and crossings converted.
+
+    Before   a --> matmul --> exp
+    After    a --> cast_down --> matmul(low) --> cast_up --> exp
+
+    Not done: control edges, names and devices of given nodes stay; functions in the
+    library are not looked into.
+
+    Args:
+      graph_def: the graph as given; not modified.
+      view: of `graph_def`.
+      slots: of `view`.
+      low: for every slot whether it goes low.
+      low_dtype: DataType of the low side.
+      casts: what `plan_casts` found for this coloring.
+      shapes: static shapes, as far as they are known.
+
+    Returns:
+      A new GraphDef; each new node follows the node whose tensor it converts.
+    """
+    names = _Names(view)
+    edits = _edits(view, casts, names)
+    absorbed = frozenset(casts.absorbed)
+    low_of = _low_slots_by_node(slots, low)
+    rewritten = GraphDef()
+    rewritten.versions.CopyFrom(graph_def.versions)
+    rewritten.library.CopyFrom(graph_def.library)
+    for node in view.nodes:
+        copy = NodeDef()
+        copy.CopyFrom(node.proto)
+        for position in range(len(node.inputs)):
+            if (reader := Reader(node.index, position)) in edits.inputs:
+                copy.input[position] = edits.inputs[reader]
+        copy.input.extend(edits.controls.get(node.index, ()))
+        if node.index in absorbed:
+            _absorb(copy, low_dtype)
+        if node.index in low_of:
+            _retype(copy, slots, low_of[node.index], low_dtype)
+            is_flat = _has_flat_bias(view, node, shapes or {})
+            rewritten.node.extend(
+                split_fused(
+                    copy,
+                    low_dtype,
+                    names.unused,
+                    has_flat_bias=is_flat,
+                    product_alone=slots.has_float32_results(node.index),
+                )
+            )
+        else:
+            rewritten.node.append(copy)
+        rewritten.node.extend(edits.behind.get(node.index, ()))
+    return rewritten
+
+
+def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
+    """Tell whether a fused node's first operand after the two factors is a vector."""
+    if len(node.inputs) < 3:
+        return False
+    shape = known_shape(shapes, view, node.inputs[2])
+    return shape is not None and len(shape) == 1
+
+
+def is_rewritten(graph_def: GraphDef) -> bool:
+    """Tell whether this pass has already changed the graph."""
+    return any(MARK in node.attr for node in graph_def.node)
+
+
+def without_marks(graph_def: GraphDef) -> tuple[GraphDef, set[str]]:
+    """Return a graph in which nothing counts as changed, and the names of what was.
+
+    Another part of it may then be rewritten under other settings.
+    """
+    copy = GraphDef()
+    copy.CopyFrom(graph_def)
+    marked = [node for node in copy.node if MARK in node.attr]
+    for node in marked:
+        del node.attr[MARK]
+    return copy, {node.name for node in marked}
+
+
+def with_marks(graph_def: GraphDef, names: set[str]) -> GraphDef:
+    """Return the graph, in place, with nodes marked as changed."""
+    for node in graph_def.node:
+        if node.name in names:
+            node.attr[MARK].b = True
+    return graph_def
+
+
+class _Names:
+    """Hands out node names not yet taken, the same ones in every run."""
+
+    def __init__(self, view: GraphView) -> None:
+        self._taken = set(view.index)
+
+    def unused(self, wanted: str) -> str:
+        name, number = wanted, 0
+        while name in self._taken:
+            number += 1
+            name = f"{wanted}_{number}"
+        self._taken.add(name)
+        return name
+
+
+def _low_slots_by_node(slots: SlotTable, low: Sequence[bool]) -> dict[int, list[int]]:
+    low_of: dict[int, list[int]] = {}
+    for slot, is_low in enumerate(low):
+        if is_low:
+            low_of.setdefault(slots.node_of[slot], []).append(slot)
+    return low_of
+
+
+def _retype(
+    copy: NodeDef, slots: SlotTable, low_slots: Iterable[int], low_dtype: int
+) -> None:
+    for number in low_slots:
+        slot = slots.slots[number]
+        value = copy.attr[slot.attr]
+        if value.WhichOneof("value") == "list":
+            value.list.type[slot.index] = low_dtype
+        else:
+            value.type = low_dtype
+    copy.attr[MARK].b = True
+
+
+def _absorb(copy: NodeDef, low_dtype: int) -> None:
+    """Let an existing Cast read the low tensor; between equal types it passes on."""
+    target = copy.attr["DstT"].type
+    copy.attr[MARK].b = True
+    if target != low_dtype:
+        copy.attr["SrcT"].type = low_dtype
+        return
+    for name in ("SrcT", "DstT", "Truncate"):
+        if name in copy.attr:
+            del copy.attr[name]
+    copy.op = "Identity"
+    copy.attr["T"].type = low_dtype
+
+
+def _edits(view: GraphView, casts: CastPlan, names: _Names) -> _Edits:
+    behind: dict[int, list[NodeDef]] = {}
+    inputs: dict[Reader, str] = {}
+    for conversion in casts.conversions:
+        made = _made_for(view, conversion, names)
+        behind.setdefault(conversion.port.node, []).extend(made)
+        text = made[-1].name if made else port_text(view, conversion.source)
+        for reader in conversion.readers:
+            inputs[reader] = text
+    controls: dict[int, dict[str, None]] = {}
+    for conversion in casts.conversions:
+        for reader in conversion.readers:
+            awaited = _awaited(view, conversion, reader, inputs.keys())
+            controls.setdefault(reader.node, {}).update(dict.fromkeys(awaited))
+    return _Edits(behind, inputs, controls)
+
+
+def _awaited(
+    view: GraphView, conversion: Conversion, reader: Reader, redirected: Set[Reader]
+) -> Iterable[str]:
+    """Return what a reader is to wait for, as its own read of a variable did.
+
+    That is the read itself if others still use it: a write that waits for this reader
+    alone must not come before their read.
+    """
+    port = view.nodes[reader.node].inputs[reader.input]
+    if port == conversion.port and not conversion.hoist:
+        return ()
+    read = view.nodes[port.node]
+    if any(other not in redirected for other in view.readers(port)):
+        awaited: Iterable[int] = (read.index,)
+    else:
+        awaited = read.controls if conversion.hoist else ()
+    own = view.nodes[reader.node].controls
+    return [f"^{view.nodes[i].name}" for i in awaited if i not in own]
+
+
+def port_text(view: GraphView, port: Port) -> str:
+    """Return the input string that names `port`."""
+    name = view.nodes[port.node].name
+    return f"{name}:{port.output}" if port.output else name
+
+
+def _made_for(
+    view: GraphView, conversion: Conversion, names: _Names
+) -> tuple[NodeDef, ...]:
+    """Return the nodes that make a converted tensor; the last one's output is it."""
+    if conversion.is_identity:
+        return ()
+    producer = view.nodes[conversion.port.node]
+    suffix = f"_{conversion.port.output}" if conversion.port.output else ""
+    target = DTYPE_NAMES[conversion.target_dtype]
+    stem = f"{producer.name}{suffix}/{CAST_STEM}{target}"
+    if conversion.folds:
+        constant = cast_constant(producer.proto, conversion.target_dtype)
+        constant.name = names.unused(stem)
+        return (constant,)
+    if conversion.hoist:
+        return _hoisted(view, conversion, stem, names)
+    source = port_text(view, conversion.source)
+    cast = _cast(names.unused(stem), source, conversion, producer.proto)
+    cast.input.extend(f"^{view.nodes[i].name}" for i in conversion.waits_for)
+    return (cast,)
+
+
+def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> NodeDef:
+    cast = NodeDef(name=name, op="Cast", input=[source], device=conversion.device)
+    cast.attr["SrcT"].type = conversion.source_dtype
+    cast.attr["DstT"].type = conversion.target_dtype
+    cast.attr["Truncate"].b = False
+    _copy_stamp(near, cast)
+    return cast
+
+
+def _copy_stamp(source: NodeDef, made: NodeDef) -> None:
+    made.attr[MARK].b = True
+    if "_tf_amp" in source.attr:
+        made.attr["_tf_amp"].CopyFrom(source.attr["_tf_amp"])
+
+
+def _hoisted(
+    view: GraphView, conversion: Conversion, stem: str, names: _Names
+) -> tuple[NodeDef, ...]:
+    """Read and cast a variable outside its loops, and enter the low value.
+
+    Before   handle --> enter --> read --> cast (every iteration)
+    After    handle --> read --> cast --> enter (once)
+    """
+    given = view.nodes[conversion.port.node].proto
+    outermost = view.nodes[conversion.hoist[-1]]
+    read = NodeDef()
+    read.CopyFrom(given)
+    read.name = names.unused(f"{stem}/read")
+    del read.input[:]
+    read.input.append(port_text(view, outermost.inputs[0]))
+    _copy_stamp(given, read)
+    made = [read, _cast(names.unused(stem), read.name, conversion, given)]
+    for number in reversed(conversion.hoist):
+        enter = NodeDef()
+        enter.CopyFrom(view.nodes[number].proto)
+        enter.name = names.unused(f"{stem}/enter")
+        enter.device = conversion.device
+        del enter.input[:]
+        enter.input.append(made[-1].name)
+        enter.attr["T"].type = conversion.target_dtype
+        _copy_stamp(given, enter)
+        made.append(enter)
+    return tuple(made)
+
+
+def cast_constant(given: NodeDef, target: int) -> NodeDef:
+    """Return a constant of the rounded value with the same control inputs."""
+    value = tensor_util.MakeNdarray(given.attr["value"].tensor)
+    with np.errstate(over="ignore"):
+        rounded = value.astype(NUMPY_DTYPES[target])
+    constant = NodeDef()
+    constant.CopyFrom(given)
+    constant.attr["dtype"].type = target
+    constant.attr["value"].tensor.CopyFrom(_tensor_proto(rounded, target))
+    _copy_stamp(given, constant)
+    return constant
+
+
+def _tensor_proto(value: np.ndarray, dtype: int) -> TensorProto:
+    """Encode 16-bit values; a repeated one once, as TensorFlow itself does."""
+    proto = TensorProto(dtype=dtype)
+    for size in value.shape:
+        proto.tensor_shape.dim.add(size=size)
+    bits = value.reshape(-1).view(np.uint16)
+    if bits.size and (bits == bits[0]).all():
+        proto.half_val.append(int(bits[0]))
+    else:
+        proto.tensor_content = bits.tobytes()
+    return proto

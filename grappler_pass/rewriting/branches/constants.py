@@ -1,0 +1,99 @@
+"""Let constants of a branch be there before it is known whether the branch is taken.
+
+Before   ^pivot --> constant --> node,  ^pivot --> other --> node
+After    constant --> node,  ^pivot --> other --> node
+
+Constants have no effect, so it does not matter when they are made, as long as what
+reads them waits for the same as before by another way: then it stays as dead as it was
+where the branch is not taken, and what waits for the pivot is that much less.
+
+Not done: constants in loops, which belong to a round of it by what they wait for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.view import ENTER_OPS, EXIT_OPS, MERGE_OPS, Item
+from grappler_pass.rewriting.branches.copying import copied
+
+# By the name of a node, whatever of it is read.
+_Readers = Mapping[str, Sequence[NodeDef]]
+
+
+def free_constants(
+    graph_def: GraphDef, part_of_name: str, item: Item
+) -> GraphDef | None:
+    """Return a graph in which constants of branches wait for nothing.
+
+    Args:
+      graph_def: the graph; not written.
+      part_of_name: what the names of these constants contain.
+      item: what the caller relies on.
+
+    Returns:
+      A new graph; None where no constant can be freed.
+    """
+    waiting = {
+        node.name: tuple(map(_node_of, node.input))
+        for node in graph_def.node
+        if node.op == "Const" and node.input and part_of_name in node.name
+    }
+    readers = _readers(graph_def)
+    in_loops = _reached(_names_of(graph_def, ENTER_OPS), readers, EXIT_OPS)
+    awaited = {name for names in waiting.values() for name in names}
+    after = {
+        name: _reached([name], readers, MERGE_OPS, without=waiting) for name in awaited
+    }
+    free = {
+        name
+        for name, controls in waiting.items()
+        if name not in item.untouchable
+        and name not in in_loops
+        and all(
+            reader.name in after[control]
+            for reader in readers[name]
+            for control in controls
+        )
+    }
+    if not free:
+        return None
+    return copied(graph_def, lambda node: () if node.name in free else node.input)
+
+
+def _readers(graph_def: GraphDef) -> _Readers:
+    readers: dict[str, list[NodeDef]] = defaultdict(list)
+    for node in graph_def.node:
+        for text in node.input:
+            readers[_node_of(text)].append(node)
+    return readers
+
+
+def _names_of(graph_def: GraphDef, ops: Container[str]) -> list[str]:
+    return [node.name for node in graph_def.node if node.op in ops]
+
+
+def _reached(
+    start: Iterable[str],
+    readers: _Readers,
+    ends: Container[str],
+    without: Container[str] = (),
+) -> set[str]:
+    """Name what waits for nodes by ways without some others, and before the ends."""
+    found: set[str] = set()
+    edge = list(start)
+    while edge:
+        for reader in readers[edge.pop()]:
+            known = reader.name in found or reader.name in without
+            if not known and reader.op not in ends:
+                found.add(reader.name)
+                edge.append(reader.name)
+    return found
+
+
+def _node_of(text: str) -> str:
+    return text.removeprefix("^").partition(":")[0]

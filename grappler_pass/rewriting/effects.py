@@ -1,0 +1,91 @@
+"""Whether what has effects, or asserts something, still runs before what waited for it.
+
+An edge of the graph as given counts as kept if the new graph leads from the one node to
+the other through new nodes. Of a node that some reader no longer waits for, the effects
+that lie before it have to come before that reader in another way. So whatever reached a
+fetch, or another effect, still does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.op_traits import has_effects
+from grappler_pass.graph.view import split_input
+
+# They have state, and change none.
+_ONLY_READ = frozenset(
+    """ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp Variable VariableV2
+    VariableShape _Arg _DeviceArg""".split()
+)
+
+Nodes = Mapping[str, NodeDef]
+
+
+def lost_effects(
+    changed: Iterable[str], old: Nodes, new: Nodes
+) -> Iterator[tuple[str, str]]:
+    """Yield nodes that do not wait for an effect any more, each with what has it.
+
+    Args:
+      changed: the names of old nodes that have other inputs now.
+      old: the nodes of the graph as given, by name.
+      new: those of a rewritten one, among them all the old names.
+    """
+    for name in changed:
+        near = _near(name, new, old)
+        given_up = _sources(old[name]) - near
+        missing = set(_effects(given_up, old, near)) if given_up else set()
+        yield from ((name, effect) for effect in _not_before(name, missing, new))
+
+
+def has_effect(op: str) -> bool:
+    """Tell whether it can be seen that an op runs, or that it does not."""
+    return has_effects(op) and op not in _ONLY_READ
+
+
+def _sources(node: NodeDef) -> set[str]:
+    return {split_input(text)[0] for text in node.input}
+
+
+def _near(name: str, new: Nodes, old: Nodes) -> set[str]:
+    """Name the given nodes that a node waits for through new ones, and their sources.
+
+    A read that stands for an equal one waits for the same.
+    """
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for source in _sources(new[waiting.pop()]) - found:
+            found.add(source)
+            if source not in old:
+                waiting.append(source)
+    return found.union(*(_sources(new[source]) for source in found))
+
+
+def _effects(start: set[str], old: Nodes, near: set[str]) -> Iterator[str]:
+    """Yield the last effects on the ways to some nodes that lead past what is near."""
+    seen = near | start
+    waiting = list(start)
+    while waiting:
+        node = old[waiting.pop()]
+        if has_effect(node.op):
+            yield node.name
+            continue
+        sources = _sources(node) - seen
+        seen |= sources
+        waiting.extend(sources)
+
+
+def _not_before(name: str, missing: set[str], new: Nodes) -> set[str]:
+    """Return what of the missing nodes does not lead to a node in the new graph."""
+    seen: set[str] = set()
+    waiting = [name] if missing else []
+    while waiting and missing:
+        sources = _sources(new[waiting.pop()]) - seen
+        seen |= sources
+        missing = missing - sources
+        waiting.extend(sources)
+    return missing

@@ -1,0 +1,284 @@
+"""Take the scaling of losses out of a graph that has no use for it.
+
+Before   scale * seed --> ... --> gradient / scale --> finite? --> update
+After    seed --> ... --> gradient --> update
+
+A scale of 1 changes no gradient, whatever it is: so every scale becomes 1, no product
+with it stays, and whoever asks whether gradients are finite is told that they are, as
+late as before. Nothing is counted, and infinities go where they go without scaling.
+
+Not done: where part of what is scaled or unscaled may be elsewhere, in a function that
+is called or around the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence, Set
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.types_pb2 import DT_BOOL, DT_FLOAT
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.eligibility.state_updates import (
+    BARRIER,
+    LOSS_SCALE,
+    SCALE,
+    SETTLING,
+)
+from grappler_pass.graph.view import ENTER_OPS, MERGE_OPS, Item
+from grappler_pass.rewriting.branches import colocation
+from grappler_pass.rewriting.branches.copying import copied
+
+# What is 1 where the scale is.
+_KEEPING_ONE = ENTER_OPS | {"Cast", "Identity", "Reciprocal", "Snapshot", "Switch"}
+# What a state passes on its way to where the scale is taken out of it.
+_PASSING_ON = ENTER_OPS | MERGE_OPS | {"Identity", "Switch"}
+# What tells from within the scope whether gradients are finite.
+_FLAGS = MERGE_OPS | {"Equal", "Identity"}
+
+
+class _NotWhole(Exception):
+    """A part of what is scaled may be elsewhere."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Graph:
+    """A graph by names, and by what is read.
+
+    Attributes:
+      outside: the nodes that do not adjust a loss scale, by name.
+      settling: those that do.
+      readers: the nodes outside by each of their inputs, as written in `_texts`.
+    """
+
+    outside: Mapping[str, NodeDef]
+    settling: Mapping[str, NodeDef]
+    readers: Mapping[str, Sequence[NodeDef]]
+
+    @classmethod
+    def from_graph_def(cls, graph_def: GraphDef) -> _Graph:
+        outside, settling, readers = {}, {}, defaultdict(list)
+        for node in graph_def.node:
+            if SETTLING in node.name:
+                settling[node.name] = node
+                continue
+            outside[node.name] = node
+            for text in _texts(node):
+                readers[text].append(node)
+        return cls(outside, settling, readers)
+
+
+def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
+    """Return a graph in which no loss is scaled and no step skipped.
+
+    Args:
+      graph_def: the graph; not written.
+      item: what the caller relies on.
+
+    Returns:
+      A new graph; None where there is no loss scale, or not the whole of it.
+    """
+    graph = _Graph.from_graph_def(graph_def)
+    scales = [node for node in graph.outside.values() if SCALE in node.attr]
+    if not scales or not graph.settling:
+        return None
+    try:
+        return _without(graph_def, graph, scales, item)
+    except _NotWhole:
+        return None
+
+
+def _without(
+    graph_def: GraphDef, graph: _Graph, scales: Sequence[NodeDef], item: Item
+) -> GraphDef:
+    kept = item.untouchable | colocation.awaited(graph_def)
+    _check_calls(graph)
+    _check_states(graph)
+    ones = _ones(graph, scales)
+    _check_unscaled(graph, ones)
+    products = {
+        node.name: other
+        for node in graph.outside.values()
+        if node.name not in kept
+        for other in _factor_beside_one(node, ones)
+    }
+    gone = _gone(graph, kept)
+    instead = _Instead(graph, products, gone)
+    for node in scales:
+        instead.put_one(node)
+    result = copied(graph_def, instead.inputs_of, {*products, *gone})
+    result.node.extend(instead.made.values())
+    return result
+
+
+def _check_calls(graph: _Graph) -> None:
+    """Raise if the graph calls functions, which may scale or unscale for themselves."""
+    for node in graph.outside.values():
+        for value in node.attr.values():
+            if value.HasField("func") or value.list.func:
+                raise _NotWhole(node.name)
+
+
+def _check_states(graph: _Graph) -> None:
+    """Raise if a state is read for more than to scale gradients here."""
+    waiting = [
+        node.name
+        for node in graph.outside.values()
+        if LOSS_SCALE in node.attr and DT_FLOAT in (_type(node, "dtype"), _type(node))
+    ]
+    seen = set(waiting)
+    while waiting:
+        name = waiting.pop()
+        for node in (*graph.readers[name], *graph.readers[f"{name}:1"]):
+            if node.op in _PASSING_ON and node.name not in seen:
+                seen.add(node.name)
+                waiting.append(node.name)
+            elif node.op not in _PASSING_ON and _scale_of(node) is None:
+                raise _NotWhole(node.name)
+
+
+def _ones(graph: _Graph, scales: Sequence[NodeDef]) -> set[str]:
+    """Return the outputs that are 1 where the scales are."""
+    ones: set[str] = set()
+    waiting = [text for text in map(_scale_of, scales) if text is not None]
+    while waiting:
+        text = waiting.pop()
+        ones.add(text)
+        for node in graph.readers[text]:
+            factors = node.op == "Mul" and ones.issuperset(_texts(node)[:2])
+            outputs = {node.name} if factors or node.op in _KEEPING_ONE else set()
+            outputs |= {f"{node.name}:1"} if node.op == "Switch" else set()
+            waiting.extend(outputs - ones)
+    return ones
+
+
+def _check_unscaled(graph: _Graph, ones: Set[str]) -> None:
+    """Raise if gradients are unscaled by what comes from elsewhere."""
+    for node in graph.outside.values():
+        if BARRIER in node.attr and ones.isdisjoint(_texts(node)):
+            raise _NotWhole(node.name)
+
+
+def _factor_beside_one(node: NodeDef, ones: Collection[str]) -> Iterator[str]:
+    """Yield what a product is where its other factor is a scalar 1."""
+    if node.op == "Mul":
+        others = [text for text in _texts(node)[:2] if text not in ones]
+        yield from others if len(others) == 1 else ()
+
+
+def _gone(graph: _Graph, kept: Collection[str]) -> set[str]:
+    """Return what nobody needs if it is not asked whether gradients are finite."""
+    staying = set()
+    for text in graph.readers:
+        node = graph.settling.get(_name_of(text))
+        if node is None or text.startswith("^"):
+            continue
+        if node.op == "Const" and not node.input:
+            staying.add(node.name)
+        elif text != node.name or not _is_flag(node):
+            raise _NotWhole(node.name)
+    for name in graph.settling.keys() & kept:
+        if graph.settling[name].op != "NoOp":
+            raise _NotWhole(name)
+        staying.add(name)
+    return graph.settling.keys() - staying
+
+
+def _is_flag(node: NodeDef) -> bool:
+    return node.op in _FLAGS and (node.op == "Equal" or _type(node) == DT_BOOL)
+
+
+class _Instead:
+    """What nodes read and wait for in the new graph.
+
+    Attributes:
+      made: new nodes by what is read in the old graph: ones; and flags, True, by what
+        they wait for.
+    """
+
+    def __init__(
+        self, graph: _Graph, products: Mapping[str, str], gone: Collection[str]
+    ) -> None:
+        """Begin with no new nodes."""
+        self.made: dict[Hashable, NodeDef] = {}
+        self._graph = graph
+        self._products = products
+        self._gone = gone
+
+    def put_one(self, scale: NodeDef) -> None:
+        """Have a constant read in the place of a scale, in the same loop or branch."""
+        text = _scale_of(scale)
+        assert text is not None, "looked at before"
+        controls = [f"^{_name_of(source)}" for source in _texts(scale)]
+        self.made[text] = _constant(f"{scale.name}/one", scale, 1.0, controls)
+
+    def inputs_of(self, node: NodeDef) -> Iterator[str]:
+        """Yield what a node that stays reads and waits for."""
+        return map(self._input, _texts(node))
+
+    def _input(self, text: str) -> str:
+        name = _name_of(text)
+        made = self._flag(name) if name in self._gone else self.made.get(text)
+        if made is not None:
+            return f"^{made.name}" if text.startswith("^") else str(made.name)
+        if name not in self._products:
+            return text
+        source = self._input(self._products[name])
+        return f"^{_name_of(source)}" if text.startswith("^") else source
+
+    def _flag(self, name: str) -> NodeDef:
+        """Return a constant in the place of a node that is gone, just as late."""
+        node = self._graph.settling[name]
+        before = frozenset(self._before(node))
+        if before not in self.made:
+            controls = sorted({f"^{_name_of(self._input(text))}" for text in before})
+            number = sum(isinstance(key, frozenset) for key in self.made)
+            flag = _constant(f"tf_amp_finite/{number}", node, True, controls)
+            self.made[before] = flag
+        return self.made[before]
+
+    def _before(self, node: NodeDef) -> Iterator[str]:
+        """Yield what a node that is gone has waited for, of what stays."""
+        waiting, seen = [node], {node.name}
+        while waiting:
+            for text in _texts(waiting.pop()):
+                name = _name_of(text)
+                if name not in self._gone:
+                    yield f"^{name}"
+                elif name not in seen:
+                    seen.add(name)
+                    waiting.append(self._graph.settling[name])
+
+
+def _constant(
+    name: str, near: NodeDef, value: object, controls: Sequence[str]
+) -> NodeDef:
+    node = NodeDef(name=name, op="Const", device=near.device, input=controls)
+    tensor = tensor_util.make_tensor_proto(value)
+    node.attr["value"].tensor.CopyFrom(tensor)
+    node.attr["dtype"].type = tensor.dtype
+    return node
+
+
+def _scale_of(node: NodeDef) -> str | None:
+    """Return the output of a node that is a scale which can go."""
+    output = node.attr[SCALE].i if SCALE in node.attr else -1
+    if output < 0:
+        return None
+    return f"{node.name}:{output}" if output else node.name
+
+
+def _type(node: NodeDef, name: str = "T") -> int:
+    return int(node.attr[name].type) if name in node.attr else 0
+
+
+def _texts(node: NodeDef) -> list[str]:
+    """Return what a node reads and waits for, each output written in one way."""
+    return [text.removesuffix(":0") for text in node.input]
+
+
+def _name_of(text: str) -> str:
+    return text.removeprefix("^").partition(":")[0]

@@ -1,0 +1,119 @@
+"""What must hold of any graph, and of a pair before and after a rewrite.
+
+Independent of how the rewrite was decided: reads OpDefs and the two GraphDefs only.
+"""
+
+from __future__ import annotations
+
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.type_slots import Arg, op_def_of, signature_of
+from grappler_pass.graph.view import Item, split_input
+from grappler_pass.rewriting.effects import Nodes, has_effect, lost_effects
+
+_REF_OFFSET = 100
+
+
+class VerifyError(AssertionError):
+    """A rewrite produced a graph that TensorFlow would refuse, or another program."""
+
+
+def verify_graph(graph_def: GraphDef) -> None:
+    """Check that inputs resolve, names are unique and dtypes agree on every edge.
+
+    Cycles are not looked for: every edge that a rewrite adds goes along the
+    topological order of the graph it was given.
+
+    Raises:
+      VerifyError: the message names the node.
+    """
+    outputs: dict[str, tuple[Arg, ...]] = {}
+    for node in graph_def.node:
+        if node.name in outputs:
+            raise VerifyError(f"two nodes are called {node.name!r}")
+        outputs[node.name] = signature_of(node).outputs
+    for node in graph_def.node:
+        wanted = signature_of(node).inputs
+        for position, text in enumerate(node.input):
+            source, output = split_input(text)
+            if source not in outputs:
+                raise VerifyError(f"input {text!r} of {node.name!r} names no node")
+            given = outputs[source]
+            known = 0 <= output < len(given) and position < len(wanted)
+            if known and not _agree(wanted[position].dtype, given[output].dtype):
+                raise VerifyError(
+                    f"input {position} of {node.name!r} ({node.op}) wants dtype "
+                    f"{types_pb2.DataType.Name(wanted[position].dtype)}, {text!r} "
+                    f"gives {types_pb2.DataType.Name(given[output].dtype)}"
+                )
+
+
+def _agree(wanted: int, given: int) -> bool:
+    return wanted % _REF_OFFSET == given % _REF_OFFSET
+
+
+def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
+    """Check that `after` keeps what callers and other nodes of `before` rely on.
+
+    Every node is still there, on its device, in its colocation group, behind its
+    control inputs and behind whatever with an effect it waited for; untouchable nodes
+    keep op and dtypes, nodes with effects their op; the function library is the same.
+
+    Raises:
+      VerifyError: something is missing or differs; the message names it.
+    """
+    verify_graph(after)
+    given: Nodes = {node.name: node for node in before.node}
+    nodes: Nodes = {node.name: node for node in after.node}
+    changed: list[str] = []
+    for old in given.values():
+        new = nodes.get(old.name)
+        if new is None:
+            raise VerifyError(f"node {old.name!r} is gone")
+        if new.device != old.device:
+            raise VerifyError(f"node {old.name!r} moved to {new.device!r}")
+        if not _same_class(old, new):
+            raise VerifyError(f"node {old.name!r} changed its colocation group")
+        if new.input != old.input:
+            changed.append(old.name)
+            _verify_controls(old, new, nodes)
+        if old.name in item.untouchable and not _same_types(old, new):
+            raise VerifyError(f"preserved node {old.name!r} was changed")
+        if old.op != new.op and has_effect(old.op):
+            raise VerifyError(f"node {old.name!r} ({old.op}) became {new.op}")
+    for name, effect in lost_effects(changed, given, nodes):
+        raise VerifyError(f"node {name!r} no longer waits for {effect!r}, as it did")
+    if before.library != after.library:
+        raise VerifyError("the function library was changed")
+
+
+def _same_class(old: NodeDef, new: NodeDef) -> bool:
+    if ("_class" in old.attr) != ("_class" in new.attr):
+        return False
+    return bool("_class" not in old.attr or old.attr["_class"] == new.attr["_class"])
+
+
+def _verify_controls(old: NodeDef, new: NodeDef, nodes: Nodes) -> None:
+    """Check that the node, or the first part it was split into, waits as before."""
+    wanted = {text for text in old.input if text.startswith("^")}
+    missing = wanted - set(new.input)
+    root = new
+    while missing and root.input and root.input[0].startswith(f"{old.name}/tf_amp_"):
+        root = nodes[root.input[0]]
+        missing -= set(root.input)
+    if missing:
+        raise VerifyError(f"node {old.name!r} lost control inputs {sorted(missing)}")
+
+
+def _same_types(old: NodeDef, new: NodeDef) -> bool:
+    op_def = op_def_of(old.op)
+    if old.op != new.op or op_def is None:
+        return bool(old.op == new.op)
+    return all(
+        (a.name in old.attr) == (a.name in new.attr)
+        and (a.name not in old.attr or old.attr[a.name] == new.attr[a.name])
+        for a in op_def.attr
+        if a.type in ("type", "list(type)")
+    )

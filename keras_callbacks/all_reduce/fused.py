@@ -1,0 +1,191 @@
+"""The exchange as `tf.distribute.MirroredStrategy` takes it.
+
+Only what is reduced onto variables is sent in 16 bits, which is how optimizers hand
+gradients over (those of Keras 3 by `keras_gradients`). Whatever else a program reduces
+keeps its precision: the vote of a loss scale, moments of a batch, metrics.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from keras_callbacks.all_reduce import traffic
+from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.all_reduce.encoding import ENCODINGS
+from keras_callbacks.all_reduce.exchange import exchange
+from keras_callbacks.all_reduce.traffic import Exchange
+from tf_amp._tensorflow_private import all_reduce as private
+from tf_amp._tensorflow_private.training import unconverted
+from tf_amp.errors import ConfigError
+
+_Pair = tuple[Any, Any]
+
+
+class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
+    """Exchange dense gradients in buckets of 16-bit values; the rest as it was."""
+
+    def __init__(self, dtype: str, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> None:
+        """Choose a type and a size.
+
+        Args:
+          dtype: "bfloat16" or "float16".
+          bucket_bytes: that travel together at most, in 16 bits. Smaller buckets start
+            earlier, while other gradients are still computed, and are more.
+
+        Raises:
+          ConfigError: one of them is not allowed.
+        """
+        if dtype not in ENCODINGS:
+            raise ConfigError(
+                f"all_reduce: received {dtype!r}; 16-bit types are "
+                f"{' and '.join(map(repr, ENCODINGS))}."
+            )
+        checked_bucket_bytes(bucket_bytes)
+        super().__init__()
+        self._encoding = ENCODINGS[dtype]
+        self._bucket_bytes = bucket_bytes
+        self._exchanges: dict[Exchange, None] = {}
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Return what has been exchanged so far, each kind once."""
+        return tuple(self._exchanges)
+
+    def batch_reduce_implementation(
+        self, reduce_op: Any, value_destination_pairs: Any, options: Any
+    ) -> list[Any]:
+        """Reduce values to their destinations; see `tf.distribute.CrossDeviceOps`."""
+        pairs = list(value_destination_pairs)
+        fused = _fusable(pairs)
+        others = [i for i in range(len(pairs)) if i not in set(fused)]
+        results: list[Any] = [None] * len(pairs)
+        if fused:
+            reduced = self._fused(reduce_op, [pairs[i] for i in fused], len(others))
+            for i, value in zip(fused, reduced, strict=True):
+                results[i] = value
+        for i in others:
+            value, destination = pairs[i]
+            results[i] = self.reduce_implementation(
+                reduce_op, value, destination, options
+            )
+        return results
+
+    def _fused(self, reduce_op: Any, pairs: Sequence[_Pair], left: int) -> list[Any]:
+        devices = _devices(pairs[0][1])
+        sizes = [value.values[0].shape.num_elements() for value, _ in pairs]
+        buckets = buckets_of(sizes, self._bucket_bytes)
+        replicas = len(devices)
+        before = traffic.to_one_device(sizes, replicas)
+        after = traffic.fused(buckets, self._encoding, replicas)
+        self._exchanges[Exchange(replicas, len(sizes), left, before, after)] = None
+        is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
+        results: list[Any] = [None] * len(pairs)
+        for bucket in buckets:
+            given = [
+                [pairs[i][0].values[replica] for i in bucket.places]
+                for replica in range(replicas)
+            ]
+            reduced = exchange(given, devices, bucket, self._encoding, is_mean=is_mean)
+            for position, place in enumerate(bucket.places):
+                values = tuple(replica[position] for replica in reduced)
+                results[place] = private.mirrored(values)
+        return results
+
+
+def keras_gradients(
+    strategy_here: Callable[[], Any],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator on Keras 3's reduction of gradients that names variables.
+
+    Args:
+      strategy_here: returns the strategy in force if it is one that wants that, else
+        None; its `is_fused` tells whether gradients travel in 16 bits.
+    """
+
+    def naming_variables(reduce: Callable[..., Any]) -> Callable[..., Any]:
+        @unconverted
+        @functools.wraps(reduce)
+        def reduce_to_variables(optimizer: Any, grads_and_vars: Any) -> Any:
+            pairs = list(grads_and_vars)
+            strategy = strategy_here()
+            if strategy is None:
+                return reduce(optimizer, pairs)
+            for _, variable in pairs:
+                check_is_replicated(variable)
+            given = [pair for pair in pairs if pair[0] is not None]
+            if not given or not strategy.is_fused or _cannot_merge():
+                return reduce(optimizer, pairs)
+            context = tf.distribute.get_replica_context()
+            reduced = iter(context.merge_call(_reduce_to_variables, args=(given,)))
+            return [(None if g is None else next(reduced), v) for g, v in pairs]
+
+        return reduce_to_variables
+
+    return naming_variables
+
+
+def check_is_replicated(variable: Any) -> None:
+    """Raise ConfigError for a variable that is not of a strategy's making."""
+    if not private.is_replicated(variable):
+        raise ConfigError(
+            f"The variable {variable.name} {variable.shape} was not made under the "
+            "strategy, so that its replicas cannot be kept alike; create the model and "
+            "the optimizer within `with strategy.scope():`."
+        )
+
+
+def checked_bucket_bytes(bucket_bytes: Any) -> int:
+    """Return a size, or raise ConfigError."""
+    is_whole = isinstance(bucket_bytes, int) and not isinstance(bucket_bytes, bool)
+    if not is_whole or bucket_bytes < 1:
+        raise ConfigError(
+            f"bucket_bytes: received {bucket_bytes!r}; allowed are whole numbers from "
+            f"1, such as {DEFAULT_BUCKET_BYTES}."
+        )
+    return int(bucket_bytes)
+
+
+def _reduce_to_variables(strategy: Any, pairs: Sequence[_Pair]) -> Any:
+    return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+
+
+def _cannot_merge() -> bool:
+    """Tell whether replicas do not meet here; says what that means for the exchange."""
+    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
+        return False
+    logging.log_first_n(
+        logging.WARNING,
+        "In functions compiled by XLA gradients are exchanged in float32, as "
+        "TensorFlow does it; compile(jit_compile=False) exchanges them in 16 bits.",
+        1,
+    )
+    return True
+
+
+def _fusable(pairs: Sequence[_Pair]) -> list[int]:
+    """Return the places of dense float32 gradients of variables on the same devices."""
+    places = [i for i, pair in enumerate(pairs) if _is_dense_gradient(*pair)]
+    devices = _devices(pairs[places[0]][1]) if places else ()
+    return [i for i in places if _devices(pairs[i][1]) == devices]
+
+
+def _is_dense_gradient(value: Any, destination: Any) -> bool:
+    if not isinstance(destination, tf.Variable):
+        return False
+    if len(value.values) != len(_devices(destination)):
+        return False
+    return all(
+        isinstance(part, tf.Tensor)
+        and part.dtype == tf.float32
+        and part.shape.is_fully_defined()
+        for part in value.values
+    )
+
+
+def _devices(variable: Any) -> tuple[str, ...]:
+    return tuple(part.device for part in getattr(variable, "values", ()))

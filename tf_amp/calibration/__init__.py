@@ -1,7 +1,0 @@
-"""Measure the present device, so that decisions are priced by what they cost here."""
-
-from tf_amp.calibration.layout import COARSE, FINE, Sizes
-from tf_amp.calibration.profiling import calibrate
-from tf_amp.calibration.rounds import measure_cases, measure_into
-
-__all__ = ["COARSE", "FINE", "Sizes", "calibrate", "measure_cases", "measure_into"]

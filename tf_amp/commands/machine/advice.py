@@ -1,0 +1,165 @@
+"""What follows from how a machine is built; each piece says from what."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from tf_amp.commands.machine.gpu_links import MEANINGS, Gpu, Links
+from tf_amp.commands.machine.processors import Machine, Node, cpu_list
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What to do.
+
+    Attributes:
+      what: it is about.
+      because: what it is derived from.
+      command: to copy; empty where nothing is to be done, or nothing can be said.
+    """
+
+    what: str
+    because: str
+    command: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Worker:
+    """A process that trains on one GPU, or on the CPUs of one NUMA node.
+
+    Attributes:
+      name: such as "GPU0".
+      node: that it belongs to.
+      cores: of the node that are its own.
+    """
+
+    name: str
+    node: Node
+    cores: tuple[tuple[int, ...], ...]
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        """Return the CPUs of its cores."""
+        return tuple(cpu for core in self.cores for cpu in core)
+
+
+def advise(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> list[Advice]:
+    """Return what follows.
+
+    Args:
+      machine: as the kernel tells.
+      gpus: as the driver tells.
+      links: between GPUs; None where nobody tells.
+    """
+    workers = workers_of(machine, gpus)
+    return [
+        *_binding(machine, gpus, workers),
+        *_threads(machine, workers),
+        _all_reduce(gpus, links),
+    ]
+
+
+def workers_of(machine: Machine, gpus: Sequence[Gpu]) -> tuple[Worker, ...]:
+    """Share the cores of each node among the workers that belong to it.
+
+    A GPU whose node is not told, or has no cores for this process, gets no worker.
+    """
+    if not gpus:
+        return tuple(Worker(f"node {n.number}", n, n.cores) for n in machine.nodes)
+    of_address = {gpu.address: gpu.node for gpu in machine.gpus}
+    workers: list[Worker] = []
+    for node in machine.nodes:
+        here = [gpu for gpu in gpus if of_address.get(gpu.address) == node.number]
+        share = len(node.cores) // max(len(here), 1)
+        for place, gpu in enumerate(here):
+            cores = node.cores[place * share : (place + 1) * share]
+            workers.append(Worker(f"GPU{gpu.number}", node, cores or node.cores))
+    return tuple(sorted(workers, key=lambda worker: worker.name))
+
+
+def _binding(
+    machine: Machine, gpus: Sequence[Gpu], workers: Sequence[Worker]
+) -> Iterator[Advice]:
+    if len(machine.nodes) < 2:
+        told = "one NUMA node" if machine.nodes else "the kernel tells of no NUMA node"
+        yield Advice("binding", f"{told}: there is nothing to bind a worker to")
+        return
+    for worker in workers:
+        others = sum(other.node == worker.node for other in workers)
+        share = f", {len(worker.cores)} of its {len(worker.node.cores)} cores"
+        because = f"for a worker of its own: it hangs on node {worker.node.number}"
+        if not gpus:
+            because = f"for a worker of its own on NUMA node {worker.node.number}"
+        command = (
+            f"numactl --physcpubind={cpu_list(worker.cpus)} "
+            f"--membind={worker.node.number} python train.py"
+        )
+        yield Advice(worker.name, because + (share if others > 1 else ""), command)
+    bound = {worker.name for worker in workers}
+    for gpu in gpus:
+        if f"GPU{gpu.number}" not in bound:
+            because = f"no word of a NUMA node with free CPUs for {gpu.address}"
+            yield Advice(f"GPU{gpu.number}", f"{because}: no advice")
+
+
+def _threads(machine: Machine, workers: Sequence[Worker]) -> Iterator[Advice]:
+    """Advise on threads: one for each core, where TensorFlow would take more."""
+    quota = machine.quota
+    if quota is not None and quota < machine.cpus:
+        count = max(1, int(quota))
+        yield Advice(
+            "threads",
+            f"the control group grants {quota:g} of the {machine.cpus} CPUs for which "
+            "TensorFlow starts threads",
+            _thread_variables(count),
+        )
+        return
+    if len(machine.nodes) < 2:
+        yield _threads_of("a worker", machine.cores, machine.cpus)
+        return
+    sizes = {(len(worker.cores), len(worker.cpus)) for worker in workers}
+    for cores, cpus in sorted(sizes):
+        yield _threads_of("each worker, bound as above,", cores, cpus)
+
+
+def _threads_of(who: str, cores: int, cpus: int) -> Advice:
+    if cores == 0:
+        return Advice("threads", "the kernel tells nothing of cores: no advice")
+    if cores == cpus:
+        because = f"{who} has {cores} cores of one CPU each"
+        return Advice("threads", f"{because}: TensorFlow's own choice, one per CPU")
+    because = f"{who} has {cores} cores of {cpus / cores:g} hyperthreads"
+    return Advice(
+        "threads",
+        f"{because}: TensorFlow would start one thread for each of {cpus} CPUs",
+        _thread_variables(cores),
+    )
+
+
+def _thread_variables(count: int) -> str:
+    return f"export TF_NUM_INTRAOP_THREADS={count} TF_NUM_INTEROP_THREADS={count}"
+
+
+def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Advice:
+    what = "all-reduce"
+    if not gpus:
+        because = "no GPU; logical devices of a CPU copy within one memory, where 16 "
+        because += "bits add casts and save no link"
+        return Advice(what, because, _strategy("float32"))
+    if len(gpus) == 1:
+        return Advice(what, "one GPU: there is nothing to reduce on this machine")
+    if links is None or not links.between:
+        return Advice(what, "nvidia-smi tells no links between GPUs: no advice")
+    weakest = links.weakest
+    because = f"the weakest of {len(links.between)} links is {MEANINGS[weakest]}"
+    if weakest == "NV":
+        because += ", for which TensorFlow's own exchange, by NCCL, is made"
+        return Advice(what, because, _strategy("float32"))
+    because += f" ({weakest}), shared by all gradients: half the bytes; compare step "
+    because += "times with float32, since no rate is told"
+    return Advice(what, because, _strategy("bfloat16"))
+
+
+def _strategy(word: str) -> str:
+    return f'keras_callbacks.mirrored_strategy(all_reduce="{word}")'

@@ -1,0 +1,132 @@
+"""Loss scales in words, as the environment and the command line name them.
+
+    none | dynamic | statistical | 1024
+    dynamic:initial=1024,growth_interval=500,at_minimum=raise
+
+Equal words stand for one and the same loss scale.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from tf_amp.config.loss_scales.arguments import is_number
+from tf_amp.config.loss_scales.constant import NoOpLossScale, StaticLossScale
+from tf_amp.config.loss_scales.dynamic import DynamicLossScale
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.statistical import StatisticalLossScale
+from tf_amp.errors import ConfigError
+
+_CLASSES: dict[str, type[LossScale]] = {
+    "none": NoOpLossScale,
+    "dynamic": DynamicLossScale,
+    "statistical": StatisticalLossScale,
+}
+_ALLOWED = 'a number, "none", "dynamic" or "statistical"'
+
+
+def loss_scale_from_words(value: object, name: str = "loss_scale") -> LossScale:
+    """Return a loss scale given as such, as a number or in words.
+
+    Args:
+      value: an object with the functions of `LossScale` is returned as it is.
+      name: of the setting, for the message.
+
+    Raises:
+      ConfigError: the words are unknown, or a number is out of range.
+    """
+    if is_number(value):
+        return _shared("static", (("value", value),))
+    if isinstance(value, str):
+        return _from_text(value.strip(), name)
+    functions = ("initial_state", "scale", "unscale", "adjust")
+    if not isinstance(value, type) and all(hasattr(value, f) for f in functions):
+        return value  # type: ignore[return-value]
+    raise ConfigError(
+        f"{name}: received {value!r}; allowed are {_ALLOWED}, or an object with "
+        f"{', '.join(functions)}."
+    )
+
+
+def words_from_loss_scale(loss_scale: LossScale) -> str:
+    """Return words that stand for an equal loss scale.
+
+    Raises:
+      ConfigError: it is of a class of the user's own, which has no words.
+    """
+    if type(loss_scale) is StaticLossScale:
+        return repr(loss_scale.value)
+    for word, kind in _CLASSES.items():
+        if type(loss_scale) is kind:
+            changed = ",".join(f"{k}={v}" for k, v in _changed_arguments(loss_scale))
+            return f"{word}:{changed}" if changed else word
+    raise ConfigError(
+        f"loss_scale: {loss_scale!r} cannot be written into a variable; allowed there "
+        f"are {_ALLOWED}."
+    )
+
+
+def _from_text(text: str, name: str) -> LossScale:
+    word, _, rest = text.lower().partition(":")
+    if word not in _CLASSES:
+        return _from_number(text, name)
+    kind = _CLASSES[word]
+    types = {f.name: str(f.type) for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    given = [_argument(part, types, text, name) for part in rest.split(",") if part]
+    _check_given_once([key for key, _ in given], text, name)
+    try:
+        return _shared(word, _without_defaults(kind, tuple(sorted(given))))
+    except ConfigError as error:
+        raise ConfigError(f"{name}={text}: {error}") from error
+
+
+def _from_number(text: str, name: str) -> LossScale:
+    try:
+        return _shared("static", (("value", float(text)),))
+    except ConfigError as error:
+        raise ConfigError(f"{name}={text}: {error}") from error
+    except ValueError as error:
+        raise ConfigError(
+            f"{name}: received {text!r}; allowed are {_ALLOWED}."
+        ) from error
+
+
+def _check_given_once(keys: list[str], text: str, name: str) -> None:
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"{name}: {key!r} is given more than once in {text!r}.")
+
+
+def _argument(
+    part: str, types: dict[str, str], text: str, name: str
+) -> tuple[str, Any]:
+    key, _, value = (word.strip() for word in part.partition("="))
+    readers: dict[str, Any] = {"float": float, "int": int, "str": str}
+    try:
+        return key, readers[types[key]](value)
+    except (KeyError, ValueError) as error:
+        known = ", ".join(f"{k}=<{t}>" for k, t in types.items()) or "none"
+        raise ConfigError(
+            f"{name}: {part!r} in {text!r} is no argument; known are {known}."
+        ) from error
+
+
+def _without_defaults(
+    kind: type[LossScale], given: tuple[tuple[str, Any], ...]
+) -> tuple[tuple[str, Any], ...]:
+    defaults = {f.name: f.default for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return tuple((k, v) for k, v in given if defaults[k] != v)
+
+
+def _changed_arguments(loss_scale: LossScale) -> list[tuple[str, Any]]:
+    fields = dataclasses.fields(loss_scale)  # type: ignore[arg-type]
+    values = {f.name: getattr(loss_scale, f.name) for f in fields}
+    return [(f.name, values[f.name]) for f in fields if values[f.name] != f.default]
+
+
+@functools.cache
+def _shared(word: str, arguments: tuple[tuple[str, Any], ...]) -> LossScale:
+    kinds: dict[str, type[LossScale]] = {**_CLASSES, "static": StaticLossScale}
+    return kinds[word](**dict(arguments))

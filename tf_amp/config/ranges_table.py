@@ -1,0 +1,71 @@
+"""Ranges as a table for people."""
+
+from __future__ import annotations
+
+import io
+import math
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from tf_amp.config.ranges import Ranges, TensorRange
+
+_WIDTH = 250
+_NUMBERS = (
+    "largest",
+    "in batch",
+    "smallest",
+    "not finite",
+    "f16 overflow",
+    "f16 underflow",
+    "bf16 overflow",
+    "bf16 underflow",
+    "depth",
+)
+
+
+def text_of(ranges: Ranges) -> str:
+    """Return the table as text, nothing cut off."""
+    out = io.StringIO()
+    console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
+    console.print(_group(ranges, Table(box=None, pad_edge=False, header_style="")))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def shown(ranges: Ranges) -> Group:
+    """Return the table for a terminal."""
+    return _group(ranges, Table())
+
+
+def _group(ranges: Ranges, table: Table) -> Group:
+    count, batches = len(ranges.tensors), ranges.batches
+    return Group(Text(f"{count} tensors in {batches} batches"), _filled(table, ranges))
+
+
+def _filled(table: Table, ranges: Ranges) -> Table:
+    table.add_column("tensor", overflow="fold")
+    table.add_column("op")
+    for name in _NUMBERS:
+        table.add_column(name, justify="right")
+    for seen in ranges.tensors:
+        table.add_row(*_cells(seen))
+    return table
+
+
+def _cells(seen: TensorRange) -> tuple[str, ...]:
+    shares = (
+        share(dtype)
+        for dtype in ("float16", "bfloat16")
+        for share in (seen.overflow_share, seen.underflow_share)
+    )
+    return (
+        seen.name,
+        seen.op,
+        f"{seen.largest:.3g}",
+        str(seen.largest_in),
+        "-" if math.isinf(seen.smallest) else f"{seen.smallest:.2g}",
+        str(seen.not_finite),
+        *(f"{share:.2%}" if share else "0" for share in shares),
+        "-" if seen.depth is None else str(seen.depth),
+    )

@@ -1,0 +1,116 @@
+"""From measured points to the JSON form of a device profile."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from grappler_pass.costs.calls import DTYPE_BYTES
+from grappler_pass.costs.grid import monotone
+from tf_amp.measuring.device_profile.cases import Case, Point
+
+# (op class, dtype or cast, point) -> seconds.
+Measurements = dict[tuple[str, str, Point], float]
+# The same for each round.
+Rounds = dict[tuple[str, str, Point], list[float]]
+
+
+def medians_of(rounds: Rounds) -> Measurements:
+    """Return the median of all rounds for each point."""
+    return {place: statistics.median(seconds) for place, seconds in rounds.items()}
+
+
+def classes_from(
+    cases: Sequence[Case], measured: Mapping[tuple[str, str, Point], float]
+) -> dict[str, Any]:
+    """Return the "classes" entry of a profile.
+
+    A point that was too large to measure is extended from its measured neighbors in
+    proportion to its size. A class that lacks any other point is left out.
+    """
+    classes: dict[str, Any] = {}
+    for case in cases:
+        for dtype in sorted({key[1] for key in measured if key[0] == case.op_class}):
+            if case.label not in (None, dtype):
+                continue
+            seconds = _filled(case, dtype, measured)
+            if seconds is None:
+                continue
+            axes = {axis: list(sizes) for axis, sizes in case.axes.items()}
+            entry = classes.setdefault(case.op_class, {"axes": axes, "seconds": {}})
+            entry["seconds"][dtype] = [_rounded(value) for value in seconds]
+    return classes
+
+
+def _filled(
+    case: Case, dtype: str, measured: Mapping[tuple[str, str, Point], float]
+) -> list[float] | None:
+    axes = [list(sizes) for sizes in case.axes.values()]
+    here: dict[Point, float] = {}
+    for point in product(*axes):
+        seconds = measured.get((case.op_class, dtype, point))
+        if seconds is None:
+            if case.fits(point):
+                return None
+            seconds = _extended(point, axes, here)
+        here[point] = seconds
+    return monotone([len(axis) for axis in axes], list(here.values()))
+
+
+def _extended(
+    point: Point, axes: Sequence[Sequence[int]], known: Mapping[Point, float]
+) -> float:
+    """Return the geometric mean of what the next smaller neighbors suggest."""
+    logs = []
+    for axis, size in enumerate(point):
+        position = axes[axis].index(size)
+        if position:
+            smaller = axes[axis][position - 1]
+            neighbor = (*point[:axis], smaller, *point[axis + 1 :])
+            logs.append(math.log(known[neighbor] * size / smaller))
+    return math.exp(sum(logs) / len(logs))
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.3g}")
+
+
+def roofline_from(classes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the "roofline" entry: the rates that the measured classes reached."""
+    matmul, addition = classes["matmul"], classes["AddV2"]
+    # Bandwidth as ops of a usual size see it.
+    usual = _nearest(addition["axes"]["elements"], 1 << 20)
+    return {
+        "overhead_seconds": min(addition["seconds"]["float32"]),
+        "matrix_flops": {
+            dtype: max(_rates(matmul, seconds, flops=2.0))
+            for dtype, seconds in matmul["seconds"].items()
+        },
+        "vector_flops": {
+            dtype: max(_rates(addition, seconds))
+            for dtype, seconds in addition["seconds"].items()
+        },
+        "bytes_per_second": {
+            dtype: _rates(addition, seconds)[usual] * 3 * DTYPE_BYTES[dtype]
+            for dtype, seconds in addition["seconds"].items()
+        },
+        "slowdown": {},
+    }
+
+
+def _nearest(sizes: Sequence[int], size: int) -> int:
+    return min(range(len(sizes)), key=lambda index: abs(sizes[index] - size))
+
+
+def _rates(
+    entry: Mapping[str, Any], seconds: Sequence[float], flops: float = 1.0
+) -> list[float]:
+    """Return what each point of a class does per second."""
+    points = product(*entry["axes"].values())
+    return [
+        _rounded(flops * math.prod(point) / here)
+        for point, here in zip(points, seconds, strict=True)
+    ]

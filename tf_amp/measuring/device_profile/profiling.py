@@ -1,0 +1,125 @@
+"""Measure the present device and keep what was measured as its profile.
+
+Which ops and sizes: ``layout`` and ``cases``. What is measured in the time given:
+``rounds``. How one op is timed: ``timing``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import rich.progress
+import tensorflow as tf
+
+from grappler_pass.costs import (
+    DeviceKey,
+    DeviceProfile,
+    choose_profile,
+    keep_profile,
+)
+from tf_amp.measuring.device_profile.assembling import (
+    Measurements,
+    classes_from,
+    roofline_from,
+)
+from tf_amp.measuring.device_profile.cases import Case
+from tf_amp.measuring.device_profile.layout import COARSE, Sizes, all_cases
+from tf_amp.measuring.device_profile.rounds import measure_cases
+from tf_amp.measuring.device_profile.starting import call_seconds
+
+
+def calibrate(
+    seconds: float = 60.0,
+    out: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    *,
+    key: DeviceKey,
+    sizes: Sizes = COARSE,
+    dtypes: Sequence[str] = ("float32", "bfloat16"),
+) -> DeviceProfile:
+    """Measure this CPU and keep its profile.
+
+    Args:
+        seconds: time for all of it; classes that do not fit are taken from the shipped
+            profile of the nearest device. Products and additions are measured once,
+            whatever that takes: the roofline is made of them.
+        out: file to write; None keeps nothing.
+        progress: whether to show a progress bar.
+        key: of this device, by which the profile is found again.
+        sizes: how densely each class is measured.
+        dtypes: to measure; float32 must be among them.
+
+    Returns:
+        The profile, also when it could not be written (a warning says why).
+    """
+    end = time.perf_counter() + seconds
+    cases = all_cases(sizes)
+    starting = call_seconds()
+    left = end - time.perf_counter()
+    with _bar(progress, left) as advance:
+        measured = measure_cases(cases, dtypes, left, advance)
+    data = _profile(cases, measured, key, seconds)
+    profile = DeviceProfile.from_json({**data, "call_seconds": starting})
+    if out is not None:
+        keep_profile(profile, Path(out))
+    return profile
+
+
+def _profile(
+    cases: Sequence[Case], measured: Measurements, key: DeviceKey, seconds: float
+) -> dict[str, Any]:
+    classes = classes_from(cases, measured)
+    nearest = choose_profile(key.flags, key.onednn)
+    threads = f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}"
+    return {
+        "format": 1,
+        "name": "calibrated",
+        "kind": "cpu",
+        "description": f"{key.model}, {threads}, measured",
+        "provenance": {
+            "date": datetime.date.today().isoformat(),
+            "device": f"{key.model}, {threads}",
+            "how": f"tf-amp calibrate, {seconds:.0f} seconds",
+            "tensorflow": tf.__version__,
+        },
+        "device": key.to_json(),
+        "extends": nearest,
+        "scale": _scale(measured, DeviceProfile.load(nearest)),
+        "roofline": roofline_from(classes),
+        "classes": classes,
+    }
+
+
+def _scale(measured: Measurements, other: DeviceProfile) -> float:
+    """Return how many times as long this device takes as the ``other``."""
+    ratios = [
+        seconds / grid.seconds(point)
+        for (op_class, dtype, point), seconds in measured.items()
+        if (grid := other.grid(op_class, dtype)) is not None
+    ]
+    return statistics.median(ratios) if ratios else 1.0
+
+
+@contextlib.contextmanager
+def _bar(visible: bool, seconds: float) -> Iterator[Callable[[str, float], None]]:
+    if not visible:
+        yield lambda op_class, elapsed: None
+        return
+    with rich.progress.Progress(
+        rich.progress.TextColumn("calibrating"),
+        rich.progress.BarColumn(),
+        rich.progress.TimeRemainingColumn(),
+        rich.progress.TextColumn("{task.description}"),
+    ) as bar:
+        task = bar.add_task("", total=seconds)
+        yield lambda op_class, elapsed: bar.update(
+            task, completed=elapsed, description=op_class
+        )
+        bar.update(task, completed=seconds, description="done")

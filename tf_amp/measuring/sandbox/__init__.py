@@ -1,0 +1,1 @@
+"""A copy of a graph, run for its time only."""

@@ -1,0 +1,90 @@
+"""Run work in a thread of its own while a graph waits for its plan.
+
+Within the callback from Grappler the calling thread may have a graph as default, be
+inside a trace, or be one of TensorFlow's own. A fresh thread has none of that. It ends
+with the work: none is left idle, so none is lost in a fork or awaited at exit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from tf_amp.tracing import bypass
+
+_T = TypeVar("_T")
+
+
+class Stuck(RuntimeError):
+    """Work did not end in time, and was given up."""
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int]:
+    """Return glibc's function; one that does nothing where there is another libc."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return lambda padding: 0
+
+
+def return_memory() -> None:
+    """Give back to the system what a thread has freed, which glibc would keep."""
+    _malloc_trim()(0)
+
+
+class _Flag:
+    """A boolean that needs no lock."""
+
+    is_set = False
+
+    def set(self) -> None:
+        self.is_set = True
+
+
+_leaving = _Flag()
+# Work under way must end before the interpreter does.
+atexit.register(_leaving.set)
+
+
+def run_apart(work: Callable[[Callable[[], bool]], _T], patience: float) -> _T:
+    """Run `work` in a thread of its own, wait, and return or raise its outcome.
+
+    The caller may hold no lock that the work could need. Graphs that the work runs are
+    not rewritten.
+
+    Args:
+      work: gets a function that tells whether to stop: the one who waits has been
+        interrupted, or the program is about to exit.
+      patience: seconds to wait, far more than the work is meant to take.
+
+    Raises:
+      Stuck: it is still under way; it stops as soon as it asks.
+    """
+    unwanted = _Flag()
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            with bypass.leaving_graphs_alone():
+                results.append(work(lambda: unwanted.is_set or _leaving.is_set))
+        except BaseException as error:
+            errors.append(error)
+        return_memory()
+
+    thread = threading.Thread(target=body, name="tf-amp measures", daemon=True)
+    thread.start()
+    try:
+        thread.join(patience)
+    finally:
+        unwanted.set()
+    if errors:
+        raise errors[0]
+    if not results:
+        raise Stuck(f"a measurement has not ended after {patience:.0f} seconds")
+    return results[0]

@@ -1,0 +1,198 @@
+"""What becomes of each node when a graph is run for its time only.
+
+What computes runs as it is; what brings data in from outside is replaced by synthetic
+tensors; what acts on the outside is left out. The ops' definitions tell which is which:
+an op that does not declare itself stateful computes.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Mapping
+
+from tensorflow.core.framework import op_def_pb2, types_pb2
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.op_traits import is_random, is_update
+from grappler_pass.graph.type_slots import op_def_of
+
+OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
+
+
+class Role(enum.Enum):
+    """What a node is in the sandbox."""
+
+    COMPUTE = "runs as it is"
+    PASS = "hands its first input on"
+    HANDLE = "the handle of a variable, replaced by a private one's"
+    VARIABLE = "holds its value itself; a private one of the same type"
+    SOURCE = "left out, with synthetic tensors in place of its outputs"
+
+
+_HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
+_VARIABLES = frozenset({"Variable", "VariableV2"})
+# These only watch what goes through; a made-up value must not stop the step.
+_WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
+# Their OpDefs claim that they have no state, and yet they reach out of the graph.
+UNDECLARED: Mapping[str, Role] = {
+    "Abort": Role.SOURCE,
+    "DebugIdentity": Role.PASS,
+    "DebugIdentityV2": Role.PASS,
+    "DebugIdentityV3": Role.PASS,
+    "DebugNanCount": Role.SOURCE,
+    "DebugNumericSummary": Role.SOURCE,
+    "DebugNumericSummaryV2": Role.SOURCE,
+    "MatchingFiles": Role.SOURCE,
+    "PyFuncStateless": Role.SOURCE,
+    "ReadFile": Role.SOURCE,
+    "XlaLaunch": Role.SOURCE,
+}
+# What a caller brings in or takes away.
+_OUTSIDE = frozenset(
+    {
+        "_Arg",
+        "_DeviceArg",
+        "_DeviceRetval",
+        "_Retval",
+        "Placeholder",
+        "PlaceholderV2",
+    }
+)
+# Stateful, but the state is a private variable, or lives no longer than one step.
+_PRIVATE_STATE = frozenset(
+    {
+        "DestroyTemporaryVariable",
+        "IsVariableInitialized",
+        "ReadVariableOp",
+        "ResourceGather",
+        "ResourceGatherNd",
+        "RngReadAndSkip",
+        "RngSkip",
+        "StackCloseV2",
+        "StackPopV2",
+        "StackPushV2",
+        "StackV2",
+        "TemporaryVariable",
+        "VarIsInitializedOp",
+        "VariableShape",
+    }
+)
+_PRIVATE_STATE_PREFIXES = ("TensorArray", "CudnnRNN")
+_FUNCTION_ATTRS = ("func", "list(func)")
+# Ops that do what the functions they call do, and nothing else.
+_CALLS = frozenset(
+    {
+        "Case",
+        "If",
+        "MapDefun",
+        "PartitionedCall",
+        "StatefulPartitionedCall",
+        "StatelessCase",
+        "StatelessIf",
+        "StatelessWhile",
+        "While",
+    }
+)
+
+
+def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
+    """Return what tells the role of each node of `graph_def`."""
+    library = {each.signature.name: each for each in graph_def.library.function}
+    harmless: dict[str, bool] = {}
+
+    def role_of(node: NodeDef) -> Role:
+        if not _is_call(node, library):
+            return role_of_op(node.op)
+        called = all(_is_harmless(name, library, harmless) for name in _called_by(node))
+        return Role.COMPUTE if called else Role.SOURCE
+
+    return role_of
+
+
+@functools.cache
+def role_of_op(op: str) -> Role:
+    """Return the role of an op that calls no function."""
+    if op in _VARIABLES:
+        return Role.VARIABLE
+    if op in _WATCHING:
+        return Role.PASS
+    if op in UNDECLARED:
+        return UNDECLARED[op]
+    if op == "VarHandleOp":
+        return Role.HANDLE
+    op_def = op_def_of(op)
+    if op_def is None or op in _OUTSIDE or _takes_functions(op) or _reads_text(op_def):
+        return Role.SOURCE
+    if op_def.is_stateful or _has_reference(op_def):
+        return Role.COMPUTE if _has_private_state(op, op_def) else Role.SOURCE
+    return Role.COMPUTE
+
+
+def may_be_handle(op: str) -> bool:
+    """Tell whether a resource that `op` yields may be a variable's handle."""
+    return op in _HANDLES
+
+
+def _has_private_state(op: str, op_def: op_def_pb2.OpDef) -> bool:
+    if op in _PRIVATE_STATE or op.startswith(_PRIVATE_STATE_PREFIXES):
+        return True
+    makes_handle = any(arg.type in OPAQUE for arg in op_def.output_arg)
+    return is_update(op) or (is_random(op) and not makes_handle)
+
+
+def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
+    """Tell whether an op hands on or takes a v1 handle that is no variable's."""
+    fixed = (types_pb2.DT_STRING, *OPAQUE)
+    args = (*op_def.input_arg, *op_def.output_arg)
+    return any(arg.is_ref and arg.type in fixed for arg in args)
+
+
+def _reads_text(op_def: op_def_pb2.OpDef) -> bool:
+    """Tell whether numbers are made of strings, which cannot be made up."""
+    takes = any(arg.type == types_pb2.DT_STRING for arg in op_def.input_arg)
+    makes = any(arg.type != types_pb2.DT_STRING for arg in op_def.output_arg)
+    return takes and makes
+
+
+@functools.cache
+def _takes_functions(op: str) -> bool:
+    op_def = op_def_of(op)
+    return op_def is not None and any(a.type in _FUNCTION_ATTRS for a in op_def.attr)
+
+
+def _is_call(node: NodeDef, library: Mapping[str, FunctionDef]) -> bool:
+    return node.op in _CALLS or node.op in library
+
+
+def _called_by(node: NodeDef) -> list[str]:
+    """Name the functions that a node calls, itself if it is a call by name."""
+    named = [node.op] if op_def_of(node.op) is None else []
+    for value in node.attr.values():
+        if value.WhichOneof("value") == "func":
+            named.append(value.func.name)
+        named.extend(function.name for function in value.list.func)
+    return named
+
+
+def _is_harmless(
+    name: str, library: Mapping[str, FunctionDef], known: dict[str, bool]
+) -> bool:
+    """Tell whether all that a function does may be done in the sandbox."""
+    if name not in known:
+        known[name] = True  # a recursive call adds nothing
+        function = library.get(name)
+        known[name] = function is not None and all(
+            _may_run_inside(node, library, known) for node in function.node_def
+        )
+    return known[name]
+
+
+def _may_run_inside(
+    node: NodeDef, library: Mapping[str, FunctionDef], known: dict[str, bool]
+) -> bool:
+    if _is_call(node, library):
+        return all(_is_harmless(name, library, known) for name in _called_by(node))
+    return role_of_op(node.op) is Role.COMPUTE

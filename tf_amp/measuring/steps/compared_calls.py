@@ -1,0 +1,243 @@
+"""Which calls of what take part in comparisons of steps.
+
+Wraps the methods of TensorFlow that call functions in eager mode, and that run a graph
+in a Session. A graph arrives on the thread of the call that needs it, so that the
+thread tells whose graph it is, and for which instance.
+
+A Session keeps what it has optimized by the names of feeds, fetches and targets: a
+target that is named again makes another instance. Instances share variables, queues,
+iterators and all kernels of stateful ops, by the names of their nodes, so that seeded
+random draws go on in one stream; only those within functions that are not inlined are
+each instance's own. A plan that changes the type of such a kernel is not compared.
+Partial runs, `make_callable`, and Sessions on a server, whose graphs arrive elsewhere,
+go by their prices.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from grappler_pass.fork_safety import renewed_lock
+from grappler_pass.graph.op_traits import keeps_kernel
+from tf_amp._tensorflow_private import calls
+from tf_amp.measuring.steps.step_comparison import (
+    FLOAT32,
+    LABELS,
+    MIXED,
+    MOST_PLANS,
+    OWN_FAULTS,
+    Agree,
+    Decided,
+    StepComparison,
+)
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.draft import Trial
+
+
+class _Callee(NamedTuple):
+    """What is called, in one instance or another.
+
+    Attributes:
+      key: tells it from others of its kind.
+      comparisons: of its kind, by key.
+      has_instances: tells whether two graphs may be run in turn.
+    """
+
+    key: Hashable
+    comparisons: dict[Hashable, StepComparison]
+    has_instances: Callable[[Trial], bool]
+
+
+class _Thread(threading.local):
+    """What a thread calls, and in which instance."""
+
+    callee: _Callee | None = None
+    label: str = MIXED
+
+
+_thread = _Thread()
+_lock = renewed_lock()
+# By name of a function, which TensorFlow gives once in a process.
+_of_functions: dict[Hashable, StepComparison] = {}
+_of_sessions: weakref.WeakKeyDictionary[Any, dict[Hashable, StepComparison]]
+_of_sessions = weakref.WeakKeyDictionary()
+
+
+def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the method that calls a function in eager mode."""
+
+    @functools.wraps(call_function)
+    def call_in_turn(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
+        callee = _Callee(name, _of_functions, _has_functions)
+
+        def call(label: str) -> Any:
+            with calls.in_instance(context, label):
+                return _called(
+                    callee, label, call_function, context, name, *args, **kwargs
+                )
+
+        return _in_turn(callee, call)
+
+    return call_in_turn
+
+
+def comparing_runs(
+    run: Callable[..., Any], times_changed: Callable[[Any], int]
+) -> Callable[..., Any]:
+    """Wrap the method that runs a graph in a Session.
+
+    Args:
+      run: the method.
+      times_changed: returns how often the settings of a graph have changed, which is
+        then optimized anew, too.
+    """
+
+    @functools.wraps(run)
+    def run_in_turn(
+        session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *args: Any
+    ) -> Any:
+        if handle is not None:
+            return run(session, handle, targets, fetches, feeds, *args)
+        anew = times_changed(session.graph) * len(LABELS)
+        names = (frozenset(t.ref() for t in fetches), frozenset(targets))
+        comparisons = _of_sessions.setdefault(session, {})
+        callee = _Callee((frozenset(feeds), *names), comparisons, _shares_kernels)
+
+        def call(label: str) -> Any:
+            number = anew + LABELS.index(label)
+            again = calls.targets_of_instance(number, targets, fetches)
+            return _called(
+                callee, label, run, session, None, again, fetches, feeds, *args
+            )
+
+        return _in_turn(callee, call)
+
+    return run_in_turn
+
+
+def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
+    """Make a call in the instance whose turn it is.
+
+    Args:
+      callee: what is called.
+      call: makes the call in the instance of a label.
+    """
+    key, comparisons, _ = callee
+    comparison = comparisons.get(key)
+    if comparison is None:
+        try:
+            return call(MIXED)
+        except OWN_FAULTS:
+            # It may have begun with this call.
+            comparison = comparisons.get(key)
+            if comparison is None or comparison.is_shared:
+                raise
+            return comparison.failed(call)
+    if comparison.is_faster and comparison.mixed == MIXED:
+        comparisons.pop(key, None)
+    outputs = comparison.run(call)
+    if comparison.may_go_on and comparison.number < MOST_PLANS:
+        comparison.may_go_on = False
+        comparisons[key] = StepComparison(comparison.number + 1)
+    return outputs
+
+
+def _called(
+    callee: _Callee, label: str, call: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Call something, and tell the graphs that arrive meanwhile what it is."""
+    outer = _thread.callee, _thread.label
+    _thread.callee, _thread.label = callee, label
+    try:
+        return call(*args, **kwargs)
+    finally:
+        _thread.callee, _thread.label = outer
+
+
+def _has_functions(trial: Trial) -> bool:
+    from tensorflow.python.eager import context
+
+    return calls.has_instances(context.context())
+
+
+def _shares_kernels(trial: Trial) -> bool:
+    """Tell whether nodes that share a kernel, by name, would make the same one."""
+    before = {node.name: node for node in trial.before.node if keeps_kernel(node.op)}
+    return all(
+        _kernel_of(node) == _kernel_of(before[node.name])
+        for node in trial.after.node
+        if node.name in before
+    )
+
+
+def _kernel_of(node: Any) -> tuple[str, dict[str, Any]]:
+    attrs = {name: node.attr[name] for name in node.attr if not name.startswith("_")}
+    return node.op, attrs
+
+
+def _current() -> StepComparison | None:
+    """Return the comparison that this thread's call takes part in."""
+    callee = _thread.callee
+    return None if callee is None else callee.comparisons.get(callee.key)
+
+
+def accept() -> None:
+    """Take another plan as it is, since its graph is known to be faster."""
+    comparison = _current()
+    if comparison is not None and is_another_plan():
+        comparison.is_faster = True
+
+
+def is_another_plan() -> bool:
+    """Tell whether the graph that arrives on this thread had a plan that has lost."""
+    return _thread.label not in (MIXED, FLOAT32)
+
+
+def is_float32_instance() -> bool:
+    """Tell whether the graph that arrives on this thread is to be left as it is."""
+    return _thread.label == FLOAT32
+
+
+def begin(trial: Trial, decided: Decided) -> bool:
+    """Compare the steps of what the graph belongs to that has just been rewritten.
+
+    Args:
+      trial: both graphs.
+      decided: called once with the outcome.
+
+    Returns:
+      Whether that can be done: it is called on this thread, and has instances.
+    """
+    callee = _thread.callee
+    if callee is None or not callee.has_instances(trial):
+        return False
+    _begun(callee).when_decided(decided)
+    return True
+
+
+def share(agree: Agree) -> None:
+    """Compare the steps of this thread's call together with other workers."""
+    callee = _thread.callee
+    if callee is not None and callee.comparisons is _of_functions:
+        _begun(callee).share(agree)
+
+
+def _begun(callee: _Callee) -> StepComparison:
+    """Return the comparison that is going on of something, or a new one."""
+    key, comparisons, _ = callee
+    with _lock:
+        if key not in comparisons or comparisons[key].is_faster is not None:
+            comparisons[key] = StepComparison()
+        return comparisons[key]
+
+
+def when_decided(decided: Decided) -> None:
+    """Have told how the comparison ends that this thread's call takes part in."""
+    comparison = _current()
+    if comparison is not None and comparison.is_faster is None:
+        comparison.when_decided(decided)

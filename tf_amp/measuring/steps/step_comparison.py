@@ -1,0 +1,250 @@
+"""Let a program's own steps tell whether 16 bits are faster.
+
+TensorFlow keeps several instances of one function, told apart by the options of its
+calls, and a Session several of one graph (`compared_calls`). While a plan is in doubt,
+calls alternate between the
+instance that is rewritten and one that is not, in blocks of a few calls, on the same
+variables and data: nothing is copied, nothing is made up, and every call is a step of
+the program.
+
+  call      1..4     5 6       7 8   9 10   11 12   13 14 ...
+  instance  16 bits  float32   16    32     32      16
+            not counted        |   pair    |    pair    | ...
+
+Not counted are the first calls of each instance, which prepare kernels, and the first
+call of each block, which finds the caches as the other instance has left them. How many
+pairs decide is said in `comparison`; once they have taken MOST_SECONDS, what they lean
+to. The loser is not called again. TensorFlow frees its kernels with the function.
+
+Of a plan that has lost, one more call of each instance is profiled. If what its nodes
+take refutes their prices, another plan is made, with an instance of its own, and
+compared in the same way; after MOST_PLANS it is float32.
+
+Workers that train in step alternate at the same calls, since blocks have the same
+length there. The chief decides; all go by what it has decided a pair of blocks before,
+so that nobody waits for a call that waits for it. What no worker hears of the chief
+ends the comparison with the plan that was begun with. There are no further plans, and
+errors are the program's.
+
+What raises an error that is of the instance's own making (no memory, no kernel) in one
+of its first calls loses, and the call is repeated in the other one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp._tensorflow_private.profiles import profiled
+from tf_amp.config.devices import present_devices
+from tf_amp.measuring.steps.comparison import FEWEST_PAIRS, Comparison
+
+# Seconds that calls of a comparison take together, after which it ends.
+MOST_SECONDS = 60.0
+# Calls in 16 bits before the first one in float32: most functions are called less.
+_CALLS_BEFORE = 4
+_WARM_UPS = 2
+# A block takes about so long, and no more calls than that.
+_BLOCK_SECONDS, _MOST_CALLS = 0.05, 10
+# Of workers that train in step.
+_SHARED_CALLS = 3
+# Labels of the instances; TensorFlow's own is the one that is rewritten first.
+MIXED, FLOAT32 = "", "float32"
+_PLANS = (MIXED, "plan 2", "plan 3")
+LABELS = (*_PLANS, FLOAT32)
+MOST_PLANS = len(_PLANS)
+
+# Errors that may be an instance's own, and not the program's.
+OWN_FAULTS = (
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnimplementedError,
+    tf.errors.InternalError,
+)
+
+Seconds = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """What the steps of a comparison have shown.
+
+    Attributes:
+      compared: their times; None where an instance failed.
+      float32: seconds by name of node, of a call in float32; nothing unless it won.
+      mixed: the same of a call in 16 bits.
+    """
+
+    compared: Comparison | None = None
+    float32: Seconds = dataclasses.field(default_factory=dict)
+    mixed: Seconds = dataclasses.field(default_factory=dict)
+
+
+# Called after each pair of blocks from `FEWEST_PAIRS` on, with their number and whether
+# 16 bits are faster, if that is decided here; returns what is decided for all.
+Agree = Callable[[int, bool | None], bool | None]
+# Told whether 16 bits were faster, and what was measured; returns whether another plan
+# may be.
+Decided = Callable[[bool, Steps], bool]
+
+
+class StepComparison:
+    """The calls of one function while its plan is in doubt.
+
+    Several threads may call the function; one of them at a time is timed.
+    """
+
+    def __init__(self, number: int = 1) -> None:
+        """Begin with the calls that are not counted.
+
+        Args:
+          number: of the plan, counted from 1.
+        """
+        self.number = number
+        self.mixed = _PLANS[number - 1]
+        self._decided: list[Decided] = []
+        self._agree: Agree | None = None
+        self._profiles: dict[str, Seconds] | None = None
+        self._timing = threading.Lock()
+        self._course = self._compared()
+        self._next = next(self._course)
+        self._counts = {self.mixed: 0, FLOAT32: 0}
+        self.is_faster: bool | None = None
+        self.may_go_on = False
+
+    def when_decided(self, decided: Decided) -> None:
+        """Have a function told of the verdict; on the thread of the call."""
+        self._decided.append(decided)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is that of several workers."""
+        return self._agree is not None
+
+    def share(self, agree: Agree) -> None:
+        """Let workers decide together; to be called during the first call."""
+        self._agree = agree
+
+    def run(self, call: Callable[[str], Any]) -> Any:
+        """Make a call of the function in the instance whose turn it is.
+
+        Args:
+          call: makes it in the instance of a label.
+        """
+        if self.is_faster is not None or not self._timing.acquire(blocking=False):
+            return call(FLOAT32 if self.is_faster is False else self.mixed)
+        try:
+            return self._timed(call)
+        finally:
+            self._timing.release()
+
+    def _timed(self, call: Callable[[str], Any]) -> Any:
+        label = self._next
+        begin = time.perf_counter()
+        try:
+            if self._profiles is None:
+                outputs = call(label)
+            else:
+                outputs, self._profiles[label] = profiled(lambda: call(label))
+            _wait_for_devices()
+        except OWN_FAULTS:
+            if self.is_shared or self._counts[label] >= _WARM_UPS:
+                raise
+            return self._without(label, call)
+        self._counts[label] += 1
+        self._advance(time.perf_counter() - begin)
+        return outputs
+
+    def failed(self, call: Callable[[str], Any]) -> Any:
+        """Make the first call anew, in float32, since 16 bits have raised an error."""
+        return self._without(self.mixed, call)
+
+    def _without(self, label: str, call: Callable[[str], Any]) -> Any:
+        """Decide against an instance that cannot be run, and call the other one."""
+        other = FLOAT32 if label == self.mixed else self.mixed
+        outputs = call(other)
+        self._decide(label == FLOAT32, Steps())
+        return outputs
+
+    def _advance(self, seconds: float) -> None:
+        if self.is_faster is None and self.number > 1 and not self._decided:
+            # There was no other plan.
+            self._decide(False, Steps())
+        if self.is_faster is not None:
+            return
+        try:
+            self._next = self._course.send(seconds)
+        except StopIteration as end:
+            self._decide(*end.value)
+
+    def _decide(self, is_faster: bool, steps: Steps) -> None:
+        self.is_faster = is_faster
+        for decided in self._decided:
+            try:
+                self.may_go_on |= decided(is_faster, steps) and not is_faster
+            except Exception as error:
+                logging.warning("A comparison of steps is not remembered: %s", error)
+        self._decided.clear()
+
+    def _compared(self) -> Generator[str, float, tuple[bool, Steps]]:
+        """Yield the instance of each call and receive what it took."""
+        is_faster, compared = yield from self._pairs()
+        if is_faster or self.is_shared or _has_other_devices():
+            return is_faster, Steps(compared)
+        self._profiles = {}
+        yield FLOAT32
+        yield self.mixed
+        return False, Steps(
+            compared, self._profiles[FLOAT32], self._profiles[self.mixed]
+        )
+
+    def _pairs(self) -> Generator[str, float, tuple[bool, Comparison]]:
+        took = {self.mixed: 0.0, FLOAT32: 0.0}
+        for label, count in ((self.mixed, _CALLS_BEFORE - 1), (FLOAT32, _WARM_UPS)):
+            for _ in range(count):
+                took[label] = yield label
+        count = min(math.ceil(_BLOCK_SECONDS / max(took.values())), _MOST_CALLS)
+        count = _SHARED_CALLS if self.is_shared else count
+        pairs: list[tuple[float, float]] = []
+        begin = time.perf_counter()
+        while True:
+            order = (FLOAT32, self.mixed) if len(pairs) % 2 else (self.mixed, FLOAT32)
+            for label in order:
+                took[label] = yield from self._block(label, count)
+            pairs.append((took[FLOAT32], took[self.mixed]))
+            compared = Comparison(tuple(pairs))
+            if len(pairs) < FEWEST_PAIRS:
+                continue
+            is_late = time.perf_counter() - begin > MOST_SECONDS
+            is_faster = compared.leans_faster if is_late else compared.is_faster
+            if self._agree is not None:
+                is_faster = self._agree(len(pairs), is_faster)
+            if is_faster is not None:
+                return is_faster, compared
+
+    def _block(self, label: str, count: int) -> Generator[str, float, float]:
+        """Yield some calls of one instance and return what one of them takes."""
+        if count > 1:
+            yield label
+        seconds = []
+        for _ in range(count):
+            seconds.append((yield label))
+        return statistics.median(seconds)
+
+
+def _wait_for_devices() -> None:
+    """Wait for what a call has left to a device to finish; a Session leaves nothing."""
+    if tf.executing_eagerly() and _has_other_devices():
+        tf.test.experimental.sync_devices()
+
+
+def _has_other_devices() -> bool:
+    """Tell whether work is left to devices that it must be awaited from."""
+    return any(device.device_type != "CPU" for device in present_devices())

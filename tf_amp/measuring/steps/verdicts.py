@@ -1,0 +1,112 @@
+"""Which graph is faster: remembered from earlier runs, or found out by the next steps.
+
+A verdict is kept by the fingerprint of its graphs, so that steps are compared once, not
+in every process.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Hashable, Iterator
+
+from absl import logging
+
+from grappler_pass.costs.price_list import Measured, Sample
+from grappler_pass.costs.records import Verdict
+from grappler_pass.planning.draft import Outcome, Trial
+from tf_amp.measuring.fingerprint import fingerprint_of
+from tf_amp.measuring.known_costs import KnownCosts
+from tf_amp.measuring.steps import compared_calls
+from tf_amp.measuring.steps.step_comparison import Steps
+from tf_amp.tracing.graph_identity import digest_of_seeds, stamps_of_seeds
+
+# Of the seconds of a node in one step, as the logarithm's deviation.
+_SPREAD = 0.2
+# What this process has found, by device and fingerprint.
+_found: dict[tuple[str, str], bool] = {}
+# Graphs that stay float32, as Grappler brings them back: what differs a little from one
+# that was rejected must not be tried again, what is merely called alike must be.
+_rejected: set[Hashable] = set()
+
+
+def outcome_of(
+    trial: Trial, costs: KnownCosts, decided: Callable[[bool], None]
+) -> Outcome:
+    """Tell which of two graphs is faster, or have it found out.
+
+    What is certain without is not compared.
+
+    Args:
+      trial: both graphs.
+      costs: of the device that they run on, with the database.
+      decided: called once with whether the rewritten graph is, if that is open.
+    """
+    again = _again(trial, costs)
+    if again in _rejected:
+        return Outcome.SLOWER
+    fingerprint = fingerprint_of(trial)
+    known = _known(fingerprint, costs)
+    if known is False:
+        _rejected.add(again)
+    if known:
+        compared_calls.accept()
+    if known is not None:
+        return Outcome.FASTER if known else Outcome.SLOWER
+    if trial.is_certain and not compared_calls.is_another_plan():
+        return Outcome.UNKNOWN
+    keep = functools.partial(_keep, trial, fingerprint, costs, decided)
+    return Outcome.OPEN if compared_calls.begin(trial, keep) else Outcome.UNKNOWN
+
+
+def _again(trial: Trial, costs: KnownCosts) -> Hashable:
+    """Return what stays the same when Grappler comes a second time with a graph."""
+    seeds = digest_of_seeds(trial.before, trial.shapes)
+    stamps = stamps_of_seeds(trial.before)
+    return costs.key, trial.low_dtype, trial.name, trial.item.fetch, seeds, stamps
+
+
+def _known(fingerprint: str, costs: KnownCosts) -> bool | None:
+    key = (costs.key, fingerprint)
+    if key not in _found and costs.database is not None:
+        known = costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
+        if known is not None:
+            _found[key] = known.faster
+    return _found.get(key)
+
+
+def _keep(
+    trial: Trial,
+    fingerprint: str,
+    costs: KnownCosts,
+    decided: Callable[[bool], None],
+    is_faster: bool,
+    steps: Steps,
+) -> bool:
+    """Remember what steps have found; a failure may be this process' alone.
+
+    Returns:
+      Whether prices were corrected, so that another plan may be made.
+    """
+    compared, name = steps.compared, trial.name or "A graph"
+    kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
+    logging.info("%s compared: %s; %s", name, compared or "failed", kept)
+    _found[costs.key, fingerprint] = is_faster
+    if compared is not None and costs.database is not None:
+        verdict = Verdict(is_faster, compared.ratio, time.time())
+        costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
+    decided(is_faster)
+    rows = () if is_faster else tuple(_corrections(trial, steps))
+    if rows:
+        costs.correct(rows)
+    return bool(rows)
+
+
+def _corrections(trial: Trial, steps: Steps) -> Iterator[Measured]:
+    """Yield what nodes in 16 bits have taken in a step of the job, and in float32."""
+    for name, probe in trial.probes.items():
+        float32, low = steps.float32.get(name, 0.0), steps.mixed.get(name, 0.0)
+        if float32 > 0.0 and low > 0.0:
+            for dtype, seconds in (("float32", float32), (trial.low_dtype, low)):
+                sample = Sample(seconds, seconds, _SPREAD, 1, time.time())
+                yield Measured(probe, dtype, sample)

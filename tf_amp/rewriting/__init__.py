@@ -1,0 +1,1 @@
+"""Graphs as TensorFlow passes them on, and as they run."""

@@ -1,0 +1,327 @@
+"""What happens to each graph that TensorFlow hands over.
+
+Called on TensorFlow's threads, several at once, so nothing is held while it works.
+Whatever fails, the graph passes as it was before the stage that failed, and `failures`
+is told of the graph, the stage and the cause.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from tf_amp.config import jobs, scope_registry
+from tf_amp.config.presets import preset_of
+from tf_amp.latest import Latest
+from tf_amp.rewriting import (
+    agreement,
+    dumps,
+    failures,
+    graph_settings,
+    placers,
+    stripping,
+    unneeded_loss_scales,
+)
+from tf_amp.rewriting.failures import naming_stage, reporting
+from tf_amp.tracing import bypass, stamps, terms
+from tf_amp.tracing.stamp_reader import (
+    Marks,
+    excluded_parts,
+    marks_from_graph_def,
+    settings_in,
+    terms_in,
+)
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import Item
+    from grappler_pass.pipeline import Rewrite
+    from grappler_pass.planning.draft import Settings
+    from grappler_pass.planning.plan import Plan
+    from grappler_pass.plugin import GrapplerItem
+
+# Plans of large graphs take megabytes, and some programs trace without end.
+_PLANS_KEPT = 256
+
+_STAMP = stamps.ATTRIBUTE.encode()
+_SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
+
+_plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
+_told: Latest[str, bool] = Latest(_PLANS_KEPT)
+# What is told of graphs instead of their being rewritten; a graph that it returns runs.
+Observer = Callable[
+    [Any, "Item", Callable[[], "Shapes"], str, "Settings"], "Any | None"
+]
+_observers: deque[Observer] = deque(maxlen=1)
+# Told of every graph that has been planned, whether it changed or not.
+Watcher = Callable[["Rewrite"], None]
+_watchers: list[Watcher] = []
+_without_stamps: deque[Callable[[], str | None]] = deque(maxlen=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """A graph as it arrives, with what its caller tells of it.
+
+    Attributes:
+      graph_def: the graph.
+      item: returns what its caller relies on.
+      shapes: returns static shapes.
+      dropped: nodes that go back to float32, each with the reason.
+      adapted: from the settings of a scope to those for this graph.
+    """
+
+    graph_def: Any
+    item: Callable[[], Item]
+    shapes: Callable[[], Shapes]
+    dropped: tuple[tuple[str, str], ...] = ()
+    adapted: Callable[[Settings], Settings] = lambda settings: settings
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What becomes of a graph after the pass, whether that has changed it or not.
+
+    Attributes:
+      name: the stage, for reports of failures.
+      without: what becomes of a graph where the step fails.
+      apply: gets the serialized graph as given, as rewritten or None, and what returns
+        what TensorFlow relies on; returns the graph to run, None for the given one.
+    """
+
+    name: str
+    without: str
+    apply: Callable[[bytes, bytes | None, Callable[[], Item]], bytes | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """What takes part in the rewriting of arriving graphs, besides the pass.
+
+    Attributes:
+      dropped: names the nodes of a serialized graph that go back to float32, each with
+        the reason.
+      steps: in their order.
+    """
+
+    dropped: Callable[[bytes], tuple[tuple[str, str], ...]]
+    steps: tuple[Step, ...]
+
+
+def rewrite_graph(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
+    """Return a serialized GraphDef in mixed precision; None leaves it as it is.
+
+    Args:
+      host: what takes part.
+      data: the serialized GraphDef.
+      item: what TensorFlow tells about it.
+    """
+    if bypass.leaves_graphs_alone():
+        return None
+    from tf_amp.measuring.steps import compared_calls
+
+    told = functools.partial(_item_from_grappler, item)
+    rewritten = None
+    with reporting("read", data, "stays float32"):
+        if not compared_calls.is_float32_instance():
+            rewritten = _rewritten(host, data, item)
+    if rewritten is None and not _observers:
+        with reporting("unscale", data, "scales its loss in vain"):
+            rewritten = unneeded_loss_scales.taken_out(data, told)
+    for step in host.steps:
+        with reporting(step.name, data, step.without):
+            rewritten = step.apply(data, rewritten, told)
+    return rewritten
+
+
+def _rewritten(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
+    if _STAMP not in data and _fallback_settings() is None:
+        _mention_unstamped(data)
+        return None
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    graph_def = GraphDef.FromString(data)
+    if jobs.is_server():
+        terms.adopt(terms_in(graph_def), graph_settings.check_config)
+    given = Given(
+        graph_def,
+        functools.partial(_item_from_grappler, item),
+        functools.cache(item.shapes),
+        host.dropped(data),
+    )
+    changed = rewritten_by_stamps(given)
+    if changed is None:
+        return None
+    return bytes(changed.SerializeToString())
+
+
+def _item_from_grappler(item: GrapplerItem) -> Item:
+    from grappler_pass.graph.view import Item
+
+    # A Session names targets again.
+    fetch = dict.fromkeys(name.partition(":")[0] for name in item.fetch)
+    return Item(fetch=tuple(fetch), preserve=item.preserve)
+
+
+def rewritten_by_stamps(given: Given) -> Any | None:
+    """Return a graph rewritten by the settings its operations are stamped with.
+
+    None stands for the graph as it was given.
+    """
+    from grappler_pass.rewriting.apply import is_rewritten
+
+    if stripping.is_converted(given.graph_def):
+        return None
+    with naming_stage("marks"):
+        ids = settings_in(given.graph_def, scope_registry.canonical_id)
+    ids = ids or (_fallback_settings() or "",)
+    changed = _rewritten_part(given, ids[0])
+    if len(ids) > 1 and not is_rewritten(given.graph_def):
+        changed = _other_parts(given, changed or given.graph_def, ids[1:])
+    return changed
+
+
+def _other_parts(given: Given, graph_def: Any, ids: tuple[str, ...]) -> Any | None:
+    """Return a graph with the parts rewritten that belong to further settings."""
+    from grappler_pass.rewriting.apply import with_marks, without_marks
+
+    graph_def, rewritten = without_marks(graph_def)
+    for settings_id in ids:
+        part = dataclasses.replace(given, graph_def=graph_def)
+        changed = _rewritten_part(part, settings_id)
+        if changed is not None:
+            graph_def, marked = without_marks(changed)
+            rewritten |= marked
+    return with_marks(graph_def, rewritten) if rewritten else None
+
+
+def _rewritten_part(given: Given, settings_id: str) -> Any | None:
+    """Return a graph with what belongs to some settings rewritten, or None."""
+    scope = scope_registry.scope_of(settings_id)
+    if scope is None or not preset_of(scope.config.opt_level).rewrites:
+        return None
+    with naming_stage("marks"):
+        marks = marks_from_graph_def(
+            given.graph_def, scope_registry.canonical_id, settings_id
+        )
+    try:
+        return _rewrite(given, marks, scope)
+    except Exception as error:
+        failures.report(
+            error, marks.graph, config=scope.config, before=lambda: given.graph_def
+        )
+        return None
+
+
+def applied_plans() -> tuple[Plan, ...]:
+    """Return the plans of the graphs that were changed, oldest first."""
+    return tuple(_plans)
+
+
+def plan_only(observer: Observer) -> None:
+    """Show every graph that would be rewritten to `observer` instead."""
+    _observers.append(observer)
+
+
+def add_watcher(watcher: Watcher) -> None:
+    """Have a function told of every graph planned from now on, on any thread."""
+    _watchers.append(watcher)
+
+
+def remove_watcher(watcher: Watcher) -> None:
+    """Tell a function no more; it may be one that is not told."""
+    with contextlib.suppress(ValueError):
+        _watchers.remove(watcher)
+
+
+def use_without_stamps(current: Callable[[], str | None]) -> None:
+    """Rewrite unstamped graphs with the settings in force at their first call."""
+    _without_stamps.append(current)
+
+
+def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | None:
+    from grappler_pass import pipeline
+    from tf_amp.rewriting import resumed_plans
+    from tf_amp.rewriting.shared_plans import memory_for
+
+    graph_def = given.graph_def
+    with naming_stage("settings"):
+        agreement.check_once(scope.config)
+        chosen = given.adapted(
+            graph_settings.settings_for(scope, graph_def, given.shapes)
+        )
+        chosen = dataclasses.replace(chosen, memory=memory_for(resumed_plans.MEMORY))
+        item = given.item()
+    if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
+        if scope.config.log_dir is not None and not _observers:
+            dumps.dump_unplanned(
+                scope.config.log_dir, marks.graph, graph_def, item, chosen
+            )
+        return None
+    begin = time.perf_counter()
+    item = dataclasses.replace(
+        item,
+        preserve=(*item.preserve, *marks.strangers),
+        excluded=(*excluded_parts(graph_def, chosen.exclude), *given.dropped),
+    )
+    if _observers:
+        return _observers[0](graph_def, item, given.shapes, marks.graph, chosen)
+    rewrite = pipeline.optimize(
+        graph_def, item, chosen, shapes=given.shapes, name=marks.graph
+    )
+    rewrite = placers.placed(rewrite, graph_def, item, given.shapes, chosen)
+    seconds = time.perf_counter() - begin
+    if scope.config.log_dir is not None:
+        dumps.dump(scope.config.log_dir, marks.graph, graph_def, rewrite)
+    _record(rewrite, seconds)
+    return rewrite.graph_def if rewrite.changed else None
+
+
+def _fallback_settings() -> str | None:
+    return _without_stamps[0]() if _without_stamps else None
+
+
+def _record(rewrite: Rewrite, seconds: float) -> None:
+    """Keep the plan of a changed graph; log one line, once per graph and outcome."""
+    if rewrite.plan is None:
+        return
+    for watcher in tuple(_watchers):
+        watcher(rewrite)
+    if rewrite.changed:
+        _keep_plan(rewrite.plan)
+    summary = rewrite.plan.summary()
+    if rewrite.changed or summary not in _told:
+        _told.put(summary, True)
+        logging.info("%s; planned in %.2f s", summary, seconds)
+
+
+def _keep_plan(plan: Plan) -> None:
+    """Count a plan among those applied, until steps find its graph slower."""
+    from tf_amp.measuring.steps import compared_calls
+
+    def decided(is_faster: bool, steps: object) -> bool:
+        if not is_faster:
+            with contextlib.suppress(ValueError):
+                _plans.remove(plan)
+        return False
+
+    _plans.append(plan)
+    compared_calls.when_decided(decided)
+
+
+def _mention_unstamped(data: bytes) -> None:
+    """Say once that functions traced before `enable` are left alone."""
+    if any(seed in data for seed in _SEEDS):
+        logging.log_first_n(
+            logging.INFO,
+            "A graph stays float32: it was traced while mixed precision was off, or "
+            "belongs to tf.data.",
+            1,
+        )

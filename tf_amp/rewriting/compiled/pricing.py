@@ -1,0 +1,40 @@
+"""The settings of a scope as they hold under XLA."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from tf_amp.measuring import progress
+
+if TYPE_CHECKING:
+    from grappler_pass.costs import DeviceProfile
+    from grappler_pass.pipeline import Settings
+
+
+def settings_under_xla(chosen: Settings) -> Settings:
+    """Return settings that price a graph as XLA compiles it.
+
+    What was measured of TensorFlow's own kernels says nothing of XLA's, and nothing is
+    measured here: prices are those of the profile. Nor does an elementwise op in 16
+    bits save memory there, for which it would be worth being slower.
+    """
+    from grappler_pass.costs import CostModel
+
+    progress.note(progress.Refused("what XLA compiles is not measured"))
+    models = {
+        kind: CostModel(_profile_under_xla(model.profile))
+        for kind, model in chosen.models.items()
+    }
+    return dataclasses.replace(chosen, models=models, tuner=None, tie=0.0, fuses=True)
+
+
+def _profile_under_xla(profile: DeviceProfile) -> DeviceProfile:
+    """Return a profile by whose rates compiled code runs.
+
+    What the host takes to start one op after another does not count: a program is
+    started as a whole.
+    """
+    roofline = dataclasses.replace(profile.roofline, dispatch_seconds=0.0)
+    name = f"{profile.name} under XLA"
+    return dataclasses.replace(profile, name=name, roofline=roofline)

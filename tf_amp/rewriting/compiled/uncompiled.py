@@ -1,0 +1,85 @@
+"""Compiled functions that run without XLA for a while, so that they can be watched.
+
+XLA has no way to hand a tensor over to Python. Run as TensorFlow runs any function,
+each of them comes to Grappler as a graph of its own, and can tell what it gets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tf_amp._tensorflow_private import functions as private
+from tf_amp.tracing import graph_registry
+from tf_amp.tracing.stamps import ATTRIBUTE, Stamp
+
+_ONLY_COMPILED = "Xla"
+
+_is_on = False
+_known: dict[str, Uncompiled] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncompiled:
+    """A function that runs without XLA for now.
+
+    Attributes:
+      graph: as traced.
+      arguments: names of its placeholders by those that the runtime gives them.
+    """
+
+    graph: Any
+    arguments: Mapping[str, str]
+
+
+def switch_on() -> None:
+    """Have functions that are traced from now on in this process run without XLA."""
+    global _is_on
+    _is_on = True
+
+
+def attributes_for(graph: Any, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a function is made with, so that it runs without XLA if it can.
+
+    Args:
+      graph: of the function, as traced.
+      attributes: that it would be made with.
+    """
+    if _is_on and private.is_compiled(attributes) and not _needs_xla(graph):
+        return private.without_compiling(attributes)
+    return attributes
+
+
+def know(function: Any, graph: Any, attributes: Mapping[str, Any]) -> None:
+    """Remember a function that runs without XLA, or belongs to the gradient of one.
+
+    Args:
+      function: of the runtime.
+      graph: of the function, as traced.
+      attributes: that it was made with.
+    """
+    if not _is_on or not private.is_without_compiling(attributes):
+        return
+    access = private.access_to(function)
+    if access is None:
+        return
+    arguments = (str(a.name) for a in access.definition().signature.input_arg)
+    placeholders = (str(tensor.op.name) for tensor in graph.inputs)
+    found = Uncompiled(graph, dict(zip(arguments, placeholders, strict=True)))
+    _known[graph_registry.number_of(graph)] = found
+
+
+def behind(graph_def: Any) -> Uncompiled | None:
+    """Return the function that Grappler hands over, if it is one of them.
+
+    Args:
+      graph_def: as handed over; operations have their stamps.
+    """
+    stamps = (n.attr[ATTRIBUTE].s for n in graph_def.node if ATTRIBUTE in n.attr)
+    numbers = dict.fromkeys(Stamp.from_bytes(stamp).number for stamp in stamps)
+    return next((_known[number] for number in numbers if number in _known), None)
+
+
+def _needs_xla(graph: Any) -> bool:
+    return any(op.type.startswith(_ONLY_COMPILED) for op in graph.get_operations())

@@ -1,0 +1,114 @@
+"""Dumps for `TF_AMP_LOG`: each graph before and after, and its plan.
+
+    DIR/<process>-<number>-<function>.before.pbtxt  .after.pbtxt  .plan.txt  .plan.json
+                                      .before.pbtxt  .error.txt, where it fails
+
+Written is every graph traced under settings that rewrite, also one that stays as it is.
+What `tf.data` traces is not, nor what is traced at O0 or while mixed precision is off.
+A folder that cannot be written costs one warning, never a rewrite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import pathlib
+import re
+import threading
+import traceback
+from collections.abc import Callable, Hashable, Mapping
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.graph.view import Item
+    from grappler_pass.pipeline import Rewrite, Settings
+    from grappler_pass.planning.plan import Plan
+
+_numbers = itertools.count(1)
+_thread = threading.local()
+
+
+def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) -> None:
+    """Write one graph before and, where it changed, after; and its plan.
+
+    One that was left alone comes a second time from Grappler, and is written once.
+    """
+    plan = rewrite.plan
+    if plan is None or _comes_again(None if rewrite.changed else _rows_of(plan)):
+        return
+    texts: dict[str, Callable[[], str]] = {
+        "before.pbtxt": lambda: str(before),
+        "plan.txt": lambda: f"{plan}\n",
+        "plan.json": plan.to_json,
+    }
+    if rewrite.changed:
+        texts["after.pbtxt"] = lambda: str(rewrite.graph_def)
+    _write(folder, name, texts)
+
+
+def dump_failed(
+    folder: pathlib.Path, name: str, before: Callable[[], GraphDef], error: Exception
+) -> None:
+    """Write one graph, and what has failed in its rewrite; once, as in `dump`."""
+    if _comes_again((name, str(error))):
+        return
+    _write(
+        folder,
+        name,
+        {
+            "before.pbtxt": lambda: str(before()),
+            "error.txt": lambda: "".join(traceback.format_exception(error)),
+        },
+    )
+
+
+def dump_unplanned(
+    folder: pathlib.Path, name: str, graph: GraphDef, item: Item, settings: Settings
+) -> None:
+    """Write a graph that is left alone, since no op in it starts low precision.
+
+    Its plan tells for each slot why it stays float32.
+    """
+    from grappler_pass.pipeline import Rewrite, plan_graph
+
+    # Where lists count, since it is by them that the graph was left alone.
+    listed = dataclasses.replace(settings, opt_level="O2", tuner=None, memory=None)
+    plan = plan_graph(graph, item, listed, shapes=dict, name=name)
+    plan = dataclasses.replace(plan, opt_level=settings.opt_level)
+    dump(folder, name, graph, Rewrite(graph, plan, changed=False))
+
+
+def _write(
+    folder: pathlib.Path, name: str, texts: Mapping[str, Callable[[], str]]
+) -> None:
+    stem = f"{os.getpid()}-{next(_numbers):04d}-{_file_name(name)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for suffix, text in texts.items():
+            (folder / f"{stem}.{suffix}").write_text(text(), encoding="utf-8")
+    except OSError as error:
+        logging.log_first_n(
+            logging.WARNING, "TF_AMP_LOG: cannot write to %s: %s", 1, folder, error
+        )
+
+
+def _rows_of(plan: Plan) -> Hashable:
+    """Return what a graph in whatever order is known again by."""
+    return plan.graph, frozenset((d.slot, d.reason) for d in plan.decisions)
+
+
+def _comes_again(rows: Hashable | None) -> bool:
+    """Tell whether this thread had the same graph just before; None: it has changed."""
+    before = getattr(_thread, "left_alone", None)
+    # But for its name, the third may be another graph.
+    _thread.left_alone = None if rows == before else rows
+    return rows is not None and rows == before
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "_", name)[:80] or "graph"

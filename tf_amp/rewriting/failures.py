@@ -1,0 +1,199 @@
+"""What becomes of a rewrite that fails: a warning, and an error under strict settings.
+
+TensorFlow ignores an optimizer's errors, so the error is kept and raised by the Python
+call that caused it, as soon as that ends. Nearly every graph is rewritten on the thread
+of its call. What the runtime rewrites on a thread of its own may belong to any call
+that is under way, and all of these raise it. What fails outside of calls, as do
+functions that XLA is to compile, is raised by the next call of the function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from grappler_pass.fork_safety import per_process
+from tf_amp.config import scope_registry
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.errors import RewriteFailed
+from tf_amp.latest import Latest
+from tf_amp.rewriting import dumps
+from tf_amp.tracing.stamp_reader import main_stamp
+from tf_amp.tracing.stamps import Stamp
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+_FLOAT32 = "stays float32"
+# What graphs of Sessions are called, as in stamps.
+_SESSION = "graph"
+_TOLD_KEPT = 256
+
+
+@dataclasses.dataclass(eq=False)
+class _Call:
+    """A call under way, and what has failed in it."""
+
+    thread: int
+    failures: list[str] = dataclasses.field(default_factory=list)
+
+    def keep(self, message: str) -> None:
+        # Grappler comes a second time with the graph that it has optimized once more.
+        if message not in self.failures:
+            self.failures.append(message)
+
+
+_under_way: list[_Call] = []
+# By the name of the function or graph, of those that failed outside of calls.
+_awaiting: dict[str, str] = {}
+_told: Latest[str, bool] = Latest(_TOLD_KEPT)
+
+
+def report(
+    error: Exception,
+    graph: str,
+    *,
+    config: AmpConfig,
+    before: Callable[[], GraphDef],
+    outcome: str = _FLOAT32,
+) -> None:
+    """Warn once that a graph was not rewritten, and keep that under strict settings.
+
+    Args:
+      error: the cause.
+      graph: its name.
+      config: says whether the call that caused it is to raise, and where graphs are
+        written.
+      before: returns the graph as it was.
+      outcome: what becomes of the graph.
+    """
+    cause = error if hasattr(error, "stage") else f"{type(error).__name__}: {error}"
+    message = f"graph {graph!r} {outcome}: {cause}"
+    if message not in _told:
+        _told.put(message, True)
+        logging.warning("%s", message, exc_info=error if config.strict else None)
+    if config.strict:
+        _keep(message, graph)
+    if config.log_dir is not None:
+        dumps.dump_failed(config.log_dir, graph, before, error)
+
+
+@contextlib.contextmanager
+def naming_stage(stage: str) -> Iterator[None]:
+    """Name a stage in what is raised, unless that names one already."""
+    try:
+        yield
+    except Exception as error:
+        from grappler_pass.pipeline import StageError
+
+        if isinstance(error, StageError):
+            raise
+        raise StageError(stage, error) from error
+
+
+@contextlib.contextmanager
+def reporting(stage: str, graph: bytes, outcome: str) -> Iterator[None]:
+    """Report what fails within, and go on.
+
+    Args:
+      stage: what is done.
+      graph: the serialized GraphDef that it is done to.
+      outcome: what becomes of the graph if it fails.
+    """
+    try:
+        with naming_stage(stage):
+            yield
+    except Exception as error:
+        name, config = _whose(graph)
+        before = functools.partial(_read, graph)
+        report(error, name, config=config, before=before, outcome=outcome)
+
+
+def forget() -> None:
+    """Drop what failed outside of calls and has not been raised."""
+    _awaiting.clear()
+
+
+def raising(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that raises what fails in a rewrite that its call has caused.
+
+    An error of the call itself is chained to it. Used for strict settings, on what runs
+    functions and Sessions.
+    """
+
+    @functools.wraps(call)
+    def call_and_raise(owner: Any, *args: Any, **kwargs: Any) -> Any:
+        _raise_awaiting(owner)
+        own = _Call(threading.get_ident())
+        _under_way.append(own)
+        try:
+            result = call(owner, *args, **kwargs)
+        except Exception as error:
+            if own.failures:
+                # TensorFlow drops the cause on the way to the user.
+                own.keep(f"The call then failed: {type(error).__name__}: {error}")
+                raise RewriteFailed("\n".join(own.failures)) from error
+            raise
+        finally:
+            _under_way.remove(own)
+        if own.failures:
+            raise RewriteFailed("\n".join(own.failures))
+        return result
+
+    return call_and_raise
+
+
+def _read(graph: bytes) -> GraphDef:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    return GraphDef.FromString(graph)
+
+
+def _whose(graph: bytes) -> tuple[str, AmpConfig]:
+    """Return a graph's name and configuration, as far as they can be read."""
+    try:
+        stamp = main_stamp(graph)
+    except Exception:
+        stamp = Stamp(None)
+    scope = scope_registry.scope_of(stamp.settings or "")
+    return stamp.graph, scope.config if scope else scope_registry.latest_config()
+
+
+def _keep(message: str, graph: str) -> None:
+    under_way = tuple(_under_way)
+    own = [call for call in under_way if call.thread == threading.get_ident()]
+    for call in own[-1:] or under_way:
+        call.keep(message)
+    if not under_way:
+        _awaiting[graph] = message
+
+
+def _raise_awaiting(owner: Any) -> None:
+    """Raise what failed before this call of a function or Session."""
+    if not _awaiting:
+        return
+    for name in _names_of(owner):
+        message = _awaiting.pop(name, None)
+        if message is not None:
+            raise RewriteFailed(message)
+
+
+def _names_of(owner: Any) -> tuple[str, ...]:
+    """Return what a ConcreteFunction's or a Session's graph is called in reports."""
+    name = getattr(owner, "name", b"")
+    graph = getattr(owner.graph, "name", _SESSION)
+    return (name.decode() if isinstance(name, bytes) else str(name)), str(graph)
+
+
+def _forget_other_threads() -> None:
+    """Forget calls that threads of the parent were in when it forked."""
+    _under_way[:] = (c for c in _under_way if c.thread == threading.get_ident())
+
+
+per_process(_forget_other_threads)

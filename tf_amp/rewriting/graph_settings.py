@@ -1,0 +1,186 @@
+"""From what the user asked for to what the pass is given, device by device.
+
+The settings of a scope are made when its first graph arrives, since devices are not
+looked at before that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from grappler_pass.fork_safety import per_process
+from tf_amp.config import devices
+from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
+from tf_amp.config.exclusion import checked_patterns
+from tf_amp.config.list_edits import ListEdit
+from tf_amp.config.scope_registry import Scope
+from tf_amp.errors import ConfigError
+from tf_amp.measuring import process_costs
+
+if TYPE_CHECKING:
+    from grappler_pass.costs import CostModel
+    from grappler_pass.graph.op_lists import OpLists
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.pipeline import Settings
+
+
+def settings_for(
+    scope: Scope, graph_def: Any, shapes: Callable[[], Shapes] = dict
+) -> Settings:
+    """Return the settings for a graph, by the devices that it runs on.
+
+    Args:
+      scope: that the graph belongs to.
+      graph_def: the graph.
+      shapes: infers static shapes; called only if something is to be measured.
+    """
+    from tf_amp.tracing.graph_identity import digest_of_seeds
+
+    device_type = target_device_type(graph_def)
+    chosen = settings_from_config(scope.rewriting, device_type)
+
+    def graph() -> Hashable:
+        return chosen.low_dtype, digest_of_seeds(graph_def, shapes())
+
+    tuner = process_costs.tuner_for(scope.config, device_type, graph, graph_def, shapes)
+    return dataclasses.replace(chosen, tuner=tuner)
+
+
+def target_device_type(graph_def: Any) -> str:
+    """Return "GPU" if a node is or may be placed on one, else "CPU"."""
+    if all(d.device_type == "CPU" for d in devices.present_devices()):
+        return "CPU"
+    places = {node.device for node in graph_def.node}
+    return "GPU" if "" in places or any("GPU" in p for p in places) else "CPU"
+
+
+@functools.lru_cache(maxsize=64)
+def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
+    """Return the pass's settings for one configuration on one type of device.
+
+    Raises:
+      ConfigError: as for `check_config`.
+    """
+    from grappler_pass.costs import CostModel
+
+    check_config(config)
+    choice = devices.choose(config, device_type)
+    _warn_of_freed(edited_lists(choice.low_dtype, config.list_edits).freed)
+    models = {
+        kind: CostModel(profile, process_costs.prices_for(config, kind))
+        for kind, profile in choice.profiles
+    }
+    return settings_with_models(config, choice.low_dtype, models)
+
+
+def settings_with_models(
+    config: AmpConfig, low_dtype: str, models: Mapping[str, CostModel]
+) -> Settings:
+    """Return what a configuration says of rewrites to one type at given prices."""
+    from grappler_pass.pipeline import Settings
+
+    return Settings(
+        low_dtype=low_dtype,
+        lists=edited_lists(low_dtype, config.list_edits),
+        models=models,
+        opt_level=config.opt_level,
+        exclude=config.exclude,
+        tie=config.tie,
+        ranges=_unsafe_nodes(config.ranges, low_dtype),
+    )
+
+
+@functools.cache
+def _warn_of_freed(ops: frozenset[str]) -> None:
+    if ops:
+        logging.warning(
+            "Your op lists let %s compute in 16 bits wherever they are; what rounding "
+            "harms is not looked at there.",
+            ", ".join(sorted(ops)),
+        )
+
+
+# The price lists of a forked child are new.
+per_process(settings_from_config.cache_clear)
+
+
+def _unsafe_nodes(
+    path: pathlib.Path | None, low_dtype: str
+) -> tuple[tuple[str, str], ...]:
+    """Return the nodes that a file of ranges keeps in float32, with the reasons."""
+    if path is None:
+        return ()
+    from tf_amp.config.ranges import Ranges
+
+    return tuple(Ranges.load(path).unsafe(low_dtype).items())
+
+
+def edited_lists(low_dtype: str, edits: Iterable[ListEdit]) -> OpLists:
+    """Return the op lists of a type with the user's edits.
+
+    An op added to one list leaves the list it was in.
+
+    Raises:
+      ConfigError: TensorFlow has no op of a name that is added or removed.
+      OpListError: an op would be in two lists.
+    """
+    from grappler_pass.graph.op_lists import OpLists
+
+    lists = OpLists.for_dtype(low_dtype)
+    edits = tuple(edits)
+    _check_ops(edits)
+    add: dict[str, list[str]] = {}
+    remove: dict[str, list[str]] = {}
+    for edit in edits:
+        target = add if edit.verb == "add" else remove
+        for op in edit.ops:
+            was_in = lists.list_of(op)
+            if edit.verb == "remove" and was_in != edit.list_name:
+                continue
+            target.setdefault(edit.list_name, []).append(op)
+            if edit.verb == "add" and was_in not in (None, edit.list_name):
+                remove.setdefault(str(was_in), []).append(op)
+    return lists.edited(add=add, remove=remove)
+
+
+def _check_ops(edits: Iterable[ListEdit]) -> None:
+    """Raise ConfigError for the first op that this TensorFlow does not have."""
+    from tensorflow.python.framework import op_def_registry
+
+    for edit in edits:
+        for op in edit.ops:
+            if op_def_registry.get(op) is None:
+                raise ConfigError(
+                    f"{edit.origin}: received {op!r} for the {edit.list_name} list; "
+                    "allowed are ops of this TensorFlow. Check its spelling."
+                )
+
+
+def check_config(config: AmpConfig) -> None:
+    """Refuse now what would fail at the first graph.
+
+    Raises:
+      ConfigError: the profile does not exist, an op is unknown or in two lists, or a
+        pattern is no regular expression.
+    """
+    from grappler_pass.costs import DeviceProfile, ProfileError
+
+    checked_patterns(config.exclude)
+    _unsafe_nodes(config.ranges, LOW_DTYPES[0])
+    try:
+        for low_dtype in LOW_DTYPES:
+            edited_lists(low_dtype, config.list_edits)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if config.device_profile is None:
+        return
+    try:
+        DeviceProfile.load(config.device_profile)
+    except ProfileError as error:
+        raise ConfigError(f"device_profile: {error}") from error

@@ -1,0 +1,143 @@
+"""What was decided for each graph, kept and heeded when training is resumed.
+
+A graph is known again by what its nodes compute from what, not by their names, which
+count up from trace to trace. Its slots are put in an order of the same kind, so that a
+plan is one bit per slot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from grappler_pass.fork_safety import renewed_lock
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.draft import Draft
+
+# More graphs than a training has; some programs trace without end.
+_MOST = 256
+_NUMBER = re.compile(r"(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanRecord:
+    """What was decided for one graph.
+
+    Attributes:
+      graph: its name, for people.
+      low: whether each slot is low, a hexadecimal number with a bit per slot, in the
+        order of `key_and_order`.
+      count: how many slots there are.
+    """
+
+    graph: str
+    low: str
+    count: int
+
+
+@dataclasses.dataclass
+class _Plans:
+    """Plans by key of their graphs, the oldest first."""
+
+    resumed: dict[str, PlanRecord] = dataclasses.field(default_factory=dict)
+    made: dict[str, PlanRecord] = dataclasses.field(default_factory=dict)
+
+
+class Memory:
+    """The plans of this process, for the pass to ask.
+
+    Graphs come on several threads at once.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._plans = _Plans()
+        self._lock = renewed_lock()
+
+    def recall(self, draft: Draft) -> tuple[bool, ...] | None:
+        """Return what a resumed training has decided for a graph; None if unknown."""
+        with self._lock:
+            resumed = dict(self._plans.resumed)
+        if not resumed:
+            return None
+        key, order = key_and_order(draft)
+        plan = resumed.get(key)
+        if plan is None:
+            logging.info("Graph %r is not among the plans resumed.", draft.name)
+            return None
+        return low_from(plan, order)
+
+    def keep(self, draft: Draft) -> None:
+        """Remember how a graph came out, once that is decided."""
+        if draft.is_open:
+            return
+        key, order = key_and_order(draft)
+        plan = record_of(draft, order)
+        with self._lock:
+            self._plans.made[key] = plan
+            _forget_oldest(self._plans.made)
+
+    def known(self) -> dict[str, PlanRecord]:
+        """Return what was decided here, and before the training was resumed."""
+        with self._lock:
+            return {**self._plans.resumed, **self._plans.made}
+
+    def resume(self, plans: Mapping[str, PlanRecord]) -> None:
+        """Decide graphs from now on as a checkpoint says; others as before."""
+        with self._lock:
+            self._plans.resumed |= plans
+            _forget_oldest(self._plans.resumed)
+
+
+MEMORY = Memory()
+
+
+def key_and_order(draft: Draft) -> tuple[str, list[int]]:
+    """Return what a graph is known by, and its slots in an order of their own."""
+    # Imported here: what loads the pass waits for the first graph.
+    from tf_amp.measuring.fingerprint import digests_of_nodes
+
+    digests = digests_of_nodes(draft.graph_def, draft.view, draft.shapes)
+    names = [node.name for node in draft.view.nodes]
+    nodes = sorted(digests, key=lambda i: (digests[i], _natural(names[i])))
+    made = hashlib.blake2b(draft.settings.low_dtype.encode(), digest_size=16)
+    for node in nodes:
+        made.update(digests[node])
+    order = [slot for node in nodes for slot in draft.slots.slots_of[node]]
+    return made.hexdigest(), order
+
+
+def record_of(draft: Draft, order: Sequence[int]) -> PlanRecord:
+    """Return how a graph came out; `order` is that of `key_and_order`."""
+    return PlanRecord(draft.name, _bits(draft.low, order), len(order))
+
+
+def _bits(low: Sequence[bool], order: Sequence[int]) -> str:
+    bits = "".join(str(int(low[slot])) for slot in order)
+    return f"{int(bits or '0', 2):x}"
+
+
+def low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
+    """Return whether each slot is low; nothing that fits, if the plan does not."""
+    if not order or plan.count != len(order):
+        return ()
+    bits = f"{int(plan.low, 16):0{plan.count}b}"
+    low = dict(zip(order, bits, strict=True))
+    return tuple(low[slot] == "1" for slot in range(len(order)))
+
+
+def _forget_oldest(plans: dict[str, PlanRecord]) -> None:
+    while len(plans) > _MOST:
+        del plans[next(iter(plans))]
+
+
+def _natural(name: str) -> list[str]:
+    """Let `dense_10` follow `dense_9`."""
+    parts = _NUMBER.split(name)
+    return [f"{int(part):012d}" if part.isdigit() else part for part in parts]

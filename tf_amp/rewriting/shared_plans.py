@@ -1,0 +1,131 @@
+"""One plan for all workers that train in step: the chief's.
+
+Each worker has its own prices, measured on its own machine, so each might decide
+otherwise; a mirrored step would then be as slow as the slowest of them, and its
+replicas would round differently. The chief decides, and measures; the others wait for
+what it has decided for the same graph. A plan in doubt is compared by all at the same
+calls, and they hear from the chief how that ends. Where its plan does not come or does
+not fit, a worker decides by itself, and says so.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING
+
+from absl import logging
+
+from tf_amp.config.peers import Peers, is_joint, peers
+from tf_amp.measuring.steps import compared_calls
+from tf_amp.measuring.steps.comparison import FEWEST_PAIRS
+from tf_amp.rewriting import resumed_plans
+from tf_amp.rewriting.resumed_plans import PlanRecord
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.draft import Draft, PlanMemory
+
+# The chief may be measuring meanwhile.
+PATIENCE_SECONDS = 120.0
+# It has told long ago how a comparison goes on.
+_VERDICT_SECONDS = 10.0
+_VERDICTS = {"go on": None, "16 bits": True, "float32": False}
+
+
+class SharedPlans:
+    """Plans that the workers of a job have in common; a `PlanMemory`."""
+
+    def __init__(
+        self, own: PlanMemory, others: Peers, seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        """Join the workers.
+
+        Args:
+          own: what this process knows by itself.
+          others: whom to tell and to ask.
+          seconds: how long to wait for the chief.
+        """
+        self._own = own
+        self._peers = others
+        self._seconds = seconds
+
+    def recall(self, draft: Draft) -> tuple[bool, ...] | None:
+        """Return what the chief has decided for a graph that all workers run."""
+        if self._peers.is_chief or not is_joint(draft.graph_def):
+            return self._own.recall(draft)
+        key, order = resumed_plans.key_and_order(draft)
+        told = self._peers.ask(self._peers.chief, key, self._seconds)
+        if told is None:
+            logging.warning(
+                "%s has told no plan for graph %r within %.0f s: %s decides by itself. "
+                "Do they run the same program with the same settings?",
+                self._peers.chief,
+                draft.name,
+                self._seconds,
+                self._peers.own,
+            )
+            return self._own.recall(draft)
+        plan = json.loads(told)
+        if plan.pop("open"):
+            compared_calls.share(functools.partial(agreed, self._peers, key))
+        return resumed_plans.low_from(PlanRecord(**plan), order)
+
+    def keep(self, draft: Draft) -> None:
+        """Remember how a graph came out, and tell the others if this is the chief."""
+        self._own.keep(draft)
+        if not is_joint(draft.graph_def):
+            return
+        key, order = resumed_plans.key_and_order(draft)
+        record = resumed_plans.record_of(draft, order)
+        if self._peers.is_chief:
+            told = {"graph": record.graph, "low": record.low, "count": record.count}
+            told["open"] = draft.is_open
+            # What was in doubt is told again once it is decided.
+            self._peers.tell(key, json.dumps(told), anew=not draft.is_open)
+            if draft.is_open:
+                compared_calls.share(functools.partial(agreed, self._peers, key))
+        elif draft.recalled is None:
+            self._compare(key, record)
+
+    def _compare(self, key: str, record: PlanRecord) -> None:
+        """Say whether a plan made here differs from the chief's."""
+        told = self._peers.ask(self._peers.chief, key, 0.0)
+        if told is not None and json.loads(told)["low"] != record.low:
+            logging.warning(
+                "Plans disagree: graph %r is not rewritten on %s as on %s.",
+                record.graph,
+                self._peers.own,
+                self._peers.chief,
+            )
+
+
+def memory_for(own: PlanMemory) -> PlanMemory:
+    """Return what the pass is to ask about plans made before, here and elsewhere."""
+    others = peers()
+    return own if others is None else SharedPlans(own, others)
+
+
+def agreed(workers: Peers, key: str, pairs: int, is_faster: bool | None) -> bool | None:
+    """Return how a comparison ends for all workers, or None if it goes on.
+
+    Args:
+      workers: who take part.
+      key: of the graph.
+      pairs: of blocks that have been run.
+      is_faster: what this worker has found, which counts if it is the chief.
+    """
+    if workers.is_chief:
+        told = next(word for word, found in _VERDICTS.items() if found is is_faster)
+        workers.tell(f"{key}/{pairs}", told)
+    if pairs == FEWEST_PAIRS:
+        return None
+    # By then all workers have run a pair more.
+    word = workers.ask(workers.chief, f"{key}/{pairs - 1}", _VERDICT_SECONDS)
+    if word is None:
+        logging.warning(
+            "%s has not heard of %s whether 16 bits are faster: they are kept.",
+            workers.own,
+            workers.chief,
+        )
+        return True
+    return _VERDICTS[word]

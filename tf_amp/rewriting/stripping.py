@@ -1,0 +1,146 @@
+"""Take out of a graph that is to be stored what only this process can use.
+
+The marks on nodes name settings of this process and functions that it has traced; the
+watch for the origin of an overflow calls back into it, and so do gradients of branches
+that know of overflows. None of it means anything where the graph is loaded, and a
+callback that is not there fails.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tf_amp._tensorflow_private import exports
+from tf_amp.rewriting.compiled import originals
+from tf_amp.tracing.stamps import ATTRIBUTE
+
+_PREFIX = "_tf_amp"
+# Of a node that hands the inputs of a step that overflowed over to this process.
+_WATCH = "_tf_amp_watch"
+# Of a node with another gradient than TensorFlow's, and how the names of ours begin.
+_SLOPE, _OWN_SLOPES = "_gradient_op_type", b"TfAmp"
+# Of a loss scale that may be taken out.
+_SCALE = "_tf_amp_scale"
+# A collection of v1 graphs: what optimizers have made.
+_UPDATES = "train_op"
+
+
+def strip(graph_def: Any) -> None:
+    """Remove marks and callbacks from a graph and its functions, in place."""
+    originals.restore(graph_def)
+    _silence_watches(graph_def)
+    _forget_slopes(graph_def)
+    for attr in _attributes(graph_def):
+        for name in [name for name in attr if name.startswith(_PREFIX)]:
+            del attr[name]
+
+
+def strip_stamps(graph_def: Any) -> None:
+    """Remove, in place, what names this process, but not what the user has asked for.
+
+    Training goes on with such a graph: what he keeps in float32 stays, and so does what
+    stands behind the unscaling of gradients. Who asked for its loss scale is not known
+    there, so that it stays, too.
+    """
+    originals.restore(graph_def)
+    _silence_watches(graph_def)
+    _forget_slopes(graph_def)
+    for attr in _attributes(graph_def):
+        for name in (ATTRIBUTE, _SCALE):
+            if name in attr:
+                del attr[name]
+
+
+def is_converted(graph_def: Any) -> bool:
+    """Tell whether a graph comes from a stored model that this package converted.
+
+    The casts in it have their names, and no node has the mark of a graph that was
+    rewritten in this process.
+    """
+    from grappler_pass.rewriting.apply import CAST_STEM, MARK
+
+    if not any(CAST_STEM in node.name for node in graph_def.node):
+        return False
+    return not any(MARK in node.attr for node in graph_def.node)
+
+
+def stripping_built(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Return TensorFlow's maker of the graph of a SavedModel, which then is bare."""
+
+    @functools.wraps(build)
+    def build_bare(*args: Any, **kwargs: Any) -> Any:
+        result = build(*args, **kwargs)
+        strip(exports.built_graph(result))
+        return result
+
+    return build_bare
+
+
+def stripping_created(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Return TensorFlow's maker of a v1 MetaGraphDef, whose graph has no stamps."""
+
+    @functools.wraps(create)
+    def create_bare(*args: Any, **kwargs: Any) -> Any:
+        meta_graph = create(*args, **kwargs)
+        strip_stamps(meta_graph.graph_def)
+        _drop_inner_updates(meta_graph)
+        return meta_graph
+
+    return create_bare
+
+
+def stripping_saved(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the `save` of a builder of v1 SavedModels, whose graphs are bare."""
+
+    @functools.wraps(save)
+    def save_bare(builder: Any, *args: Any, **kwargs: Any) -> Any:
+        for graph_def in exports.builder_graphs(builder):
+            strip(graph_def)
+        return save(builder, *args, **kwargs)
+
+    return save_bare
+
+
+def _drop_inner_updates(meta_graph: Any) -> None:
+    """Take off the list of updates those in a branch, which no import can find."""
+    if _UPDATES not in meta_graph.collection_def:
+        return
+    names = {node.name for node in meta_graph.graph_def.node}
+    listed = meta_graph.collection_def[_UPDATES].node_list.value
+    listed[:] = [name for name in listed if name.partition(":")[0] in names]
+
+
+def _nodes(graph_def: Any) -> Iterator[Any]:
+    yield from graph_def.node
+    for function in graph_def.library.function:
+        yield from function.node_def
+
+
+def _attributes(graph_def: Any) -> Iterator[Any]:
+    for node in _nodes(graph_def):
+        yield node.attr
+    for function in graph_def.library.function:
+        yield function.attr
+        for argument in function.arg_attr.values():
+            yield argument.attr
+
+
+def _forget_slopes(graph_def: Any) -> None:
+    """Let branches have the gradients that TensorFlow has for them."""
+    for attr in _attributes(graph_def):
+        if _SLOPE in attr and attr[_SLOPE].s.startswith(_OWN_SLOPES):
+            del attr[_SLOPE]
+
+
+def _silence_watches(graph_def: Any) -> None:
+    """Make each callback, which has no results, a NoOp."""
+    for node in _nodes(graph_def):
+        if _WATCH not in node.attr:
+            continue
+        name, device = node.name, node.device
+        controls = [text for text in node.input if text.startswith("^")]
+        node.Clear()
+        node.name, node.device, node.op = name, device, "NoOp"
+        node.input.extend(controls)

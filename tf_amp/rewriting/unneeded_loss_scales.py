@@ -1,0 +1,67 @@
+"""Loss scales that nobody asked for, in graphs that stay float32.
+
+Whether a graph goes to float16 is known when it is planned, long after its gradients
+were scaled. Where it does not, they need no scale: the graph becomes what it would be
+without one. Only the user's own wish for a loss scale goes before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tf_amp.config import jobs, scope_registry
+from tf_amp.config.peers import peers
+from tf_amp.tracing.stamp_reader import settings_in
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.view import Item
+
+
+def taken_out(data: bytes, item: Callable[[], Item]) -> bytes | None:
+    """Return a serialized GraphDef without loss scales; None where they are to stay.
+
+    What is returned counts as rewritten, so that it never goes to float16 without them.
+
+    Args:
+      data: the serialized GraphDef, which is not going to be rewritten.
+      item: returns what TensorFlow relies on.
+    """
+    from grappler_pass.eligibility.state_updates import SCALE
+
+    if SCALE.encode() not in data or _is_shared():
+        return None
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.rewriting.apply import is_rewritten, with_marks
+    from grappler_pass.rewriting.loss_scales import without_loss_scales
+
+    graph_def = GraphDef.FromString(data)
+    if is_rewritten(graph_def) or _is_asked_for(graph_def) or _has_float16(graph_def):
+        return None
+    changed = without_loss_scales(graph_def, item())
+    if changed is None:
+        return None
+    marked = with_marks(changed, {node.name for node in changed.node})
+    return bytes(marked.SerializeToString())
+
+
+def _is_shared() -> bool:
+    """Tell whether other processes take part in what the graph computes."""
+    return jobs.is_server() or bool(jobs.directed_key()) or peers() is not None
+
+
+def _is_asked_for(graph_def: Any) -> bool:
+    """Tell whether the user has named a loss scale for any part of a graph."""
+    scopes = [
+        scope_registry.scope_of(settings_id) for settings_id in settings_in(graph_def)
+    ]
+    asked = (scope is None or scope.config.loss_scale is not None for scope in scopes)
+    return not scopes or any(asked)
+
+
+def _has_float16(graph_def: Any) -> bool:
+    from tensorflow.core.framework.types_pb2 import DT_HALF
+
+    values = (value for node in graph_def.node for value in node.attr.values())
+    return any(value.type == DT_HALF or DT_HALF in value.list.type for value in values)

@@ -1,0 +1,43 @@
+"""Notice the import of TensorFlow at the least cost to every other program.
+
+Each Python process runs this when it starts, from the one line of
+`tf_amp_autostart.pth` that setup.py makes of this file. So it imports nothing, and the
+rest of the work (`_autostart_hooks`) is a string that only TensorFlow's import runs.
+Imported from the package, it does the same for a process that has not read the file.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# setup.py puts the code of that module here.
+HOOKS = "from tf_amp.runtime._autostart_hooks import find_watched"
+
+
+class TfAmpAutostart:
+    """Watch the modules of TensorFlow in which computations begin."""
+
+    # What `tf-amp doctor` looks for.
+    tf_amp_autostart = True
+
+    @staticmethod
+    def find_spec(name: str, path: "Any" = None, target: "Any" = None) -> "Any":
+        """Return the spec that the other finders have, its loader watched."""
+        if name in (
+            "tensorflow.python.framework.func_graph",
+            "tensorflow.python.client.session",
+            "tensorflow.python.training.server_lib",
+            "tensorflow.python.checkpoint.checkpoint",
+            "tensorflow.python.ops.gradients_util",
+            "keras.src.saving.saving_lib",
+            "tf_keras.src.saving.saving_lib",
+        ):
+            hooks: dict[str, Any] = {}
+            exec(HOOKS, hooks)
+            return hooks["find_watched"](name, path, target)
+        return None
+
+
+sys.meta_path.insert(0, TfAmpAutostart)

@@ -1,0 +1,130 @@
+"""Start tf-amp once TensorFlow begins a computation and the environment asks for it.
+
+When TensorFlow has defined FuncGraph, BaseSession and a few others, one method of each
+is wrapped to look at the environment for each trace, each Session and so on; only a
+switch that is on imports tf_amp. A script may therefore set it any time before its
+first function. Two functions that may come before any of these are looked up once more
+after that, since tf_amp wraps them too. Runs as a part of `tf_amp_autostart.pth`,
+outside of the package, and imports nothing before.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+METHODS = {
+    "tensorflow.python.framework.func_graph": ("FuncGraph", "__init__"),
+    "tensorflow.python.client.session": ("BaseSession", "__init__"),
+    "tensorflow.python.training.server_lib": ("Server", "start"),
+    "tensorflow.python.checkpoint.checkpoint": ("TrackableSaver", "__init__"),
+}
+# The function of a module, and where it is called: the module and its name there.
+FUNCTIONS = {
+    "tensorflow.python.ops.gradients_util": (
+        "_GradientsHelper",
+        "tensorflow.python.ops.gradients_impl",
+        "gradients_util",
+    ),
+    "keras.src.saving.saving_lib": (
+        "load_model",
+        "keras.src.saving.saving_api",
+        "saving_lib",
+    ),
+    "tf_keras.src.saving.saving_lib": (
+        "load_model",
+        "tf_keras.src.saving.saving_api",
+        "saving_lib",
+    ),
+}
+SWITCHES = (
+    "TF_ENABLE_AUTO_MIXED_PRECISION",
+    "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE",
+)
+OFF = ("", "0", "false", "off")
+
+
+def find_watched(name: str, path: "Any", target: "Any") -> "Any":
+    """Find a module as the other finders do, and watch its loader."""
+    for finder in sys.meta_path:
+        if not hasattr(finder, "tf_amp_autostart") and hasattr(finder, "find_spec"):
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                watch(spec.loader)
+                return spec
+    return None
+
+
+def watch(loader: "Any") -> None:
+    """Have the loader wrap a method of a module it has executed."""
+    try:
+        execute = loader.exec_module
+
+        def exec_module(module: "Any") -> None:
+            execute(module)
+            owner, method = METHODS.get(module.__name__, ("", ""))
+            wrap(getattr(module, owner, None), method)
+            wrap_function(module, *FUNCTIONS.get(module.__name__, ("", "", "")))
+
+        loader.exec_module = exec_module
+    except AttributeError:
+        pass
+
+
+def wrap(cls: "Any", method: str) -> None:
+    """Have the class look at the environment whenever the method is called."""
+    original = getattr(cls, method, None)
+    if original is None:
+        return
+
+    def watched(self: "Any", *args: "Any", **kwargs: "Any") -> "Any":
+        # A server's first graph may come as soon as it has started.
+        if method == "start":
+            look(self)
+        result = original(self, *args, **kwargs)
+        if method != "start":
+            look(self)
+        return result
+
+    put(cls, method, watched)
+
+
+def wrap_function(module: "Any", function: str, caller: str, name: str) -> None:
+    """Have a module look at the environment whenever its function is called."""
+    original = getattr(module, function, None) if function else None
+    if original is None:
+        return
+
+    def in_use() -> "Any":
+        return getattr(getattr(sys.modules.get(caller), name, None), function, None)
+
+    def watched(*args: "Any", **kwargs: "Any") -> "Any":
+        before = in_use()
+        look(None)
+        after = in_use()
+        if before is watched and after is not watched:
+            return after(*args, **kwargs)
+        return original(*args, **kwargs)
+
+    put(module, function, watched)
+
+
+def look(made: "Any") -> None:
+    """Start tf-amp if the environment asks for it."""
+    environ = sys.modules["os"].environ
+    for switch in SWITCHES:
+        if environ.get(switch, "").strip().lower() not in OFF:
+            from tf_amp.runtime import autostart
+
+            autostart.start(made)
+            break
+
+
+def put(owner: "Any", name: str, watched: "Any") -> None:
+    """Put a function in the place of another, whose name and text it takes."""
+    original = getattr(owner, name)
+    for part in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(watched, part, getattr(original, part))
+    watched.__wrapped__ = original
+    setattr(owner, name, watched)

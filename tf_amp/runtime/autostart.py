@@ -1,0 +1,75 @@
+"""Start tf-amp from within a program that only sets an environment variable.
+
+`tf_amp_autostart.pth` calls `start` for each FuncGraph and Session that is made, and
+each server that starts, while the switch is on; what the switch says is read by
+`runtime`. Without the `.pth` file (in a folder that Python does not treat as
+site-packages, or under `python -S`) nothing calls it: `is_installed` tells.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from grappler_pass.fork_safety import per_process, renewed_lock
+from tf_amp.errors import AmpError
+
+_lock = renewed_lock()
+_started = False
+_is_done = False
+
+
+def start(made: object) -> None:
+    """Enable tf-amp as the environment says, once per process.
+
+    A thread that comes while another one enables waits until that is done.
+
+    Args:
+      made: the FuncGraph or Session just made, or the server about to start; functions
+        made earlier stay as they are.
+
+    Raises:
+      ConfigError: a variable has a value that is not known. Every later call raises
+        too, so that no program goes on in a precision that nobody asked for.
+    """
+    global _started, _is_done
+    if _is_done:
+        _join(made)
+        return
+    with _lock:
+        if _started:
+            _join(made)
+            return
+        # Set before enabling, which may itself make graphs in this thread.
+        _started = True
+        try:
+            from tf_amp.runtime import switch
+
+            switch.enable_from_environment(made)
+            _is_done = True
+        except BaseException as error:
+            _started = False
+            if isinstance(error, AmpError):
+                error.is_of_environment = True
+            raise
+
+
+def _join(made: object) -> None:
+    """Take in what was in the making while another thread enabled."""
+    if _is_done:
+        from tf_amp.runtime import switch
+
+        switch.take_in(made)
+
+
+def is_installed() -> bool:
+    """Tell whether this interpreter has run `tf_amp_autostart.pth`."""
+    return any(getattr(finder, "tf_amp_autostart", False) for finder in sys.meta_path)
+
+
+def _forget_parent() -> None:
+    """Start anew in a forked child, where graphs pass unchanged until then."""
+    global _started, _is_done
+    _started = _is_done = False
+
+
+per_process(_forget_parent)

@@ -1,0 +1,157 @@
+"""Which hooks of TensorFlow are taken, and by what.
+
+`_tensorflow_private` names the hooks; `stamps` and `origins` say what is done in them.
+Not to be called by several threads at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tf_amp import _tensorflow_private as private
+from tf_amp._tensorflow_private import calls, exports, functions, tracing, workers
+from tf_amp.config import jobs
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.rewriting import arriving_graphs, failures, stripping
+from tf_amp.rewriting.compiled import functions as compiled
+from tf_amp.tracing import forward_ops, stamps
+from tf_amp.tracing import stack as scope_stack
+from tf_amp.tracing.in_force import current_config, in_force, settings_here, stamp_graph
+from tf_amp.training.optimizers import finite_branches
+from tf_amp.training.overflow import origin as overflow_origin
+
+# Under strict settings; what was traced under them keeps them.
+_RAISING = (private.CALL_FUNCTION, private.RUN_SESSION)
+
+
+def install_marking() -> None:
+    """Mark operations with what holds where they are made."""
+
+    def adopt(op: Any) -> None:
+        stamps.adopt(op, tracing.traced_graph() or op.graph, in_force)
+
+    install = private.install
+    stamp = functools.partial(stamps.stamping, in_force=in_force)
+    if not install(private.CREATE_OP, stamp):
+        arriving_graphs.use_without_stamps(settings_here)
+    install(tracing.REPLICA_THREAD, scope_stack.inheriting)
+    walk = functools.partial(forward_ops.following, adopt=adopt)
+    install(tracing.WALK_GRADIENT, walk)
+    install(tracing.RECORD_GRADIENT, forward_ops.recording)
+    install(tracing.RECORD_CLOSURE, forward_ops.remembering)
+    replay = functools.partial(forward_ops.replaying, adopt=adopt)
+    install(tracing.REPLAY_GRADIENT, replay)
+    install(exports.BUILD_META_GRAPH, stripping.stripping_built)
+    install(exports.CREATE_META_GRAPH, stripping.stripping_created)
+    install(exports.SAVE_BUILDER, stripping.stripping_saved)
+
+
+def install_loss_scaling() -> None:
+    """Scale losses where gradients are computed, and skip steps that overflow."""
+    from tf_amp.config.loss_scales.choosing import NO_SCALING, loss_scale_for
+    from tf_amp.rewriting import agreement
+    from tf_amp.training.checkpoints import installing
+    from tf_amp.training.gradients import decorators as gradients
+    from tf_amp.training.gradients import other_exchanges
+    from tf_amp.training.optimizers import sync_replicas
+
+    def current_loss_scale() -> LossScale:
+        config = current_config()
+        loss_scale = loss_scale_for(config)
+        if config is None or not loss_scale.scales:
+            return loss_scale
+        if other_exchanges.is_scaling_forbidden():
+            return NO_SCALING
+        agreement.check_once(config, wait=True)
+        return loss_scale
+
+    gradients.install(current_loss_scale)
+    sync_replicas.install()
+    installing.install()
+    private.install(tracing.SETTLE_SESSION, overflow_origin.settling)
+
+
+def install_rewriting(config: AmpConfig) -> None:
+    """Hand graphs over to the pass.
+
+    Args:
+      config: whether failures are raised.
+
+    Raises:
+      ShimError: the compiled shim is missing or cannot be loaded.
+    """
+    from grappler_pass import plugin
+    from tf_amp.measuring.steps import compared_calls
+
+    plugin.load(functools.partial(arriving_graphs.rewrite_graph, _host()))
+    private.install(private.CREATE_SESSION, _stamping_sessions)
+    private.install(functions.MAKE_FUNCTION, compiled.rewriting)
+    private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing_calls)
+    comparing_runs = functools.partial(
+        compared_calls.comparing_runs, times_changed=overflow_origin.times_returned
+    )
+    private.install(calls.RUN_IN_SESSION, comparing_runs)
+    private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
+    private.install(workers.SERVER_START, _serving)
+    if config.strict:
+        for hook in _RAISING:
+            private.install(hook, failures.raising)
+
+
+def _host() -> arriving_graphs.Host:
+    """Return what takes part in the rewriting of graphs, besides the pass."""
+    return arriving_graphs.Host(
+        dropped=overflow_origin.float32_nodes,
+        steps=(
+            arriving_graphs.Step(
+                "lighten",
+                "keeps a Switch in front of each variable",
+                finite_branches.lightened,
+            ),
+            arriving_graphs.Step(
+                "watch",
+                "does not tell where it overflows",
+                overflow_origin.keeping_graph,
+            ),
+        ),
+    )
+
+
+def remove() -> None:
+    """Undo all but what graphs need that were traced before, and still arrive."""
+    comparing = (calls.CALL_IN_EAGER_MODE, calls.RUN_IN_SESSION)
+    private.remove(kept=(*_RAISING, exports.CONVERT_TO_TFLITE, *comparing))
+
+
+def _passing_graphs_through(convert: Callable[..., Any]) -> Callable[..., Any]:
+    from grappler_pass import plugin
+
+    @functools.wraps(convert)
+    def convert_what_was_written(*args: Any, **kwargs: Any) -> Any:
+        with plugin.paused():
+            return convert(*args, **kwargs)
+
+    return convert_what_was_written
+
+
+def _serving(start: Callable[[Any], None]) -> Callable[[Any], None]:
+    @functools.wraps(start)
+    def note_and_start(server: Any) -> None:
+        jobs.serve(server)
+        start(server)
+
+    return note_and_start
+
+
+def _stamping_sessions(create_session: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(create_session)
+    def create_session_of_stamped_graph(
+        session: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        create_session(session, *args, **kwargs)
+        stamp_graph(session.graph)
+
+    return create_session_of_stamped_graph

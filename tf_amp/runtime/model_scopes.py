@@ -1,0 +1,109 @@
+"""What holds for a model while its methods run.
+
+Models that were compiled in a scope train in it, wherever `fit` is called; a scope
+around `fit` itself goes before the one around `compile`. And what is changed on a model
+for one call of `fit` is put back when that ends, however it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tf_amp._tensorflow_private import tracing
+from tf_amp._tensorflow_private.training import install_if_loaded
+from tf_amp.tracing import stack as scope_stack
+
+Undo = Callable[[], None]
+_TRAINING = ("fit", "train_on_batch")
+
+
+@dataclasses.dataclass
+class _Calls:
+    """The calls of one model's methods that are running, and what is to be undone."""
+
+    depth: int = 0
+    changes: list[Undo] = dataclasses.field(default_factory=list)
+    # Made in a call that began before its method was patched, so that its end is not
+    # seen: put back before the model trains again.
+    unseen: list[Undo] = dataclasses.field(default_factory=list)
+
+
+_layers: weakref.WeakKeyDictionary[Any, tuple[scope_stack.Layer, ...]]
+_layers = weakref.WeakKeyDictionary()
+_calls: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
+
+
+def install() -> None:
+    """Take the hooks of those Keras that are loaded."""
+    for hook in tracing.COMPILE_MODEL:
+        install_if_loaded(hook, _remembering)
+    for hook in tracing.RUN_MODEL:
+        install_if_loaded(hook, _running)
+
+
+def undo_after_call(model: Any, undo: Undo) -> None:
+    """Have a change undone when the running call of a model's method ends or raises.
+
+    Where that call was not seen to begin, it is undone before the model trains again.
+    """
+    calls = _calls.setdefault(model, _Calls())
+    (calls.changes if calls.depth else calls.unseen).append(undo)
+
+
+def undo_changes(model: Any) -> None:
+    """Undo now what was to be undone later, the latest first."""
+    calls = _calls.get(model)
+    if calls is not None:
+        _undo(calls.changes)
+        _undo(calls.unseen)
+
+
+def _undo(changes: list[Undo]) -> None:
+    while changes:
+        changes.pop()()
+
+
+def _remembering(compile_model: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(compile_model)
+    def compile_and_remember(model: Any, *args: Any, **kwargs: Any) -> Any:
+        result = compile_model(model, *args, **kwargs)
+        around = tuple(layer for layer in scope_stack.layers() if layer.graph is None)
+        if around:
+            _layers[model] = around
+        else:
+            _layers.pop(model, None)
+        return result
+
+    return compile_and_remember
+
+
+def _running(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def run_in_scope(model: Any, *args: Any, **kwargs: Any) -> Any:
+        around = _layers.get(model)
+        if around is None or scope_stack.layers():
+            around = scope_stack.layers()
+        with _noted(model, run.__name__), scope_stack.within(around):
+            return run(model, *args, **kwargs)
+
+    return run_in_scope
+
+
+@contextlib.contextmanager
+def _noted(model: Any, method: str) -> Iterator[None]:
+    """Note that a method runs; undo what the outermost call has changed."""
+    calls = _calls.setdefault(model, _Calls())
+    if calls.depth == 0 and method in _TRAINING:
+        _undo(calls.unseen)
+    calls.depth += 1
+    try:
+        yield
+    finally:
+        calls.depth -= 1
+        if calls.depth == 0:
+            _undo(calls.changes)

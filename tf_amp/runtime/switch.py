@@ -1,0 +1,246 @@
+"""Switch mixed precision on and off, for what is traced from then on.
+
+`enable` makes settings, patches TensorFlow so that new operations carry their stamp,
+and registers the pass with Grappler. The graphs arrive in `rewriter`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from grappler_pass.fork_safety import renewed_lock
+from tf_amp import _tensorflow_private as private
+from tf_amp._tensorflow_private import workers as private_workers
+from tf_amp.config import jobs, scope_registry
+from tf_amp.config import setting_values as values
+from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
+from tf_amp.config.exclusion import checked_patterns
+from tf_amp.config.list_edits import edits_from_mapping
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.config.loss_scales.words import loss_scale_from_words
+from tf_amp.rewriting import arriving_graphs, failures, graph_settings
+from tf_amp.runtime import installation, model_scopes
+from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tracing import stamps
+from tf_amp.tracing.in_force import current_config, stamp_graph
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.plan import Plan
+
+Lists = Mapping[str, Mapping[str, Iterable[str]]]
+
+# Stamps of another process, as in a SavedModel it wrote, must not be taken for ours.
+_nonce = secrets.token_hex(3)
+_lock = renewed_lock()
+_decided_by_program = False
+_open_scopes = 0
+
+
+def enable(
+    dtype: str | None = None,
+    opt_level: str | None = None,
+    *,
+    lists: Lists | None = None,
+    device_profile: str | os.PathLike[str] | None = None,
+    log_dir: str | os.PathLike[str] | None = None,
+    strict: bool | None = None,
+    exclude: Iterable[str] | None = None,
+    tune: str | None = None,
+    loss_scale: LossScale | float | str | None = None,
+    ranges: str | os.PathLike[str] | None = None,
+) -> None:
+    """Rewrite graphs of functions traced, and Sessions made, from now on.
+
+    What is not given comes from the environment; what is given goes before it.
+    Functions traced earlier keep the settings they were traced under, or none.
+
+    Args:
+      dtype: "bfloat16" or "float16"; None lets each device choose.
+      opt_level: "O0" to "O3", see `presets`; default "O1".
+      lists: edits such as `{"add": {"deny": ["Tanh"]}, "remove": {"clear": ["Pad"]}}`.
+      device_profile: plan for this device: a shipped profile's name, or a path.
+      log_dir: folder for each graph before and after, with its plan.
+      strict: raise when a rewrite fails, rather than warn.
+      exclude: regular expressions, or `@FILE` for a file of them; operations with such
+        a name, and their gradients, stay float32.
+      tune: "off", "budget" (default), "budget:SECONDS" or "full": how long to measure.
+      loss_scale: a loss scale, a number or words for one, whatever the type; by default
+        "dynamic" for float16 and "none" for bfloat16.
+      ranges: file from `tf-amp ranges`; what left the safe range stays float32.
+
+    Raises:
+      ConfigError: a setting is unknown, or two contradict each other.
+      TensorFlowMissing: TensorFlow is not installed, or too old.
+      ShimError: the compiled shim is missing or cannot be loaded.
+    """
+    global _decided_by_program
+    check_tensorflow()
+    given: tuple[tuple[str, Any, Callable[[Any, str], Any]], ...] = (
+        ("dtype", dtype, checked_dtype),
+        ("opt_level", opt_level, checked_level),
+        ("device_profile", device_profile, values.checked_profile),
+        ("log_dir", log_dir, values.checked_path),
+        ("strict", strict, values.checked_bool),
+        ("list_edits", lists, lambda value, name: edits_from_mapping(value)),
+        ("exclude", exclude, checked_patterns),
+        ("tune", tune, values.checked_tune),
+        ("loss_scale", loss_scale, loss_scale_from_words),
+        ("ranges", ranges, values.checked_path),
+    )
+    chosen = {name: check(v, name) for name, v, check in given if v is not None}
+    config = AmpConfig.from_env()
+    _switch_on(dataclasses.replace(config, enabled=True, **chosen))
+    _decided_by_program = True
+
+
+init = enable
+
+
+def enable_from_environment(made: Any = None) -> None:
+    """Enable as the environment says; what the autostart calls.
+
+    What the program itself has called for stays in force. Where the shim cannot be
+    loaded, a warning is logged and everything stays float32: the program itself has
+    done nothing wrong.
+
+    Args:
+      made: the function graph or Session that is being made, or the server that is
+        about to start; the graph of a Session holds operations that are not stamped
+        yet.
+
+    Raises:
+      ConfigError: a variable is unknown, or two contradict each other.
+      TensorFlowMissing: TensorFlow is too old.
+    """
+    if _decided_by_program:
+        _renew()
+        return
+    config = AmpConfig.from_env()
+    if not config.enabled:
+        return
+    check_tensorflow()
+    from grappler_pass.plugin import ShimError
+
+    try:
+        _switch_on(config)
+    except ShimError as error:
+        if config.strict:
+            raise
+        logging.warning("Mixed precision stays off: %s", error)
+        return
+    take_in(made)
+
+
+def take_in(made: Any) -> None:
+    """Let what was in the making while mixed precision was enabled count as later.
+
+    Args:
+      made: as for `enable_from_environment`.
+    """
+    if private.is_session(made):
+        stamp_graph(made.graph)
+    is_on = scope_registry.scope_in_force() is not None
+    if is_on and private_workers.is_server(made):
+        jobs.serve(made)
+
+
+def disable() -> None:
+    """Leave alone what is traced from now on, and undo the patches of TensorFlow.
+
+    Functions traced while it was enabled keep their settings, and the patches stay that
+    these need: of what converts to TFLite, and if they were strict, of what raises what
+    fails in them. Scopes that are entered at the time hold
+    until they are left.
+    """
+    global _decided_by_program
+    with _lock:
+        _decided_by_program = True
+        scope_registry.put_out_of_force()
+        failures.forget()
+        if not _open_scopes:
+            installation.remove()
+
+
+def is_enabled() -> bool:
+    """Tell whether functions traced now will be rewritten."""
+    return current_config() is not None
+
+
+def is_switched_off() -> bool:
+    """Tell whether the program has called `disable`, and not `enable` since."""
+    return _decided_by_program and scope_registry.scope_in_force() is None
+
+
+def open_scope(config: AmpConfig | None) -> str:
+    """Prepare for a scope with a configuration, or for one that needs just marks.
+
+    Returns:
+      The id of its settings.
+
+    Raises:
+      ConfigError: the configuration cannot be used.
+      TensorFlowMissing: TensorFlow is not installed, or too old.
+      ShimError: the compiled shim is missing or cannot be loaded.
+    """
+    global _open_scopes
+    check_tensorflow()
+    if config is not None and scope_registry.known_scope(config) is None:
+        graph_settings.check_config(config)
+    with _lock:
+        _install(config)
+        model_scopes.install()
+        _open_scopes += 1
+        if config is None:
+            return stamps.OFF
+        return scope_registry.scope_from_config(config, _nonce).id
+
+
+def close_scope() -> None:
+    """Note that a scope is left.
+
+    The patches stay, doing nothing but let gradients made from now on have the settings
+    of the functions that they differentiate.
+    """
+    global _open_scopes
+    with _lock:
+        _open_scopes -= 1
+
+
+def open_scopes() -> int:
+    """Return how many scopes are entered, in all threads."""
+    return _open_scopes
+
+
+def plans() -> tuple[Plan, ...]:
+    """Return the plans applied in this process, oldest first, the last 256 at most."""
+    return arriving_graphs.applied_plans()
+
+
+def _switch_on(config: AmpConfig) -> None:
+    """Put a configuration in force, whatever was before."""
+    graph_settings.check_config(config)
+    with _lock:
+        _install(config)
+        scope_registry.put_in_force(config, _nonce)
+    logging.vlog(1, "mixed precision enabled: %s", config)
+
+
+def _install(config: AmpConfig | None) -> None:
+    """Patch what marks operations, and for a configuration what rewrites them."""
+    installation.install_marking()
+    installation.install_loss_scaling()
+    if config is not None:
+        installation.install_rewriting(config)
+
+
+def _renew() -> None:
+    """Put the same settings in force again, as a forked child must."""
+    scope = scope_registry.scope_in_force()
+    if scope is not None:
+        _switch_on(scope.config)

@@ -1,0 +1,1 @@
+"""What works on models and graphs at hand: convert, verify, explain, audit."""

@@ -1,0 +1,130 @@
+"""One node of a planned graph as an audit looks at it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from grappler_pass.cached_attributes import cached_attribute
+
+if TYPE_CHECKING:
+    from grappler_pass.costs import OpCall
+    from grappler_pass.costs.roofline import Roofline
+    from grappler_pass.costs.work import Product, Work
+    from grappler_pass.graph.view import Node, Port
+    from grappler_pass.planning.draft import Draft
+    from grappler_pass.planning.plan import Decision
+    from tf_amp.tools.audit.alternatives import Alternatives
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """One priced node of a planned graph.
+
+    Attributes:
+      draft: the graph with its plan.
+      node: of the draft's view.
+      decision: of the node's first slot, which carries its price.
+      is_low: whether any slot of the node goes low.
+      roofline: of the device.
+      alternatives: what might be asked for instead.
+    """
+
+    draft: Draft
+    node: Node
+    decision: Decision
+    is_low: bool
+    roofline: Roofline
+    alternatives: Alternatives
+
+    @property
+    def low_dtype(self) -> str:
+        """The 16-bit type of the plan."""
+        return self.draft.settings.low_dtype
+
+    @property
+    def cause(self) -> str:
+        """The name of the reason's cause."""
+        return self.decision.reason.cause.name
+
+    @property
+    def seconds(self) -> float:
+        """What the node takes in the planned step, its casts included."""
+        row = self.decision
+        low = row.seconds_low if self.is_low else None
+        return (row.seconds_float32 if low is None else low) + row.cast_seconds
+
+    @property
+    def best_seconds(self) -> float:
+        """What it would take if 16 bits gave all they can."""
+        product = self.product
+        if product is None:
+            return self.decision.seconds_float32 / 2
+        rates = self.roofline.matrix_flops
+        flops = 2.0 * product.batch * product.m * product.n * product.k
+        peak = max(rates.get(self.low_dtype, 0.0), rates["float32"])
+        best = self.weight * flops / peak
+        return min(best, self.decision.seconds_float32)
+
+    @property
+    def memory_seconds(self) -> float:
+        """What it takes to move its operands and results in 16 bits, at least."""
+        rates = self.roofline.bytes_per_second
+        moved = sum(work.bytes_moved for work in self.works)
+        return self.weight * moved / (rates.get(self.low_dtype) or rates["float32"])
+
+    @cached_attribute
+    def call(self) -> OpCall:
+        """The node as pricing sees it."""
+        return call_of(self.draft, self.node)
+
+    @cached_attribute
+    def works(self) -> tuple[Work, ...]:
+        """What the node has to do in 16 bits."""
+        from grappler_pass.costs.op_work import works_of
+
+        return works_of(self.call, self.low_dtype)
+
+    @property
+    def product(self) -> Product | None:
+        """The matrix product that the node is, if it is one."""
+        return next((work.product for work in self.works if work.product), None)
+
+    @property
+    def weight(self) -> float:
+        """How often a step runs the node."""
+        return float(self.draft.view.weight(self.node.index))
+
+    @property
+    def listed_op(self) -> str:
+        """The op whose list the node is on: of a fused node it may be a part."""
+        return self.draft.settings.lists.place_of(self.node.proto).op
+
+    def float32_neighbors(self) -> Iterator[Decision]:
+        """Yield the rows of the nodes beside this one that stay float32."""
+        view, slots = self.draft.view, self.draft.slots
+        beside = [port.node for port in self.node.inputs]
+        for port in view.output_ports(self.node.index):
+            beside += [reader.node for reader in view.readers(port)]
+        for index in dict.fromkeys(beside):
+            rows = [self.draft.plan.decisions[s] for s in slots.slots_of[index]]
+            if rows and not any(row.is_low for row in rows):
+                yield rows[0]
+
+
+def call_of(draft: Draft, node: Node) -> OpCall:
+    """Return a node of a draft as pricing sees it."""
+    from tensorflow.python.framework import dtypes
+
+    from grappler_pass.costs import TensorSpec
+    from grappler_pass.graph.shapes import known_shape
+    from grappler_pass.pricing import node_calls
+
+    def spec(port: Port) -> TensorSpec:
+        shape = known_shape(draft.shapes, draft.view, port)
+        enum = draft.slots.output_dtype(port.node, port.output)
+        name = dtypes.as_dtype(enum).base_dtype.name if enum else "float32"
+        return TensorSpec(shape, str(name))
+
+    return node_calls.call_of(node, draft.slots, spec)

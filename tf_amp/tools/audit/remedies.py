@@ -1,0 +1,188 @@
+"""Why an op gains little from 16 bits, and what its author can do; `RULES` is all.
+
+A rule looks at one node of a planned graph; the first that knows something speaks.
+Nothing here changes a plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tf_amp.tools.audit.cases import Case
+
+if TYPE_CHECKING:
+    from grappler_pass.costs.work import Product
+    from grappler_pass.planning.plan import Decision
+
+_HALF_FULL = 0.5
+# An op that takes less than this many starts is bound by them.
+_LAUNCHES = 1.5
+_CAST_SHARE = 0.25
+_BY_LISTS = ("DENY", "DENY_TAINT", "NOT_LISTED")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What holds an op back, and the remedy; empty where there is none."""
+
+    why: str
+    remedy: str = ""
+
+
+def _held_by_rule(case: Case) -> Finding | None:
+    """What the op lists and the caller keep in float32, whatever it costs."""
+    if case.is_low or case.cause in ("COST", "MARGIN"):
+        return None
+    return Finding(_reason_text(case), _list_remedy(case))
+
+
+def _reason_text(case: Case) -> str:
+    """Return the plan's reason; of a culprit the op, so that alike nodes say alike."""
+    reason = case.decision.reason
+    view = case.draft.view
+    if case.cause == "STATE_UPDATE":
+        return reason.cause.value
+    if reason.detail not in view.index:
+        return str(reason)
+    return f"{reason.cause.value}: {view.nodes[view.index[reason.detail]].op}"
+
+
+def _list_remedy(case: Case) -> str:
+    """Say what would free the node; empty where nothing that was tried does."""
+    if case.cause not in (*_BY_LISTS, "RANGE"):
+        return ""
+    rates = case.roofline.matrix_flops
+    computes = rates.get("bfloat16", 0.0) > rates["float32"]
+    if case.low_dtype == "float16" and computes:
+        if case.alternatives.is_free_in("bfloat16", case.node):
+            return "plan in bfloat16, which has float32's range"
+    if case.cause not in _BY_LISTS:
+        return ""
+    edit = case.alternatives.freeing_edit(case.listed_op, case.node)
+    return f"if you know it to be harmless: {edit}" if edit else ""
+
+
+def _unaligned(case: Case) -> Finding | None:
+    """Rows that tensor cores cannot read."""
+    units, product = case.roofline.multiprocessors, case.product
+    if units is None or product is None:
+        return None
+    step = units.alignment.get(case.low_dtype, 1)
+    found = units.unaligned(product, case.low_dtype)
+    if not found:
+        return None
+    names = " and ".join(f"{_dimension(product, size)} {size}" for size in found)
+    changes = ", ".join(f"{size} -> {-(-size // step) * step}" for size in found)
+    return Finding(
+        f"{names}: no multiple of {step}, tensor cores idle or starve",
+        f"make the dimension a multiple of {step}: {changes}",
+    )
+
+
+def _dimension(product: Product, size: int) -> str:
+    if size == product.n:
+        return "columns (n) of"
+    return "sum (k) over" if size == product.k else "rows (m) of"
+
+
+def _cast_heavy(case: Case) -> Finding | None:
+    """Casts that eat what 16 bits save."""
+    row = case.decision
+    if case.is_low and row.cast_seconds < _CAST_SHARE * case.seconds:
+        return None
+    saved = row.seconds_float32 - (row.seconds_low or row.seconds_float32)
+    if not case.is_low and (case.cause != "COST" or saved <= 0.0):
+        return None
+    why = (
+        f"casts take {1e3 * row.cast_seconds:.3g} ms of it"
+        if case.is_low
+        else "16 bits are faster, the casts around it are not worth it"
+    )
+    remedies = map(_neighbor_remedy, case.float32_neighbors())
+    return Finding(why, next(filter(None, remedies), ""))
+
+
+def _neighbor_remedy(neighbor: Decision) -> str:
+    """Say how a neighbor could go to 16 bits; empty of constants and variables."""
+    from grappler_pass.graph.op_traits import INPUT, RESULT
+    from grappler_pass.planning.plan import Cause
+
+    reason = neighbor.reason
+    if reason.cause is Cause.PRESERVED or reason.detail in (INPUT, RESULT):
+        return f"feed and fetch 16 bits ({neighbor.op})"
+    if reason.cause is Cause.FIXED:
+        return ""
+    return f"free its neighbor {neighbor.op}: {reason.cause.value}"
+
+
+def _idle_device(case: Case) -> Finding | None:
+    """Products with fewer tiles than the device has multiprocessors."""
+    units, product = case.roofline.multiprocessors, case.product
+    if units is None or product is None:
+        return None
+    share = units.fill(product)
+    if share > _HALF_FULL:
+        return None
+    return Finding(
+        f"{product.m} x {product.n} fills {share:.0%} of the {units.count} "
+        "multiprocessors",
+        "larger batch",
+    )
+
+
+def _launch_bound(case: Case) -> Finding | None:
+    """Ops that take no longer than it takes to start them."""
+    launch = max(case.roofline.overhead_seconds, case.roofline.dispatch_seconds)
+    starts = launch * max(len(case.works), 1) * case.weight
+    if case.seconds > _LAUNCHES * starts:
+        return None
+    return Finding(
+        f"starting it ({1e6 * launch:.0f} us) takes most of the time",
+        "larger batch, or fuse it with its neighbors (XLA)",
+    )
+
+
+def _not_faster(case: Case) -> Finding | None:
+    """Ops whose price in 16 bits is no better."""
+    if case.is_low:
+        return None
+    return Finding(str(case.decision.reason))
+
+
+def _narrow(case: Case) -> Finding | None:
+    """Products whose tiles are too small to keep the 16-bit units fed."""
+    product = case.product
+    if product is None or case.memory_seconds > _HALF_FULL * case.seconds:
+        return None
+    return Finding(
+        f"tiles of {product.m} x {product.n}, summed over {product.k}, do not keep "
+        "the 16-bit units busy",
+        "wider layers, multiples of 128",
+    )
+
+
+def _memory_bound(case: Case) -> Finding | None:
+    """What is left: 16 bits halve what is moved, and no more."""
+    why = "bound by memory: 16 bits halve what is moved, no more"
+    if case.product is None:
+        return Finding(why)
+    return Finding(why, "wider layers do more with what they read")
+
+
+RULES: tuple[Callable[[Case], Finding | None], ...] = (
+    _held_by_rule,
+    _unaligned,
+    _idle_device,
+    _cast_heavy,
+    _launch_bound,
+    _not_faster,
+    _narrow,
+    _memory_bound,
+)
+
+
+def finding_of(case: Case) -> Finding:
+    """Return what the first rule that applies says."""
+    return next(found for rule in RULES if (found := rule(case)) is not None)

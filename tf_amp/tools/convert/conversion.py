@@ -1,0 +1,114 @@
+"""Convert a stored model: `convert` is the whole of it in order.
+
+Read, rewrite in memory, write to a folder beside the target, rename. Nothing is written
+before the new model is complete in memory, but for the variables, which are copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.convert.files import sources, writing
+
+if TYPE_CHECKING:
+    from tf_amp.tools.convert.report import ConversionReport
+
+
+def convert(
+    source: str | pathlib.Path,
+    target: str | pathlib.Path,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    opt_level: str | None = None,
+    exclude: Iterable[str] = (),
+    keep_io: bool = True,
+    weights: str = "float32",
+    calibration: str | pathlib.Path | None = None,
+    verify: bool = False,
+    overwrite: bool = False,
+    allow_lambda: bool = False,
+    batch: int | None = None,
+    to: str = "mixed",
+) -> ConversionReport:
+    """Convert a stored model to mixed precision, or one of ours back to float32.
+
+    Signatures keep names and, by default, dtypes; assets, objects, function names and
+    tags stay. The result runs in TensorFlow alone.
+
+    Args:
+      source: folder of a SavedModel, a .keras file, or a frozen graph (.pb).
+      target: where the result goes: a folder, or a file for a frozen graph.
+      dtype: "bfloat16" or "float16"; what suits the device by default.
+      device: name or path of a profile to plan for; the present device by default.
+      opt_level: "O0" to "O3", as for `enable`.
+      exclude: regular expressions; operations with such names stay float32.
+      keep_io: whether signatures keep their dtypes; if not, what is float32 in them is
+        in 16 bits for whoever calls them.
+      weights: "low" stores matrices among variables and constants in 16 bits.
+      calibration: an .npz file of inputs; what leaves the type's range on them stays
+        float32.
+      verify: whether both models are run on the same inputs and compared.
+      overwrite: whether a model at `target` may be replaced.
+      allow_lambda: whether Python code within a .keras file may be run.
+      batch: size to plan for where the model leaves it open.
+      to: "mixed", or "float32" to take a converted model back.
+
+    Raises:
+      AlreadyMixed: the model computes in 16 bits already.
+      ConfigError: an option is unknown, or the target exists or lies in the source.
+      ConversionFailed: the result cannot be written; nothing of it is left.
+      DataUnfit: the calibration data does not fit the model's inputs.
+      ModelUnreadable: the source is damaged or no model.
+      ScriptMissing: there is no such source.
+    """
+    begin = time.perf_counter()
+    source, target = pathlib.Path(source), pathlib.Path(target)
+    kind = sources.kind_of(source)
+    writing.check_target(source, target, overwrite=overwrite)
+    check_tensorflow()
+    from tf_amp.tools.convert.frozen_conversion import convert_frozen
+    from tf_amp.tools.convert.job import Job
+    from tf_amp.tools.convert.options import options_from
+    from tf_amp.tools.convert.saved_model_conversion import convert_saved_model
+
+    options = options_from(
+        dtype=dtype,
+        device=device,
+        opt_level=opt_level,
+        exclude=exclude,
+        keep_io=keep_io,
+        weights=weights,
+        calibration=None if calibration is None else pathlib.Path(calibration),
+        verify=verify,
+        overwrite=overwrite,
+        allow_lambda=allow_lambda,
+        batch=batch,
+        to=to,
+    )
+    with contextlib.ExitStack() as stack:
+        given = source
+        if kind is sources.Kind.KERAS:
+            given = stack.enter_context(_exported(source, allow_lambda=allow_lambda))
+        draft = stack.enter_context(writing.replacing(target))
+        job = Job(source, given, target, kind.value, options, begin)
+        if kind is sources.Kind.FROZEN:
+            return convert_frozen(job, draft)
+        return convert_saved_model(job, draft)
+
+
+@contextlib.contextmanager
+def _exported(source: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path]:
+    """Yield the folder of a SavedModel made of a Keras file, for a while."""
+    from tf_amp.tools.convert.files import keras_file
+
+    with tempfile.TemporaryDirectory(prefix="tf-amp-") as folder:
+        exported = pathlib.Path(folder) / source.stem
+        keras_file.export(source, exported, allow_lambda=allow_lambda)
+        yield exported

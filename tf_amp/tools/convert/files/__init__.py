@@ -1,0 +1,1 @@
+"""The files of stored models, read and written."""

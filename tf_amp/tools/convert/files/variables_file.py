@@ -1,0 +1,160 @@
+"""The file of a stored model's variables: which tensors it holds, under which keys.
+
+A key names a tensor in the file. Graphs name it where they restore it, objects by the
+way to them from the root.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tf_amp.errors import ConversionFailed, ModelUnreadable
+from tf_amp.tools.convert.files.saved_model import VARIABLES
+
+if TYPE_CHECKING:
+    from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
+
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = "VARIABLE_VALUE"
+# What TensorFlow raises besides, depending on where a file ends.
+_UNREADABLE = (IndexError, RuntimeError, ValueError)
+
+
+@dataclasses.dataclass(frozen=True)
+class VariablesFile:
+    """A reader of tensors by key, with what is known without reading them.
+
+    Attributes:
+      path: prefix of the files' names.
+      dtypes: by key, such as "float32".
+      shapes: by key.
+    """
+
+    path: pathlib.Path
+    dtypes: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    _reader: Any
+
+    @classmethod
+    def of(cls, folder: pathlib.Path) -> VariablesFile | None:
+        """Open the variables of a SavedModel; None where it has none.
+
+        Raises:
+          ModelUnreadable: the index of the file is damaged, or a part is missing.
+        """
+        import tensorflow as tf
+
+        path = folder / VARIABLES
+        if not path.with_name(f"{path.name}.index").is_file():
+            return None
+        try:
+            reader = tf.train.load_checkpoint(str(path))
+        except (tf.errors.OpError, *_UNREADABLE) as error:
+            raise ModelUnreadable(f"{path} is damaged or cut off: {error}") from error
+        shapes = reader.get_variable_to_shape_map()
+        dtypes = reader.get_variable_to_dtype_map()
+        return cls(
+            path,
+            {key: str(dtype.name) for key, dtype in dtypes.items()},
+            {key: tuple(shape) for key, shape in shapes.items()},
+            reader,
+        )
+
+    def value(self, key: str) -> Any:
+        """Return a tensor as a NumPy array.
+
+        Raises:
+          ModelUnreadable: the file is damaged or cut off.
+        """
+        import tensorflow as tf
+
+        try:
+            return self._reader.get_tensor(key)
+        except (tf.errors.OpError, *_UNREADABLE) as error:
+            raise ModelUnreadable(
+                f"{self.path} is damaged or cut off: {key}: {error}"
+            ) from error
+
+    def check(self) -> None:
+        """Read everything once, one tensor after another.
+
+        Raises:
+          ModelUnreadable: the file is damaged or cut off.
+        """
+        for key in self.dtypes:
+            self.value(key)
+
+    def keys_of_objects(self, objects: SavedObjectGraph) -> dict[int, str]:
+        """Return by number of an object the key of its value, for variables."""
+        from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
+            TrackableObjectGraph,
+        )
+
+        if _OBJECTS not in self.dtypes:
+            return {}
+        saved = TrackableObjectGraph.FromString(self.value(_OBJECTS))
+        keys: dict[int, str] = {}
+        waiting, seen = [(0, 0)], {0}
+        for own, other in waiting:
+            for attribute in saved.nodes[other].attributes:
+                if attribute.name == _VALUE:
+                    keys[own] = str(attribute.checkpoint_key)
+            below = {c.local_name: c.node_id for c in saved.nodes[other].children}
+            for child in objects.nodes[own].children:
+                if child.local_name in below and child.node_id not in seen:
+                    seen.add(child.node_id)
+                    waiting.append((child.node_id, below[child.local_name]))
+        return keys
+
+    def write(
+        self, path: pathlib.Path, retyped: Collection[str], dtype: np.dtype[Any]
+    ) -> None:
+        """Write all tensors to another file, some of them in another type.
+
+        Args:
+          path: prefix of the new files' names; their folder is made.
+          retyped: keys of those that change.
+          dtype: what they change to.
+
+        Raises:
+          ConversionFailed: the disk is full.
+          ModelUnreadable: this file is damaged.
+        """
+        import tensorflow as tf
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        keys = sorted(self.dtypes)
+        tensors = []
+        with tf.device("/device:CPU:0"):
+            for key in keys:
+                value = self.value(key)
+                if key in retyped:
+                    value = value.astype(dtype)
+                tensors.append(tf.constant(value))
+            try:
+                _save(str(path), keys, tensors)
+            except tf.errors.OpError as error:
+                raise ConversionFailed(
+                    f"{path} cannot be written: {error.message}; nothing of it was "
+                    "kept."
+                ) from error
+
+
+def _save(path: str, keys: list[str], tensors: list[Any]) -> None:
+    import tensorflow as tf
+
+    part = f"{path}_part"
+    tf.raw_ops.SaveV2(
+        prefix=part,
+        tensor_names=keys,
+        shape_and_slices=[""] * len(keys),
+        tensors=tensors,
+    )
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[part], destination_prefix=path, delete_old_dirs=False
+    )

@@ -1,0 +1,207 @@
+"""Send a stored graph and every function of its library through the pass.
+
+Each function is taken by itself and keeps its types where it is called, so whoever
+calls it, from this model or another, finds what he knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from grappler_pass import pipeline
+from grappler_pass.functions import conversion
+from grappler_pass.graph.op_table import ALLOW
+from grappler_pass.graph.op_traits import is_update
+from grappler_pass.graph.view import Item
+from tf_amp.measuring import process_costs
+from tf_amp.tools.convert.files.stored_shapes import known_arguments, stored_shapes
+from tf_amp.tracing import grappler_preview
+from tf_amp.tracing.graph_identity import digest_of_seeds
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.function_pb2 import FunctionDef
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+    from grappler_pass.functions.conversion import Library
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.pipeline import Rewrite
+    from grappler_pass.planning.draft import Settings
+    from grappler_pass.planning.plan import Plan
+    from tf_amp.config.amp_config import AmpConfig
+
+# The graph itself among its functions.
+MAIN = ""
+# What tf.data calls the functions it traces.
+_DATASET_FUNCTIONS = ("__inference_Dataset_", "__inference_tf_data_")
+
+
+@dataclasses.dataclass(frozen=True)
+class Planner:
+    """What graphs are rewritten with.
+
+    Attributes:
+      settings: of the pass.
+      device_type: of the device that they will run on; bears on plans alone.
+      batch: what stands for an unknown first dimension when prices are looked up;
+        None: the pass's own guess.
+      config: says how much is measured; None: nothing, for a device that is absent.
+    """
+
+    settings: Settings
+    device_type: str = "CPU"
+    batch: int | None = None
+    config: AmpConfig | None = None
+
+    def settings_for(
+        self, graph_def: GraphDef, shapes: Callable[[], Shapes]
+    ) -> Settings:
+        """Return the settings of a graph, which has its own time to be measured."""
+        if self.config is None:
+            return self.settings
+
+        def graph() -> Hashable:
+            return self.settings.low_dtype, digest_of_seeds(graph_def, shapes())
+
+        tuner = process_costs.tuner_for(self.config, self.device_type, graph)
+        return dataclasses.replace(self.settings, tuner=tuner)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewritten:
+    """A graph with its library, rewritten.
+
+    Attributes:
+      graph_def: a new graph.
+      plans: of the graph (`MAIN`) and of functions by name, where there is a product.
+      left_alone: functions with a product that keep every type, by name, and why.
+    """
+
+    graph_def: GraphDef
+    plans: Mapping[str, Plan]
+    left_alone: Mapping[str, str]
+
+    @property
+    def is_changed(self) -> bool:
+        """Tell whether anything goes to 16 bits."""
+        return not all(plan.is_empty for plan in self.plans.values())
+
+
+class LeftAlone(Exception):
+    """A function keeps every type; the message says why."""
+
+
+def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
+    """Rewrite a graph and its functions.
+
+    Args:
+      graph_def: not modified.
+      item: what callers rely on in the graph itself.
+      planner: what to do it with.
+    """
+    changed = type(graph_def)()
+    changed.CopyFrom(graph_def)
+    library = conversion.library_of(graph_def)
+    plans: dict[str, Plan] = {}
+    left_alone: dict[str, str] = {}
+    for name in with_products(graph_def, planner.settings):
+        try:
+            outcome = _outcome(name, graph_def, item, library, planner)
+        except (LeftAlone, conversion.FunctionError, pipeline.StageError) as error:
+            left_alone[name] = str(error)
+            continue
+        if outcome.plan is not None:
+            plans[name] = outcome.plan
+        if outcome.changed:
+            _put(outcome.graph_def, name, changed, library)
+    return Rewritten(changed, plans, left_alone)
+
+
+def with_products(graph_def: GraphDef, settings: Settings) -> tuple[str, ...]:
+    """Name the functions, and `MAIN`, that hold an op which low precision starts at."""
+    bodies = {MAIN: graph_def.node}
+    bodies |= {f.signature.name: f.node_def for f in graph_def.library.function}
+    lists = settings.lists
+    return tuple(
+        name
+        for name, nodes in bodies.items()
+        if any(lists.list_of(node.op) == ALLOW for node in nodes)
+    )
+
+
+def _outcome(
+    name: str, graph_def: GraphDef, item: Item, library: Library, planner: Planner
+) -> Rewrite:
+    """Return what the pass makes of one function, or of the graph.
+
+    Raises:
+      LeftAlone: it is not to be rewritten.
+      FunctionError: it cannot be taken for a graph.
+      StageError: the pass failed on it.
+    """
+    if name != MAIN:
+        _check(library[name], library, planner.settings.low_dtype)
+        function = library[name]
+        known = known_arguments(function)
+        graph_def, item = conversion.graph_from_function(function, library, known)
+    shapes = functools.cache(functools.partial(stored_shapes, graph_def, planner.batch))
+    outcome = pipeline.optimize(
+        grappler_preview.on_device(graph_def, planner.device_type),
+        item,
+        planner.settings_for(graph_def, shapes),
+        shapes=shapes,
+        name=name,
+    )
+    _take_devices(outcome.graph_def, graph_def)
+    return outcome
+
+
+def _check(function: FunctionDef, library: Library, low_dtype: str) -> None:
+    if str(function.signature.name).startswith(_DATASET_FUNCTIONS):
+        raise LeftAlone("it belongs to a tf.data pipeline")
+    if low_dtype != "float16":
+        return
+    called = conversion.reachable_from(function.node_def, library)
+    bodies = (function, *(library[name] for name in called))
+    if any(_trains(node) for body in bodies for node in body.node_def):
+        raise LeftAlone(
+            "it updates variables, and stored gradients are not scaled for float16"
+        )
+
+
+def _trains(node: NodeDef) -> bool:
+    """Tell whether a node updates a variable with more than a new value."""
+    return is_update(node.op) and node.op != "AssignVariableOp"
+
+
+def _take_devices(changed: GraphDef, given: GraphDef) -> None:
+    """Put nodes, in place, where they were before they were planned."""
+    devices = {node.name: node.device for node in given.node}
+    for node in changed.node:
+        node.device = devices.get(node.name, "")
+
+
+def _put(
+    changed: GraphDef, name: str, into: GraphDef, library: Mapping[str, FunctionDef]
+) -> None:
+    """Put a rewritten body, in place, into the graph that it belongs to."""
+    if name == MAIN:
+        del into.node[:]
+        into.node.extend(changed.node)
+        return
+    made = conversion.function_from_graph(changed, library[name])
+    for function in into.library.function:
+        if function.signature.name == name:
+            function.CopyFrom(made)
+
+
+def names_in(graph_def: GraphDef) -> Iterable[str]:
+    """Yield the name of every node of a graph and of its functions."""
+    for node in graph_def.node:
+        yield node.name
+    for function in graph_def.library.function:
+        for node in function.node_def:
+            yield node.name

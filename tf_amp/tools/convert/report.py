@@ -1,0 +1,161 @@
+"""What a conversion did, for people and for programs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.plan import Plan
+    from tf_amp.tools.verify.verification import Verification
+
+JSON_FILE, TEXT_FILE = "report.json", "plan.txt"
+# Of the text; those that gain most. All are in the JSON.
+_ROWS = 200
+_MEBI = 2**20
+_MILLI = 1e3
+
+
+@dataclasses.dataclass(frozen=True)
+class SignatureGain:
+    """Predicted seconds of one call of a signature, as far as products go."""
+
+    seconds_before: float
+    seconds_after: float
+
+    @property
+    def ratio(self) -> float:
+        """Seconds before over seconds after."""
+        return self.seconds_before / self.seconds_after if self.seconds_after else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """What of a model is stored in 16 bits, and which matrices are not, and why."""
+
+    variables: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConversionReport:
+    """A finished conversion.
+
+    Attributes:
+      source: what was converted.
+      target: where the result is.
+      kind: of the source, such as "SavedModel".
+      to: "mixed" or "float32".
+      low_dtype: "bfloat16" or "float16".
+      device: what it was planned for: the name of a profile.
+      opt_level: "O0" to "O3".
+      weights: "float32" or "low".
+      signatures: predicted gain by name.
+      plans: by name of function; "" is the graph itself.
+      left_alone: functions that keep every type, and why.
+      storage: what is stored in 16 bits.
+      low_io: inputs and outputs of signatures in 16 bits, as "signature.name".
+      bytes_before: of the source.
+      bytes_after: of the result, without this report.
+      warnings: what the user should know.
+      seconds: that it took.
+      verifications: by signature, if the result was to be verified.
+    """
+
+    source: str
+    target: str
+    kind: str
+    to: str
+    low_dtype: str
+    device: str
+    opt_level: str
+    weights: str
+    signatures: Mapping[str, SignatureGain]
+    plans: Mapping[str, Plan]
+    left_alone: Mapping[str, str]
+    storage: Storage
+    bytes_before: int
+    bytes_after: int
+    low_io: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+    verifications: Mapping[str, Verification] = dataclasses.field(default_factory=dict)
+
+    @property
+    def is_verified(self) -> bool:
+        """Tell whether no verification failed."""
+        return all(found.ok for found in self.verifications.values())
+
+    def to_json(self) -> str:
+        """Return JSON with whole plans."""
+        fields: dict[str, Any] = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
+        }
+        fields["format"] = "tf-amp conversion 1"
+        fields["signatures"] = {
+            name: {**dataclasses.asdict(gain), "ratio": gain.ratio}
+            for name, gain in self.signatures.items()
+        }
+        fields["storage"] = dataclasses.asdict(self.storage)
+        for name in ("plans", "verifications"):
+            values = getattr(self, name)
+            fields[name] = {key: json.loads(v.to_json()) for key, v in values.items()}
+        fields["left_alone"] = dict(self.left_alone)
+        return json.dumps(fields, indent=1)
+
+    def save(self, folder: pathlib.Path) -> None:
+        """Write the report as JSON, and its plans as text, into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / JSON_FILE).write_text(self.to_json(), encoding="utf-8")
+        plans = "\n\n".join(str(p.top(_ROWS)) for p in self.plans.values())
+        (folder / TEXT_FILE).write_text(f"{self}\n\n{plans}\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        """Print a few lines: what went where, the gain, the sizes, what to know."""
+        lines = [f"{self.kind} {self.source} -> {self.target}: {self._outcome()}"]
+        lines += [
+            f"  {name}: predicted {gain.seconds_before * _MILLI:.3g} -> "
+            f"{gain.seconds_after * _MILLI:.3g} ms ({gain.ratio:.2f}x)"
+            for name, gain in self.signatures.items()
+        ]
+        before, after = self.bytes_before / _MEBI, self.bytes_after / _MEBI
+        lines.append(
+            f"  size {before:.1f} -> {after:.1f} MiB ({self._storage()}), "
+            f"{self.seconds:.1f} s"
+        )
+        if self.low_io:
+            lines.append(f"  in {self.low_dtype}: {', '.join(self.low_io)}")
+        lines += [f"  left alone: {_named(n)}: {w}" for n, w in self.left_alone.items()]
+        lines += [f"  warning: {text}" for text in self.warnings]
+        lines += [str(found) for found in self.verifications.values()]
+        return "\n".join(lines)
+
+    def _outcome(self) -> str:
+        if self.to == "float32":
+            return "float32 again"
+        low = sum(d.is_low for plan in self.plans.values() for d in plan.decisions)
+        slots = sum(len(plan.decisions) for plan in self.plans.values())
+        casts = sum(plan.casts for plan in self.plans.values())
+        where = f"({self.opt_level}, {self.device})"
+        if not low:
+            return f"nothing to gain in {self.low_dtype} {where}; it stays as it is"
+        return (
+            f"{low} of {slots} float slots to {self.low_dtype} {where}, {casts} casts"
+        )
+
+    def _storage(self) -> str:
+        if self.weights == "float32":
+            return "weights in float32"
+        found = self.storage
+        return (
+            f"{len(found.variables)} variables and {len(found.constants)} constants in "
+            f"{self.low_dtype}, {len(found.kept)} matrices in float32"
+        )
+
+
+def _named(function: str) -> str:
+    return function or "the graph"

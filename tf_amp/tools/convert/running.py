@@ -1,0 +1,95 @@
+"""Stored models as callables, and inputs for them where the user gives none."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tf_amp.tools.convert.unmixed import unmixed
+from tf_amp.tools.graph_runs.batches import Batch, InputSpec, batches_from_file
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.graph.view import Item
+    from tf_amp.tools.convert.options import Options
+
+_SIZE, _BATCH = 16, 8
+
+
+def signatures_of(folder: pathlib.Path) -> tuple[Any, Mapping[str, Any]]:
+    """Load a SavedModel for running it as it is; return it and its signatures.
+
+    The model must be kept as long as they are used.
+    """
+    import tensorflow as tf
+
+    with unmixed():
+        model = tf.saved_model.load(str(folder))
+    return model, dict(model.signatures)
+
+
+def function_of(graph_def: GraphDef, item: Item) -> Any:
+    """Return a ConcreteFunction that runs a bare graph, given its inputs in order."""
+    import tensorflow as tf
+
+    from tf_amp.tools.graph_runs.batches import specs_of_graph
+
+    specs = specs_of_graph(graph_def)
+
+    def run(*inputs: Any) -> list[Any]:
+        fed = {s.name: value for s, value in zip(specs, inputs, strict=True)}
+        found: list[Any] = tf.graph_util.import_graph_def(
+            graph_def, fed, [f"{name}:0" for name in item.fetch], name=""
+        )
+        return found
+
+    signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
+    with unmixed():
+        return tf.function(run, input_signature=signature).get_concrete_function()
+
+
+def batches_for(
+    specs: Sequence[InputSpec], options: Options
+) -> tuple[tuple[Batch, ...], str]:
+    """Return inputs, the user's or made up, and what they are, in words.
+
+    Raises:
+      DataUnfit: those of the user do not fit.
+    """
+    if options.calibration is not None:
+        return batches_from_file(options.calibration, specs), str(options.calibration)
+    batch = {spec.name: _made_up(spec, options.batch or _BATCH) for spec in specs}
+    return (batch,), "made-up inputs"
+
+
+def with_rounded_weights(
+    function: Any, rounded: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """Return a function whose variables hold rounded values from its first call on."""
+    waiting = list(function.variables)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        while waiting:
+            variable = waiting.pop()
+            variable.assign(rounded(variable.numpy()))
+        return function(*args, **kwargs)
+
+    return run
+
+
+def _made_up(spec: InputSpec, batch: int) -> Any:
+    shape = spec.shape or (None,) * 2
+    sizes = [
+        size if size is not None else (_SIZE if axis else batch)
+        for axis, size in enumerate(shape)
+    ]
+    if spec.dtype == "string":
+        return np.full(sizes, b"a", dtype=object)
+    if spec.dtype.startswith(("float", "bfloat")):
+        values = np.random.default_rng(0).standard_normal(sizes)
+        return values.astype("float32")
+    return np.zeros(sizes, dtype=spec.dtype)

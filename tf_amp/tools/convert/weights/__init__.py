@@ -1,0 +1,1 @@
+"""The weights of a stored model in 16 bits."""

@@ -1,0 +1,206 @@
+"""Store variables and constants of a graph in 16 bits, with casts where they are read.
+
+    Before   handle --> ReadVariableOp(float32) --> MatMul
+    After    handle --> ReadVariableOp(bfloat16) --> cast up --> MatMul
+
+That the product may take the 16 bits as they are is left to the pass, which removes the
+cast again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.graph.type_slots import FLOAT32
+from grappler_pass.graph.view import split_input
+from grappler_pass.rewriting.apply import CAST_STEM, MARK, cast_constant
+from tf_amp.tools.convert.files.stored_shapes import SHAPES
+from tf_amp.tools.convert.weights.handles import (
+    REFERENCES,
+    VARIABLES,
+    Readers,
+    Use,
+    readers_in,
+)
+from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS, READS
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+_SAVE = "SaveV2"
+# What a save takes before the tensors: file, names, slices.
+_BEFORE_TENSORS = 3
+_LEAST_ELEMENTS = 256
+_LEAST_RANK = 2
+
+
+def retype_variables(
+    body: GraphDef, handles: Collection[str], uses: Iterable[Use], low_dtype: int
+) -> None:
+    """Let a graph read, save and restore some of its variables in 16 bits, in place.
+
+    Args:
+      body: the graph itself, or a function as a graph.
+      handles: tensors that are handles of such variables.
+      uses: of them, in this graph.
+      low_dtype: DataType they are stored as.
+    """
+    nodes = {node.name: node for node in body.node}
+    # Whoever reads a value is asked for before that value gets a cast, so that this
+    # does not grow old.
+    readers = readers_in(body)
+    for name in handles:
+        if name in nodes and nodes[name].op in VARIABLES:
+            nodes[name].attr["dtype"].type = low_dtype
+    found = [nodes[use.node.name] for use in uses]
+    for node in found:
+        if node.op in READS:
+            node.attr["dtype"].type = low_dtype
+            if not _retype_save(node, readers, low_dtype):
+                cast_up(body, node, readers, low_dtype)
+    for name in handles:
+        if name in nodes and nodes[name].op in REFERENCES:
+            _cast_reference(body, nodes[name], readers, low_dtype)
+    # Last, since a new value may be what another variable is read as.
+    for node in found:
+        if node.op in ASSIGNMENTS:
+            _retype_assignment(body, node, nodes, low_dtype)
+
+
+def retype_constants(
+    body: GraphDef, low_dtype: int, is_kept: Callable[[str], object]
+) -> tuple[str, ...]:
+    """Store large constants of a graph in 16 bits, in place; return their names.
+
+    Args:
+      body: the graph itself, or a function as a graph.
+      low_dtype: DataType they are stored as.
+      is_kept: whether a constant of some name is to stay.
+    """
+    stored = []
+    readers = readers_in(body)
+    for node in [node for node in body.node if _is_large_constant(node)]:
+        if is_kept(node.name):
+            continue
+        rounded = cast_constant(node, low_dtype)
+        del rounded.attr[MARK]
+        if not _fits(node, NUMPY_DTYPES[low_dtype]):
+            continue
+        node.CopyFrom(rounded)
+        cast_up(body, node, readers, low_dtype)
+        stored.append(str(node.name))
+    return tuple(stored)
+
+
+def _is_large_constant(node: NodeDef) -> bool:
+    if node.op != "Const" or node.attr["dtype"].type != FLOAT32:
+        return False
+    sizes = [axis.size for axis in node.attr["value"].tensor.tensor_shape.dim]
+    return len(sizes) >= _LEAST_RANK and math.prod(sizes) >= _LEAST_ELEMENTS
+
+
+def _fits(node: NodeDef, dtype: np.dtype[Any]) -> bool:
+    value = tensor_util.MakeNdarray(node.attr["value"].tensor)
+    with np.errstate(over="ignore"):
+        rounded = value.astype(dtype)
+    return bool((np.isfinite(rounded) == np.isfinite(value)).all())
+
+
+def _retype_assignment(
+    body: GraphDef, node: NodeDef, nodes: dict[str, NodeDef], low_dtype: int
+) -> None:
+    """Restore 16 bits as they are in the file; round any other new value."""
+    node.attr["T" if node.op == "Assign" else "dtype"].type = low_dtype
+    passed = []
+    name, output = split_input(node.input[1])
+    # A cast that was just made is not among the nodes.
+    while name in nodes and nodes[name].op == "Identity":
+        passed.append(nodes[name])
+        name, output = split_input(nodes[name].input[0])
+    if name not in nodes or nodes[name].op != "RestoreV2":
+        node.input[1] = new_cast(body, node.input[1], FLOAT32, low_dtype).name
+        return
+    nodes[name].attr["dtypes"].list.type[output] = low_dtype
+    for identity in passed:
+        identity.attr["T"].type = low_dtype
+
+
+def _retype_save(node: NodeDef, readers: Readers, low_dtype: int) -> bool:
+    """Save what `node` reads in 16 bits; False where anything else takes it."""
+    passed, saves = [], []
+    waiting = [node]
+    for source in waiting:
+        for reader, position in readers(source.name):
+            if reader.op == _SAVE:
+                saves.append((reader, position - _BEFORE_TENSORS))
+            elif reader.op == "Identity":
+                passed.append(reader)
+                waiting.append(reader)
+            else:
+                return False
+    if not saves:
+        return False
+    for identity in passed:
+        identity.attr["T"].type = low_dtype
+    for save, position in saves:
+        save.attr["dtypes"].list.type[position] = low_dtype
+    return True
+
+
+def _cast_reference(
+    body: GraphDef, variable: NodeDef, readers: Readers, low_dtype: int
+) -> None:
+    """Save a variable of TensorFlow 1 in 16 bits; give its other readers float32."""
+    others = []
+    for reader, position in readers(variable.name):
+        if reader.op == _SAVE:
+            types = reader.attr["dtypes"].list.type
+            types[position - _BEFORE_TENSORS] = low_dtype
+        elif reader.op not in ASSIGNMENTS or position:
+            others.append((reader, position))
+    if others:
+        cast = new_cast(body, variable.name, low_dtype, FLOAT32)
+        for reader, position in others:
+            reader.input[position] = cast.name
+
+
+def cast_up(body: GraphDef, node: NodeDef, readers: Readers, low_dtype: int) -> None:
+    """Give all readers of a node's value float32 again."""
+    found = readers(node.name)
+    if not found:
+        return
+    cast = new_cast(body, node.name, low_dtype, FLOAT32)
+    if SHAPES in node.attr:
+        cast.attr[SHAPES].CopyFrom(node.attr[SHAPES])
+    for reader, position in found:
+        reader.input[position] = cast.name
+
+
+def new_cast(body: GraphDef, tensor: str, source: int, target: int) -> NodeDef:
+    """Add a cast of a tensor to a graph and return it; nobody reads it yet.
+
+    Args:
+      body: changed in place.
+      tensor: its name as an input.
+      source: DataType it has.
+      target: DataType wanted.
+    """
+    wanted = "float32" if target == FLOAT32 else "stored"
+    stem = f"{tensor.replace(':', '_')}/{CAST_STEM}{wanted}"
+    names = {node.name for node in body.node}
+    name, number = stem, 0
+    while name in names:
+        number += 1
+        name = f"{stem}_{number}"
+    cast = body.node.add(name=name, op="Cast", input=[tensor])
+    cast.attr["SrcT"].type = source
+    cast.attr["DstT"].type = target
+    cast.attr["Truncate"].b = False
+    return cast

@@ -1,0 +1,228 @@
+"""The plan of a function, without running it.
+
+The function is traced if it must be, Grappler optimizes a copy of its graph as it would
+before the first run (inlining, lowering, fusing), and the outcome is planned. Settings
+are those the function was traced under, else those in force, else the environment's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from tf_amp._tensorflow_private.functions import is_compiled_function
+from tf_amp.config import scope_registry
+from tf_amp.config.amp_config import AmpConfig
+from tf_amp.errors import NotMeasurable
+from tf_amp.rewriting import graph_settings
+from tf_amp.rewriting.compiled import explaining
+from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.explain.named_arguments import check_named
+from tf_amp.tracing import grappler_preview
+from tf_amp.tracing.in_force import current_config
+from tf_amp.tracing.stamp_reader import Marks, excluded_parts, marks_from_graph_def
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import Item
+    from grappler_pass.planning.draft import Settings
+    from grappler_pass.planning.plan import Plan
+    from tf_amp.tools.explain.prediction import Prediction
+
+
+@overload
+def explain(
+    fn: Any,
+    *args: Any,
+    measure: Literal[True],
+    fetches: Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Prediction: ...
+
+
+@overload
+def explain(
+    fn: Any,
+    *args: Any,
+    measure: Literal[False] = False,
+    fetches: Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Plan: ...
+
+
+def explain(
+    fn: Any,
+    *args: Any,
+    fetches: Iterable[str] | None = None,
+    measure: bool = False,
+    **kwargs: Any,
+) -> Plan | Prediction:
+    """Return the plan that a function would run with, and what it takes if asked to.
+
+    Args:
+      fn: a `tf.function`, any callable it could wrap (a Keras model), a
+        ConcreteFunction, or a GraphDef.
+      *args: what the function is called with: tensors or `tf.TensorSpec`; for a
+        GraphDef, its fetches, one by one or in one list.
+      fetches: names of the nodes whose outputs are read, for a GraphDef.
+      measure: run the graph as it is and rewritten, on made-up data and private
+        variables, and return the plan with predicted and measured times.
+      **kwargs: named arguments of the function.
+
+    Raises:
+      ConfigError: an argument is neither a setting nor one of the function's.
+      NotMeasurable: it cannot be run apart from its program, or another process
+        measures on this machine; the message says which.
+      TensorFlowMissing: TensorFlow is not installed, or too old.
+      ValueError: a GraphDef without fetches, or with one that it does not hold.
+      StageError: the plan cannot be made; the message names the stage.
+    """
+    check_tensorflow()
+    check_named(explain, fn, kwargs)
+    if not _is_graph_def(fn):
+        fn = concrete_function(fn, args, kwargs)
+        if is_compiled_function(fn):
+            return _compiled_plan(fn, measure)
+    graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
+    config = config_for(graph_def)
+    graph_def = grappler_preview.optimized_graph(graph_def, kept)
+    item, chosen = item_and_settings(graph_def, kept, config)
+    shapes = functools.partial(_shapes, graph_def)
+    if measure:
+        from tf_amp.measuring.machine_turn import asked_turn
+        from tf_amp.tools.explain.predicting import prediction_of
+
+        with asked_turn(config.cache_dir):
+            return prediction_of(graph_def, item, chosen, shapes(), name)
+    from grappler_pass import pipeline
+
+    plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
+    if _is_graph_def(fn):
+        return plan
+    return explaining.plan_with_compiled(plan, fn.graph, _told_of_body)
+
+
+def _compiled_plan(function: Any, measure: bool) -> Plan:
+    if measure:
+        raise NotMeasurable(
+            f"{function.graph.name} is compiled by XLA, of which single operations "
+            "cannot be timed: explain it without measure=True, or without jit_compile."
+        )
+    return explaining.plan_of_compiled(function.graph, _told_of_body)
+
+
+def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
+    """Return what the pass is told of a body, beside what is known of its calls."""
+    own, chosen = item_and_settings(graph_def, item.fetch, config_for(graph_def))
+    preserve = (*item.preserve, *own.preserve)
+    return dataclasses.replace(item, preserve=preserve, excluded=own.excluded), chosen
+
+
+def _is_graph_def(fn: Any) -> bool:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    return isinstance(fn, GraphDef)
+
+
+def traced_graph(
+    fn: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    fetches: Iterable[str] | None = None,
+) -> tuple[GraphDef, tuple[str, ...], str]:
+    """Return a graph, the nodes it is run for, and its name, given as to `explain`.
+
+    Raises:
+      ValueError: a GraphDef without fetches, or with one that it does not hold.
+    """
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    if isinstance(fn, GraphDef):
+        return fn, _node_names(fn, _fetches(args, fetches)), "graph"
+    function = concrete_function(fn, args, kwargs)
+    graph_def = grappler_preview.graph_with_variables(function)
+    return graph_def, grappler_preview.kept_nodes(function), function.graph.name
+
+
+def item_and_settings(
+    graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
+) -> tuple[Item, Settings]:
+    """Return what the pass is told of a graph that is not under way."""
+    chosen = graph_settings.settings_from_config(
+        config, graph_settings.target_device_type(graph_def)
+    )
+    return item_of(graph_def, kept, config), chosen
+
+
+def item_of(graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig) -> Item:
+    """Return what the caller relies on, of a graph that Grappler has optimized."""
+    from grappler_pass.graph.view import Item
+
+    return Item(
+        fetch=kept,
+        preserve=_marks(graph_def).strangers,
+        excluded=excluded_parts(graph_def, config.exclude),
+    )
+
+
+def config_for(graph_def: GraphDef) -> AmpConfig:
+    """Return the configuration that a graph was traced under, or that is in force."""
+    scope = scope_registry.scope_of(_marks(graph_def).settings or "")
+    config = scope.config if scope else current_config()
+    return config or AmpConfig.from_env()
+
+
+def _shapes(graph_def: GraphDef) -> Shapes:
+    from grappler_pass.graph.shapes import shapes_from_graph_def
+
+    return shapes_from_graph_def(graph_def)
+
+
+def _marks(graph_def: GraphDef) -> Marks:
+    return marks_from_graph_def(graph_def, scope_registry.canonical_id)
+
+
+def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return the one graph of `fn` that these arguments select."""
+    if hasattr(fn, "structured_input_signature") and hasattr(fn, "graph"):
+        return fn
+    if not hasattr(fn, "get_concrete_function"):
+        import tensorflow as tf
+
+        fn = tf.function(fn)
+    return fn.get_concrete_function(*args, **kwargs)
+
+
+def _fetches(args: tuple[Any, ...], fetches: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the fetches of a GraphDef: names one by one, or one iterable of them."""
+    if args and fetches is not None:
+        raise _no_fetches(f"received {args!r} beside fetches={fetches!r}")
+    given: tuple[Any, ...] = args if fetches is None else (fetches,)
+    if len(given) == 1 and isinstance(given[0], Iterable):
+        given = (given[0],) if isinstance(given[0], str) else tuple(given[0])
+    for name in given:
+        if not isinstance(name, str):
+            raise _no_fetches(f"received {name!r} for a name")
+    return given
+
+
+def _node_names(graph_def: GraphDef, fetches: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.removeprefix("^").partition(":")[0] for name in fetches)
+    present = {node.name for node in graph_def.node}
+    missing = [name for name in names if name not in present]
+    if missing:
+        raise _no_fetches(f"the GraphDef has no node {', '.join(missing)}")
+    if not names:
+        raise _no_fetches("a GraphDef needs fetches")
+    return names
+
+
+def _no_fetches(what: str) -> ValueError:
+    return ValueError(
+        f"{what}; name the nodes whose outputs are read: (graph_def, 'logits', 'loss') "
+        "or (graph_def, fetches=['logits', 'loss'])."
+    )

@@ -1,0 +1,81 @@
+"""Which named arguments of `explain` and its like go to the function that they are for.
+
+What is no setting of the task's own does. A name that the function does not have is
+refused; one that takes any name is handed all but the settings of `tf_amp.enable`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tf_amp.errors import ConfigError
+from tf_amp.runtime import switch
+
+
+def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None:
+    """Refuse names of arguments that are meant for nobody.
+
+    Args:
+      task: takes settings by name, and hands the rest on.
+      fn: what it is called for: a GraphDef, a ConcreteFunction, or a callable.
+      named: names of what is to be handed on.
+
+    Raises:
+      ConfigError: the function has no argument of one of these names.
+    """
+    known, takes_any = _names_of(fn)
+    settings = inspect.signature(switch.enable).parameters
+    for name in named:
+        if name not in known and (name in settings or not takes_any):
+            raise ConfigError(_refusal(task, name, known, name in settings))
+
+
+def _refusal(
+    task: Callable[..., Any], name: str, known: set[str], is_setting: bool
+) -> str:
+    own = inspect.signature(task).parameters.values()
+    allowed = sorted(p.name for p in own if p.kind is p.KEYWORD_ONLY)
+    remedy = ""
+    if is_setting:
+        remedy = (
+            f" tf_amp.enable({name}=...) holds for what is traced afterwards. An "
+            "argument that the function takes by ** is given to it in a lambda."
+        )
+    return (
+        f"{task.__name__}: received {name}=; allowed are the settings "
+        f"{', '.join(allowed)}, and the function's arguments"
+        f"{': ' if known else ''}{', '.join(sorted(known))}.{remedy}"
+    )
+
+
+def _names_of(fn: Any) -> tuple[set[str], bool]:
+    """Return the names that something gives its arguments, and if it takes others."""
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    if isinstance(fn, GraphDef):
+        return {node.name for node in fn.node if node.op == "Placeholder"}, False
+    if hasattr(fn, "structured_input_signature"):
+        return _names_in_signature(fn), False
+    called = getattr(fn, "python_function", fn)
+    try:
+        parameters = list(inspect.signature(called).parameters.values())
+        # Of a Keras model, what is called takes any, and `call` says what it is.
+        if any(p.kind is p.VAR_KEYWORD for p in parameters) and hasattr(called, "call"):
+            parameters += inspect.signature(called.call).parameters.values()
+    except (TypeError, ValueError):
+        return set(), True
+    names = {
+        p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
+    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _names_in_signature(function: Any) -> set[str]:
+    """Return the names of a ConcreteFunction's arguments, and of their TensorSpecs."""
+    import tensorflow as tf
+
+    specs = tf.nest.flatten(function.structured_input_signature)
+    names = {spec.name for spec in specs if isinstance(spec, tf.TensorSpec)}
+    return {*function.function_type.parameters, *names} - {None}

@@ -1,0 +1,160 @@
+"""Run a graph as it is and rewritten, beside what was predicted of both.
+
+Runs happen in a sandbox: variables, data sets and files of the program stay as they
+are. Whole steps are run in turn; ops are timed by TensorFlow's own records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tf_amp.errors import NotMeasurable
+from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import Item
+    from grappler_pass.planning.draft import Draft, Outcome, Settings, Stake, Trial
+    from tf_amp.measuring.steps.comparison import Comparison
+
+# Steps of each kind there should be time for.
+_STEPS = 12
+_SECONDS = 10.0
+
+
+def prediction_of(
+    graph_def: Any, item: Item, settings: Settings, shapes: Shapes, name: str
+) -> Prediction:
+    """Plan a graph, run it both ways, and return both with the times.
+
+    Args:
+      graph_def: as Grappler hands it over; not modified.
+      item: what is run.
+      settings: of the pass.
+      shapes: static shapes by node name.
+      name: of the graph, for people.
+
+    Raises:
+      NotMeasurable: it cannot be run apart from its program; the message says why.
+      StageError: it cannot be planned.
+    """
+    from grappler_pass import pipeline
+    from grappler_pass.planning.trying import trial_from_draft
+    from tf_amp.measuring.sandbox.graph_copy import NotRunnable
+
+    drafts: list[Draft] = []
+    pipeline.plan_graph(
+        graph_def,
+        item,
+        dataclasses.replace(settings, tuner=_Lenient()),
+        shapes=lambda: shapes,
+        name=name,
+        observer=lambda stage, draft, seconds: drafts.append(draft),
+    )
+    draft = drafts[-1]
+    trial = trial_from_draft(dataclasses.replace(draft, shapes=shapes))
+    try:
+        return _measured(draft, trial)
+    except NotRunnable as error:
+        raise NotMeasurable(f"{name or 'The graph'} cannot be run: {error}.") from error
+
+
+class _Lenient:
+    """Withdraws no plan: what steps might withdraw is to be seen measured."""
+
+    def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
+        return False
+
+    def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
+        from grappler_pass.planning.draft import Outcome
+
+        return Outcome.FASTER
+
+
+def _measured(draft: Draft, trial: Trial) -> Prediction:
+    from tf_amp.measuring.sandbox.node_times import node_seconds
+    from tf_amp.tools.explain.sandbox_steps import AFTER, BEFORE, measure, sandboxes_of
+
+    both = trial.seconds_before + trial.seconds_after
+    seconds = max(_SECONDS, _STEPS * both)
+    compared = measure(trial, seconds)
+    nodes = node_seconds(sandboxes_of(trial), seconds)
+    plan = draft.plan
+    before, after = _whole_steps(compared, is_same=plan.is_empty)
+    return Prediction(
+        plan=plan,
+        float32=Times(plan.seconds_before, before),
+        mixed=Times(plan.seconds_after, after),
+        ops=_op_times(draft, nodes[BEFORE], nodes[AFTER]),
+        speedup_error=compared.error,
+        pairs=len(compared.pairs),
+    )
+
+
+def _whole_steps(compared: Comparison, *, is_same: bool) -> tuple[float, float]:
+    if is_same:
+        return compared.seconds_before, compared.seconds_before
+    # The ratio of neighboring runs is surer than either time.
+    return compared.seconds_before, compared.seconds_before / compared.ratio
+
+
+def _op_times(
+    draft: Draft, before: Mapping[str, float], after: Mapping[str, float]
+) -> tuple[OpTimes, ...]:
+    op_of = {node.name: node.op for node in draft.view.nodes}
+    counts: dict[str, int] = defaultdict(int)
+    for op in op_of.values():
+        counts[op] += 1
+    if draft.plan.casts:
+        counts[ADDED_CASTS] = draft.plan.casts
+    predicted32, predicted16 = _predicted(draft)
+    measured32 = _by_op(before.items(), op_of)
+    measured16 = _by_op(after.items(), op_of)
+    rows = [
+        OpTimes(
+            op,
+            counts[op],
+            Times(predicted32.get(op, 0.0), measured32.get(op, 0.0)),
+            Times(predicted16.get(op, 0.0), measured16.get(op, 0.0)),
+        )
+        for op in counts
+    ]
+    rows = [row for row in rows if _most(row) > 0.0]
+    return tuple(sorted(rows, key=lambda row: -_most(row)))
+
+
+def _most(row: OpTimes) -> float:
+    times = (row.float32, row.mixed)
+    return max(max(t.predicted_seconds, t.measured_seconds) for t in times)
+
+
+def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
+    """Return predicted seconds by op, of the graph as given and under the plan."""
+    low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
+    float32: dict[str, float] = defaultdict(float)
+    mixed: dict[str, float] = defaultdict(float)
+    for node in draft.view.nodes:
+        seconds = draft.prices.float32[node.index]
+        low = draft.prices.low[node.index]
+        is_low = node.index in low_nodes and low is not None
+        float32[node.op] += seconds
+        mixed[node.op] += low if is_low and low is not None else seconds
+    whole = draft.plan.seconds_after - draft.plan.call_seconds
+    casts = whole - sum(mixed.values())
+    return float32, {**mixed, ADDED_CASTS: max(casts, 0.0)}
+
+
+def _by_op(
+    seconds: Iterable[tuple[str, float]], op_of: Mapping[str, str]
+) -> dict[str, float]:
+    """Add up by op; what stands for data of the program counts for nothing."""
+    from tf_amp.measuring.sandbox.graph_copy import SOURCE, WAIT
+
+    total: dict[str, float] = defaultdict(float)
+    for node, took in seconds:
+        if SOURCE not in node and WAIT not in node:
+            total[op_of.get(node, ADDED_CASTS)] += took
+    return total

@@ -1,0 +1,191 @@
+"""What was predicted of a graph next to what it takes, in float32 and mixed.
+
+Prints and serializes itself; is made by `predicting`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from grappler_pass.planning.plan import Plan
+
+_MILLI = 1e3
+_WIDTH = 200
+_MISSES = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Seconds per step of the same work, as predicted and as measured."""
+
+    predicted_seconds: float
+    measured_seconds: float
+
+    @property
+    def ratio(self) -> float | None:
+        """Predicted over measured; None where nothing was measured."""
+        if self.measured_seconds <= 0.0:
+            return None
+        return self.predicted_seconds / self.measured_seconds
+
+    @property
+    def miss_seconds(self) -> float:
+        """How far apart they are."""
+        return abs(self.predicted_seconds - self.measured_seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpTimes:
+    """All nodes of one op.
+
+    Attributes:
+      op: its name; `ADDED_CASTS` for what the plan inserts.
+      nodes: how many there are.
+      float32: in the graph as given.
+      mixed: in the graph rewritten.
+    """
+
+    op: str
+    nodes: int
+    float32: Times
+    mixed: Times
+
+    @property
+    def miss_seconds(self) -> float:
+        """The larger miss of both graphs."""
+        return max(self.float32.miss_seconds, self.mixed.miss_seconds)
+
+
+ADDED_CASTS = "(added casts)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """A plan, with the times of the graph it is for.
+
+    The times of ops are taken with one op running at a time, those of the whole step
+    as the program runs it; so they need not add up.
+
+    Attributes:
+      plan: what was planned.
+      float32: the whole step as given.
+      mixed: the whole step rewritten; equal to `float32` where the plan is empty.
+      ops: by op, the slowest first.
+      speedup_error: standard error of the logarithm of the measured speed-up.
+      pairs: how often both graphs were run.
+    """
+
+    plan: Plan
+    float32: Times
+    mixed: Times
+    ops: tuple[OpTimes, ...]
+    speedup_error: float = 0.0
+    pairs: int = 0
+
+    @property
+    def predicted_speedup(self) -> float:
+        """Predicted seconds in float32 over predicted seconds mixed."""
+        return _over(self.float32.predicted_seconds, self.mixed.predicted_seconds)
+
+    @property
+    def measured_speedup(self) -> float:
+        """Measured seconds in float32 over measured seconds mixed."""
+        return _over(self.float32.measured_seconds, self.mixed.measured_seconds)
+
+    def misses(self, count: int = _MISSES) -> tuple[OpTimes, ...]:
+        """Return the ops whose times were missed by most, the largest miss first."""
+        ranked = sorted(self.ops, key=lambda row: -row.miss_seconds)
+        return tuple(ranked[:count])
+
+    def top(self, count: int | None) -> Prediction:
+        """Return it with its `count` slowest ops and best plan rows; None: with all."""
+        return dataclasses.replace(
+            self, plan=self.plan.top(count), ops=self.ops[:count]
+        )
+
+    def summary(self) -> str:
+        """Return one line: whole step in both precisions, and the speed-up."""
+        return (
+            f"{self.plan.graph or 'graph'}: float32 {_pair(self.float32)}, mixed "
+            f"{_pair(self.mixed)}; speed-up {self.predicted_speedup:.2f} predicted, "
+            f"{self.measured_speedup:.2f} measured (+-{self.speedup_error:.0%}, "
+            f"{self.pairs} runs)"
+        )
+
+    def __str__(self) -> str:
+        """Print the plan, then predicted next to measured, then the largest misses."""
+        misses = ", ".join(
+            f"{row.op} {_MILLI * row.miss_seconds:.3g} ms" for row in self.misses()
+        )
+        parts = [str(self.plan), "", _text(self._table()), self.summary()]
+        return "\n".join([*parts, f"largest misses: {misses or 'none'}"])
+
+    def to_json(self) -> str:
+        """Return JSON that `from_json` loads back equal."""
+        fields = dataclasses.asdict(self)
+        fields["plan"] = json.loads(self.plan.to_json())
+        return json.dumps(fields, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Prediction:
+        """Load what `to_json` wrote."""
+        fields: dict[str, Any] = json.loads(text)
+        for name in ("float32", "mixed"):
+            fields[name] = Times(**fields[name])
+        fields["plan"] = Plan.from_json(json.dumps(fields["plan"]))
+        fields["ops"] = tuple(_ops_from(row) for row in fields["ops"])
+        return cls(**fields)
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False, header_style="")
+        table.add_column("op", no_wrap=True)
+        for name in ("nodes", *(f"{t} {c}" for t in _DTYPES for c in _COLUMNS)):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in self.ops:
+            table.add_row(
+                row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed)
+            )
+        whole = (*_cells(self.float32), *_cells(self.mixed))
+        table.add_row("whole step", "", *whole)
+        return table
+
+
+_DTYPES = ("f32", "mixed")
+_COLUMNS = ("predicted ms", "measured ms", "ratio")
+
+
+def _ops_from(row: dict[str, Any]) -> OpTimes:
+    times = {name: Times(**row[name]) for name in ("float32", "mixed")}
+    return OpTimes(row["op"], row["nodes"], **times)
+
+
+def _cells(times: Times) -> tuple[str, str, str]:
+    ratio = times.ratio
+    return (
+        f"{_MILLI * times.predicted_seconds:.3f}",
+        f"{_MILLI * times.measured_seconds:.3f}",
+        "-" if ratio is None else f"{ratio:.2f}",
+    )
+
+
+def _pair(times: Times) -> str:
+    return (
+        f"{_MILLI * times.predicted_seconds:.3g} ms predicted, "
+        f"{_MILLI * times.measured_seconds:.3g} measured"
+    )
+
+
+def _over(before: float, after: float) -> float:
+    return before / after if after > 0.0 else 1.0
+
+
+def _text(table: Table) -> str:
+    out = io.StringIO()
+    Console(file=out, width=_WIDTH, color_system=None, markup=False).print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

@@ -1,0 +1,1 @@
+"""Graphs of a program run once more, on values that are given."""

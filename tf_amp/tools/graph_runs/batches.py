@@ -1,0 +1,228 @@
+"""Data to run a function on, as the user gives it: checked before anything is run."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_amp.errors import DataUnfit
+from tf_amp.tools.verify.differences import Array
+
+Batch = Mapping[str, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class InputSpec:
+    """An input of a function; unknown sizes are None, as is an unknown rank."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    def __str__(self) -> str:
+        """Return what is expected, for people."""
+        if self.shape is None:
+            return f"{self.name}: {self.dtype}, any shape"
+        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.name}: {self.dtype} [{sizes}]"
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Tell whether an array of this shape can be fed."""
+        if self.shape is None:
+            return True
+        return len(shape) == len(self.shape) and all(
+            wanted in (None, size)
+            for wanted, size in zip(self.shape, shape, strict=True)
+        )
+
+
+def specs_of(function: Any) -> tuple[InputSpec, ...]:
+    """Return the tensors that a ConcreteFunction is called with, by their names.
+
+    Raises:
+      DataUnfit: it takes arguments that no data can be given for.
+    """
+    import tensorflow as tf
+
+    args, kwargs = function.structured_input_signature
+    given = tf.nest.flatten([args, kwargs])
+    specs = [spec for spec in given if isinstance(spec, tf.TensorSpec)]
+    # Flattening goes by sorted keys.
+    names = [*(_name_of(s) for s in tf.nest.flatten(args)), *sorted(kwargs)]
+    if len(names) != len(specs):
+        names = list(map(_name_of, specs))
+    return tuple(
+        InputSpec(name, spec.dtype.name, _shape_of(spec))
+        for name, spec in zip(names, specs, strict=True)
+    )
+
+
+def specs_of_graph(graph_def: Any) -> tuple[InputSpec, ...]:
+    """Return the placeholders of a GraphDef."""
+    import tensorflow as tf
+
+    from grappler_pass.graph.shapes import shape_from_proto
+
+    return tuple(
+        InputSpec(
+            str(node.name),
+            tf.dtypes.as_dtype(node.attr["dtype"].type).name,
+            shape_from_proto(node.attr["shape"].shape)
+            if "shape" in node.attr
+            else None,
+        )
+        for node in graph_def.node
+        if node.op == "Placeholder"
+    )
+
+
+def batches_from_file(
+    path: pathlib.Path, specs: Sequence[InputSpec]
+) -> tuple[Batch, ...]:
+    """Read an .npz file with an array for every input.
+
+    An array of the input's rank is one batch; one with an axis more, in front, holds a
+    batch at each of its places.
+
+    Raises:
+      DataUnfit: the file cannot be read, or its arrays do not fit; the message tells
+        what is expected.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataUnfit(
+            f"{path} cannot be read as an .npz file of arrays: {error}. "
+            f"{_expected(specs)}"
+        ) from error
+    return batches_from_arrays(arrays, specs, str(path))
+
+
+def batches_from_arrays(
+    arrays: Mapping[str, Any], specs: Sequence[InputSpec], source: str = "data"
+) -> tuple[Batch, ...]:
+    """Return the batches that arrays hold, one for every input.
+
+    Raises:
+      DataUnfit: as for `batches_from_file`.
+    """
+    _check_names(arrays, specs, source)
+    columns = {s.name: _column(np.asarray(arrays[s.name]), s, source) for s in specs}
+    counts = {name: len(column) for name, column in columns.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise DataUnfit(f"{source}: numbers of batches differ: {told}.")
+    rows = zip(*columns.values(), strict=True)
+    return tuple(dict(zip(columns, row, strict=True)) for row in rows)
+
+
+def checked_batches(
+    given: Iterable[Any], specs: Sequence[InputSpec]
+) -> tuple[Batch, ...]:
+    """Return batches from a Python iterable: of mappings, sequences or single arrays.
+
+    Raises:
+      DataUnfit: one does not fit; the message tells which, and what is expected.
+    """
+    found: list[Batch] = []
+    for number, batch in enumerate(given, 1):
+        source = f"batch {number}"
+        arrays = _by_name(batch, specs, source)
+        _check_names(arrays, specs, source)
+        found.append(
+            {s.name: _checked(np.asarray(arrays[s.name]), s, source) for s in specs}
+        )
+    if not found:
+        raise no_batch()
+    return tuple(found)
+
+
+def no_batch() -> DataUnfit:
+    """Return the error for data that is none."""
+    return DataUnfit("The data holds no batch; at least one is needed.")
+
+
+def _by_name(batch: Any, specs: Sequence[InputSpec], source: str) -> Mapping[str, Any]:
+    if isinstance(batch, Mapping):
+        return batch
+    values = batch if isinstance(batch, tuple | list) else (batch,)
+    if len(values) != len(specs):
+        raise DataUnfit(
+            f"{source} holds {len(values)} arrays for {len(specs)} inputs. "
+            f"{_expected(specs)}"
+        )
+    return {spec.name: value for spec, value in zip(specs, values, strict=True)}
+
+
+def _check_names(
+    arrays: Mapping[str, Any], specs: Sequence[InputSpec], source: str
+) -> None:
+    names = {spec.name for spec in specs}
+    if names == set(arrays):
+        return
+    missing = sorted(names - set(arrays))
+    foreign = sorted(set(arrays) - names)
+    wrong = [f"lacks {', '.join(missing)}"] if missing else []
+    wrong += [f"holds {', '.join(foreign)}, which is no input"] if foreign else []
+    raise DataUnfit(f"{source} {' and '.join(wrong)}. {_expected(specs)}")
+
+
+def _column(array: Array, spec: InputSpec, source: str) -> list[Array]:
+    """Return the batches of one input."""
+    if spec.fits(array.shape):
+        return [_checked(array, spec, source)]
+    if array.ndim and spec.fits(array.shape[1:]):
+        return [_checked(each, spec, source) for each in array]
+    raise _unfit(array, spec, source)
+
+
+def _checked(array: Array, spec: InputSpec, source: str) -> Array:
+    """Return an array in the input's type, if that holds every value of it."""
+    import tensorflow as tf
+
+    if not spec.fits(array.shape) or not _is_same_kind(array, spec.dtype):
+        raise _unfit(array, spec, source)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        count = int(np.isnan(array).sum())
+        raise DataUnfit(
+            f"{source}: {spec.name} holds NaN ({count} of {array.size} values), of "
+            "which nothing can be learned."
+        )
+    wanted = tf.as_dtype(spec.dtype).as_numpy_dtype
+    return array if spec.dtype == "string" else array.astype(wanted, copy=False)
+
+
+def _is_same_kind(array: Array, dtype: str) -> bool:
+    """Tell whether an array holds the input's type or one that loses little in it."""
+    if dtype == "string":
+        return array.dtype.kind in "OSU"
+    if dtype.startswith(("float", "bfloat")):
+        return array.dtype.kind == "f"
+    if dtype.startswith(("int", "uint")):
+        return array.dtype.kind in "iu"
+    return bool(array.dtype.name == dtype)
+
+
+def _unfit(array: Array, spec: InputSpec, source: str) -> DataUnfit:
+    sizes = ", ".join(map(str, array.shape))
+    return DataUnfit(
+        f"{source}: {spec.name} is {array.dtype} [{sizes}]; expected is {spec}, or the "
+        "same with an axis of batches in front."
+    )
+
+
+def _expected(specs: Sequence[InputSpec]) -> str:
+    return f"Expected are: {'; '.join(map(str, specs)) or 'no inputs'}."
+
+
+def _name_of(spec: Any) -> str:
+    return str(getattr(spec, "name", None) or "input")
+
+
+def _shape_of(spec: Any) -> tuple[int | None, ...] | None:
+    return None if spec.shape.rank is None else tuple(spec.shape.as_list())

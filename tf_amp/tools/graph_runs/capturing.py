@@ -1,0 +1,162 @@
+"""Take down what a program's graphs get when they first run, and run them again later.
+
+Grappler's callback has the graph that will run: what comes in from outside (arguments,
+data, variables before they change) is recorded there. The program goes on in float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from grappler_pass.graph.view import GraphView
+from tf_amp.errors import NotMeasurable
+from tf_amp.rewriting.compiled import uncompiled
+from tf_amp.rewriting.compiled.uncompiled import Uncompiled
+from tf_amp.tools.graph_runs.cases import Case
+from tf_amp.tools.graph_runs.function_cases import case_from_traced
+from tf_amp.tools.ranges.recording import (
+    DEREFERENCE,
+    READ,
+    RECORDER,
+    Recorder,
+    Records,
+    Tap,
+    with_records,
+)
+from tf_amp.tools.verify.differences import Array
+from tf_amp.tools.verify.watching import gradients_of, outputs_of
+from tf_amp.tracing.grappler_preview import with_bodies
+from tf_amp.tracing.traces import variable_names, with_traced_shapes
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import Item
+    from grappler_pass.planning.draft import Settings
+    from tf_amp.measuring.sandbox.contents import Content
+
+
+@dataclasses.dataclass(eq=False)
+class _Captured:
+    """A graph that is going to run, and what it has got so far."""
+
+    case: Case
+    names: tuple[str, ...]
+    # Of the function that XLA would have compiled; None for a graph as it is.
+    compiled: Uncompiled | None = None
+    values: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+    def complete(self) -> Case:
+        """Return the case with all that it has got."""
+        if self.compiled is None:
+            return dataclasses.replace(self.case, values=dict(self.values))
+        values = {}
+        for name, value in self.values.items():
+            argument, colon, output = name.partition(":")
+            if argument in self.compiled.arguments:
+                placeholder = self.compiled.arguments[argument]
+                values[f"{placeholder}{colon}{output}"] = value
+        return case_from_traced(self.compiled.graph, values)
+
+
+class Captures:
+    """The graphs of a program with their first inputs, in the order they came."""
+
+    def __init__(self, chosen: Callable[[Settings], Settings]) -> None:
+        """Begin without graphs.
+
+        Args:
+          chosen: from the settings in force to those that rewrites are made with.
+        """
+        self._chosen = chosen
+        self._found: list[_Captured] = []
+        self._place: list[tuple[_Captured, str]] = []
+        self._lock = threading.Lock()
+        self._recorder = Recorder(self._record)
+        self.skipped: dict[str, str] = {}
+
+    def observe(
+        self,
+        graph_def: GraphDef,
+        item: Item,
+        shapes: Callable[[], Shapes],
+        name: str,
+        settings: Settings,
+    ) -> GraphDef | None:
+        """Return a graph that hands over what it gets; None for one that cannot."""
+        if is_recording(graph_def):
+            return None
+        if settings.fuses:
+            self.skipped[name] = "it has operations that XLA alone can run"
+            return None
+        from tf_amp.tools.graph_runs.executing import sandbox_of
+
+        whole = with_bodies(graph_def)
+        told = with_traced_shapes(whole, shapes())
+        case = case_of_item(whole, item, told, self._chosen(settings), name)
+        try:
+            contents = sandbox_of(whole, item, case.shapes, {}).contents
+        except NotMeasurable as error:
+            self.skipped[name] = str(error)
+            return None
+        records = Records(self._taps(case, contents))
+        return with_records(graph_def, records, self._recorder)
+
+    def cases(self) -> tuple[Case, ...]:
+        """Return the graphs that have run, with what they got."""
+        return tuple(found.complete() for found in self._found if found.values)
+
+    def _taps(self, case: Case, contents: tuple[Content, ...]) -> tuple[Tap, ...]:
+        names = tuple(content.name for content in contents)
+        captured = _Captured(case, names, uncompiled.behind(case.graph_def))
+        with self._lock:
+            first = len(self._place)
+            self._found.append(captured)
+            self._place.extend((captured, name) for name in captured.names)
+        return tuple(
+            Tap(number, content.name, content.dtype, _holder(content))
+            for number, content in enumerate(contents, first)
+        )
+
+    def _record(self, number: Array, value: Array) -> None:
+        """Keep a value, unless the graph has run before."""
+        captured, name = self._place[int(number)]
+        if name not in captured.values:
+            captured.values[name] = np.array(value)
+
+
+def is_recording(graph_def: GraphDef) -> bool:
+    """Tell whether a graph tells of its tensors already."""
+    return any(f"/{RECORDER}_" in node.name for node in graph_def.node)
+
+
+def case_of_item(
+    graph_def: GraphDef, item: Item, shapes: Shapes, settings: Settings, name: str
+) -> Case:
+    """Return a graph that Grappler hands over as a case, without values."""
+    view = GraphView.from_graph_def(graph_def, item)
+    variables = variable_names(view)
+    gradients = gradients_of(view, settings.lists, shapes, variables)
+    return Case(
+        graph_def=graph_def,
+        item=item,
+        shapes=shapes,
+        settings=settings,
+        values={},
+        watched=(*outputs_of(view, item.fetch), *gradients),
+        name=name,
+        variables=variables,
+    )
+
+
+def _holder(content: Content) -> str:
+    """Return the op that reads a content."""
+    if content.is_reference:
+        return DEREFERENCE
+    return READ if content.is_state else ""

@@ -1,0 +1,220 @@
+"""Run a graph once, in a sandbox, on given values, and fetch tensors.
+
+Each run has a Session of its own and begins with the same values and the same seeds, so
+that two runs of one graph differ by nothing but the order of sums.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.op_traits import is_random
+from grappler_pass.graph.shapes import Shape, Shapes, shapes_from_graph_def
+from grappler_pass.graph.view import Item, split_input
+from grappler_pass.rewriting.apply import MARK
+from tf_amp._tensorflow_private import graphs as private_graphs
+from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.errors import NotMeasurable
+from tf_amp.measuring.op_timing import quiet_config
+from tf_amp.measuring.sandbox.graph_copy import (
+    SOURCE,
+    STEP,
+    NotRunnable,
+    Sandbox,
+    sandbox_from_graph,
+)
+from tf_amp.rewriting.compiled.clusters import with_clusters
+from tf_amp.tools.graph_runs.cases import Case, Values, Watched
+from tf_amp.tools.graph_runs.filling import FILLED, HANDLES, filling_graph, made_up
+from tf_amp.tools.ranges.passing import input_behind, passes_on
+from tf_amp.tools.verify.differences import Array
+from tf_amp.tracing.traces import with_traced_shapes
+
+_SEED = 20
+# They hand on what they get; a tensor within a branch cannot be fetched.
+_PREFIX = "tf_amp_case"
+# What TensorFlow begins a message with that tells where in the graph it was.
+_FAILED = "Graph execution error:"
+
+
+def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
+    """Run a graph of a case once and return the tensors that are watched, by name.
+
+    Args:
+      case: what the graph is, or was rewritten from.
+      graph_def: the graph.
+      values: for everything that comes in.
+
+    Raises:
+      NotMeasurable: it cannot be run apart, or fails; the message says why.
+    """
+    sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
+    wanted = tensors_in(sandbox, graph_def, case.watched)
+    if case.settings.fuses:
+        compiled = with_clusters(sandbox.graph_def)
+        sandbox = dataclasses.replace(sandbox, graph_def=compiled)
+    return execute(sandbox, values, wanted)
+
+
+def tensors_in(
+    sandbox: Sandbox, graph_def: GraphDef, watched: Iterable[Watched]
+) -> dict[str, tuple[str, int]]:
+    """Return where the sandbox of a graph has the tensors that are watched, by name."""
+    given = {node.name: node for node in graph_def.node}
+    made = {node.name: node for node in sandbox.graph_def.node}
+    ports = {each.name: _port_of(each, given, made) for each in watched}
+    return {name: port for name, port in ports.items() if port is not None}
+
+
+def with_run_shapes(case: Case) -> Case:
+    """Return a case that knows which shapes its values lead to."""
+    fed = copy.deepcopy(case.graph_def)
+    is_open = False
+    for node in fed.node:
+        value = case.values.get(f"{node.name}:0")
+        if node.op == "Placeholder" and value is not None:
+            is_open |= None in (case.shapes.get(node.name, ((None,),))[0] or (None,))
+            shape = tf.TensorShape(value.shape).as_proto()
+            node.attr["shape"].shape.CopyFrom(shape)
+    if not is_open:
+        return case
+    shapes = with_traced_shapes(fed, shapes_from_graph_def(fed))
+    return dataclasses.replace(case, run_shapes=shapes)
+
+
+def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
+    """Return values for all that some graphs need: those known, else made-up ones.
+
+    Raises:
+      NotMeasurable: a graph cannot be run apart; the message says why.
+    """
+    found = dict(case.values)
+    for graph_def in graph_defs:
+        sandbox = sandbox_of(graph_def, case.item, case.known_shapes, found)
+        missing = (each for each in sandbox.contents if each.name not in found)
+        found |= {content.name: made_up(content) for content in missing}
+    return found
+
+
+def sandbox_of(
+    graph_def: GraphDef, item: Item, shapes: Shapes, values: Values
+) -> Sandbox:
+    """Return a graph that runs by itself on values of the shapes that are given.
+
+    Raises:
+      NotMeasurable: it cannot be run apart; the message says why.
+    """
+    told = dict(shapes)
+    for name, value in values.items():
+        node, _, output = name.rpartition(":")
+        if node:
+            sizes = tuple(map(int, value.shape))
+            told[node] = _with_shape(told.get(node, ()), int(output), sizes)
+    try:
+        return sandbox_from_graph(graph_def, item, told)
+    except NotRunnable as error:
+        raise NotMeasurable(f"The graph cannot be run by itself: {error}.") from error
+
+
+def execute(
+    sandbox: Sandbox, values: Values, wanted: Mapping[str, tuple[str, int]]
+) -> dict[str, Array]:
+    """Run a sandbox's graph once on given values.
+
+    Args:
+      sandbox: what to run.
+      values: of its contents, by name.
+      wanted: the tensors to return, each as a node and the number of its output.
+
+    Raises:
+      NotMeasurable: it fails; the message says why.
+    """
+    graph = tf.Graph()
+    imported = private_graphs.import_operations
+    names = [STEP, *dict.fromkeys(node for node, _ in wanted.values())]
+    filling, feeds = filling_graph(sandbox.contents, values)
+    try:
+        step, *found = imported(graph, _seeded(sandbox, values), _PREFIX, names)
+        ends = [FILLED, *feeds]
+        filled, *more = imported(graph, filling, "tf_amp_values", ends)
+        op_of = dict(zip(names[1:], found, strict=True))
+        tensors = {n: op_of[node].outputs[i] for n, (node, i) in wanted.items()}
+        places = [op.outputs[0] for op in more]
+        fed = dict(zip(places, feeds.values(), strict=True))
+        with tf.compat.v1.Session(graph=graph, config=quiet_config()) as session:
+            session.run(filled, fed)
+            fetched, _ = session.run((tensors, step))
+    except (tf.errors.OpError, ValueError) as error:
+        message = str(error).removeprefix(_FAILED).lstrip().partition("\n")[0]
+        raise NotMeasurable(f"The graph does not run by itself: {message}") from error
+    return {name: _as_float32(np.asarray(value)) for name, value in fetched.items()}
+
+
+def _with_shape(
+    shapes: tuple[Shape | None, ...], output: int, sizes: tuple[int, ...]
+) -> tuple[Shape | None, ...]:
+    padded = [*shapes, *[None] * (output + 1 - len(shapes))]
+    padded[output] = sizes
+    return tuple(padded)
+
+
+def _port_of(
+    watched: Watched, given: Mapping[str, NodeDef], made: Mapping[str, NodeDef]
+) -> tuple[str, int] | None:
+    """Return where the sandbox of a graph has a tensor; None where it has not."""
+    if watched.node not in given:
+        return None
+    name, output = watched.node, watched.output
+    if watched.input is not None:
+        name, output = split_input(given[name].input[watched.input])
+    while name in given and _passes_on(given[name]):
+        passed = input_behind(given[name].op, output)
+        name, output = split_input(given[name].input[passed])
+    if name not in made:
+        return None
+    source = f"{name}{SOURCE}{output}"
+    if made[name].op == "NoOp":
+        return (source, 0) if source in made else None
+    return name, output
+
+
+def _passes_on(node: NodeDef) -> bool:
+    return passes_on(node.op) or (node.op == "Cast" and MARK in node.attr)
+
+
+def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
+    """Return a sandbox's graph with seeds for its random ops, and given shapes."""
+    seeded = GraphDef()
+    seeded.CopyFrom(sandbox.graph_def)
+    bodies = (function.node_def for function in seeded.library.function)
+    for node in itertools.chain(seeded.node, *bodies):
+        if _draws_anew(node):
+            node.attr["seed"].i = _SEED
+            node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
+        name = node.attr["shared_name"].s.decode() if node.op in HANDLES else ""
+        if name in values:
+            shape = tf.TensorShape(values[name].shape).as_proto()
+            node.attr["shape"].shape.CopyFrom(shape)
+    return seeded
+
+
+def _as_float32(value: Array) -> Array:
+    """Return 16-bit values as float32, and others as they are."""
+    is_low = value.dtype.name in LOW_DTYPES
+    return value.astype(np.float32) if is_low else value
+
+
+def _draws_anew(node: NodeDef) -> bool:
+    """Tell whether an op draws other numbers in every Session."""
+    if not is_random(node.op) or not {"seed", "seed2"} <= set(node.attr):
+        return False
+    return not node.attr["seed"].i and not node.attr["seed2"].i

@@ -1,0 +1,221 @@
+"""`tf_amp.optimize`: a function, model or graph at hand, in mixed precision.
+
+The original stays as it is. What is returned shares its variables, and is not rewritten
+again when it runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.convert.unmixed import unmixed
+from tf_amp.tools.explain.named_arguments import check_named
+from tf_amp.tracing import grappler_preview
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.graph.view import Item
+    from tf_amp.tools.convert.options import Options
+
+_PREFIX = "mixed"
+
+
+def optimize(
+    x: Any,
+    *args: Any,
+    fetches: Iterable[str] | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    opt_level: str | None = None,
+    exclude: Iterable[str] = (),
+    batch: int | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Return a function, model or graph in mixed precision.
+
+    Args:
+      x: a ConcreteFunction; a `tf.function` or callable, with the arguments to trace it
+        for; a Keras model; or a GraphDef.
+      *args: what a `tf.function` is called with: tensors or `tf.TensorSpec`; for a
+        GraphDef, its fetches, one by one or in one list.
+      fetches: names of the nodes whose outputs are read, for a GraphDef.
+      dtype: "bfloat16" or "float16"; what suits the device by default.
+      device: name or path of a profile to plan for; the present device by default.
+      opt_level: "O0" to "O3", as for `enable`.
+      exclude: regular expressions; operations with such names stay float32.
+      batch: size to plan for where the graph leaves it open.
+      **kwargs: named arguments of the function.
+
+    Returns:
+      For a ConcreteFunction, or a function with arguments, a ConcreteFunction with the
+      same signature; for a model, or a function without arguments, a callable that
+      traces as the original does; for a GraphDef a new one.
+
+    Raises:
+      ConfigError: an option is unknown, or an argument is not one of the function's.
+      TensorFlowMissing: TensorFlow is not installed, or too old.
+      ValueError: a GraphDef without fetches, or with one that it does not hold.
+      TypeError: `x` is none of these.
+    """
+    check_tensorflow()
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from tf_amp.tools.convert.options import options_from
+
+    options = options_from(
+        dtype=dtype, device=device, opt_level=opt_level, exclude=exclude, batch=batch
+    )
+    if not callable(x) and not isinstance(x, GraphDef):
+        raise TypeError(
+            f"optimize: received {x!r}; allowed are a ConcreteFunction, a tf.function "
+            "or callable, a GraphDef and a Keras model. What is stored is converted by "
+            "tf_amp.convert."
+        )
+    check_named(optimize, x, kwargs)
+    if isinstance(x, GraphDef):
+        return _optimized_graph(x, args, fetches, options)
+    if _is_concrete(x):
+        return _optimized_function(x, options)
+    if args or kwargs:
+        return _optimized_function(
+            _traced(x).get_concrete_function(*args, **kwargs), options
+        )
+    return _Optimized(x, options)
+
+
+class _Optimized:
+    """A callable that is traced as the original would be, once per kind of call."""
+
+    def __init__(self, original: Any, options: Options) -> None:
+        self._traced = _traced(original)
+        python = getattr(self._traced, "python_function", original)
+        self._signature = inspect.signature(python)
+        self._options = options
+        self._known: dict[int, tuple[Any, Any]] = {}
+        functools.update_wrapper(self, getattr(original, "python_function", original))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        function = self._traced.get_concrete_function(*args, **kwargs)
+        known = self._known.get(id(function))
+        if known is None:
+            known = (function, _optimized_function(function, self._options))
+            self._known[id(function)] = known
+        # A ConcreteFunction wants every argument, those with defaults too.
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return known[1](*bound.args, **bound.kwargs)
+
+
+def _traced(x: Any) -> Any:
+    import tensorflow as tf
+
+    return x if hasattr(x, "get_concrete_function") else tf.function(x)
+
+
+def _is_concrete(x: Any) -> bool:
+    return hasattr(x, "structured_input_signature") and hasattr(x, "graph")
+
+
+def _optimized_graph(
+    graph_def: GraphDef,
+    args: tuple[Any, ...],
+    fetches: Iterable[str] | None,
+    options: Options,
+) -> GraphDef:
+    from grappler_pass.graph.view import Item
+    from tf_amp.tools.explain.explanation import traced_graph
+
+    _, kept, _ = traced_graph(graph_def, args, {}, fetches)
+    feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
+    return _rewritten(graph_def, Item(fetch=kept, feed=tuple(feed)), options)
+
+
+def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:
+    from tf_amp.rewriting import stripping
+    from tf_amp.tools.convert import planner
+    from tf_amp.tools.convert.mixing import planner_for
+
+    chosen, _ = planner_for(options, graph_def, None)
+    outcome = planner.rewrite(graph_def, item, chosen)
+    stripping.strip(outcome.graph_def)
+    return outcome.graph_def
+
+
+def _optimized_function(function: Any, options: Options) -> Any:
+    """Return a ConcreteFunction like the one given, over a rewritten graph."""
+    import tensorflow as tf
+
+    from grappler_pass.graph.view import Item
+
+    graph_def = grappler_preview.graph_with_variables(function)
+    feed = tuple(tensor.op.name for tensor in function.inputs)
+    item = Item(fetch=grappler_preview.kept_nodes(function), feed=feed)
+    rewritten = _rewritten(graph_def, item, options)
+    _restore_placeholders(rewritten, function.graph.as_graph_def())
+    args, kwargs = function.structured_input_signature
+    run = _runner(function, rewritten)
+    signature = _python_signature(function)
+    if signature is not None:
+        vars(run)["__signature__"] = signature
+    with unmixed():
+        traced = tf.function(run, autograph=False)
+        optimized = traced.get_concrete_function(*args, **kwargs)
+    # What it has captured lives as long as the original does.
+    optimized.tf_amp_original = function
+    return optimized
+
+
+def _runner(function: Any, graph_def: GraphDef) -> Callable[..., Any]:
+    """Return a Python function that puts a graph in the place of the function's own."""
+    import tensorflow as tf
+
+    captures = [(inner.op.name, outer) for outer, inner in function.graph.captures]
+    count = len(function.inputs) - len(captures)
+    names = [tensor.op.name for tensor in function.inputs[:count]]
+    results = [f"{tensor.op.name}:{tensor.value_index}" for tensor in function.outputs]
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        for variable in function.graph.variables:
+            graph.watch_variable(variable)
+        given = tf.nest.flatten((args, kwargs), expand_composites=True)
+        tensors = [value for value in given if tf.is_tensor(value)]
+        fed = dict(zip(names, tensors, strict=True))
+        fed |= {name: graph.capture(outer) for name, outer in captures}
+        found = tf.graph_util.import_graph_def(graph_def, fed, results, name=_PREFIX)
+        return _packed(function.structured_outputs, found)
+
+    return run
+
+
+def _python_signature(function: Any) -> inspect.Signature | None:
+    """Return the names and kinds of what a function is called with, if known."""
+    parameters = getattr(getattr(function, "function_type", None), "parameters", None)
+    if parameters is None:
+        return None
+    return inspect.Signature(
+        [inspect.Parameter(name, each.kind) for name, each in parameters.items()]
+    )
+
+
+def _packed(structure: Any, tensors: list[Any]) -> Any:
+    """Return tensors in a structure in which some places hold none."""
+    import tensorflow as tf
+
+    places = tf.nest.flatten(structure, expand_composites=True)
+    left = iter(tensors)
+    filled = [None if place is None else next(left) for place in places]
+    return tf.nest.pack_sequence_as(structure, filled, expand_composites=True)
+
+
+def _restore_placeholders(graph_def: GraphDef, given: GraphDef) -> None:
+    """Make arguments, in place, what they are in a graph that is traced."""
+    placeholders = {node.name: node for node in given.node if node.op == "Placeholder"}
+    for node in graph_def.node:
+        if node.name in placeholders:
+            node.CopyFrom(placeholders[node.name])

@@ -1,0 +1,1 @@
+"""Which ranges the tensors of a graph keep to while it runs."""

@@ -1,0 +1,208 @@
+"""Have a graph tell of its tensors while it runs, wherever it runs.
+
+Before   a --> b, c
+After    a --> record (Python);  a --> Identity(waits for record) --> b, c
+
+Records are made in the loop or branch that the tensor is in, so that what does not run
+is not seen. Results stay what they are, bit by bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.type_slots import FLOAT32
+from grappler_pass.graph.view import split_input
+from tf_amp.tools.verify.differences import Array
+
+# In the names of the nodes that are added.
+RECORDER = "tf_amp_record"
+Record = Callable[[Array, Array], None]
+
+
+class Recorder:
+    """A Python function that graphs call; it must live as long as they run."""
+
+    def __init__(self, record: Record) -> None:
+        """Have `record` called with the number of a tensor, and its value."""
+        # TensorFlow keeps the function while it keeps the graph that it is in.
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            number = tf.compat.v1.placeholder(tf.int64, [])
+            value = tf.compat.v1.placeholder(tf.float32)
+            call = tf.numpy_function(record, [number, value], [], name=RECORDER)
+        self._call: NodeDef = call.node_def
+
+    def node(
+        self, name: str, device: str, number: str, value: str, *, dtype: int = FLOAT32
+    ) -> NodeDef:
+        """Return a node that calls the function.
+
+        Args:
+          name: of the node.
+          device: of the tensor.
+          number: input string of the tensor's number.
+          value: input string of the tensor.
+          dtype: of the tensor, DataType enum.
+        """
+        made = NodeDef(name=name, op=self._call.op, device=_host(device))
+        for key in ("token", "Tin", "Tout", "is_async"):
+            if key in self._call.attr:
+                made.attr[key].CopyFrom(self._call.attr[key])
+        made.attr["Tin"].list.type[1] = dtype
+        made.input.extend([number, value])
+        return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Tap:
+    """A tensor to record.
+
+    Attributes:
+      number: that it is recorded under.
+      text: its name in the graph: `node`, or `node:output`.
+      dtype: of its values, DataType enum.
+      holder: op that reads the values, of a handle or a reference; empty of a tensor.
+      in_loop: whether it is made in the frame of a loop.
+    """
+
+    number: int
+    text: str
+    dtype: int = FLOAT32
+    holder: str = ""
+    in_loop: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Records:
+    """What to record of a graph.
+
+    Attributes:
+      taps: the tensors.
+      begin: number under which it is told that a run begins, before all else; None: it
+        is not told.
+      loops: names of the nodes through which values enter loops from outside of any.
+    """
+
+    taps: tuple[Tap, ...]
+    begin: int | None = None
+    loops: frozenset[str] = frozenset()
+
+
+READ, DEREFERENCE = "ReadVariableOp", "Identity"
+
+
+def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> GraphDef:
+    """Return a copy of a graph that tells of some of its tensors.
+
+    Whoever else reads a variable's handle, to change it as well, waits for the record.
+
+    Args:
+      graph_def: not modified.
+      records: what to tell of; what the graph does not hold, or read, is left out.
+      recorder: what is called.
+    """
+    recording = GraphDef()
+    recording.CopyFrom(graph_def)
+    nodes = {node.name: node for node in graph_def.node}
+    read = {_canonical(text) for node in graph_def.node for text in node.input}
+    instead: dict[str, str] = {}
+    # In a function that is placed already every node must name its whole device.
+    device = next((node.device for node in graph_def.node if node.device), "")
+    added = _beginning(records, recorder, device)
+    begin = added[-1].name if added else ""
+    for tap in records.taps:
+        producer = nodes.get(split_input(tap.text)[0])
+        if producer is not None and _canonical(tap.text) in read:
+            made = _recording_nodes(tap, producer, recorder, begin)
+            instead[_canonical(tap.text)] = made[-1].name
+            added.extend(made)
+    for node in recording.node:
+        node.input[:] = [instead.get(_canonical(text), text) for text in node.input]
+        if begin and node.name in records.loops:
+            added.append(_gate(node, begin))
+            node.input[0] = added[-1].name
+    recording.node.extend(added)
+    return recording
+
+
+def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDef]:
+    """Return the nodes that tell that a run begins; the last one does so."""
+    if records.begin is None:
+        return []
+    number = _constant(f"{RECORDER}_begin/number", np.int64(records.begin), device)
+    value = _constant(f"{RECORDER}_begin/value", np.float32(0.0), device)
+    name = f"x/{RECORDER}_begin"
+    return [number, value, recorder.node(name, device, number.name, value.name)]
+
+
+def _gate(enter: NodeDef, begin: str) -> NodeDef:
+    """Return a node that lets a value into a loop once it is told that a run begins."""
+    gate = NodeDef(name=f"{enter.name}/{RECORDER}_gate", op="Identity")
+    gate.device = enter.device
+    gate.attr["T"].CopyFrom(enter.attr["T"])
+    gate.input.extend([enter.input[0], f"^{begin}"])
+    return gate
+
+
+def _constant(name: str, value: np.generic, device: str) -> NodeDef:
+    constant = NodeDef(name=name, op="Const", device=_host(device))
+    constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+    constant.attr["dtype"].type = constant.attr["value"].tensor.dtype
+    return constant
+
+
+def _recording_nodes(
+    tap: Tap, producer: NodeDef, recorder: Recorder, begin: str
+) -> list[NodeDef]:
+    """Return the nodes that tell of a tensor; the last one hands it on."""
+    name, output = split_input(tap.text)
+    device, made = producer.device, []
+    stem = f"{name}/{RECORDER}_{output}"
+    # Waiting for the tensor puts the constant into the right loop or branch.
+    number = _constant(f"{stem}/number", np.int64(tap.number), device)
+    number.input.append(f"^{name}")
+    if begin and not tap.in_loop:
+        number.input.append(f"^{begin}")
+    made.append(number)
+    value = tap.text
+    if tap.holder:
+        value = f"{stem}/value"
+        read = NodeDef(name=value, op=tap.holder, device=device, input=[tap.text])
+        read.attr["dtype" if tap.holder == READ else "T"].type = tap.dtype
+        made.append(read)
+    record = f"{stem}/record"
+    made.append(recorder.node(record, device, number.name, value, dtype=tap.dtype))
+    made.append(_passing(tap, producer, stem, record))
+    return made
+
+
+def _passing(tap: Tap, producer: NodeDef, name: str, record: str) -> NodeDef:
+    """Return the node that hands a tensor on once it is recorded."""
+    is_reference = tap.holder == DEREFERENCE
+    op = "RefIdentity" if is_reference else "Identity"
+    passed = NodeDef(name=name, op=op, device=producer.device)
+    is_handle = tap.holder == READ
+    passed.attr["T"].type = _RESOURCE if is_handle else tap.dtype
+    passed.input.extend([tap.text, f"^{record}"])
+    return passed
+
+
+_RESOURCE = tf.resource.as_datatype_enum
+
+
+def _canonical(text: str) -> str:
+    """Return one spelling for `node` and `node:0`; control inputs as they are."""
+    return text[:-2] if text.endswith(":0") else text
+
+
+def _host(device: str) -> str:
+    """Return the CPU beside a device."""
+    before, slash, last = device.rpartition("/")
+    return f"{before}{slash}device:CPU:0" if last else "/device:CPU:0"

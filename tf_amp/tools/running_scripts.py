@@ -1,0 +1,182 @@
+"""Run a script as `python` would, with mixed precision switched on.
+
+The switch is set in the environment, where the script's own child processes find it
+too, and TensorFlow is not imported before the script does so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import os
+import pathlib
+import runpy
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+
+from tf_amp.config.amp_config import (
+    DTYPE,
+    LOSS_SCALE,
+    LOSS_SCALING_SWITCH,
+    LOW_DTYPES,
+    PLACES,
+    REWRITE_SWITCH,
+    SWITCH,
+    AmpConfig,
+)
+from tf_amp.errors import AmpError, ScriptMissing
+from tf_amp.runtime import autostart
+
+
+class TimeIsUp(BaseException):
+    """Ends the script; not an Exception, so that the script does not catch it."""
+
+
+def add_script_to(parser: argparse.ArgumentParser) -> None:
+    """Add a script or module, and all that follows it as its own arguments."""
+    parser.add_argument(
+        "-m", dest="module", action="store_true", help="SCRIPT is a module's name"
+    )
+    parser.add_argument("script", metavar="SCRIPT", help="as python would get it")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="the script's own"
+    )
+
+
+def switch_on(given: Mapping[str, str]) -> None:
+    """Set the switch and the settings given on the command line.
+
+    What is given goes before the environment, as it does in `enable`. A switch that
+    says "off" is for programs started without this command.
+
+    Raises:
+      ConfigError: a setting is unknown, or two contradict each other.
+    """
+    _put(given)
+    if not AmpConfig.from_env().enabled:
+        os.environ[SWITCH] = "1"
+        os.environ.pop(REWRITE_SWITCH, None)
+    _settle_paths(AmpConfig.from_env())
+    if not autostart.is_installed():
+        importlib.import_module("tf_amp.runtime._autostart_finder")
+
+
+def _put(given: Mapping[str, str]) -> None:
+    """Set variables, and take from others what they say of the same thing."""
+    os.environ.update(given)
+    if LOSS_SCALE in given:
+        os.environ.pop(LOSS_SCALING_SWITCH, None)
+    if DTYPE in given and os.environ.get(SWITCH, "").strip().lower() in LOW_DTYPES:
+        os.environ[SWITCH] = "1"
+
+
+def _settle_paths(config: AmpConfig) -> None:
+    """Set the paths that were read, since the script may change to another folder."""
+    variables = config.to_env()
+    given = (name for name in PLACES if os.environ.get(name, "").strip())
+    os.environ.update({name: variables[name] for name in given})
+
+
+def show_summaries() -> None:
+    """Have the one line per graph printed."""
+    from absl import logging
+
+    logging.set_verbosity(logging.INFO)
+
+
+def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> None:
+    """Run a script or a module as the main program.
+
+    Raises:
+      ScriptMissing: there is no such script or module.
+    """
+    if as_module:
+        _run_module(script, arguments)
+        return
+    if not script:
+        raise ScriptMissing("received an empty text where a script's name should be")
+    path = pathlib.Path(script)
+    if not path.exists():
+        raise ScriptMissing(f"can't open file {str(path.resolve())!r}: no such file")
+    if path.is_dir() and not (path / "__main__.py").exists():
+        raise ScriptMissing(f"{script} is a folder without a __main__.py to run")
+    sys.argv[:] = [script, *arguments]
+    _set_first_folder(path.resolve().parent if path.is_file() else path)
+    with _raised_by_script():
+        runpy.run_path(script, run_name="__main__")
+
+
+def run_limited(script: str, arguments: Sequence[str], seconds: float | None) -> object:
+    """Run a script until it ends or its time is up; return what it exits with.
+
+    Whatever folder it changes to, this process is in the same as before.
+
+    Raises:
+      ScriptMissing: there is no such script.
+    """
+    folder = pathlib.Path.cwd()
+    try:
+        with limited(seconds):
+            run_script(script, arguments, as_module=False)
+    except TimeIsUp:
+        print(f"tf-amp: stopped after {seconds:g} s.", file=sys.stderr)
+    except SystemExit as exit_:
+        return exit_.code
+    finally:
+        os.chdir(folder)
+    return None
+
+
+def _run_module(name: str, arguments: Sequence[str]) -> None:
+    sys.argv[:] = [name, *arguments]
+    _set_first_folder(pathlib.Path.cwd())
+    try:
+        found = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        found = False
+    if not found:
+        raise ScriptMissing(f"no module named {name}")
+    with _raised_by_script():
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+@contextlib.contextmanager
+def _raised_by_script() -> Iterator[None]:
+    """Mark what a script raises, so that it is not taken for a wrong command line."""
+    try:
+        yield
+    except AmpError as error:
+        error.is_scripts_own = not error.is_of_environment
+        raise
+
+
+def _set_first_folder(folder: pathlib.Path) -> None:
+    """Look for modules where python would; for our own where they were found."""
+    own = str(pathlib.Path(__file__).resolve().parent.parent.parent)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = str(folder)
+    if own not in sys.path:
+        sys.path.append(own)
+
+
+@contextlib.contextmanager
+def limited(seconds: float | None) -> Iterator[None]:
+    """Raise `TimeIsUp` in the main thread after so many seconds."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

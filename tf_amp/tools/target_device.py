@@ -1,0 +1,111 @@
+"""A device to plan for that need not be present, and graphs as they would run on it.
+
+A graph is placed on the device and optimized by TensorFlow as for it. Where this build
+of TensorFlow has no kernels for GPUs, the definitions of the ops say which types they
+have there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from tf_amp._tensorflow_private import graphs as private
+from tf_amp.config import devices
+from tf_amp.config.amp_config import AmpConfig, checked_dtype
+from tf_amp.errors import ConfigError
+from tf_amp.rewriting import graph_settings
+from tf_amp.tracing import grappler_preview
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.costs import DeviceProfile
+    from grappler_pass.pipeline import Settings
+
+# TensorFlow chooses what it fuses by it.
+_ARCHITECTURES = {"v100": "7.0", "t4": "7.5", "a100": "8.0"}
+_NEWEST = "9.0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A device by its profile, and the 16-bit type to plan with."""
+
+    profile: DeviceProfile
+    low_dtype: str
+
+    @property
+    def device_type(self) -> str:
+        """The type that graphs are placed on while they are planned."""
+        from grappler_pass.graph.type_slots import ABSENT_GPU, has_kernels_for
+
+        if self.profile.kind != "gpu":
+            return "CPU"
+        return "GPU" if has_kernels_for("GPU") else ABSENT_GPU
+
+    @property
+    def kernels(self) -> str:
+        """Where it is looked up which ops can run in 16 bits."""
+        if self.device_type in ("CPU", "GPU"):
+            return f"the {self.device_type} kernels of this TensorFlow"
+        return "the definitions of the ops (this TensorFlow has no GPU kernels)"
+
+    @property
+    def assumptions(self) -> str:
+        """How the prices were obtained, as the profile says."""
+        return str(self.profile.provenance.get("how", ""))
+
+    def settings(self, config: AmpConfig) -> Settings:
+        """Return what the pass is given for every graph that is planned.
+
+        Raises:
+          ConfigError: as for `check_config`.
+        """
+        from grappler_pass.costs import CostModel
+
+        graph_settings.check_config(config)
+        model = CostModel(self.profile)
+        models = {"CPU": model, self.device_type: model}
+        return graph_settings.settings_with_models(config, self.low_dtype, models)
+
+    def placed(self, graph_def: GraphDef) -> GraphDef:
+        """Return a copy with every node on this device, wherever it was."""
+        return grappler_preview.on_device(graph_def, self.device_type)
+
+    def optimized(self, graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+        """Return the graph as TensorFlow would leave it for this device, placed."""
+        if self.profile.kind != "gpu":
+            return self.placed(grappler_preview.optimized_graph(graph_def, kept))
+        architecture = _ARCHITECTURES.get(self.profile.name, _NEWEST)
+        cluster = private.cluster_of(architecture)
+        if cluster is None:
+            return self.placed(grappler_preview.optimized_graph(graph_def, kept))
+        on_gpu = grappler_preview.on_device(graph_def, "GPU")
+        request, options = grappler_preview.request_for(on_gpu, kept)
+        # Prices do not depend on layouts, and it would warn of every absent kernel.
+        rewrites = options.graph_options.rewrite_options
+        rewrites.layout_optimizer = rewrites.OFF
+        found = grappler_preview.run_grappler(request, options, cluster)
+        return self.placed(graph_def if found is None else found)
+
+
+def target_of(device: str, low_dtype: str | None = None) -> Target:
+    """Return the target that a name stands for.
+
+    Args:
+      device: name of a shipped profile, or the path of one.
+      low_dtype: "bfloat16" or "float16"; what suits the device by default.
+
+    Raises:
+      ConfigError: there is no such profile or dtype; the message names those there are.
+    """
+    from grappler_pass.costs import DeviceProfile, ProfileError
+
+    chosen = checked_dtype(low_dtype) if low_dtype is not None else None
+    try:
+        profile = DeviceProfile.load(device)
+    except ProfileError as error:
+        known = ", ".join(DeviceProfile.names())
+        raise ConfigError(f"device: {error}. Known devices: {known}.") from error
+    return Target(profile, chosen or devices.profile_dtype(profile))

@@ -1,0 +1,133 @@
+"""Compare two functions that should compute the same, on the same inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tf_amp.tools.verify.differences import Array, difference_of, rounded
+from tf_amp.tools.verify.verification import (
+    OUTPUT,
+    TensorCheck,
+    Verification,
+    default_tolerance,
+)
+
+Inputs = Mapping[str, Any] | Sequence[Any]
+
+
+def compare(
+    float32: Callable[..., Any],
+    mixed: Callable[..., Any],
+    inputs: Inputs,
+    *,
+    low_dtype: str,
+    tolerance: float | None = None,
+    with_rounded_weights: Callable[..., Any] | None = None,
+    name: str = "",
+) -> Verification:
+    """Run both functions on the same inputs and tell whether the numbers hold.
+
+    Args:
+      float32: returns a tensor or any structure of them; run twice, for its noise.
+      mixed: returns the same structure.
+      inputs: named arguments, or those by position.
+      low_dtype: of `mixed`: "bfloat16" or "float16".
+      tolerance: largest relative error; 8 roundings of the type by default.
+      with_rounded_weights: `float32` with weights rounded to 16 bits, for the control;
+        by default the inputs alone are rounded.
+      name: of what is compared, for people.
+    """
+    expected = _results(float32, inputs)
+    tensors = {
+        "mixed": _results(mixed, inputs),
+        "noise": _results(float32, inputs),
+        "rounded": _results(
+            with_rounded_weights or float32, _rounded_inputs(inputs, low_dtype)
+        ),
+    }
+    kinds = dict.fromkeys(expected, OUTPUT)
+    return Verification(
+        graph=name,
+        checks=checks_of(expected, tensors, kinds),
+        low_dtype=low_dtype,
+        tolerance=default_tolerance(low_dtype) if tolerance is None else tolerance,
+    )
+
+
+def checks_of(
+    expected: Mapping[str, Array],
+    runs: Mapping[str, Mapping[str, Array]],
+    kinds: Mapping[str, str],
+) -> tuple[TensorCheck, ...]:
+    """Return a row for every tensor.
+
+    Args:
+      expected: tensors of float32's run by name.
+      runs: those of the runs "mixed", "noise" and "rounded".
+      kinds: "output" or "gradient" by name.
+    """
+    return tuple(
+        TensorCheck(
+            name=name,
+            kind=kinds[name],
+            dtype=str(value.dtype),
+            shape=tuple(map(int, value.shape)),
+            **{run: difference_of(value, found[name]) for run, found in runs.items()},
+            non_finite=_count_not_finite(value),
+        )
+        for name, value in expected.items()
+        if all(name in found for found in runs.values())
+    )
+
+
+def _count_not_finite(value: Array) -> int:
+    if value.dtype.kind in "OSUb":
+        return 0
+    return int(np.count_nonzero(~np.isfinite(value.astype(np.float64))))
+
+
+def _rounded_inputs(inputs: Inputs, low_dtype: str) -> Inputs:
+    import tensorflow as tf
+
+    def round_value(value: Any) -> Any:
+        if isinstance(value, tf.Tensor | tf.Variable | np.ndarray):
+            array = np.asarray(value)
+            return tf.constant(rounded(array, low_dtype), dtype=value.dtype)
+        return value
+
+    rounded_inputs: Inputs = tf.nest.map_structure(round_value, inputs)
+    return rounded_inputs
+
+
+def _results(function: Callable[..., Any], inputs: Inputs) -> dict[str, Array]:
+    if isinstance(inputs, Mapping):
+        result = function(**inputs)
+    else:
+        result = function(*inputs)
+    return {name: np.asarray(value) for name, value in named_leaves(result)}
+
+
+def named_leaves(result: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every tensor of a structure with its path as a name."""
+    import tensorflow as tf
+
+    paths = tf.nest.flatten(_paths(result, ""))
+    flat = tf.nest.flatten(result, expand_composites=True)
+    if len(paths) != len(flat):
+        paths = [f"output_{number}" for number in range(len(flat))]
+    for path, value in zip(paths, flat, strict=True):
+        if hasattr(value, "dtype"):
+            yield path, value
+
+
+def _paths(result: Any, path: str) -> Any:
+    """Return a structure like `result` with names in the place of tensors."""
+    inner = f"{path}/" if path else ""
+    if isinstance(result, Mapping):
+        return {key: _paths(value, f"{inner}{key}") for key, value in result.items()}
+    if isinstance(result, list | tuple):
+        return [_paths(value, f"{inner}{i}") for i, value in enumerate(result)]
+    return path or "output"

@@ -1,0 +1,102 @@
+"""Run a script and look at its graphs: verify them, or see what ranges they keep to."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tf_amp.config.ranges import Ranges
+from tf_amp.rewriting import arriving_graphs
+from tf_amp.rewriting.compiled import uncompiled
+from tf_amp.tools import running_scripts
+from tf_amp.tools.graph_runs.capturing import Captures, is_recording
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import Item
+    from grappler_pass.planning.draft import Settings
+    from tf_amp.tools.graph_runs.cases import Case
+    from tf_amp.tools.ranges.recording import Recorder
+    from tf_amp.tools.ranges.statistics import Statistics
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """A script with its arguments; `seconds` ends it, None lets it end by itself."""
+
+    path: str
+    arguments: Sequence[str] = ()
+    seconds: float | None = None
+
+
+def captured_cases(
+    script: Script, environment: dict[str, str]
+) -> tuple[tuple[Case, ...], dict[str, str]]:
+    """Run a script in float32 and return its graphs with what they first got.
+
+    Args:
+      script: what to run.
+      environment: settings for rewrites.
+
+    Returns:
+      The graphs, and by name those that cannot be run again, with the reason.
+
+    Raises:
+      ScriptMissing: there is no such script.
+      ConfigError: a setting makes no sense.
+    """
+    captures = Captures(lambda settings: settings)
+    arriving_graphs.plan_only(captures.observe)
+    _run(script, environment)
+    return captures.cases(), captures.skipped
+
+
+def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
+    """Run a script in float32 and return the ranges of its graphs, over all its steps.
+
+    Raises:
+      ScriptMissing: there is no such script.
+      ConfigError: a setting makes no sense.
+    """
+    from tf_amp.tools.ranges.recording import Recorder
+    from tf_amp.tools.ranges.statistics import Statistics
+
+    statistics = Statistics()
+    recorder = Recorder(statistics.record)
+    arriving_graphs.plan_only(_observer(statistics, recorder))
+    _run(script, environment)
+    return statistics.ranges()
+
+
+def _observer(statistics: Statistics, recorder: Recorder) -> arriving_graphs.Observer:
+    from grappler_pass.graph.view import GraphView
+    from tf_amp.tools.ranges.ranging import records_of
+    from tf_amp.tools.ranges.recording import with_records
+
+    def observe(
+        graph_def: GraphDef,
+        item: Item,
+        shapes: Callable[[], Shapes],
+        name: str,
+        settings: Settings,
+    ) -> GraphDef | None:
+        if is_recording(graph_def) or settings.fuses:
+            return None
+        view = GraphView.from_graph_def(graph_def, item)
+        records = records_of(view, shapes(), statistics)
+        return with_records(graph_def, records, recorder)
+
+    return observe
+
+
+def _run(script: Script, environment: dict[str, str]) -> None:
+    """Run a script to its end or that of its time; the end itself is no error."""
+    uncompiled.switch_on()
+    running_scripts.switch_on(environment)
+    code = running_scripts.run_limited(script.path, script.arguments, script.seconds)
+    if code:
+        print(f"tf-amp: the script ended with {code!r}.", file=sys.stderr)

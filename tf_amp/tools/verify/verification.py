@@ -1,0 +1,237 @@
+"""What is found of a rewritten graph's numbers; prints and serializes itself.
+
+A tensor holds if its error keeps to the tolerance, or to a few times that of two
+controls: float32 run once more, and float32 with its inputs and weights rounded to 16
+bits. What these move as far is ill-conditioned, whatever the precision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import io
+import json
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from tf_amp.tools.verify.differences import Difference
+
+if TYPE_CHECKING:
+    from tf_amp.tools.verify.culprits import Culprit
+
+# Roundings of the weights are one kind among those that 16 bits bring; a chain of ops
+# adds a few more to each.
+CONTROL_FACTOR = 4.0
+# Of the 16-bit type's own rounding.
+_TOLERANCE_IN_EPSILONS = 8.0
+_EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+_WIDTH = 250
+
+OUTPUT, GRADIENT = "output", "gradient"
+
+
+class Verdict(enum.Enum):
+    """What is said of a tensor; the value is what the table prints."""
+
+    HOLDS = "within tolerance"
+    NOISY = "as far off in float32"
+    BEYOND = "beyond tolerance"
+    NOT_FINITE = "not finite"
+    INFORMATION = "not judged"
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorCheck:
+    """One tensor in mixed precision, and in the controls, beside float32.
+
+    Attributes:
+      name: of the output, or of the variable that a gradient is for.
+      kind: "output" or "gradient".
+      dtype: of the tensor in float32's run.
+      shape: of it.
+      mixed: difference in mixed precision.
+      noise: difference in a second run of float32.
+      rounded: difference in float32 with inputs and weights rounded to 16 bits; None
+        where that was not run.
+      non_finite: elements that are not finite in float32 either.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    mixed: Difference
+    noise: Difference = dataclasses.field(default_factory=Difference)
+    rounded: Difference | None = None
+    non_finite: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """All tensors of a graph, and whether they hold.
+
+    Attributes:
+      graph: its name, for people.
+      checks: outputs, then gradients.
+      low_dtype: "bfloat16" or "float16".
+      tolerance: for relative errors.
+      plan: one line on what was rewritten.
+      low_operations: how many operations ran in 16 bits; None where unknown.
+      data: what was run on, in words.
+      culprits: operations that must be float32 for the tolerance to hold; None where
+        they were not looked for.
+      tries: rewrites that were run to find these.
+      excluded: regular expressions for what was to stay float32 already.
+    """
+
+    graph: str
+    checks: tuple[TensorCheck, ...]
+    low_dtype: str
+    tolerance: float
+    plan: str = ""
+    low_operations: int | None = None
+    data: str = ""
+    culprits: tuple[Culprit, ...] | None = None
+    tries: int = 0
+    excluded: tuple[str, ...] = ()
+
+    def verdict_on(self, check: TensorCheck) -> Verdict:
+        """Judge by the relative error; of integers and text nothing is asked.
+
+        Where rounding inputs and weights moves a tensor by no more than roundings do,
+        it excuses nothing: a strict tolerance is then kept to.
+        """
+        if not check.dtype.startswith(("float", "bfloat")):
+            return Verdict.INFORMATION
+        noise, rounded = check.noise, check.rounded or Difference()
+        if check.mixed.non_finite > max(noise.non_finite, rounded.non_finite):
+            return Verdict.NOT_FINITE
+        if check.mixed.relative <= self.tolerance:
+            return Verdict.HOLDS
+        floor = default_tolerance(self.low_dtype) / CONTROL_FACTOR
+        moved = rounded.relative if rounded.relative > floor else 0.0
+        most = CONTROL_FACTOR * max(noise.relative, moved)
+        return Verdict.NOISY if check.mixed.relative <= most else Verdict.BEYOND
+
+    @property
+    def ok(self) -> bool:
+        """Whether no tensor is farther off than it may be."""
+        return not self.failing
+
+    @property
+    def failing(self) -> tuple[TensorCheck, ...]:
+        """The tensors that do not hold, the worst first."""
+        bad = (Verdict.BEYOND, Verdict.NOT_FINITE)
+        found = [c for c in self.checks if self.verdict_on(c) in bad]
+        return tuple(
+            sorted(found, key=lambda c: (-c.mixed.non_finite, -c.mixed.relative))
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """0 if the numbers hold, 1 if not."""
+        return 0 if self.ok else 1
+
+    @property
+    def verdict(self) -> str:
+        """One or two sentences."""
+        from tf_amp.tools.verify.verdict_words import words_of
+
+        return words_of(self)
+
+    def __str__(self) -> str:
+        """Print as text, nothing cut off."""
+        out = io.StringIO()
+        console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
+        console.print(self._group(Table(box=None, pad_edge=False, header_style="")))
+        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+    def __rich__(self) -> Group:
+        """Show in a terminal."""
+        return self._group(Table())
+
+    def to_json(self) -> str:
+        """Return JSON that `from_json` loads back equal, with the verdict beside."""
+        fields = dataclasses.asdict(self)
+        fields |= {"ok": self.ok, "verdict": self.verdict}
+        return json.dumps(fields, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Verification:
+        """Load what `to_json` wrote."""
+        from tf_amp.tools.verify.culprits import Culprit
+
+        fields: dict[str, Any] = json.loads(text)
+        del fields["ok"], fields["verdict"]
+        fields["checks"] = tuple(_check_from(row) for row in fields["checks"])
+        if fields["culprits"] is not None:
+            fields["culprits"] = tuple(Culprit(**row) for row in fields["culprits"])
+        fields["excluded"] = tuple(fields["excluded"])
+        return cls(**fields)
+
+    def _group(self, table: Table) -> Group:
+        """Return headline, table, verdict and culprits."""
+        parts: list[Any] = [Text(_headline(self))]
+        if self.checks:
+            parts.append(_filled(table, self))
+        parts.append(Text(self.verdict))
+        parts.extend(Text(f"  {culprit}") for culprit in self.culprits or ())
+        return Group(*parts)
+
+
+def default_tolerance(low_dtype: str) -> float:
+    """Return the relative error that is allowed unless the user says otherwise."""
+    return _TOLERANCE_IN_EPSILONS * _EPSILON[low_dtype]
+
+
+def _headline(found: Verification) -> str:
+    plan = f": {found.plan}" if found.plan else ""
+    data = f"\nrun on {found.data}" if found.data else ""
+    return f"{found.graph or 'graph'}{plan}{data}"
+
+
+_COLUMNS = (
+    "largest error",
+    "relative",
+    "cosine",
+    "not finite",
+    "noise",
+    "rounded",
+)
+
+
+def _filled(table: Table, found: Verification) -> Table:
+    table.add_column("tensor", overflow="fold")
+    for name in ("kind", "shape"):
+        table.add_column(name)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for check in found.checks:
+        table.add_row(*_cells(check), found.verdict_on(check).value)
+    return table
+
+
+def _cells(check: TensorCheck) -> tuple[str, ...]:
+    mixed, rounded = check.mixed, check.rounded
+    is_lost = mixed.non_finite > 0 and not mixed.largest
+    return (
+        check.name,
+        check.kind,
+        "x".join(map(str, check.shape)) or "scalar",
+        "-" if is_lost else f"{mixed.largest:.2g}",
+        "-" if is_lost else f"{mixed.relative:.2g}",
+        "-" if is_lost else f"{mixed.cosine:.5f}",
+        str(mixed.non_finite),
+        f"{check.noise.relative:.2g}",
+        "-" if rounded is None else f"{rounded.relative:.2g}",
+    )
+
+
+def _check_from(row: dict[str, Any]) -> TensorCheck:
+    for name in ("mixed", "noise", "rounded"):
+        row[name] = row[name] and Difference(**row[name])
+    return TensorCheck(**(row | {"shape": tuple(row["shape"])}))

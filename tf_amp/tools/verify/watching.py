@@ -1,0 +1,244 @@
+"""Which tensors of a graph are compared: what it returns, and what updates variables.
+
+A gradient is what the arithmetic of an optimizer begins with: from the value that an
+update writes one goes back to what does not belong to the update alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+
+from grappler_pass.eligibility.reachability import UNREACHED
+from grappler_pass.eligibility.state_updates import BARRIER, state_update_region
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_traits import is_update
+from grappler_pass.graph.shapes import Shape, Shapes, known_shape
+from grappler_pass.graph.type_slots import FLOAT32, op_def_of, signature_of
+from grappler_pass.graph.view import EXIT_OPS, GraphView, Node, Port, Reader
+from tf_amp.tools.graph_runs.cases import Watched
+from tf_amp.tools.ranges.passing import input_behind, passes_on
+from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
+from tf_amp.tracing.stamp_reader import origins_of
+from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
+from tf_amp.training.overflow.replay import hidden_nodes
+
+UPDATE = "update"
+_SCOPES = ("gradient_tape/", "gradients/", "gradients_")
+_VARIABLES = ("ReadVariableOp", "Const", "VariableV2", "Variable", "_Arg")
+_RESULTS = ("_Retval", "_DeviceRetval")
+
+
+def outputs_of(
+    view: GraphView, fetches: Iterable[str], names: Mapping[str, str] | None = None
+) -> tuple[Watched, ...]:
+    """Return the tensors that some nodes give to the caller.
+
+    Args:
+      view: of the graph.
+      fetches: nodes whose outputs are read.
+      names: of the tensors for people, by `node:output`.
+    """
+    found: list[Watched] = []
+    for name in dict.fromkeys(fetches):
+        node = view.nodes[view.index[name]] if name in view.index else None
+        if node is None or view.frame(node.index) is not None:
+            continue
+        if node.op in _RESULTS:
+            label = name.removesuffix("_RetVal")
+            result = Watched(label, OUTPUT, name, 0)
+            is_told = _is_comparable(signature_of(node.proto).inputs[0].dtype)
+            found.extend([result] if is_told else [])
+        else:
+            found.extend(_outputs_of_node(node, names or {}))
+    return tuple(found)
+
+
+def _outputs_of_node(node: Node, names: Mapping[str, str]) -> Iterator[Watched]:
+    for number, arg in enumerate(signature_of(node.proto).outputs):
+        if _is_comparable(arg.dtype):
+            label = f"{node.name}:{number}" if number else node.name
+            label = names.get(f"{node.name}:{number}", label)
+            yield Watched(label, OUTPUT, node.name, None, number)
+
+
+def gradients_of(
+    view: GraphView, lists: OpLists, shapes: Shapes, variables: Mapping[str, str]
+) -> tuple[Watched, ...]:
+    """Return what updates the variables of a training step, each tensor once.
+
+    Args:
+      view: of the graph.
+      lists: of ops, which bound the arithmetic of updates.
+      shapes: static shapes by node name.
+      variables: names for people by name of the variable's handle.
+    """
+    hidden = frozenset(hidden_nodes(view, view.order))
+    search = _Search(view, state_update_region(view, lists), shapes, hidden)
+    found: dict[Port, tuple[bool, Watched]] = {}
+    updates = (
+        node
+        for node in view.nodes
+        if is_update(node.op) and view.frame(node.index) is None
+    )
+    for update in updates:
+        gradient = search.gradient_of(update, variables)
+        if gradient is None:
+            continue
+        watched, port = gradient
+        is_trained = search.is_read_outside(update)
+        if port not in found or is_trained > found[port][0]:
+            found[port] = (is_trained, watched)
+    return tuple(_with_names([watched for _, watched in found.values()]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Search:
+    """Finds what updates begin with."""
+
+    view: GraphView
+    region: list[int]
+    shapes: Shapes
+    hidden: frozenset[int]
+
+    def gradient_of(
+        self, update: Node, variables: Mapping[str, str]
+    ) -> tuple[Watched, Port] | None:
+        """Return the gradient of an update, or what it writes if there is none."""
+        start = _value_input(update)
+        if start is None:
+            return None
+        reader = self._nearest(start, self._shape(update.inputs[start.input]))
+        if reader is None:
+            return None
+        port = self._source(self.view.nodes[reader.node].inputs[reader.input])
+        source = self.view.nodes[port.node]
+        if source.op in _VARIABLES or port.node in self.hidden:
+            return None
+        if signature_of(source.proto).outputs[port.output].dtype != FLOAT32:
+            return None
+        handle = self._handle(update)
+        own_name = variables.get(handle.name, handle.name)
+        if LOSS_SCALE in own_name:
+            return None
+        name = _trained(own_name, variables)
+        is_moment = name != own_name
+        kind = GRADIENT if is_moment or _is_gradient(source) else UPDATE
+        where = self.view.nodes[reader.node].name
+        return Watched(name, kind, where, reader.input), port
+
+    def is_read_outside(self, update: Node) -> bool:
+        """Tell whether what is computed depends on the variable, as on a weight."""
+        handle = self._handle(update)
+        for reader in self.view.readers(Port(handle.index, 0)):
+            node = self.view.nodes[reader.node]
+            if not is_update(node.op) and self.region[node.index] == UNREACHED:
+                return True
+        return False
+
+    def _nearest(self, start: Reader, shape: Shape | None) -> Reader | None:
+        """Return where the region begins, nearest to an update, with its shape.
+
+        `start` where another shape is all there is; None where nothing but variables
+        is read, as for a weight whose gradient has gone into a moment.
+        """
+        waiting, seen, others = deque([start]), {start}, False
+        while waiting:
+            reader = waiting.popleft()
+            port = self._source(self.view.nodes[reader.node].inputs[reader.input])
+            node = self.view.nodes[port.node]
+            begins = self._begins(node)
+            is_candidate = begins and node.op not in _VARIABLES
+            if is_candidate and _may_equal(self._shape(port), shape):
+                return reader
+            others = others or is_candidate
+            if begins:
+                continue
+            before = (Reader(node.index, i) for i in range(len(node.inputs)))
+            fresh = [each for each in before if each not in seen]
+            waiting.extend(fresh)
+            seen.update(fresh)
+        return start if others else None
+
+    def _begins(self, node: Node) -> bool:
+        # The moment of second order is made of squares of the gradient.
+        if node.index in self.hidden or node.op == "Square":
+            return False
+        if node.op in EXIT_OPS or _is_gradient(node):
+            return True
+        return self.region[node.index] == UNREACHED
+
+    def _source(self, port: Port) -> Port:
+        node = self.view.nodes[port.node]
+        while passes_on(node.op) and node.inputs:
+            port = node.inputs[input_behind(node.op, port.output)]
+            node = self.view.nodes[port.node]
+        return port
+
+    def _handle(self, update: Node) -> Node:
+        return self.view.nodes[self._source(update.inputs[0]).node]
+
+    def _shape(self, port: Port) -> Shape | None:
+        return known_shape(self.shapes, self.view, port)
+
+
+def _trained(name: str, variables: Mapping[str, str]) -> str:
+    """Return the variable that an optimizer's variable is named after, or its name.
+
+    Keras calls the moment of `head/kernel` `adam/head_kernel_momentum`, or
+    `Adam/m/head/kernel`.
+    """
+    last = name.rpartition("/")[2]
+    trained = (
+        known
+        for known in variables.values()
+        if known.replace("/", "_") in last or name.endswith(f"/{known}")
+    )
+    return max((known for known in trained if known != name), key=len, default=name)
+
+
+def _may_equal(first: Shape | None, second: Shape | None) -> bool:
+    """Tell whether two shapes are equal as far as they are known."""
+    if first is None or second is None:
+        return True
+    return len(first) == len(second) and all(
+        None in (a, b) or a == b for a, b in zip(first, second, strict=True)
+    )
+
+
+def _value_input(update: Node) -> Reader | None:
+    """Return the input that brings the gradient, or the value that is written."""
+    op_def = op_def_of(update.op)
+    if op_def is None:
+        return None
+    names = [arg.name for arg in op_def.input_arg]
+    for wanted in ("grad", "value", "updates", "delta"):
+        if wanted in names and names.index(wanted) < len(update.inputs):
+            return Reader(update.index, names.index(wanted))
+    return None
+
+
+def _is_gradient(node: Node) -> bool:
+    if BARRIER in node.proto.attr or origins_of(node.proto):
+        return True
+    return any(scope in node.name for scope in _SCOPES)
+
+
+def _is_comparable(dtype: int) -> bool:
+    """Tell a tensor of numbers, truth values or text from a handle."""
+    import tensorflow as tf
+
+    return bool(dtype) and tf.dtypes.as_dtype(dtype).is_numpy_compatible
+
+
+def _with_names(found: list[Watched]) -> Iterator[Watched]:
+    """Yield gradients, then other updates, each under a name of its own."""
+    taken: set[str] = set()
+    for watched in sorted(found, key=lambda each: each.kind != GRADIENT):
+        name, number = watched.name, 1
+        while name in taken:
+            number += 1
+            name = f"{watched.name} ({number})"
+        taken.add(name)
+        yield dataclasses.replace(watched, name=name)

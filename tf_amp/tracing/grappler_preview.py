@@ -1,0 +1,205 @@
+"""The graph of a function as Grappler would hand it over, without running it.
+
+Inlining, lowering of control flow, folding and fusing are done by Grappler itself, on a
+copy; the names that differ are those of arguments and results.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from tf_amp._tensorflow_private import graphs as private
+from tf_amp._tensorflow_private import tracing, warn_once
+from tf_amp.config import devices
+from tf_amp.tracing import bypass
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A graph with its ends, as a function that was never called."""
+
+    graph: Any
+    inputs: Any
+    outputs: Any
+
+    @classmethod
+    def of(cls, graph: Any) -> Traced:
+        """Return a FuncGraph with its own ends."""
+        return cls(graph, graph.inputs, graph.outputs)
+
+
+_CONTROL_FLOW = ("If", "While", "Case")
+_LOWER = "_lower_using_switch_merge"
+# In the name that Grappler gives to a function for one call of it.
+_SPECIALIZED = "_specialized_for_"
+
+
+def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+    """Return the graph as Grappler's own optimizers leave it, `kept` nodes included."""
+    request, options = request_for(_placed(graph_def), kept)
+    cluster = private.cluster_of() if _is_cpu_alone() else None
+    optimized = run_grappler(request, options, cluster)
+    return graph_def if optimized is None else optimized
+
+
+def inlined_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
+    """Return the graph with its functions inlined, and nothing else done to it.
+
+    Loops and branches are lowered, those of a function that XLA compiles as well.
+    """
+    request, options = request_for(_lowering(graph_def), kept)
+    rewrites = options.graph_options.rewrite_options
+    rewrites.optimizers.append("function")
+    inlined = run_grappler(request, options, private.cluster_of())
+    return graph_def if inlined is None else inlined
+
+
+def _lowering(graph_def: GraphDef) -> GraphDef:
+    """Return a copy whose loops and branches are lowered where they are inlined."""
+    lowering = type(graph_def)()
+    lowering.CopyFrom(graph_def)
+    bodies = (function.node_def for function in lowering.library.function)
+    for node in itertools.chain(lowering.node, *bodies):
+        if node.op.removeprefix("Stateless") in _CONTROL_FLOW:
+            node.attr[_LOWER].b = True
+    return lowering
+
+
+def with_bodies(graph_def: GraphDef) -> GraphDef:
+    """Return a graph with the functions that it calls, as the runtime has them.
+
+    Grappler hands over graphs whose functions are without bodies, where these were not
+    inlined.
+    """
+    if all(function.ret for function in graph_def.library.function):
+        return graph_def
+    whole = type(graph_def)()
+    whole.CopyFrom(graph_def)
+    for function in whole.library.function:
+        if function.signature.output_arg and not function.ret:
+            _fill_in(function)
+    return whole
+
+
+def _fill_in(function: Any) -> None:
+    """Give a function its body, where the runtime has it.
+
+    One that Grappler has specialized for a call has the body of the one that it was
+    made from, as far as its results need it.
+    """
+    name = str(function.signature.name)
+    known = private.function_named(name.partition(_SPECIALIZED)[0])
+    results = [arg.name for arg in function.signature.output_arg]
+    if known is None or not set(results) <= set(known.ret):
+        return
+    body = {node.name: node for node in known.node_def}
+    waiting = [known.ret[result] for result in results]
+    waiting += known.control_ret.values()
+    needed: set[str] = set()
+    while waiting:
+        node = waiting.pop().lstrip("^").partition(":")[0]
+        if node in body and node not in needed:
+            needed.add(node)
+            waiting.extend(body[node].input)
+    function.node_def.extend(n for n in known.node_def if n.name in needed)
+    for result in results:
+        function.ret[result] = known.ret[result]
+    for key, value in known.control_ret.items():
+        function.control_ret[key] = value
+
+
+def run_grappler(request: Any, options: Any, cluster: Any) -> GraphDef | None:
+    """Return what Grappler makes of a request; warn and return None where it fails.
+
+    Args:
+      request: from `request_for`.
+      options: from there, too.
+      cluster: the devices to optimize for; None for those that are present.
+    """
+    grappler = private.grappler()
+    if grappler is None:
+        warn_once("OptimizeGraph", "functions are planned as traced")
+        return None
+    try:
+        with bypass.leaving_graphs_alone():
+            optimized: GraphDef = grappler.OptimizeGraph(
+                options, request, False, cluster=cluster
+            )
+        return optimized
+    except Exception as error:
+        logging.warning("Planned as traced: Grappler fails on it: %s", error)
+        return None
+
+
+def request_for(graph_def: GraphDef, kept: tuple[str, ...]) -> tuple[Any, Any]:
+    """Return the MetaGraphDef and the ConfigProto to ask Grappler with."""
+    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+
+    meta_graph = MetaGraphDef(graph_def=graph_def)
+    meta_graph.collection_def["train_op"].node_list.value.extend(kept)
+    config = private.grappler_options()
+    options = config.graph_options.rewrite_options
+    options.min_graph_nodes = -1
+    # The pass comes at the end of the first of two iterations.
+    options.meta_optimizer_iterations = options.ONE
+    return meta_graph, config
+
+
+def graph_with_variables(function: Any) -> GraphDef:
+    """Return a function's graph that tells the shapes of its variables too.
+
+    Before   Placeholder(dtype=resource)
+    After    _Arg(T=resource), as in the runtime, with the shapes behind the handle
+    """
+    graph_def: GraphDef = function.graph.as_graph_def()
+    nodes = {node.name: node for node in graph_def.node}
+    for index, tensor in enumerate(function.inputs):
+        contents = tracing.handle_contents(tensor)
+        if not contents:
+            continue
+        node = nodes[tensor.op.name]
+        node.op = "_Arg"
+        node.attr["T"].CopyFrom(node.attr.pop("dtype"))
+        node.attr["index"].i = index
+        for content in contents:
+            node.attr["_handle_shapes"].list.shape.append(content.shape)
+            node.attr["_handle_dtypes"].list.type.append(content.dtype)
+        node.attr.pop("shape", None)
+    return graph_def
+
+
+def kept_nodes(function: Any) -> tuple[str, ...]:
+    """Name what a function is run for: its results and its side effects."""
+    results = [tensor.op.name for tensor in function.outputs]
+    effects = [op.name for op in function.graph.control_outputs]
+    return tuple(dict.fromkeys((*results, *effects)))
+
+
+def on_device(graph_def: GraphDef, device_type: str) -> GraphDef:
+    """Return a copy with every node on the first device of a type."""
+    placed = type(graph_def)()
+    placed.CopyFrom(graph_def)
+    bodies = (function.node_def for function in placed.library.function)
+    for node in itertools.chain(placed.node, *bodies):
+        node.device = f"{private.HOST}/device:{device_type}:0"
+    return placed
+
+
+def _placed(graph_def: GraphDef) -> GraphDef:
+    """Return the graph placed as the runtime will, since only placed nodes are fused.
+
+    Where there are several devices the placement is TensorFlow's secret, so the nodes
+    stay as they are.
+    """
+    return on_device(graph_def, "CPU") if _is_cpu_alone() else graph_def
+
+
+def _is_cpu_alone() -> bool:
+    return len(devices.present_devices()) == 1

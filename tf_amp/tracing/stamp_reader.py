@@ -1,0 +1,221 @@
+"""What the marks on a graph's nodes say when Grappler hands it over.
+
+Fused and folded nodes have lost theirs. What they were made of is looked up in the
+graphs as traced, where these still exist; else they go with their name scope, since
+inlining puts every function's nodes into a scope of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from grappler_pass.eligibility.exclusions import FLOAT32, ORIGIN, finder
+from tf_amp.tracing import forward_ops, graph_registry
+from tf_amp.tracing.stamps import ATTRIBUTE, OFF, Stamp
+
+# Operations that seed low precision are stamped whenever their function was traced
+# under settings, since Grappler makes no new ones but the fused kinds.
+SEED_OPS = ("MatMul", "BatchMatMul", "Conv", "Einsum", "DepthwiseConv")
+
+Canonical = Callable[[str], str | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Marks:
+    """What the stamps of one graph say.
+
+    Attributes:
+      settings: id of the settings most operations were traced under; None without any.
+      graph: name of the function most of those operations come from.
+      strangers: nodes from functions traced under other settings, or under none; they
+        keep their dtype.
+    """
+
+    settings: str | None
+    graph: str
+    strangers: tuple[str, ...] = ()
+
+
+def _unless_off(settings: str) -> str | None:
+    return None if settings == OFF else settings
+
+
+def main_stamp(data: bytes) -> Stamp:
+    """Return the stamp that most operations of a serialized GraphDef have, if any."""
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    stamps = Counter(_stamps(GraphDef.FromString(data)).values())
+    return stamps.most_common(1)[0][0] if stamps else Stamp(None)
+
+
+def settings_in(graph_def: Any, canonical: Canonical = _unless_off) -> tuple[str, ...]:
+    """Return the ids of all settings that parts of a graph were traced under.
+
+    Args:
+      graph_def: the graph that Grappler hands over.
+      canonical: as for `marks_from_graph_def`.
+
+    Returns:
+      The canonical ids, those of most operations first.
+    """
+    canonical = functools.cache(canonical)
+    ids = (canonical(str(stamp.settings)) for stamp in _stamps(graph_def).values())
+    return tuple(i for i, _ in Counter(ids).most_common() if i is not None)
+
+
+def marks_from_graph_def(
+    graph_def: Any,
+    canonical: Canonical = _unless_off,
+    settings: str | None = None,
+) -> Marks:
+    """Read the stamps of a graph that Grappler hands over.
+
+    Args:
+      graph_def: the graph.
+      canonical: returns for settings the first of those that rewrite in the same way;
+        None for settings that rewrite nothing.
+      settings: whose strangers are wanted; by default those of most operations.
+    """
+    canonical = functools.cache(canonical)
+    stamps = _stamps(graph_def)
+    owners = {name: canonical(str(stamp.settings)) for name, stamp in stamps.items()}
+    most = _most_common(owners.values())
+    settings = settings or most
+    if most is None or settings is None:
+        return Marks(None, "")
+    own = [stamp for name, stamp in stamps.items() if owners[name] == settings]
+    main = graph_registry.graph_of(_most_common(stamp.number for stamp in own))
+    for node in graph_def.node:
+        if node.name in owners:
+            continue
+        op = graph_registry.op_named(main, node.name) if main is not None else None
+        if op is not None:
+            owners[node.name] = _owner(op, canonical)
+        elif node.op.startswith(SEED_OPS):
+            owners[node.name] = None
+    strangers: tuple[str, ...] = ()
+    if set(owners.values()) != {settings}:
+        owner_of = _by_scope(owners, settings)
+        names = (node.name for node in graph_def.node)
+        strangers = tuple(name for name in names if owner_of(name) != settings)
+    return Marks(settings, _most_common(s.graph for s in own) or "", strangers)
+
+
+def excluded_parts(
+    graph_def: Any, patterns: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """Name the fused nodes of which a part is to stay float32, with the reason.
+
+    Args:
+      graph_def: the graph that Grappler hands over.
+      patterns: the user's regular expressions.
+    """
+    find = finder(patterns)
+    numbers = {name: stamp.number for name, stamp in _stamps(graph_def).items()}
+    number_of = _by_scope(numbers, _most_common(numbers.values()))
+    float32 = {node.name for node in graph_def.node if FLOAT32 in node.attr}
+    found: list[tuple[str, str]] = []
+    for node in graph_def.node:
+        if node.name in numbers:
+            continue
+        graph = graph_registry.graph_of(number_of(node.name))
+        last = graph and graph_registry.inlined_op(graph, node.name)
+        parts = graph_registry.parts_of(last, node.op) if last is not None else ()
+        why = next((w for w in (_why(part, find) for part in parts) if w), "")
+        if graph is None and not float32.isdisjoint(map(_source, node.input)):
+            # Traced by another process, so that its parts cannot be looked up.
+            why = "float32_scope around what it reads"
+        if why:
+            found.append((node.name, why))
+    return tuple(found)
+
+
+def origins_of(node: Any) -> tuple[str, ...]:
+    """Return the names of what a node is a gradient of; none where it is not known.
+
+    Args:
+      node: of a graph that Grappler has handed over.
+    """
+    if ORIGIN in node.attr:
+        return tuple(name.decode() for name in node.attr[ORIGIN].list.s)
+    stamp = node.attr[ATTRIBUTE].s if ATTRIBUTE in node.attr else b""
+    graph = graph_registry.graph_of(Stamp.from_bytes(stamp).number)
+    op = graph_registry.inlined_op(graph, node.name) if graph is not None else None
+    return forward_ops.origin_from(op).names[1:] if op is not None else ()
+
+
+def traced_in(graph_def: Any) -> list[Any]:
+    """Return the graphs, as traced, that a graph's nodes come from, if still known."""
+    numbers = {stamp.number for stamp in _stamps(graph_def).values()}
+    graphs = map(graph_registry.graph_of, numbers)
+    return [graph for graph in graphs if graph is not None]
+
+
+def terms_in(graph_def: Any) -> frozenset[tuple[str, str]]:
+    """Return the ids of settings with their terms, empty where there are none."""
+    stamps = _stamps(graph_def).values()
+    return frozenset((str(s.settings), s.terms) for s in stamps if s.settings != OFF)
+
+
+def _stamps(graph_def: Any) -> dict[str, Stamp]:
+    return {
+        node.name: Stamp.from_bytes(node.attr[ATTRIBUTE].s)
+        for node in graph_def.node
+        if ATTRIBUTE in node.attr
+    }
+
+
+def _source(name: str) -> str:
+    """Return the node that an input comes from."""
+    return name.lstrip("^").partition(":")[0]
+
+
+def _why(op: Any, find: Callable[[str], str]) -> str:
+    """Return what keeps a traced operation in float32, or the empty text."""
+    if forward_ops.is_float32(op):
+        return f"float32_scope around {op.name}"
+    return next(filter(None, map(find, forward_ops.origin_from(op).names)), "")
+
+
+def _owner(op: Any, canonical: Canonical) -> str | None:
+    try:
+        stamp = Stamp.from_bytes(op.get_attr(ATTRIBUTE))
+    except ValueError:
+        return None
+    return canonical(str(stamp.settings))
+
+
+def _by_scope(
+    known: Mapping[str, str | None], otherwise: str | None
+) -> Callable[[str], str | None]:
+    """Return what is known of a node, else of most nodes in its name scope."""
+    scopes: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
+    for name, value in known.items():
+        for scope in _scopes(name):
+            scopes[scope][value] += 1
+
+    def value_of(name: str) -> str | None:
+        if name in known:
+            return known[name]
+        for scope in _scopes(name):
+            if scope in scopes:
+                return scopes[scope].most_common(1)[0][0]
+        return otherwise
+
+    return value_of
+
+
+def _scopes(name: str) -> Iterator[str]:
+    """Yield the name scopes around a node, innermost first."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
+
+
+def _most_common(values: Iterable[str | None]) -> str | None:
+    ranked = Counter(value for value in values if value is not None).most_common(1)
+    return ranked[0][0] if ranked else None

@@ -1,0 +1,148 @@
+"""Loss scales and plans beside the files that Keras writes.
+
+The files themselves hold what Keras puts there, float32 weights and optimizer state;
+the record is in a small file beside each (`side_file`). It goes with models that have
+an optimizer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp.training.checkpoints import side_file, snapshot
+from tf_amp.training.checkpoints.record import Record
+from tf_amp.training.checkpoints.restored_weights import RestoredWeights
+from tf_amp.training.loss_scale.weights import handles_of
+
+# The smallest variables, up to so many bytes, tell weights apart: they are the biases
+# and scales of norms, which change in every step.
+_KEY_BYTES = 2**16
+
+
+def saving(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `save(model, filepath, ...)`, which saves a record beside the file."""
+
+    @functools.wraps(save)
+    def save_with_record(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        path = _path_of(filepath)
+        if _optimizer_of(model) is not None and path is not None:
+            side_file.write(path, _record_of(model))
+        return save(model, filepath, *args, **kwargs)
+
+    return save_with_record
+
+
+def loading_weights(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `load(model, filepath, ...)`, which goes on from the record."""
+
+    @functools.wraps(load)
+    def load_with_record(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        result = load(model, filepath, *args, **kwargs)
+        _put_back(model, filepath)
+        return result
+
+    return load_with_record
+
+
+def loading_model(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `load(filepath, ...)`, which makes a model and goes on from the record."""
+
+    @functools.wraps(load)
+    def load_with_record(filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        model = load(filepath, *args, **kwargs)
+        _put_back(model, filepath)
+        return model
+
+    return load_with_record
+
+
+def key_of(model: Any) -> str:
+    """Return what tells the weights and the step of a model from others."""
+    made = hashlib.blake2b(str(_steps_of(model)).encode(), digest_size=16)
+    for value in _smallest(model.trainable_variables):
+        made.update(np.ascontiguousarray(value).tobytes())
+    return made.hexdigest()
+
+
+def _record_of(model: Any) -> Record:
+    in_graph = not tf.executing_eagerly()
+    session = private.session_for_saving() if in_graph else None
+    record = snapshot.take(handles_of(model.trainable_variables), session)
+    return dataclasses.replace(record, step=key_of(model))
+
+
+def _put_back(model: Any, filepath: Any) -> None:
+    """Go on from the record of the weights that were loaded.
+
+    Weights without the steps that led to them begin a training: nothing to be said.
+    """
+    path = _path_of(filepath)
+    if path is None or _optimizer_of(model) is None:
+        return
+    records = side_file.read(path)
+    key = key_of(model)
+    record = next((one for one in records if one.step == key), None)
+    if record is None and not _steps_of(model):
+        return
+    if record is None and records:
+        logging.warning(
+            "%s belongs to other weights, and is not heeded.",
+            side_file.path_beside(path),
+        )
+    in_graph = not tf.executing_eagerly()
+    session = private.session_for_saving() if in_graph else None
+    weights = RestoredWeights([model, *model.trainable_variables])
+    snapshot.put_back(record or Record(), path, weights, session)
+
+
+def _optimizer_of(model: Any) -> Any | None:
+    return getattr(model, "optimizer", None)
+
+
+def _steps_of(model: Any) -> int:
+    iterations = getattr(_optimizer_of(model), "iterations", None)
+    return 0 if iterations is None else int(_value_of(iterations))
+
+
+def _smallest(variables: Sequence[Any]) -> list[Any]:
+    values: list[Any] = []
+    size = 0
+    for variable in sorted(variables, key=lambda v: int(np.prod(v.shape))):
+        value = _value_of(variable)
+        size += value.nbytes
+        if values and size > _KEY_BYTES:
+            break
+        values.append(value)
+    return values
+
+
+def _value_of(variable: Any) -> Any:
+    """Return the value of a variable, of several replicas that of the first."""
+    if tf.executing_eagerly():
+        return np.asarray(variable.numpy())
+    return np.asarray(private.session_for_saving().run(variable))
+
+
+def _path_of(file: Any) -> str | None:
+    """Return the path of a file, which may be open; None where it has none."""
+    if isinstance(file, (io.IOBase, tf.io.gfile.GFile)):
+        file = getattr(file, "name", None)
+    return os.fspath(file) if isinstance(file, (str, os.PathLike)) else None
+
+
+HOOKS = {
+    **dict.fromkeys(private.SAVE_KERAS, saving),
+    **dict.fromkeys(private.LOAD_KERAS_WEIGHTS, loading_weights),
+    **dict.fromkeys(private.LOAD_KERAS_MODEL, loading_model),
+}

@@ -1,0 +1,263 @@
+"""Loss scales in what a `tf.compat.v1.train.Saver` writes.
+
+The state is among the global variables, so a Saver saves it by itself. What is done
+here: a checkpoint that lacks it restores all the same, and no program waits for it to
+be initialized, which it need not be. The plans are kept in a file beside the others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp.rewriting import resumed_plans
+from tf_amp.training.checkpoints import side_file
+from tf_amp.training.checkpoints.record import Record
+from tf_amp.training.loss_scale.saved_scale import (
+    SavedScale,
+    given,
+    is_usable,
+    kind_of,
+    mismatch,
+    say_fresh,
+)
+from tf_amp.training.loss_scale.scale_state import PREFIX, ScaleState
+from tf_amp.training.loss_scale.variables import states_of
+
+_OURS = f"{PREFIX}/"
+# On the operation that restores nothing but loss scales.
+_MARK = "_tf_amp_restores"
+
+
+def restoring_in_bulk(bulk_restore: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes the operation that restores, with one apart for our variables.
+
+    Fed, it does not run, and the others are restored without it.
+    """
+
+    @functools.wraps(bulk_restore)
+    def bulk_restore_apart(
+        builder: Any, filename: Any, saveables: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        def restore(some: Sequence[Any]) -> list[Any]:
+            return (
+                bulk_restore(builder, filename, some, *args, **kwargs) if some else []
+            )
+
+        ours = [saveable for saveable in saveables if _is_ours(saveable.name)]
+        if not ours or tf.executing_eagerly():
+            return bulk_restore(builder, filename, saveables, *args, **kwargs)
+        theirs = iter(restore([s for s in saveables if not _is_ours(s.name)]))
+        restored = restore(ours)
+        restored[0].op._set_attr(_MARK, _true())
+        own = iter(restored)
+        return [
+            next(own if _is_ours(saveable.name) else theirs)
+            for saveable in saveables
+            for _ in saveable.specs
+        ]
+
+    return bulk_restore_apart
+
+
+def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Saver.restore`, for which a checkpoint need not hold our variables."""
+
+    @functools.wraps(restore)
+    def restore_what_is_there(saver: Any, sess: Any, save_path: Any) -> None:
+        shapes = None if tf.executing_eagerly() else _shapes_in(save_path)
+        if sess is None or shapes is None:
+            restore(saver, sess, save_path)
+            return
+        path = tf.compat.as_text(save_path)
+        resumed_plans.MEMORY.resume(next(iter(side_file.read(path)), Record()).plans)
+        shapes = _usable(sess.graph, shapes, path)
+        fresh = _missing(sess.graph, saver, shapes, path)
+        restore(saver, _Feeding(sess, fresh) if fresh else sess, save_path)
+        _complete(states_of(sess.graph), sess, set(shapes))
+
+    return restore_what_is_there
+
+
+def leaving_out(make_saver: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes a Saver for object-based files, which lack our variables."""
+
+    @functools.wraps(make_saver)
+    def make_saver_of_theirs(
+        checkpoint_path: Any, var_list: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if isinstance(var_list, (list, tuple)):
+            var_list = [v for v in var_list if not _is_ours(v.name)]
+        return make_saver(checkpoint_path, var_list, *args, **kwargs)
+
+    return make_saver_of_theirs
+
+
+def saving(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Saver.save`, which needs no initialized state, and keeps the plans."""
+
+    @functools.wraps(save)
+    def save_with_plans(saver: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
+        if not tf.executing_eagerly() and sess is not None:
+            for state in states_of(sess.graph):
+                state.initialize_missing(sess)
+        path = save(saver, sess, *args, **kwargs)
+        if path:
+            side_file.write(path, Record(plans=resumed_plans.MEMORY.known()))
+        return path
+
+    return save_with_plans
+
+
+def removing(remove: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `remove_checkpoint`, which removes the file beside it as well."""
+
+    @functools.wraps(remove)
+    def remove_with_plans(checkpoint_prefix: Any, *args: Any, **kwargs: Any) -> None:
+        remove(checkpoint_prefix, *args, **kwargs)
+        side_file.remove(checkpoint_prefix)
+
+    return remove_with_plans
+
+
+def reporting(report: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what lists uninitialized variables, without ours: they may be so."""
+
+    @functools.wraps(report)
+    def report_theirs(var_list: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if var_list is None:
+            v1 = tf.compat.v1
+            var_list = [*v1.global_variables(), *v1.local_variables()]
+        theirs = [v for v in var_list if not _is_ours(v.name)]
+        return report(theirs, *args, **kwargs)
+
+    return report_theirs
+
+
+def _usable(
+    graph: Any, shapes: Mapping[str, Sequence[int]], path: str
+) -> Mapping[str, Sequence[int]]:
+    """Return what a checkpoint holds, without states whose scale is of no use."""
+    reader = tf.train.load_checkpoint(path)
+    held = {name: reader.get_tensor(name) for name in shapes if _is_ours(name)}
+    for state in states_of(graph):
+        scale = state.scale_among(held)
+        if scale is None or is_usable(scale):
+            continue
+        logging.warning("A loss scale in the checkpoint %s is %g.", path, scale)
+        own = state.fresh_by_name()
+        shapes = {name: shape for name, shape in shapes.items() if name not in own}
+    return shapes
+
+
+def _missing(
+    graph: Any, saver: Any, shapes: Mapping[str, Sequence[int]], path: str
+) -> dict[Any, Any]:
+    """Return what to feed for our variables if a checkpoint lacks them.
+
+    Raises:
+      CheckpointMismatch: it holds those of another loss scale.
+    """
+    wanted = dict(_restored_tensors(graph, saver))
+    if all(name in shapes for name in wanted):
+        return {}
+    fresh: dict[Any, Any] = {}
+    for state in states_of(graph):
+        _refuse_others(state, shapes, path)
+        values = state.fresh_by_name()
+        if any(name in wanted and name not in shapes for name in values):
+            say_fresh(state.loss_scale, state.fresh, path)
+        fresh |= {wanted[name]: v for name, v in values.items() if name in wanted}
+    return fresh if len(fresh) == len(wanted) else {}
+
+
+def _refuse_others(
+    state: ScaleState, shapes: Mapping[str, Sequence[int]], path: str
+) -> None:
+    found = [name for name in shapes if name.startswith(_OURS)]
+    kinds = {name.split("/")[1] for name in found}
+    if kinds and kind_of(state.loss_scale) not in kinds:
+        saved = SavedScale(min(kinds), "", {})
+        raise mismatch(path, saved, state.loss_scale)
+
+
+def _complete(states: Sequence[ScaleState], session: Any, names: set[str]) -> None:
+    """Let what the program has chosen go before what was restored."""
+    for state in states:
+        chosen = given(state.loss_scale)
+        if chosen and not names.isdisjoint(state.fresh_by_name()):
+            state.replace({**state.evaluate_all(session), **chosen}, session)
+
+
+def _restored_tensors(graph: Any, saver: Any) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of our variables as a Saver restores them."""
+    reached = [graph.get_operation_by_name(saver.saver_def.restore_op_name)]
+    seen = set(reached)
+    while reached:
+        operation = reached.pop()
+        if operation.type == "RestoreV2" and _is_marked(operation):
+            names = tf.get_static_value(operation.inputs[1])
+            yield from zip(
+                map(tf.compat.as_text, names), operation.outputs, strict=True
+            )
+        behind = {*operation.control_inputs, *(i.op for i in operation.inputs)} - seen
+        seen |= behind
+        reached.extend(behind)
+
+
+def _shapes_in(path: Any) -> Mapping[str, Sequence[int]] | None:
+    """Return what a checkpoint holds; None where it cannot be read."""
+    try:
+        reader = tf.train.load_checkpoint(path)
+        shapes: Mapping[str, Sequence[int]] = reader.get_variable_to_shape_map()
+        return shapes
+    except (ValueError, TypeError, tf.errors.OpError):
+        return None
+
+
+class _Feeding:
+    """A Session that feeds some tensors in every run."""
+
+    def __init__(self, session: Any, feeds: Mapping[Any, Any]) -> None:
+        self._session = session
+        self._feeds = feeds
+
+    @property
+    def graph(self) -> Any:
+        return self._session.graph
+
+    def run(self, fetches: Any, feed_dict: Any = None, **kwargs: Any) -> Any:
+        feeds = {**self._feeds, **(feed_dict or {})}
+        return self._session.run(fetches, feeds, **kwargs)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(_OURS)
+
+
+def _is_marked(operation: Any) -> bool:
+    try:
+        return bool(operation.get_attr(_MARK))
+    except ValueError:
+        return False
+
+
+def _true() -> Any:
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    return AttrValue(b=True)
+
+
+HOOKS = {
+    private.BULK_RESTORE: restoring_in_bulk,
+    private.SAVE_NAMES: saving,
+    private.RESTORE_NAMES: restoring,
+    private.RESTORE_OBJECTS_BY_NAMES: leaving_out,
+    private.REMOVE_CHECKPOINT: removing,
+    private.REPORT_UNINITIALIZED: reporting,
+}

@@ -1,0 +1,147 @@
+"""The record in what `tf.train.Checkpoint` and its like write.
+
+It is one string more in the file, under a key that no object asks for: the file loads
+without tf-amp, and `assert_consumed` holds with it and without. It goes with
+checkpoints of an optimizer, or of anything where weights are updated by hand.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp.training.checkpoints import snapshot
+from tf_amp.training.checkpoints.record import (
+    Record,
+    RecordUnreadable,
+    records_from_text,
+    text_from_records,
+)
+from tf_amp.training.checkpoints.restored_weights import RestoredWeights, weights_among
+from tf_amp.training.loss_scale.weights import Handles
+from tf_amp.training.optimizers import skipping
+
+KEY = "_TF_AMP_RECORD"
+
+# In a `tf.Graph` the string is fed, since what saves it is made once only.
+_FED = "_tf_amp_record"
+_session: contextvars.ContextVar[Any] = contextvars.ContextVar(
+    "tf_amp_session", default=None
+)
+
+
+def saving(save: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `TrackableSaver.save`, which knows the Session it is called with."""
+
+    @functools.wraps(save)
+    def save_in_session(
+        saver: Any,
+        file_prefix: Any,
+        checkpoint_number: Any = None,
+        session: Any = None,
+        options: Any = None,
+    ) -> Any:
+        token = _session.set(session)
+        try:
+            return save(saver, file_prefix, checkpoint_number, session, options)
+        finally:
+            _session.reset(token)
+
+    return save_in_session
+
+
+def gathering(gather: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what lists the tensors of a checkpoint, with ours among them."""
+
+    @functools.wraps(gather)
+    def gather_with_record(saver: Any, *args: Any, **kwargs: Any) -> Any:
+        gathered = gather(saver, *args, **kwargs)
+        tensors, feeds = gathered[:2]
+        if not _is_of_training(saver):
+            return gathered
+        if tf.executing_eagerly():
+            record = snapshot.take(_weights_of(saver))
+            if not record.is_empty:
+                with tf.device("/cpu:0"):
+                    text = tf.constant(text_from_records([record]))
+                tensors.setdefault(None, {})[KEY] = text
+        elif not tf.compat.v1.get_default_graph().building_function:
+            fed = _fed_tensor(saver)
+            tensors.setdefault(None, {})[KEY] = fed
+            session = _session.get() or private.session_for_saving()
+            record = snapshot.take(_weights_of(saver), session)
+            feeds[fed] = text_from_records([record])
+        return gathered
+
+    return gather_with_record
+
+
+def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `TrackableSaver.restore`, which restores loss scales and plans too."""
+
+    @functools.wraps(restore)
+    def restore_and_put_back(saver: Any, save_path: Any, options: Any = None) -> Any:
+        status = restore(saver, save_path, options)
+        if save_path is not None:
+            _put_back(saver, str(save_path), status)
+        return status
+
+    return restore_and_put_back
+
+
+def _put_back(saver: Any, path: str, status: Any) -> None:
+    record = _record_in(path)
+    if not _reaches_optimizer(saver) and (record is None or record.has_optimizer):
+        return
+    weights = RestoredWeights(private.trackables_of(saver))
+    restore_ops = snapshot.put_back(record or Record(), path, weights)
+    if restore_ops:
+        private.add_restore_ops(status, restore_ops)
+
+
+def _record_in(path: str) -> Record | None:
+    """Return what a checkpoint holds of ours, if it does."""
+    reader = tf.train.load_checkpoint(path)
+    if not reader.has_tensor(KEY):
+        return None
+    try:
+        return next(iter(records_from_text(reader.get_tensor(KEY).decode())), None)
+    except (RecordUnreadable, UnicodeDecodeError) as error:
+        logging.warning("The state of tf-amp in %s cannot be read: %s", path, error)
+        return None
+
+
+def _is_of_training(saver: Any) -> bool:
+    return _reaches_optimizer(saver) or not skipping.have_applied()
+
+
+def _reaches_optimizer(saver: Any) -> bool:
+    classes = private.optimizer_classes()
+    return any(isinstance(one, classes) for one in private.trackables_of(saver))
+
+
+def _weights_of(saver: Any) -> Handles:
+    return weights_among(private.trackables_of(saver))
+
+
+def _fed_tensor(saver: Any) -> Any:
+    """Return the string that one saver is fed with, in its graph."""
+    fed = getattr(saver, _FED, None)
+    if fed is None:
+        with tf.device("/cpu:0"):
+            fed = tf.constant(text_from_records(()))
+        setattr(saver, _FED, fed)
+    return fed
+
+
+HOOKS = {
+    private.SAVE_OBJECTS: saving,
+    private.GATHER_TENSORS: gathering,
+    private.RESTORE_OBJECTS: restoring,
+}

@@ -1,0 +1,1 @@
+"""Whether gradients were finite, wherever in a program they are taken."""

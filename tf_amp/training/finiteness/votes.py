@@ -1,0 +1,206 @@
+"""Which gradients a value comes from, and whether those were finite.
+
+Every call for gradients casts a vote: its results, and the tensor that says whether
+they are finite. Whoever uses gradients, clipped, summed or averaged as they may be,
+finds the votes by walking back through the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp.training.finiteness.of_gradients import is_scalable
+from tf_amp.training.gradients.inner_graphs import flag_seen_from_here
+from tf_amp.training.gradients.scale_update import Settlement
+from tf_amp.training.optimizers import eager_steps
+
+_VOTES = "_tf_amp_votes"
+_BRANCHES = ("If", "StatelessIf", "Merge")
+_FUNCTION_ATTRIBUTES = ("f", "then_branch", "body", "branches", "body_graph")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vote:
+    """What one call for gradients has decided.
+
+    Attributes:
+      finite: whether its results are, bool scalar; those it was made from included.
+      own: the same, regardless of what the results were made from.
+      settlement: adjusts the loss scale, from a tensor that says whether the gradients
+        are finite.
+      settled: in a `tf.Graph`, the operation that waits for the loss scale to be
+        adjusted; None elsewhere, and where the results are made from others'.
+      adjusting: what `settled` waits for.
+    """
+
+    finite: Any
+    own: Any
+    settlement: Settlement
+    settled: Any = None
+    adjusting: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Ancestry:
+    """What is behind some tensors.
+
+    Attributes:
+      votes: each one once, in the order found.
+      arguments: of functions, and what is fed, of which nothing more is known.
+      calls: operations that call functions.
+      is_whole: whether nothing is left out, as the votes are that were cast in old
+        loops, and what is behind branches where the walk ends there.
+    """
+
+    votes: tuple[Vote, ...] = ()
+    arguments: tuple[Any, ...] = ()
+    calls: tuple[Any, ...] = ()
+    is_whole: bool = True
+
+
+def cast_vote(results: Sequence[Any], vote: Vote) -> None:
+    """Remember what the results of a call depend on."""
+    for tensor in results:
+        if not _is_symbolic(tensor):
+            eager_steps.remember(tensor, vote.finite)
+            continue
+        if not hasattr(tensor.graph, _VOTES):
+            setattr(tensor.graph, _VOTES, {})
+        getattr(tensor.graph, _VOTES)[tensor.ref()] = vote
+
+
+def vote_on(tensor: Any) -> Vote | None:
+    """Return the vote that a tensor of a graph carries, if any."""
+    votes: dict[Any, Vote] = getattr(tensor.graph, _VOTES, {})
+    return votes.get(tensor.ref())
+
+
+def share_vote(results: Sequence[Any], beside: Any) -> None:
+    """Let what comes beside the results of a call be used only where they are."""
+    known = map(vote_on, filter(_is_symbolic, [beside, *results]))
+    vote = next((vote for vote in known if vote is not None), None)
+    if vote is not None and _is_symbolic(beside):
+        cast_vote([beside], vote)
+
+
+def ancestry_of(tensors: Iterable[Any]) -> Ancestry:
+    """Walk back from tensors to the calls for gradients that they come from."""
+    return _ancestry_among(_walk(tensors, vote_on))
+
+
+def ancestry_of_numbers(tensors: Iterable[Any]) -> Ancestry:
+    """Do the same for what numbers are computed from, up to the branches of a graph.
+
+    What a program decides on, such as whether there was an overflow, is no part of it:
+    the numbers that are chosen then need not come from gradients.
+    """
+    return _ancestry_among(_walk(tensors, _vote_or_branch, numbers_only=True))
+
+
+def _ancestry_among(tensors: Iterable[Any]) -> Ancestry:
+    votes: dict[Vote, None] = {}
+    arguments = []
+    calls = {}
+    is_whole = True
+    for tensor in tensors:
+        vote = vote_on(tensor)
+        if vote is not None:
+            votes[vote] = None
+        elif tensor.op.type == "Placeholder" and is_scalable(tensor):
+            arguments.append(tensor)
+        elif calls_function(tensor.op):
+            calls[id(tensor.op)] = tensor.op
+        is_whole = is_whole and tensor.op.type not in _BRANCHES
+    seen = [one for one in map(_seen_from_here, votes) if one is not None]
+    is_whole = is_whole and len(seen) == len(votes)
+    return Ancestry(tuple(seen), tuple(arguments), tuple(calls.values()), is_whole)
+
+
+def are_behind(tensors: Iterable[Any]) -> bool:
+    """Tell whether tensors depend on any call for gradients, be it by a decision."""
+    return descends_from(tensors, lambda tensor: vote_on(tensor) is not None)
+
+
+def any_around(graph: Any) -> bool:
+    """Tell whether a graph, or one around it, holds votes."""
+    while graph is not None and not hasattr(graph, _VOTES):
+        graph = getattr(graph, "outer_graph", None)
+    return graph is not None
+
+
+def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], bool]) -> bool:
+    """Tell whether a wanted tensor is among some, or behind them."""
+    return any(is_wanted(tensor) for tensor in _walk(tensors, lambda tensor: None))
+
+
+def captured_from(tensor: Any) -> Any:
+    """Return what a tensor of a function stands for, outside of all functions."""
+    while _is_symbolic(tensor):
+        outer = _captured(tensor)
+        if outer is None:
+            break
+        tensor = outer
+    return tensor
+
+
+def calls_function(operation: Any) -> bool:
+    """Tell whether an operation runs functions, loops or branches."""
+    definition = operation.op_def
+    return any(a.name in _FUNCTION_ATTRIBUTES for a in definition.attr)
+
+
+def _walk(
+    tensors: Iterable[Any], stop: Callable[[Any], Any], numbers_only: bool = False
+) -> Iterator[Any]:
+    """Yield symbolic tensors and what they are made of; not beyond where to stop."""
+    waiting = deque(tensor for tensor in tensors if _is_symbolic(tensor))
+    seen = set()
+    while waiting:
+        tensor = waiting.popleft()
+        if tensor.ref() in seen:
+            continue
+        seen.add(tensor.ref())
+        outer = _captured(tensor)
+        if outer is None:
+            yield tensor
+        if stop(tensor) is None:
+            inputs = tensor.op.inputs if outer is None else (outer,)
+            waiting.extend(
+                t
+                for t in inputs
+                if _is_symbolic(t) and (is_scalable(t) or not numbers_only)
+            )
+
+
+def _vote_or_branch(tensor: Any) -> Any:
+    return vote_on(tensor) or (True if tensor.op.type in _BRANCHES else None)
+
+
+def _seen_from_here(vote: Vote) -> Vote | None:
+    """Return a vote that can be used here; None where it was cast in an old loop.
+
+    One that was cast in an old branch has settled there.
+    """
+    finite = flag_seen_from_here(vote.finite)
+    if finite is None or finite is vote.finite:
+        return None if finite is None else vote
+    return dataclasses.replace(vote, finite=finite, own=finite, settled=None)
+
+
+def _captured(tensor: Any) -> Any:
+    """Return the tensor of the outer graph that a placeholder stands for, if any."""
+    if tensor.op.type != "Placeholder":
+        return None
+    for outer, inner in getattr(tensor.graph, "captures", ()):
+        if inner is tensor:
+            return outer
+    return None
+
+
+def _is_symbolic(tensor: Any) -> bool:
+    return isinstance(tensor, tf.Tensor) and not hasattr(tensor, "numpy")

@@ -1,0 +1,98 @@
+"""Whether the user's program scales its losses itself, so that ours must not.
+
+Keras does under a mixed_float16 policy; loss scale optimizers of Keras and TensorFlow
+do, and are told by what their scaling functions return.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp._tensorflow_private import training as private
+from tf_amp.training.finiteness import votes
+
+_SCALED = "_tf_amp_scaled_by_user"
+_eager: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def noting_scaled_losses(scale_loss: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a scaling function that leaves a note on what it has scaled.
+
+    Args:
+      scale_loss: a method of an optimizer, from a loss or a function that returns it.
+    """
+
+    @private.unconverted
+    @functools.wraps(scale_loss)
+    def scale_and_note(optimizer: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        scaled = scale_loss(optimizer, loss, *args, **kwargs)
+        if callable(scaled) and not tf.is_tensor(scaled):
+            return lambda: _note(scaled())
+        return scaled if scaled is loss else _note(scaled)
+
+    return scale_and_note
+
+
+def is_scaled_by_user(targets: Iterable[Any]) -> bool:
+    """Tell whether the user's program scales these losses; if so, say it once."""
+    culprit = _mixed_policy() or ("an optimizer" if _is_noted(list(targets)) else "")
+    if culprit:
+        logging.log_first_n(
+            logging.WARNING,
+            "Losses are scaled by %s already; automatic loss scaling stands aside.",
+            1,
+            culprit,
+        )
+    return bool(culprit)
+
+
+def _note(scaled: Any) -> Any:
+    if not isinstance(scaled, tf.Tensor):
+        return scaled
+    if tf.executing_eagerly():
+        _eager[id(scaled)] = scaled
+        return scaled
+    noted: frozenset[Any] = getattr(scaled.graph, _SCALED, frozenset())
+    setattr(scaled.graph, _SCALED, noted | {scaled.ref()})
+    return scaled
+
+
+def _is_noted(targets: list[Any]) -> bool:
+    if any(_eager.get(id(target)) is target for target in targets):
+        return True
+    graph = tf.compat.v1.get_default_graph()
+    if not _any_notes(graph):
+        return False
+    return votes.descends_from(targets, _has_note)
+
+
+def _any_notes(graph: Any) -> bool:
+    while graph is not None:
+        if hasattr(graph, _SCALED):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def _has_note(tensor: Any) -> bool:
+    return tensor.ref() in getattr(tensor.graph, _SCALED, ())
+
+
+def _mixed_policy() -> str:
+    """Name the policy under which Keras scales losses, if one is in force."""
+    keras: Any = sys.modules.get("keras")
+    tf_keras: Any = sys.modules.get("tf_keras")
+    policies = []
+    if hasattr(keras, "config"):
+        policies.append(keras.config.dtype_policy())
+    if hasattr(tf_keras, "mixed_precision"):
+        policies.append(tf_keras.mixed_precision.global_policy())
+    mixed = any(policy.name == "mixed_float16" for policy in policies)
+    return "the Keras policy mixed_float16" if mixed else ""

@@ -1,0 +1,52 @@
+"""Loss scales' states that go into a SavedModel, with the functions that use them.
+
+A function that was traced while losses were scaled goes on scaling them elsewhere. Its
+state begins there as it is here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp._tensorflow_private import exports
+from tf_amp.training.finiteness import repeated_overflows
+from tf_amp.training.gradients import scale_at_run_time
+from tf_amp.training.loss_scale.variables import eager_states
+
+_CHILD = "tf_amp_state"
+
+
+def tracking_states(set_signature: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what names the functions of a SavedModel, with states added to them."""
+
+    @functools.wraps(set_signature)
+    def set_and_track(view: Any, *args: Any, **kwargs: Any) -> Any:
+        result = set_signature(view, *args, **kwargs)
+        captured = {id(tensor) for tensor in exports.captured_inputs(view)}
+        used = [v for v in _own_variables() if not captured.isdisjoint(_handles(v))]
+        if used:
+            child = tf.Module()
+            child.variables_of_functions = used
+            exports.add_child(view, _CHILD, child)
+        return result
+
+    return set_and_track
+
+
+def _own_variables() -> Iterator[Any]:
+    """Yield what functions that scale losses may read and write."""
+    yield from scale_at_run_time.own_variables()
+    for state in eager_states():
+        yield from state.variables_by_kind.values()
+        tally = repeated_overflows.tally_of(state)
+        if tally is not None:
+            yield tally
+
+
+def _handles(variable: Any) -> set[int]:
+    copies = getattr(variable, "values", None) or (variable,)
+    return {id(one.handle) for one in copies if hasattr(one, "handle")}

@@ -1,0 +1,148 @@
+"""Which call for gradients, and which vectorized loop, a thread is in the middle of."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp.training.finiteness.votes import descends_from
+from tf_amp.training.gradients import scale_at_run_time
+from tf_amp.training.gradients.unscaling import ScaledCall
+
+
+class Loop:
+    """The body of a vectorized loop, whose gradients are checked after the loop.
+
+    Attributes:
+      call: that all gradients in the body are scaled by.
+      finite: whether they are, one bool scalar for each time that some are taken.
+      gradients: as the body sees them.
+      tapes: that they were taken of.
+      made_of_gradients: whether each result of the body is.
+    """
+
+    def __init__(self, call: ScaledCall) -> None:
+        """Begin with no gradients taken."""
+        self.call = call
+        self.finite: list[Any] = []
+        self.gradients: list[Any] = []
+        self.tapes: list[Any] = []
+        self.made_of_gradients: list[bool] = []
+
+    def clear(self) -> None:
+        """Forget what was taken in a body, which may be traced more than once."""
+        self.finite.clear()
+        self.gradients.clear()
+
+    def note_results(self, results: Any) -> None:
+        """Note which results of the body are made of gradients."""
+        known = {gradient.ref() for gradient in self.gradients}
+        self.made_of_gradients = [
+            descends_from(
+                tf.nest.flatten(result, expand_composites=True),
+                lambda tensor: tensor.ref() in known,
+            )
+            for result in tf.nest.flatten(results)
+        ]
+
+    def split(self, results: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
+        """Return the stacked results made of gradients, and what puts others there."""
+        flat = tf.nest.flatten(results)
+        places = [i for i, is_made in enumerate(self.made_of_gradients) if is_made]
+
+        def put(instead: Sequence[Any]) -> Any:
+            for i, result in zip(places, instead, strict=True):
+                flat[i] = result
+            return tf.nest.pack_sequence_as(results, flat)
+
+        return [flat[i] for i in places], put
+
+
+class _Thread(threading.local):
+    is_differentiating: bool = False
+    call: ScaledCall | None = None
+    loop: Loop | None = None
+
+
+_thread = _Thread()
+
+
+def is_differentiating() -> bool:
+    """Tell whether the running code starts from gradients that are scaled already."""
+    return _thread.is_differentiating or scale_at_run_time.is_differentiating()
+
+
+def call_at_work() -> ScaledCall | None:
+    """Return the call whose scaled gradients the running code computes, if any."""
+    return _thread.call
+
+
+def loop_at_work() -> Loop | None:
+    """Return the loop whose body is being traced, if any."""
+    return _thread.loop
+
+
+@contextlib.contextmanager
+def differentiating(call: ScaledCall | None = None) -> Iterator[None]:
+    """Leave gradients asked for inside alone, as parts of those of a call."""
+    before = _thread.is_differentiating, _thread.call
+    _thread.is_differentiating, _thread.call = True, call
+    try:
+        yield
+    finally:
+        _thread.is_differentiating, _thread.call = before
+
+
+def computed(call: ScaledCall, compute: Callable[[], Any]) -> Any:
+    """Compute the scaled gradients of a call."""
+    with differentiating(call):
+        # In the body of a vectorized loop nothing can be assigned.
+        if _thread.loop is not None:
+            return compute()
+        return scale_at_run_time.computed_at(call.scale, compute)
+
+
+@contextlib.contextmanager
+def in_loop(loop: Loop) -> Iterator[Loop]:
+    """Let gradients taken inside be those of a loop's body."""
+    outer, _thread.loop = _thread.loop, loop
+    try:
+        yield loop
+    finally:
+        _thread.loop = outer
+
+
+def passing_through_python(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what makes an operation of a Python function, with gradients left alone.
+
+    The gradient of a `tf.py_function` asks a tape for gradients when it runs, on a
+    thread of the runtime's: these start from scaled ones.
+    """
+
+    @functools.wraps(make)
+    def make_and_mark(func: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("is_grad_func"):
+            func = left_alone(func)
+        return make(func, *args, **kwargs)
+
+    return make_and_mark
+
+
+def left_alone(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that leaves the gradients alone which it asks for.
+
+    The gradient of a `tf.py_function` is given scaled ones. Forward accumulators use
+    gradients to compute what is linear in their tangents, which nobody scales.
+    """
+
+    @functools.wraps(compute)
+    def compute_alone(*args: Any, **kwargs: Any) -> Any:
+        with differentiating():
+            return compute(*args, **kwargs)
+
+    return compute_alone

@@ -1,0 +1,141 @@
+"""One count for all gradients that are taken of one tape.
+
+A persistent tape may be asked for gradients several times, and any tape within a loop.
+All of these are scaled alike, by the scale as it was where the tape was begun; together
+they lower it once, or count one finite step: those taken first are then the ones whose
+size a loss scale sees. So do those that `tf.gradients` takes within a loop, of tensors
+from outside. What a tape records anew, entered again or reset, counts anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp._tensorflow_private import training as private
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.training.finiteness.of_gradients import is_scalable, must_select
+from tf_amp.training.gradients.unscaling import ScaledCall
+from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
+from tf_amp.training.loss_scale.variables import states_here
+
+_HOME = "_tf_amp_home"
+_CALLS = "_tf_amp_calls"
+_READINGS = "_tf_amp_readings"
+
+
+def note_entered(tape: Any) -> None:
+    """Remember the graph that a tape is entered in, before it is."""
+    if not private.holds_recording(tape):
+        _calls_of(tape).clear()
+    _note_home(tape)
+    setattr(tape, _READINGS, _readings_here())
+
+
+def note_reset(tape: Any) -> None:
+    """Remember the graph that a tape is reset in."""
+    _calls_of(tape).clear()
+    _note_home(tape)
+
+
+def call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
+    """Return the call that gradients taken here of a tape belong to."""
+    home = _home_seen_from_here(tape)
+    calls = _calls_of(tape)
+    key = id(home), id(loss_scale)
+    if key in calls:
+        return calls[key].again()
+    here = _graph_here()
+    is_here = home is here
+    with contextlib.nullcontext() if is_here else home.as_default():
+        call = ScaledCall(loss_scale, sources)
+        readings = getattr(tape, _READINGS, None)
+        call = calls[key] = call if readings is None else call.begun_with(readings)
+    return call if is_here else call.again()
+
+
+def call_for_sources(loss_scale: LossScale, sources: Any) -> ScaledCall:
+    """Return the call that gradients of some tensors, taken here, belong to."""
+    home = _graph_of(tf.nest.flatten(sources))
+    if home is None or home is _graph_here() or not _is_around(home):
+        return ScaledCall(loss_scale, sources)
+    with home.as_default():
+        call = ScaledCall(loss_scale, sources)
+    return call.again()
+
+
+def call_of_loop(tapes: list[Any], call: ScaledCall) -> ScaledCall:
+    """Return the call that counts for a vectorized loop.
+
+    Args:
+      tapes: that gradients are taken of in its body.
+      call: that they are scaled by.
+    """
+    here = _graph_here()
+    for tape in tapes:
+        if _home_seen_from_here(tape) is not here or _home_of(tape) is not here:
+            continue
+        calls, key = _calls_of(tape), (id(here), id(call.loss_scale))
+        if key in calls:
+            return calls[key].again()
+        calls[key] = call
+    return call
+
+
+def _note_home(tape: Any) -> None:
+    graph = _graph_here()
+    setattr(tape, _HOME, None if graph is None else weakref.ref(graph))
+
+
+def _readings_here() -> dict[ScaleState, Vectors] | None:
+    """Return what all states hold; None where votes tell of inner gradients."""
+    if not tf.executing_eagerly() or must_select():
+        return None
+    states = [state for state in states_here() if not state.is_per_worker]
+    return {state: state.read() for state in states}
+
+
+def _calls_of(tape: Any) -> dict[tuple[int, int], ScaledCall]:
+    """Return the calls by graph and loss scale, which they keep alive."""
+    calls: dict[tuple[int, int], ScaledCall] = tape.__dict__.setdefault(_CALLS, {})
+    return calls
+
+
+def _home_seen_from_here(tape: Any) -> Any:
+    """Return where a tape was begun, if that is around the present graph; else it."""
+    home = _home_of(tape)
+    return home if _is_around(home) else _graph_here()
+
+
+def _is_around(home: Any) -> bool:
+    """Tell whether a graph is the present one, or one that this is a part of."""
+    graph = _graph_here()
+    while graph is not None and graph is not home:
+        graph = getattr(graph, "outer_graph", None)
+    # Each call of a function counts, whatever is eager around it.
+    return graph is home and (home is not None or _graph_here() is None)
+
+
+def _graph_of(sources: list[Any]) -> Any:
+    """Return the graph that all of some tensors belong to; None: no such graph.
+
+    Variables, whose handles optimizers take gradients of, change from step to step.
+    """
+    values = [s for s in sources if is_scalable(s) and s.dtype == s.dtype.base_dtype]
+    if len(values) < len(sources):
+        return None
+    graphs = {getattr(source, "graph", None) for source in sources}
+    return graphs.pop() if len(graphs) == 1 else None
+
+
+def _home_of(tape: Any) -> Any:
+    home = getattr(tape, _HOME, None)
+    return None if home is None else home()
+
+
+def _graph_here() -> Any:
+    """Return the graph being built; None under eager execution."""
+    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -1,0 +1,288 @@
+"""One call for gradients: scaled seeds in, true gradients and a vote out.
+
+Before   d loss / d weight
+After    unscale(d (scale * loss) / d weight), and whether all of it is finite
+
+Unscaling is in float32 at least and carries the barrier mark, so that whatever follows
+sees true gradients in full precision.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
+
+from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private.frames import frames_of
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.tracing.stack import keeping_float32
+from tf_amp.training.finiteness import inner_calls, repeated_overflows, replica_votes
+from tf_amp.training.finiteness.of_gradients import (
+    agreed,
+    are_finite,
+    each_is_finite,
+    is_scalable,
+    must_select,
+    sum_is_finite,
+)
+from tf_amp.training.finiteness.votes import Vote
+from tf_amp.training.gradients.inner_graphs import seen_from_here
+from tf_amp.training.gradients.results import handed_on
+from tf_amp.training.gradients.scale_update import Settlement, symbolic
+from tf_amp.training.gradients.seed_gradients import dtype_of
+from tf_amp.training.loss_scale.gradient_marks import (
+    mark_scale,
+    mark_unscaled,
+    settling,
+)
+from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
+from tf_amp.training.loss_scale.variables import state_of
+from tf_amp.training.overflow import inputs as overflow_inputs
+from tf_amp.training.overflow import warning as overflow_warning
+
+# float16 holds no larger power of two.
+_LARGEST_SEED = 2.0**15
+
+
+class ScaledCall:
+    """The state of a loss scale as one call for gradients uses it.
+
+    Attributes:
+      loss_scale: the specification.
+    """
+
+    def __init__(self, loss_scale: LossScale, sources: Any = ()) -> None:
+        """Read the state, made with `sources` if there is none: see `state_of`."""
+        self.loss_scale = loss_scale
+        self._state = state_of(loss_scale, sources)
+        self._vectors = self._state.read()
+        self._reading = self._state.unpacked(self._vectors)
+        self._limit = math.inf
+        self._is_repeated = False
+        self._begun: Vectors | None = None
+
+    def here(self) -> ScaledCall:
+        """Return a call that is scaled as this one, for use in the present graph.
+
+        A function may be called again, with another scale: there it is read anew.
+        """
+        call = copy.copy(self)
+        call._vectors = {k: seen_from_here(v) for k, v in self._vectors.items()}
+        if any(vector is None for vector in call._vectors.values()):
+            call._vectors = self._state.read()
+        call._reading = call._state.unpacked(call._vectors)
+        return call._limited_to(self._limit)
+
+    @property
+    def scale(self) -> Any:
+        """What the loss is multiplied by, float32 scalar."""
+        return self._reading["scale"]
+
+    def at_scale(self, scale: Any) -> ScaledCall:
+        """Return a call with another scale."""
+        call = copy.copy(self)
+        call._reading = {**self._reading, "scale": scale}
+        return call
+
+    def again(self) -> ScaledCall:
+        """Return a call that is scaled as this one, and counts together with it."""
+        call = copy.copy(self)
+        call._is_repeated = True
+        return call
+
+    def begun_with(self, readings: Mapping[ScaleState, Vectors]) -> ScaledCall:
+        """Return a call whose overflow others explain that were counted since.
+
+        Args:
+          readings: of states, when the tape was begun; those made since are missing.
+        """
+        call = copy.copy(self)
+        call._begun = readings.get(self._state) or self._state.initial()
+        return call
+
+    def for_targets(self, targets: Sequence[Any]) -> ScaledCall:
+        """Return a call whose seeds the types of all targets can hold."""
+        is_narrow = any(dtype_of(target) == tf.float16 for target in targets)
+        return self._limited_to(_LARGEST_SEED) if is_narrow else self
+
+    def _limited_to(self, limit: float) -> ScaledCall:
+        if limit == math.inf:
+            return self
+        scale = float(self.loss_scale.initial_state()["scale"])
+        if scale > limit:
+            logging.log_first_n(
+                logging.WARNING,
+                "Gradients of a float16 target start from float16: the loss scale %g "
+                "is cut to %g for them.",
+                1,
+                scale,
+                limit,
+            )
+        call = self.at_scale(tf.minimum(self.scale, limit))
+        call._limit = limit
+        return call
+
+    def seeds(self, seeds: Sequence[Any]) -> list[Any]:
+        """Return the gradients to start from, scaled; None stays."""
+        given = [seed for seed in seeds if seed is not None]
+        with keeping_float32():
+            scaled = iter(self.loss_scale.scale(given, self._reading))
+        return [None if seed is None else next(scaled) for seed in seeds]
+
+    def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return true gradients, of at least float32's precision, behind a barrier.
+
+        They are what the type of the scaled ones can hold, which they go back to.
+        """
+        wide, unscaled = self._in_true_units(gradients)
+        for before, after in zip(wide, unscaled, strict=True):
+            if after is not before:
+                mark_unscaled(after)
+        return [
+            _rounded(value, gradient.dtype)
+            for value, gradient in zip(unscaled, gradients, strict=True)
+        ]
+
+    def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return true gradients that are to be scaled again; no barrier."""
+        return self._in_true_units(gradients)[1]
+
+    def _in_true_units(self, gradients: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        wide = [_widened(gradient) for gradient in gradients]
+        with keeping_float32():
+            return wide, list(self.loss_scale.unscale(wide, self._reading))
+
+    def results(self, gradients: Any) -> Any:
+        """Return a structure of scaled gradients in true units.
+
+        None, integer parts of `IndexedSlices` and the like stay as they are.
+        """
+
+        def finish(scaled: Sequence[Any]) -> list[Any]:
+            unscaled = self.unscaled(scaled)
+            mark_scale(self.scale, self._ends_here(unscaled))
+            if private.in_function() and not must_select() and not self._is_special():
+                return self._checked_in_one(unscaled)
+            with settling():
+                finite = are_finite(unscaled)
+            return self._checked(unscaled, finite)
+
+        return map_scalable(finish, gradients)
+
+    def checked_results(self, values: Any, finite: Any) -> Any:
+        """Return what was made of unscaled gradients, known to be finite or not."""
+        return map_scalable(lambda parts: self._checked(parts, finite), values)
+
+    def _ends_here(self, unscaled: Sequence[Any]) -> bool:
+        """Tell whether all of a call is in one graph, branch and loop, of this process.
+
+        Whoever has no use for a loss scale there may take the call for what it is
+        without one.
+        """
+        if tf.executing_eagerly() or self._state.is_per_worker:
+            return False
+        is_here = self.scale.graph is tf.compat.v1.get_default_graph()
+        in_frames = any(frames_of(gradient.op) for gradient in unscaled)
+        return is_here and not in_frames and private.can_merge()
+
+    def _is_special(self) -> bool:
+        return self._is_repeated or not private.can_merge()
+
+    def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
+        """Adjust the loss scale; return the gradients, which tell how they came out."""
+        overflow_warning.warn_if_eager(finite, self._reading)
+        settlement = self._settlement(unscaled)
+        adjusting: list[Any]
+        with settling():
+            watched = overflow_inputs.watch(
+                settlement.but_for_earlier(finite), self._reading, self.loss_scale
+            )
+            if private.can_merge():
+                finite = agreed(finite)
+                counting = self._counting_once(settlement, finite)
+                adjusting = counting.settle(finite) + self._noted(counting, finite)
+            else:
+                adjusting = replica_votes.note(self._state, finite, self._limit)
+            adjusting = symbolic(adjusting)
+        with tf.control_dependencies([*adjusting, *watched]):
+            whole = tf.identity(settlement.with_earlier(finite))
+        in_graph = not tf.executing_eagerly() and not private.in_function()
+        waits = in_graph and settlement.counts is None
+        vote = Vote(
+            finite=whole,
+            own=finite,
+            settlement=settlement,
+            settled=whole.op if waits else None,
+            adjusting=tuple(adjusting),
+        )
+        return handed_on(vote, unscaled)
+
+    def _counting_once(self, settlement: Settlement, finite: Any) -> Settlement:
+        """Return how to settle, together with the other calls that this one repeats.
+
+        Outside of functions, inner gradients may have overflowed since the tape was
+        begun.
+        """
+        # In a `tf.Graph` optimizers let the calls of one step settle together.
+        runs_as_written = tf.executing_eagerly() or private.in_function()
+        if self._is_repeated and runs_as_written:
+            return settlement.counting_since(self._vectors, finite)
+        if self._begun is not None and not bool(finite):
+            return settlement.counting_since(self._begun, finite)
+        return settlement
+
+    def _noted(self, counting: Settlement, finite: Any) -> list[Any]:
+        """Note an overflow that is not counted, where the tape lies outside."""
+        is_inside = self._is_repeated and private.in_function()
+        here = tf.compat.v1.get_default_graph()
+        if not is_inside or self._vectors["counters"].graph is here:
+            return []
+        return repeated_overflows.note(self._state, ~(finite | counting.counts))
+
+    def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
+        """Do the same within a function, where one branch serves the ordinary step."""
+        settlement = self._settlement(unscaled)
+        hand_over = overflow_inputs.handing_over(
+            tf.compat.v1.get_default_graph(), self._reading, self.loss_scale
+        )
+        with settling():
+            finite = settlement.settle_in_function(
+                sum_is_finite(unscaled), lambda: each_is_finite(unscaled), hand_over
+            )
+        vote = Vote(settlement.with_earlier(finite), finite, settlement)
+        return handed_on(vote, unscaled)
+
+    def _settlement(self, unscaled: Sequence[Any]) -> Settlement:
+        earlier = inner_calls.finite_flags(unscaled, self._state)
+        counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
+        return Settlement(self._state, self._vectors, unscaled, counts, self._limit)
+
+
+def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> Any:
+    """Return a structure with its floating and complex parts computed anew."""
+    flat = tf.nest.flatten(structure, expand_composites=True)
+    places = [i for i, part in enumerate(flat) if is_scalable(part)]
+    if not places:
+        return structure
+    results = compute([flat[i] for i in places])
+    for i, result in zip(places, results, strict=True):
+        flat[i] = tf.cast(result, flat[i].dtype)
+    return tf.nest.pack_sequence_as(structure, flat, expand_composites=True)
+
+
+def _widened(gradient: Any) -> Any:
+    if gradient.dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(gradient, tf.float32)
+    return gradient
+
+
+def _rounded(value: Any, dtype: Any) -> Any:
+    """Return a value as a type holds it: beyond float16's range it is infinite."""
+    if dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(tf.cast(value, dtype), value.dtype)
+    return value

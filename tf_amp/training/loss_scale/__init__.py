@@ -1,0 +1,1 @@
+"""Loss scales: what a loss is multiplied by, and how that number changes."""

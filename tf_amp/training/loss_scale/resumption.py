@@ -1,0 +1,133 @@
+"""What restored checkpoints say of loss scales, until these take it up.
+
+It goes with the weights that were restored: a loss scale takes it up as soon as it
+scales gradients of one of these, which may be the first it scales at all. Whatever else
+is trained in the process does not notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from grappler_pass.fork_safety import renewed_lock
+from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.training.loss_scale.restored import Restored
+from tf_amp.training.loss_scale.saved_scale import SavedScale, Values, say_fresh
+from tf_amp.training.loss_scale.weights import Handles
+
+# More than a program restores before it begins to train.
+_MOST = 32
+
+_restored: list[Restored] = []
+_lock = renewed_lock()
+
+
+def wait(
+    scales: tuple[SavedScale, ...],
+    path: str,
+    weights: Callable[[], Handles | None] = dict,
+) -> Restored:
+    """Let loss scales go on as saved once they scale gradients of restored weights.
+
+    What was restored to the same weights before waits in vain from now on, unless
+    nothing is known now.
+
+    Args:
+      scales: in the order in which they were first used; none if the checkpoint holds
+        none.
+      path: of the checkpoint, for messages.
+      weights: returns those restored with it; where there are none, any will do.
+    """
+    restored = Restored(path, scales, weights)
+    now = weights() or {}
+    with _lock:
+        alive = [one for one in _restored if one.weights() is not None]
+        same = [one for one in alive if one.shares(now)]
+        others = [one for one in alive if one not in same]
+        latest = same if same and not scales else [restored]
+        _restored[:] = [*others, *latest][-_MOST:]
+    return restored
+
+
+def still_waiting(weights: Handles | None = None) -> tuple[SavedScale, ...]:
+    """Return what was restored, with some weights if given, and has not been taken."""
+    with _lock:
+        concerned = [one for one in _restored if one.may_share(weights or {})]
+        return tuple(saved for one in concerned for saved in one.left())
+
+
+def resumed(
+    loss_scale: LossScale, initial: Values, weights: Handles | None = None
+) -> Values:
+    """Return the state that a loss scale begins with: as saved, or else `initial`.
+
+    Args:
+      loss_scale: that has no state yet.
+      initial: what a new training begins with.
+      weights: that it is to scale gradients of, as far as is known.
+
+    Raises:
+      CheckpointMismatch: saved was the state of another loss scale.
+    """
+    with _lock:
+        known = weights or {}
+        restored = _latest_with(known) or _latest_that_may_share(known)
+        if restored is None:
+            return initial
+        found = restored.take(loss_scale, initial)
+    if found is None:
+        restored.refuse(loss_scale)
+        say_fresh(loss_scale, initial, restored.path)
+    return found or initial
+
+
+def resumed_with(
+    weights: Handles, loss_scale: LossScale, fresh: Values
+) -> Values | None:
+    """Return what a state goes back to that meets weights for the first time, if so.
+
+    Raises:
+      CheckpointMismatch: with these weights another loss scale was saved.
+    """
+    with _lock:
+        restored = _latest_with(weights)
+        if restored is None or id(loss_scale) in restored.taken:
+            return None
+        found = restored.take(loss_scale, fresh)
+    if found is None:
+        restored.refuse(loss_scale)
+    return found
+
+
+def shared_out(
+    restored: Restored, states: Sequence[Any], in_use: Any
+) -> list[tuple[Any, Values]]:
+    """Return states that exist, and the values that each of them goes back to.
+
+    Args:
+      restored: what was saved.
+      states: of the training that was restored, in the order in which they were made.
+      in_use: the state that gradients were last scaled by.
+
+    Raises:
+      CheckpointMismatch: nothing of what was saved is for the state in use.
+    """
+    with _lock:
+        for state in states:
+            restored.take(state.loss_scale, state.fresh, only_equal=True)
+        taking = sorted(states, key=lambda state: state is not in_use)
+        found = [(s, restored.take(s.loss_scale, s.fresh)) for s in taking]
+    for state, values in found:
+        if state is in_use and values is None:
+            restored.refuse(state.loss_scale)
+    return [(state, values) for state, values in found if values is not None]
+
+
+def _latest_with(weights: Handles) -> Restored | None:
+    """Return what was last restored together with one of some weights."""
+    return next((one for one in reversed(_restored) if one.shares(weights)), None)
+
+
+def _latest_that_may_share(weights: Handles) -> Restored | None:
+    return next((one for one in reversed(_restored) if one.may_share(weights)), None)

@@ -1,0 +1,304 @@
+"""The state of one loss scale: its variables, and how they are read and written.
+
+In a `tf.Graph` the variables are global ones, which a `Saver` saves and an initializer
+initializes; what has not been initialized reads as the state to begin with.
+`resumption` says what that is where a checkpoint was restored.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tf_amp._tensorflow_private.training import in_function
+from tf_amp.config.loss_scales.protocol import COUNTERS, LossScale, State, first_state
+from tf_amp.training.loss_scale import resumption
+from tf_amp.training.loss_scale.gradient_marks import mark_reading
+from tf_amp.training.loss_scale.placing import collection_here, is_parameter_server
+from tf_amp.training.loss_scale.saved_scale import Values, kind_of
+from tf_amp.training.loss_scale.weights import Handles, shape_of
+from tf_amp.training.loss_scale.worker_variables import WorkerVariable, on_each_worker
+
+# In a `tf.Graph`, the first part of the variables' names, and their collection.
+PREFIX = "tf_amp_loss_scale"
+
+# Vectors of values by kind, as read.
+Vectors = Mapping[str, Any]
+_DTYPES: Mapping[str, Any] = {"floats": np.float32, "counters": np.int64}
+
+
+class ScaleState(tf.Module):  # type: ignore[misc]
+    """The variables of one loss scale in one graph under one strategy.
+
+    The values are packed by type, so that a step reads and writes two variables at
+    most, however many values there are.
+
+    Attributes:
+      loss_scale: the specification.
+      in_graph: whether the variables belong to a `tf.Graph`, not to eager execution.
+      is_per_worker: whether each worker has them for itself.
+      strategy: that the variables were made under.
+      weights: that it has scaled gradients of, as far as they are alive.
+      fresh: the values that a new training begins with.
+      names: of the values in each variable, in its order.
+      variables_by_kind: "floats", a float32 vector, and "counters", an int64 one.
+    """
+
+    def __init__(self, loss_scale: LossScale, strategy: Any, weights: Handles) -> None:
+        """Make the variables; called in the default or a cross-replica context.
+
+        Raises:
+          CheckpointMismatch: with these weights another loss scale was saved.
+          ConfigError: the loss scale begins without a scale.
+        """
+        super().__init__(name="tf_amp_loss_scale")
+        self.loss_scale = loss_scale
+        self.in_graph = not tf.executing_eagerly()
+        self.is_per_worker = not self.in_graph and is_parameter_server(strategy)
+        self.strategy = strategy
+        self._reading: Vectors | None = None
+        fresh = {**COUNTERS, **first_state(loss_scale)}
+        initial = resumption.resumed(loss_scale, fresh, weights)
+        self.weights: Any = weakref.WeakValueDictionary()
+        self._shapes: set[Any] = set()
+        self.add_weights(weights)
+        self.fresh = fresh
+        self.names = {
+            kind: tuple(n for n, value in fresh.items() if _kind_of(value) == kind)
+            for kind in _DTYPES
+        }
+        self._initial = self._packed(initial)
+        self.variables_by_kind = {kind: self._make(kind) for kind in self._initial}
+        self._are_initialized = self._initialized_flags() if self.in_graph else {}
+
+    def read(self) -> Vectors:
+        """Return the vectors of values as they are now, on this replica.
+
+        In a `tf.Graph` they are read once for all, so that all towers of a step are
+        scaled alike.
+        """
+        if not self.in_graph:
+            return {k: _read(v) for k, v in self.variables_by_kind.items()}
+        if in_function():
+            return self._read_or_begin()
+        if self._reading is None:
+            with tf.init_scope():
+                self._reading = self._read_or_begin()
+        return self._reading
+
+    def initial(self) -> Vectors:
+        """Return the vectors as they were to begin with."""
+        return {kind: tf.constant(vector) for kind, vector in self._initial.items()}
+
+    def read_anew(self) -> Vectors:
+        """Return the vectors as they are when this runs, in a `tf.Graph`."""
+        return self._read_or_begin()
+
+    def has_overflowed(self) -> Any:
+        """Return whether any gradients have, since the training began; bool scalar."""
+        place = self.names["counters"].index("skipped_steps")
+        return tf.not_equal(self.read()["counters"][place], 0)
+
+    def add_weights(self, weights: Handles) -> None:
+        """Remember weights that it scales gradients of."""
+        self.weights.update(weights)
+        self._shapes.update(map(shape_of, weights.values()))
+
+    def suits(self, handle: Any) -> bool:
+        """Tell whether a variable may be a weight, or what an optimizer has for one.
+
+        It is where it has the shape of a weight. Scalars are too many things.
+        """
+        shape = shape_of(handle)
+        if shape == ():
+            return id(handle) in self.weights
+        return shape is not None and shape in self._shapes
+
+    def alone(self, settle: Callable[[], Any]) -> Any:
+        """Return a result once nothing else in a `tf.Graph` adjusts the state.
+
+        A Session runs the steps of several losses at once, of which none may undo what
+        the other has written.
+        """
+        name = self._local("counters").op.name
+        with tf.device("/device:CPU:0"):
+            mutex = tf.raw_ops.MutexV2(shared_name=name, name="loss_scale_mutex")
+            lock = tf.raw_ops.MutexLock(mutex=mutex, name="loss_scale_lock")
+        with tf.control_dependencies([lock]):
+            result = settle()
+        with tf.control_dependencies([result]):
+            release = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+        with tf.control_dependencies([release]):
+            return tf.identity(result)
+
+    def unpacked(self, vectors: Vectors) -> State:
+        """Return the values in vectors that were read, scalar tensors by name."""
+        values: dict[str, Any] = {}
+        for kind, vector in vectors.items():
+            values.update(zip(self.names[kind], tf.unstack(vector), strict=True))
+        return values
+
+    def write(self, values: Mapping[str, Any], before: State) -> list[Any]:
+        """Assign new values; return the operations that do, where there are any.
+
+        Args:
+          values: what changes.
+          before: all values as they were.
+        """
+        assigned = []
+        for kind, variable in self.variables_by_kind.items():
+            names = self.names[kind]
+            if values.keys().isdisjoint(names):
+                continue
+            parts = [values.get(name, before[name]) for name in names]
+            packed = tf.stack([tf.cast(part, variable.dtype) for part in parts])
+            assigned.append(variable.assign(packed, read_value=False))
+        return assigned
+
+    def count_step(self) -> Any:
+        """Add one to the finite steps; return the operation that does, if any."""
+        variable = self.variables_by_kind["counters"]
+        one = [int(name == "good_steps") for name in self.names["counters"]]
+        return variable.assign_add(tf.constant(one, variable.dtype), read_value=False)
+
+    def evaluate(self, names: Sequence[str], session: Any = None) -> list[Any]:
+        """Return values as they are now, for Python.
+
+        Args:
+          names: of the values.
+          session: for a state in a `tf.Graph`; by default the one in force.
+
+        Raises:
+          ValueError: there is no Session.
+        """
+        values = self.evaluate_all(session)
+        return [values[name] for name in names]
+
+    def evaluate_all(self, session: Any = None) -> dict[str, float | int]:
+        """Return all values as they are now, as `evaluate` does."""
+        vectors = self._evaluate_vectors(session)
+        values: dict[str, float | int] = {}
+        for kind, vector in vectors.items():
+            values.update(zip(self.names[kind], vector.tolist(), strict=True))
+        return values
+
+    def replace(self, values: Values, session: Any = None) -> None:
+        """Set all values; `session` is for a state in a `tf.Graph`."""
+        for kind, vector in self._packed(values).items():
+            variable = self.variables_by_kind[kind]
+            if self.is_per_worker:
+                on_each_worker(functools.partial(variable.assign, vector))
+                continue
+            if not self.in_graph:
+                variable.assign(vector)
+                continue
+            # Feeding initializers adds nothing to a graph that may be finalized.
+            for local in self.strategy.experimental_local_results(variable):
+                initializer = local.initializer
+                session.run(initializer, {initializer.inputs[1]: vector})
+
+    def is_finite(self) -> Any:
+        """Return whether the latest gradients were, bool scalar."""
+        place = self.names["counters"].index("finite")
+        return tf.not_equal(self.read()["counters"][place], 0)
+
+    def _evaluate_vectors(self, session: Any) -> Mapping[str, Any]:
+        if self.is_per_worker:
+            found = on_each_worker(self.read) or [self.read()]
+            # What suits all of them is the lowest scale.
+            place = self.names["floats"].index("scale")
+            lowest = min(found, key=lambda vectors: float(vectors["floats"][place]))
+            return {kind: vector.numpy() for kind, vector in lowest.items()}
+        if not self.in_graph:
+            return {k: self._local(k).numpy() for k in self.variables_by_kind}
+        session = session or tf.compat.v1.get_default_session()
+        if session is None:
+            raise ValueError(
+                "The loss scale lives in a tf.Graph: pass the Session that trains it, "
+                "loss_scale_state(session=...), or ask within `with session:`."
+            )
+        with session.graph.as_default():
+            reading = self.read()
+        vectors: Mapping[str, Any] = session.run(dict(reading))
+        return vectors
+
+    def initialize_missing(self, session: Any) -> None:
+        """Initialize what the program's own initializers have left out."""
+        for kind, is_initialized in session.run(self._are_initialized).items():
+            if not is_initialized:
+                session.run(self._local(kind).initializer)
+
+    def fresh_by_name(self) -> dict[str, Any]:
+        """Return by the name of each variable what a new training begins with."""
+        packed = self._packed(self.fresh)
+        return {self._local(kind).op.name: vector for kind, vector in packed.items()}
+
+    def scale_among(self, vectors: Mapping[str, Any]) -> float | None:
+        """Return the scale in what a checkpoint holds, if it has this state's.
+
+        Args:
+          vectors: arrays by the names of variables.
+        """
+        vector = vectors.get(self._local("floats").op.name)
+        names = self.names["floats"]
+        if vector is None or np.shape(vector) != (len(names),):
+            return None
+        return float(vector[names.index("scale")])
+
+    def _initialized_flags(self) -> dict[str, Any]:
+        return {
+            kind: tf.compat.v1.is_variable_initialized(self._local(kind))
+            for kind in self.variables_by_kind
+        }
+
+    def _packed(self, values: Values) -> dict[str, Any]:
+        return {
+            kind: np.array([values[n] for n in names], _DTYPES[kind])
+            for kind, names in self.names.items()
+            if names
+        }
+
+    def _make(self, kind: str) -> Any:
+        name = f"{PREFIX}/{kind_of(self.loss_scale)}/{kind}"
+        if self.is_per_worker:
+            return WorkerVariable(self._initial[kind], name)
+        # Whatever scope gradients are taken in: a Saver goes by the name.
+        with tf.compat.v1.name_scope(None):
+            return tf.compat.v1.Variable(
+                self._initial[kind],
+                trainable=False,
+                name=name,
+                collections=[PREFIX, collection_here()],
+                use_resource=True,
+                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+            )
+
+    def _local(self, kind: str) -> Any:
+        """Return a variable, of several replicas that of the first here."""
+        variable = self.variables_by_kind[kind]
+        return self.strategy.experimental_local_results(variable)[0]
+
+    def _read_or_begin(self) -> Vectors:
+        return {kind: self._value_or_initial(kind) for kind in self.variables_by_kind}
+
+    def _value_or_initial(self, kind: str) -> Any:
+        variable, initial = self._local(kind), self._initial[kind]
+        return tf.cond(
+            tf.compat.v1.is_variable_initialized(variable),
+            lambda: _read(variable),
+            lambda: tf.constant(initial),
+        )
+
+
+def _read(variable: Any) -> Any:
+    return mark_reading(variable.read_value())
+
+
+def _kind_of(value: float | int) -> str:
+    return "counters" if isinstance(value, numbers.Integral) else "floats"

@@ -1,0 +1,105 @@
+"""Assignments to variables that are skipped where gradients overflowed.
+
+What a program writes by hand, be it a weight, a momentum or an average, stays as it is
+where what it would become is computed from an overflow. So does a variable of the shape
+of a weight that eager code, or a function given gradients, would write infinities into.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp._tensorflow_private import assigning as private
+from tf_amp._tensorflow_private import install as install_hook
+from tf_amp.tracing import taking
+from tf_amp.training.finiteness.of_gradients import is_scalable, must_select
+from tf_amp.training.optimizers.finite_steps import finite_value
+
+Neutral = Callable[[Any, Mapping[str, Any], Any], Any]
+
+
+def install() -> None:
+    """Decorate what assigns to variables."""
+    for hooks, neutral in (
+        (private.WRITES, _present),
+        (private.ROW_WRITES, _present_rows),
+        (private.PART_WRITES, _present_parts),
+        (private.SLICE_WRITES, _present_slice),
+        (private.CHANGES, _nothing),
+        (private.FACTORS, _once),
+    ):
+        for hook in hooks:
+            install_hook(hook, functools.partial(_skipping, neutral=neutral))
+
+
+def _skipping(assign: Callable[..., Any], neutral: Neutral) -> Callable[..., Any]:
+    """Return an operation's function that changes nothing after an overflow.
+
+    Args:
+      assign: takes a variable's handle or reference, which values of it to write where
+        it does not write all, and the values.
+      neutral: returns the values that would change nothing; takes the variable, all
+        arguments by name, and the values.
+    """
+    signature = inspect.signature(assign)
+    name = "updates" if "updates" in signature.parameters else "value"
+
+    @functools.wraps(assign)
+    def assign_unless_overflowed(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        target = next(iter(given.arguments.values()))
+        values = given.arguments[name]
+        if taking.takes_all() or not is_scalable(values):
+            return assign(*args, **kwargs)
+        finite = finite_value(target, values)
+        if finite is None:
+            return assign(*args, **kwargs)
+        # No branch can read a reference.
+        read = target if target.dtype == tf.resource else tf.identity(target)
+        instead = functools.partial(neutral, read, dict(given.arguments), values)
+        given.arguments[name] = _chosen(finite, values, instead)
+        return assign(*given.args, **given.kwargs)
+
+    return assign_unless_overflowed
+
+
+def _chosen(finite: Any, values: Any, instead: Callable[[], Any]) -> Any:
+    if isinstance(finite, bool):
+        return values if finite else instead()
+    if must_select():
+        return tf.where(finite, values, instead())
+    return tf.cond(finite, lambda: tf.identity(values), instead)
+
+
+def _present(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    if target.dtype != tf.resource:
+        return target
+    return tf.raw_ops.ReadVariableOp(resource=target, dtype=values.dtype)
+
+
+def _present_rows(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.gather(_present(target, arguments, values), arguments["indices"])
+
+
+def _present_parts(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.gather_nd(_present(target, arguments, values), arguments["indices"])
+
+
+def _present_slice(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    where = {k: v for k, v in arguments.items() if k not in ("ref", "value", "name")}
+    present = _present(target, arguments, values)
+    return tf.raw_ops.StridedSlice(input=present, **where)
+
+
+def _nothing(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.zeros_like(values)
+
+
+def _once(target: Any, arguments: Mapping[str, Any], values: Any) -> Any:
+    return tf.ones_like(values)

@@ -1,0 +1,149 @@
+"""Overflows within functions, loops and branches that were called.
+
+Whether gradients overflowed within an operation shows by the number of skipped steps,
+and of overflows not counted as such, which are read before and after it:
+
+Before   f(handle) --> gradients
+After    read(handle) --> f(handle) --> read(handle); finite if both are equal
+
+Not done: what stays within the frames of an old while loop is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp._tensorflow_private import order
+from tf_amp._tensorflow_private import training as private
+from tf_amp.training.finiteness import repeated_overflows, votes
+
+# Of a graph: flags by call and state; names of the reads that are ordered by hand.
+_FLAGS = "_tf_amp_finite_calls"
+_READS = "_tf_amp_ordered_reads"
+
+
+def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
+    """Return for calls that adjust a state whether all was finite, bool scalars.
+
+    Args:
+      calls: operations that call functions.
+      states: of loss scales.
+
+    Returns:
+      Flags; None among them where it cannot be told.
+    """
+    flags: list[Any] = []
+    for call in calls:
+        for state in states:
+            if state.is_per_worker:
+                flags.append(None)
+                continue
+            for variable, place in _tallies(state):
+                handle = _handle_within(call, _handles(state, variable))
+                if handle is not None:
+                    known = order.can_order_by_hand(call)
+                    flags.append(_flag(call, handle, place) if known else None)
+    return flags
+
+
+def any_around(graph: Any, state: Any) -> bool:
+    """Tell whether a graph, or one around it, has calls that may adjust a state."""
+    if state.is_per_worker:
+        return False
+    handles = _handles(state, state.variables_by_kind["counters"])
+    while graph is not None:
+        inside = [inner for _, inner in getattr(graph, "captures", ())]
+        own = [handle for handle in handles if getattr(handle, "graph", None) is graph]
+        for tensor in [*own, *inside]:
+            if _is_any(tensor, handles):
+                if any(map(votes.calls_function, tensor.consumers())):
+                    return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def _tallies(state: Any) -> list[tuple[Any, int]]:
+    """Return variables, and at which place each adds up overflows."""
+    counters = state.variables_by_kind["counters"]
+    counted = counters, state.names["counters"].index("skipped_steps")
+    repeated = repeated_overflows.tally_of(state)
+    return [counted] if repeated is None else [counted, (repeated, 0)]
+
+
+def _handles(state: Any, variable: Any) -> list[Any]:
+    """Return the handles, one of each replica, of a variable of a state."""
+    return [one.handle for one in state.strategy.experimental_local_results(variable)]
+
+
+def _handle_within(call: Any, handles: Sequence[Any]) -> Any:
+    """Return a call's input that stands for one of some handles, if any."""
+    return next((tensor for tensor in call.inputs if _is_any(tensor, handles)), None)
+
+
+def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
+    """Tell whether a tensor stands for one of some handles."""
+    if tensor.dtype != tf.resource:
+        return False
+    source = votes.captured_from(tensor)
+    return any(source is handle for handle in handles)
+
+
+def _flag(call: Any, handle: Any, place: int) -> Any:
+    """Return whether a call has added no overflow, made once for each call."""
+    flags = _of_graph(call.graph, _FLAGS)
+    key = call.name, handle.ref()
+    if key not in flags:
+        with call.graph.as_default(), tf.device(None):
+            flags[key] = _stays_the_same(call, handle, place)
+    return flags[key]
+
+
+def _stays_the_same(call: Any, handle: Any, place: int) -> Any:
+    """Return whether one counter of a variable is the same before and after a call.
+
+    TensorFlow orders what uses a variable within a function as it was written down. The
+    call has been already, so that these reads are put in order here.
+    """
+    earlier, later = _neighbors(call, handle)
+    before = _read_after(earlier, handle)
+    _order_by_hand(before)
+    private.wait_instead(call, (), [before.op])
+    after = _read_after([call], handle)
+    if later:
+        _order_by_hand(after)
+    for other in later:
+        private.wait_instead(other, (), [after.op])
+    return tf.equal(before[place], after[place])
+
+
+def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
+    """Return what else uses a variable, before and after a call; within functions."""
+    if not call.graph.building_function:
+        return [], []
+    places = {op.name: i for i, op in enumerate(call.graph.get_operations())}
+    apart = {call.name, *_of_graph(call.graph, _READS)}
+    users = {op.name: op for op in handle.consumers() if op.name not in apart}
+    here = places[call.name]
+    earlier = [op for name, op in users.items() if places[name] < here]
+    later = [op for name, op in users.items() if places[name] > here]
+    return earlier, later
+
+
+def _read_after(operations: Sequence[Any], handle: Any) -> Any:
+    with tf.control_dependencies(None), tf.control_dependencies(operations):
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+
+
+def _order_by_hand(read: Any) -> None:
+    order.order_by_hand(read.op)
+    _of_graph(read.graph, _READS)[read.op.name] = True
+
+
+def _of_graph(graph: Any, name: str) -> dict[Any, Any]:
+    if not hasattr(graph, name):
+        setattr(graph, name, {})
+    found: dict[Any, Any] = getattr(graph, name)
+    return found

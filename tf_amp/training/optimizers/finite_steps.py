@@ -1,0 +1,149 @@
+"""Whether the gradients that an optimizer is to apply were finite.
+
+In a graph that shows by what they are made from: calls for gradients have cast votes,
+and functions, loops and branches with such calls within have left their number of
+overflows in the state. Only of a function's arguments nothing is known, nor of what is
+within old loops: those that overflowed are not finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp._tensorflow_private import training as private
+from tf_amp.training.finiteness import replica_votes, votes
+from tf_amp.training.finiteness.of_gradients import agreed, are_finite, is_scalable
+from tf_amp.training.loss_scale.variables import states_here
+from tf_amp.training.loss_scale.weights import shape_of
+from tf_amp.training.optimizers import called_functions, eager_steps
+from tf_amp.training.optimizers.towers import settle_as_one_step
+
+
+def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
+    """Return whether a step is to be taken: a bool, a tensor, or None for surely.
+
+    Args:
+      grads: to be applied.
+      optimizer: that is to apply them, where one does.
+    """
+    parts = tf.nest.flatten([_values(g) for g in grads if g is not None])
+    parts = [part for part in parts if is_scalable(part)]
+    if not parts:
+        return None
+    states = [state for state in states_here() if _can_be_read(state)]
+    noted = replica_votes.settled_flags(states, parts)
+    if tf.executing_eagerly():
+        if not all(map(bool, noted)):
+            return False
+        return eager_steps.is_to_be_taken(parts, states, optimizer)
+    found = votes.ancestry_of(parts)
+    settle_as_one_step(found.votes)
+    flags = [*noted, *(vote.finite for vote in found.votes)]
+    of_calls = called_functions.finite_flags(found.calls, states)
+    flags += [flag for flag in of_calls if flag is not None]
+    is_known = found.is_whole and None not in of_calls and not found.arguments
+    if states and not is_known:
+        flags.append(_finite_elsewhere(states, parts, found.arguments))
+    return _all(flags)
+
+
+def finite_value(target: Any, value: Any) -> Any:
+    """Return whether a variable is to take a value up, or add it, as `finite_step`.
+
+    Args:
+      target: the variable's handle, or a reference to it.
+      value: a tensor.
+    """
+    states = [state for state in states_here() if _can_be_read(state)]
+    if not states:
+        return None
+    if tf.executing_eagerly():
+        return eager_steps.is_to_be_written(target, value, states)
+    graph = tf.compat.v1.get_default_graph()
+    alike = [state for state in states if state.suits(target)]
+    # Of a gradient that is given, a part may be written.
+    like = [value, tf.TensorSpec(shape_of(target))] if alike else []
+    may_be_given = any(_is_given(graph, each.shape) for each in like)
+    if not may_be_given and not _any_around(graph, states):
+        return None
+    found = votes.ancestry_of_numbers([value])
+    flags = [vote.finite for vote in found.votes]
+    # Functions return losses beside gradients, which are summed up by other variables.
+    of_calls = called_functions.finite_flags(found.calls, states) if alike else []
+    flags += [flag for flag in of_calls if flag is not None]
+    is_open = None in of_calls or any(map(replica_votes.has_noted, states))
+    if (of_calls and is_open) or _is_decided_on(found, value):
+        flags.append(are_finite([value]))
+    elif any(_is_shaped_as_one_of(like, one) for one in found.arguments):
+        ever = tf.reduce_any(tf.stack([state.has_overflowed() for state in alike]))
+        finite = tf.cond(ever, lambda: are_finite([value]), lambda: tf.constant(True))
+        flags.append(finite)
+    return _all(flags)
+
+
+def _is_decided_on(found: votes.Ancestry, value: Any) -> bool:
+    """Tell whether gradients are behind branches, or in old loops, behind a value."""
+    return not found.is_whole and votes.are_behind([value])
+
+
+def _any_around(graph: Any, states: Sequence[Any]) -> bool:
+    """Tell whether there are calls for gradients in a graph, or one around it."""
+    within = (called_functions.any_around(graph, state) for state in states)
+    return votes.any_around(graph) or any(within)
+
+
+def _is_given(graph: Any, shape: Any) -> bool:
+    """Tell whether a function being traced is given a tensor of a shape."""
+    while graph is not None:
+        for given in getattr(graph, "inputs", ()):
+            if is_scalable(given) and given.shape.is_compatible_with(shape):
+                return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def _all(flags: Sequence[Any]) -> Any:
+    if not flags:
+        return None
+    return flags[0] if len(flags) == 1 else tf.reduce_all(tf.stack(flags))
+
+
+def _can_be_read(state: Any) -> bool:
+    """Tell whether a state is not that of another strategy, which must not be mixed."""
+    if not tf.distribute.has_strategy():
+        return True
+    variables = state.variables_by_kind.values()
+    own = state.strategy is tf.distribute.get_strategy()
+    return own or not any(
+        isinstance(v, tf.distribute.DistributedValues) for v in variables
+    )
+
+
+def _finite_elsewhere(
+    states: Sequence[Any], parts: Sequence[Any], arguments: Sequence[Any]
+) -> Any:
+    """Tell whether gradients of unknown origin are finite.
+
+    What is made of those that came in as arguments may be finite where they are not,
+    once it is clipped. An argument may be infinite for other reasons: it is looked at
+    only where the latest gradients have overflowed.
+    """
+    finite = are_finite(parts)
+    given = [one for one in arguments if _is_shaped_as_one_of(parts, one)]
+    if given:
+        latest = tf.reduce_all(tf.stack([state.is_finite() for state in states]))
+        finite &= tf.cond(latest, lambda: tf.constant(True), lambda: are_finite(given))
+    # Of several workers each branches by itself, and optimizers wait for all of them.
+    # In branches of their own replicas cannot agree, nor apply anything.
+    return agreed(finite) if private.can_merge() else finite
+
+
+def _is_shaped_as_one_of(parts: Sequence[Any], argument: Any) -> bool:
+    return any(argument.shape.is_compatible_with(part.shape) for part in parts)
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient

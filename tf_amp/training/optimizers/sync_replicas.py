@@ -1,0 +1,132 @@
+"""Steps of one worker that overflow under a `SyncReplicasOptimizer`.
+
+Each worker pushes its gradients to accumulators, and then waits for a token, which it
+gets once enough gradients of this step are there and have been applied. A worker whose
+gradients overflow must not push. But did it wait all the same, all would: nobody fills
+its place. So it puts a token for the present step back into the queue, to be had by
+whoever waits first, and this one computes gradients for the step once more.
+
+Nothing is branched on: accumulators drop the gradients of a step gone by, which is what
+an overflowing worker says of its own, and a queue takes none of no tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp._tensorflow_private import install as install_hook
+from tf_amp._tensorflow_private import stand_in_for
+from tf_amp._tensorflow_private import training as private_training
+from tf_amp._tensorflow_private import workers as private
+from tf_amp.training.optimizers.finite_steps import finite_step
+
+# Of a step before all others.
+_GONE_BY = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class _Push:
+    """What a worker is about to do with its gradients.
+
+    Attributes:
+      finite: whether they are, bool scalar.
+      optimizer: the `SyncReplicasOptimizer`.
+    """
+
+    finite: Any
+    optimizer: Any
+
+
+class _Thread(threading.local):
+    push: _Push | None = None
+
+
+_thread = _Thread()
+
+
+def install() -> None:
+    """Decorate where a `SyncReplicasOptimizer` pushes, and where it waits."""
+    if install_hook(private.SYNC_PARTS, _with_guarded_parts):
+        install_hook(private.SYNC_APPLY, _noting_overflow)
+
+
+def _noting_overflow(apply: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(apply)
+    def apply_unless_overflowed(
+        optimizer: Any, grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        pairs = list(grads_and_vars)
+        finite = finite_step([gradient for gradient, _ in pairs])
+        if not isinstance(finite, tf.Tensor):
+            return apply(optimizer, pairs, *args, **kwargs)
+        with _pushing(_Push(finite, optimizer)):
+            return apply(optimizer, pairs, *args, **kwargs)
+
+    return private_training.unconverted(apply_unless_overflowed)
+
+
+@contextlib.contextmanager
+def _pushing(push: _Push) -> Iterator[None]:
+    outer, _thread.push = _thread.push, push
+    try:
+        yield
+    finally:
+        _thread.push = outer
+
+
+def _with_guarded_parts(module: Any) -> Any:
+    """Return `data_flow_ops` with accumulators and a queue that look at the push."""
+
+    class DenseAccumulator(module.ConditionalAccumulator):  # type: ignore[misc]
+        def apply_grad(self, grad: Any, local_step: Any = 0, name: Any = None) -> Any:
+            return super().apply_grad(grad, _unless_overflowed(local_step), name)
+
+    class SparseAccumulator(module.SparseConditionalAccumulator):  # type: ignore[misc]
+        def apply_grad(
+            self,
+            grad_indices: Any,
+            grad_values: Any,
+            grad_shape: Any = None,
+            local_step: Any = 0,
+            name: Any = None,
+        ) -> Any:
+            step = _unless_overflowed(local_step)
+            return super().apply_grad(grad_indices, grad_values, grad_shape, step, name)
+
+    class TokenQueue(module.FIFOQueue):  # type: ignore[misc]
+        def dequeue(self, name: Any = None) -> Any:
+            with tf.control_dependencies(_put_back(self)):
+                return super().dequeue(name)
+
+    return stand_in_for(
+        module,
+        ConditionalAccumulator=DenseAccumulator,
+        SparseConditionalAccumulator=SparseAccumulator,
+        FIFOQueue=TokenQueue,
+    )
+
+
+def _unless_overflowed(local_step: Any) -> Any:
+    """Return the step that gradients are said to be of."""
+    push = _thread.push
+    if push is None:
+        return local_step
+    step = tf.cast(local_step, tf.int64)
+    return tf.where(push.finite, step, tf.constant(_GONE_BY, tf.int64))
+
+
+def _put_back(queue: Any) -> list[Any]:
+    """Return what puts a token back where gradients overflowed."""
+    push = _thread.push
+    step = push and private.local_step_of(push.optimizer)
+    if push is None or step is None:
+        return []
+    count = 1 - tf.cast(push.finite, tf.int32)
+    return [queue.enqueue_many((tf.fill([count], tf.identity(step)),))]

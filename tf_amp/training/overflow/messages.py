@@ -1,0 +1,51 @@
+"""What is said of an overflow: where in the user's program it began."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from grappler_pass.eligibility.exclusions import without_call_scopes
+from tf_amp.tracing.stamp_reader import origins_of
+
+
+@dataclasses.dataclass(frozen=True)
+class OverflowOrigin:
+    """The first operation, in the order of execution, with a value that is not finite.
+
+    Attributes:
+      op: its name.
+      kind: what it computes, such as "MatMul".
+      layer: the name scope around it, which Keras makes of its layers' names; of a
+        gradient, that of the operation it belongs to.
+      dtype: that could not hold the value.
+      is_gradient: whether it belongs to the backward pass, where a smaller loss scale
+        helps.
+    """
+
+    op: str
+    kind: str
+    layer: str
+    dtype: str
+    is_gradient: bool = False
+
+    def __str__(self) -> str:
+        """Return one line for the log."""
+        where = f" in {self.layer}" if self.layer else ""
+        what = "gradient" if self.is_gradient else "forward pass"
+        return f"{self.op} ({self.kind}, {self.dtype}){where}, {what}"
+
+
+def origin_from(found: Any) -> OverflowOrigin:
+    """Say where a node of a rewritten graph stands in the user's program.
+
+    Args:
+      found: as `overflow.search` finds it.
+    """
+    node = found.node
+    if found.is_scale:
+        return OverflowOrigin("the loss scale", node.op, "", found.dtype, True)
+    name = without_call_scopes(node.name)
+    origins = origins_of(node)
+    layer = (origins[-1] if origins else name).rpartition("/")[0]
+    return OverflowOrigin(name, node.op, layer, found.dtype, bool(origins))

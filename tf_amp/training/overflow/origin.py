@@ -1,0 +1,319 @@
+"""Which operation made the first value that was not finite, when a step overflowed.
+
+A step that overflows hands its inputs over, which costs other steps nothing, and is run
+again by itself (`replay`) while training goes on. That takes about as long as tracing,
+so it is done for the 1st, 2nd, 4th, 8th ... overflow of a function or graph, and each
+origin is told once. At the lowest scale it is done at once, if what is found is to go
+back to float32, until it helps no more. Functions compiled by XLA are not looked into.
+Of a program that traces without end, only the latest graphs are kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from grappler_pass.fork_safety import per_process, renewed_lock
+from tf_amp.errors import AmpError
+from tf_amp.latest import Latest
+from tf_amp.tracing import variable_values
+from tf_amp.training.overflow.messages import OverflowOrigin, origin_from
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.view import Item
+    from tf_amp.training.overflow.search import Search
+
+WATCH = "_tf_amp_watch"
+_WATCH = WATCH.encode()
+# Those of large models take megabytes.
+_GRAPHS_KEPT = 256
+_ORIGINS_KEPT = 256
+# Each holds the variables of a step.
+_LOOKS_AT_ONCE = 4
+_PATIENCE_SECONDS = 60.0
+
+
+class Watch:
+    """What is known of one call for gradients: where it is, and how it has overflowed.
+
+    Attributes:
+      number: in the attribute of the node that calls `record`.
+      graph: the function or graph as traced.
+      origin: found last; None before.
+      float32: nodes that went back to float32, when the loss scale was at its minimum.
+      times_returned: how often some did.
+    """
+
+    def __init__(self, graph: Any, loss_scale: Any) -> None:
+        """Watch a call for gradients that is being traced."""
+        self.number = str(next(_numbers))
+        self.graph = weakref.ref(graph)
+        self.origin: OverflowOrigin | None = None
+        self.float32: tuple[str, ...] = ()
+        self.times_returned = 0
+        self._loss_scale = loss_scale
+        self._overflows = 0
+        self._pending: Sequence[Any] | None = None
+        self._is_looking = False
+        # In which graph there was nothing more to put back to float32.
+        self._in_vain: bytes | None = None
+        with _lock:
+            _watches[self.number] = self
+        weakref.finalize(self, _graphs.drop, self.number).atexit = False
+
+    def keep_graph(self, given: bytes, running: bytes) -> None:
+        """Remember the graph that runs from now on, and what it was made of."""
+        from grappler_pass.rewriting.apply import MARK
+
+        before = self._graphs()[0] if MARK.encode() in given else given
+        _graphs.put(self.number, (before, running))
+
+    def _graphs(self) -> tuple[bytes, bytes]:
+        """Return the graph before it was rewritten, and as it runs, if still known."""
+        return _graphs.get(self.number) or (b"", b"")
+
+    def record(self, *inputs: Any) -> None:
+        """Take the inputs of a step, and whether it was finite; called by the runtime.
+
+        Of a step that was, nothing is kept.
+        """
+        *values, finite = inputs
+        if finite:
+            return
+        try:
+            self._record(values)
+        except Exception as error:
+            _say_unknown(error)
+
+    def _record(self, inputs: Sequence[Any]) -> None:
+        self._overflows += 1
+        if not self._is_due(float(inputs[0])):
+            return
+        copies = [_copy(value) for value in inputs]
+        graph = self.graph()
+        if graph is None or not graph.building_function:
+            self._pending = copies
+            return
+        self._look_into(copies, variable_values.of_function(graph))
+
+    def settle_pending(self, session: Any) -> None:
+        """Look into an overflow of the step that a Session has just run."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        try:
+            self._look_into(pending, variable_values.of_session(session))
+        except Exception as error:
+            _say_unknown(error)
+        if self._is_at_minimum(float(pending[0])):
+            # The next step of a Session is to have what comes of it.
+            _join_threads(_PATIENCE_SECONDS)
+
+    def _look_into(self, inputs: Sequence[Any], variables: Any) -> None:
+        """Begin to run a step again, once all is at hand that the program has.
+
+        Raises:
+          NotReplayable: it cannot be run by itself.
+        """
+        from tf_amp.training.overflow.search import Search
+
+        given, running = self._graphs()
+        before = None
+        try:
+            search = Search(running, self.number, inputs, variables)
+            if self._is_at_minimum(float(inputs[0])):
+                before = Search(given, self.number, inputs, variables)
+        except Exception:
+            self._in_vain = running
+            raise
+        self._is_looking = True
+        if not _begin(functools.partial(self._find, running, search, before)):
+            self._is_looking = False
+
+    def _is_due(self, scale: float) -> bool:
+        if self._is_at_minimum(scale) and self._in_vain != self._graphs()[1]:
+            return not self._is_looking
+        return self._overflows & (self._overflows - 1) == 0
+
+    def _is_at_minimum(self, scale: float) -> bool:
+        wanted = getattr(self._loss_scale, "at_minimum", "") == "float32"
+        return wanted and scale <= float(self._loss_scale.minimum)
+
+    def _find(self, running: bytes, search: Search, before: Search | None) -> None:
+        """Run the step again and tell what was found.
+
+        Args:
+          running: the graph of the step.
+          search: looks into it.
+          before: looks into it as it was before it was rewritten, if what is found is
+            to go back to float32.
+        """
+        helps = False
+        try:
+            found = search.first_not_finite()
+            if found is None:
+                return
+            self.origin = origin_from(found)
+            _latest.put(None, (None, self.origin))
+            _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
+            self._tell(self.origin)
+            if before is not None:
+                feeding = search.feeding(found.node.name)
+                too_large = before.too_large()
+                helps = self._return_to_float32((found.node.name, *feeding, *too_large))
+        except Exception as error:
+            _say_unknown(error)
+        finally:
+            if before is not None and not helps:
+                self._in_vain = running
+            self._is_looking = False
+
+    def _tell(self, origin: OverflowOrigin) -> None:
+        if origin in _told:
+            return
+        _told.put(origin, True)
+        level = logging.INFO if origin.is_gradient else logging.WARNING
+        logging.log(level, "Not finite first: %s", origin)
+
+    def _return_to_float32(self, names: tuple[str, ...]) -> bool:
+        """Return to float32 what has not been there; tell whether there is any."""
+        from tf_amp._tensorflow_private import tracing
+
+        known = self.float32
+        self.float32 = tuple(dict.fromkeys((*known, *names)))
+        new = len(self.float32) - len(known)
+        if not new:
+            return False
+        self.times_returned += 1
+        logging.warning(
+            "The loss scale is at its minimum: back to float32 goes %s, with what "
+            "feeds it and what float16 cannot hold (%d operations).",
+            self.origin,
+            new,
+        )
+        tracing.forget_kernels()
+        return True
+
+
+_numbers = itertools.count(1)
+_lock = renewed_lock()
+_watches: weakref.WeakValueDictionary[str, Watch] = weakref.WeakValueDictionary()
+_threads: list[threading.Thread] = []
+# By number of the watch: before it was rewritten, and as it runs.
+_graphs: Latest[str, tuple[bytes, bytes]] = Latest(_GRAPHS_KEPT)
+# By identity of a loss scale, which is kept alive therefore; of all under None.
+_latest: Latest[int | None, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
+_told: Latest[OverflowOrigin, bool] = Latest(_ORIGINS_KEPT)
+
+
+def keeping_graph(
+    given: bytes, rewritten: bytes | None, item: Callable[[], Item]
+) -> bytes | None:
+    """Remember a graph as given and as it will run, if gradients are watched in it.
+
+    Returns:
+      `rewritten`, as all steps after the pass do.
+    """
+    running = given if rewritten is None else rewritten
+    for watched in _watches_in(running):
+        watched.keep_graph(given, running)
+    return rewritten
+
+
+def float32_nodes(graph_def: bytes) -> tuple[tuple[str, str], ...]:
+    """Name the nodes that are to be float32 again, each with the reason."""
+    reason = "it overflowed at the lowest loss scale"
+    names = (name for w in _watches_in(graph_def) for name in w.float32)
+    return tuple((name, reason) for name in names)
+
+
+def latest_origin(
+    loss_scale: Any = None, timeout_seconds: float = _PATIENCE_SECONDS
+) -> OverflowOrigin | None:
+    """Return the origin found last, after waiting for what is being looked into.
+
+    Args:
+      loss_scale: of gradients scaled by it; None: of any.
+      timeout_seconds: how long to wait.
+    """
+    _join_threads(timeout_seconds)
+    found = _latest.get(None if loss_scale is None else id(loss_scale))
+    return found[1] if found else None
+
+
+def settling(run: Any) -> Any:
+    """Return a Session's `_run` that then looks into an overflow, if there was one."""
+
+    @functools.wraps(run)
+    def run_and_settle(
+        session: Any, handle: Any, fetches: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        result = run(session, handle, fetches, *args, **kwargs)
+        for watched in _watches_of(session.graph):
+            watched.settle_pending(session)
+        return result
+
+    return run_and_settle
+
+
+def times_returned(graph: Any) -> int:
+    """Return how often operations of a Session's graph have gone back to float32."""
+    return sum(watched.times_returned for watched in _watches_of(graph))
+
+
+def _watches_of(graph: Any) -> list[Watch]:
+    return [w for w in tuple(_watches.values()) if w.graph() is graph]
+
+
+def _begin(look: Callable[[], None]) -> bool:
+    """Look into an overflow in a thread of its own, unless that many do so already."""
+    # Not a daemon, as the runtime's own threads are: an interpreter that ends while one
+    # is inside TensorFlow takes the process down.
+    thread = threading.Thread(target=look, name="tf_amp_overflow_origin", daemon=False)
+    with _lock:
+        _threads[:] = (other for other in _threads if other.is_alive())
+        if len(_threads) >= _LOOKS_AT_ONCE:
+            return False
+        _threads.append(thread)
+        thread.start()
+    return True
+
+
+def _join_threads(timeout_seconds: float) -> None:
+    for thread in tuple(_threads):
+        thread.join(timeout_seconds)
+
+
+def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
+    if _WATCH not in graph_def:
+        return ()
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    nodes = GraphDef.FromString(graph_def).node
+    numbers = [n.attr[WATCH].s.decode() for n in nodes if WATCH in n.attr]
+    found = (_watches.get(number) for number in numbers)
+    return tuple(watched for watched in found if watched is not None)
+
+
+def _copy(value: Any) -> Any:
+    import numpy as np
+
+    return np.array(value)
+
+
+def _say_unknown(error: Exception) -> None:
+    """Say that a diagnosis failed: no reason for the program to fail."""
+    kind = "" if isinstance(error, AmpError) else f"{type(error).__name__}: "
+    cause = kind + str(error).partition("\n")[0]
+    logging.log_first_n(
+        logging.INFO, "The origin of an overflow is not known: %s", 3, cause
+    )
+
+
+per_process(_threads.clear)

@@ -1,0 +1,248 @@
+"""Find the operation whose values first ceased to be finite in a step.
+
+Gone back through are, from the question whether gradients are finite, the values that
+are not, as a second run of the step shows them (`replay`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+from grappler_pass.graph.type_slots import DTYPE_NAMES
+from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.rewriting.apply import MARK
+from tf_amp.tracing.stamp_reader import SEED_OPS, traced_in
+from tf_amp.training.overflow.origin import WATCH
+from tf_amp.training.overflow.replay import (
+    SWITCHES,
+    NotReplayable,
+    Replay,
+    Step,
+    anchors,
+)
+
+# What stands for a branch that is taken, constant folding's anchors included.
+_PIVOTS = ("Const", "Identity", "NoOp")
+_PASSING = (*SWITCHES, "Identity", "Snapshot")
+_FLOAT16_MAX = 65504.0
+_DTYPES = ("DstT", "T", "dtype")
+# Place of the loss scale among the inputs of a watch.
+_SCALE = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """Where values ceased to be finite.
+
+    Attributes:
+      node: that made the first value that is not finite, or that does not fit.
+      dtype: that could not hold it.
+      is_scale: whether it is the loss scale itself.
+    """
+
+    node: NodeDef
+    dtype: str
+    is_scale: bool = False
+
+
+class Search:
+    """A step that overflowed, with what it was given."""
+
+    def __init__(
+        self,
+        graph_def: bytes,
+        number: str,
+        inputs: Sequence[Any],
+        variable: Callable[[NodeDef], Any],
+    ) -> None:
+        """Find what the step computes on the way to the question.
+
+        Args:
+          graph_def: the graph, serialized: the one that ran, or as before rewriting.
+          number: of the watch whose node got `inputs` when gradients were not finite.
+          inputs: the values, in the order of that node's inputs.
+          variable: returns the value that a variable had, given a node that is or
+            reads its handle; None where unknown.
+
+        Raises:
+          NotReplayable: the graph is not the step's, something that it needs is not
+            at hand, or it might have effects.
+        """
+        graph = GraphDef.FromString(graph_def)
+        # While they live, it is known what each node is a gradient of.
+        self._traced = traced_in(graph)
+        view = GraphView.from_graph_def(graph)
+        watch = _watch(view, number)
+        ports = watch.inputs[: len(inputs)]
+        given = {_source(view, port): i for i, port in enumerate(ports)}
+        self._view = view
+        self._predicate = _predicate(view, watch)
+        self._scale = view.nodes[_source(view, watch.inputs[_SCALE]).node]
+        needed = _ancestors(view, self._predicate, given)
+        self._step = Step(view, needed, given, inputs, variable)
+        self._replay = Replay(self._step)
+
+    def first_not_finite(self) -> Found | None:
+        """Return what makes the first infinity or NaN; None where there is none.
+
+        Raises:
+          NotReplayable: it takes too long.
+        """
+        if not math.isfinite(float(self._step.inputs[_SCALE])):
+            return Found(self._scale.proto, "float32", is_scale=True)
+        finite = self._replay.nodes_within(float("inf"))
+        origin = _origin(self._view, self._predicate, finite, self._step.needed)
+        if origin is None:
+            return None
+        node = self._view.nodes[origin]
+        types = [node.proto.attr[a].type for a in _DTYPES if a in node.proto.attr]
+        dtype = DTYPE_NAMES.get(types[0], "") if types else ""
+        if node.op == "Cast" and MARK in node.proto.attr:
+            # The cast cannot hold what the node before it has computed.
+            node = self._view.nodes[node.inputs[0].node]
+        return Found(node.proto, dtype)
+
+    def too_large(self) -> list[str]:
+        """Name what makes or reads values that float16 cannot hold.
+
+        Raises:
+          NotReplayable: it takes too long.
+        """
+        within = self._replay.nodes_within(_FLOAT16_MAX)
+        found = [
+            self._view.nodes[i] for i, is_within in within.items() if not is_within
+        ]
+        names = dict.fromkeys(node.name for node in found)
+        for node in found:
+            for reader in self._view.readers(Port(node.index, 0)):
+                names[self._view.nodes[reader.node].name] = None
+        return list(names)
+
+    def feeding(self, name: str) -> list[str]:
+        """Name what is low right before a node, as far as the next product."""
+        return _feeding(self._view, self._view.nodes[self._view.index[name]])
+
+
+def _watch(view: GraphView, number: str) -> Node:
+    for node in view.nodes:
+        if WATCH in node.proto.attr and node.proto.attr[WATCH].s.decode() == number:
+            return node
+    raise NotReplayable("the graph that ran is not known")
+
+
+def _source(view: GraphView, port: Port) -> Port:
+    """Return the port that a value was made at, behind what just passes it on."""
+    node = view.nodes[port.node]
+    while node.op in _PASSING:
+        port = node.inputs[0]
+        node = view.nodes[port.node]
+    return port
+
+
+def _predicate(view: GraphView, watch: Node) -> int:
+    """Return the node that decides whether the watch runs.
+
+    Where what it is given comes in without a Switch, it waits for a pivot.
+    """
+    for index in watch.controls:
+        switch = _switch_behind(view, index)
+        if switch is not None:
+            return switch.inputs[1].node
+    waiting, seen = deque([watch.index]), {watch.index}
+    while waiting:
+        node = view.nodes[waiting.popleft()]
+        if node.op in SWITCHES:
+            return node.inputs[1].node
+        before = [*(port.node for port in node.inputs), *node.controls]
+        waiting.extend(i for i in before if i not in seen)
+        seen.update(before)
+    raise NotReplayable(f"nothing decides whether {watch.name} runs")
+
+
+def _switch_behind(view: GraphView, pivot: int) -> Node | None:
+    """Return the Switch that a pivot goes by; None of another node."""
+    node = view.nodes[pivot]
+    while node.op in _PIVOTS:
+        before = [*(port.node for port in node.inputs), *node.controls]
+        if len(before) != 1:
+            return None
+        node = view.nodes[before[0]]
+    return node if node.op in SWITCHES else None
+
+
+def _ancestors(view: GraphView, start: int, given: Mapping[Port, int]) -> list[int]:
+    """Return what a node is computed from, inputs first."""
+    found, waiting = {start}, [start]
+    while waiting:
+        node = view.nodes[waiting.pop()]
+        before = {port.node for port in node.inputs if port not in given}
+        new = {*before, *anchors(view, node)} - found
+        found |= new
+        waiting.extend(new)
+    return [index for index in view.order if index in found]
+
+
+def _origin(
+    view: GraphView, start: int, finite: Mapping[int, bool], needed: Sequence[int]
+) -> int | None:
+    """Return the first node of those that lead to what is not finite.
+
+    Followed are values that are not finite, and those that nobody could look at: a
+    mask of -inf that a softmax has made finite leads nowhere.
+    """
+    place = {index: i for i, index in enumerate(needed)}
+    waiting, seen, ends = [start], {start}, []
+    while waiting:
+        index = waiting.pop()
+        before = {port.node for port in view.nodes[index].inputs} & place.keys()
+        suspects = {i for i in before if not finite.get(i, False)}
+        if finite.get(index) is False and not any(
+            _leads_to_infinity(view, i, finite, place) for i in suspects
+        ):
+            ends.append(index)
+        waiting.extend(suspects - seen)
+        seen |= suspects
+    return min(ends, key=place.__getitem__, default=None)
+
+
+def _leads_to_infinity(
+    view: GraphView, index: int, finite: Mapping[int, bool], place: Mapping[int, int]
+) -> bool:
+    """Tell whether a node, or what nobody could look at before it, is not finite."""
+    waiting, seen = [index], {index}
+    while waiting:
+        i = waiting.pop()
+        if i in finite:
+            if not finite[i]:
+                return True
+            continue
+        before = {port.node for port in view.nodes[i].inputs} & place.keys()
+        waiting.extend(before - seen)
+        seen |= before
+    return False
+
+
+def _feeding(view: GraphView, node: Node) -> list[str]:
+    """Name what was rewritten right before a node, as far as the next product."""
+    found: list[str] = []
+    waiting, seen = [node.index], {node.index}
+    while waiting:
+        for port in view.nodes[waiting.pop()].inputs:
+            source = view.nodes[port.node]
+            is_low = MARK in source.proto.attr
+            if port.node in seen or not is_low:
+                continue
+            seen.add(port.node)
+            if source.op.removeprefix("_Fused").startswith(SEED_OPS):
+                continue
+            waiting.append(port.node)
+            if "/tf_amp_cast_" not in source.name:
+                found.append(source.name.partition("/tf_amp_")[0])
+    return found

@@ -1,1 +1,0 @@
-"""Jobs of several processes: servers, workers that train together, and their plans."""
