@@ -72,8 +72,8 @@ def mirrored_strategy(
       devices: such as "GPU:0", "/device:CPU:1"; None for all GPUs that TensorFlow sees,
         or all its CPU devices where there is none.
       all_reduce: what gradients travel in. "float32" leaves the exchange to TensorFlow,
-        "bfloat16" and "float16" halve the bytes; `keras_callbacks.all_reduce.encoding` says
-        what bounds their error. Sums are in float32 with each.
+        "bfloat16" and "float16" halve the bytes; `all_reduce.encoding` says what
+        bounds their error. Sums are in float32 with each.
       bucket_bytes: of gradients that travel together, in 16 bits; not looked at for
         "float32".
 

@@ -1,6 +1,7 @@
 """Which hooks of TensorFlow are taken, and by what.
 
-`_tensorflow_private` names the hooks; `stamps` and `origins` say what is done in them.
+`_tensorflow_private` names the hooks; `stamps` and `forward_ops` say what is done
+in them.
 Not to be called by several threads at once.
 """
 

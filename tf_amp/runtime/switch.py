@@ -1,7 +1,7 @@
 """Switch mixed precision on and off, for what is traced from then on.
 
 `enable` makes settings, patches TensorFlow so that new operations carry their stamp,
-and registers the pass with Grappler. The graphs arrive in `rewriter`.
+and registers the pass with Grappler. The graphs arrive in `arriving_graphs`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Grappler runs at a function's first call, perhaps long after it was traced, so what
 holds for a function is written on its operations while they are made: the id of the
-settings in force, the function's name, and the number under which `traced_graphs`
-knows it. This module decides what is stamped; `marks` reads the stamps of a finished
-graph. Neither knows anything of the settings themselves.
+settings in force, the function's name, and the number under which `graph_registry`
+knows it. This module decides what is stamped; `stamp_reader` reads the stamps of a
+finished graph. Neither knows anything of the settings themselves.
 
 A function keeps the settings its first operation met, and functions traced within it
 take the same, except for what is made in a scope entered during the trace. Functions of
@@ -57,7 +57,7 @@ class Stamp:
     Attributes:
       settings: their id; None on functions left alone.
       graph: name of the function.
-      number: under which `traced_graphs` knows it.
+      number: under which `graph_registry` knows it.
       terms: the settings themselves, where another process is to heed them.
     """
 
