@@ -167,7 +167,9 @@ def _scope(
 ) -> contextlib.AbstractContextManager[object]:
     if loss_scale is None:
         return contextlib.nullcontext()
-    return tf_amp.mixed_precision_scope(loss_scale, "float16", "O2")
+    return tf_amp.mixed_precision_scope(
+        "float16", loss_scale=loss_scale, opt_level="O2"
+    )
 
 
 def _batches(scenes: Scenes, seed: int, steps: int) -> list[tuple[tf.Tensor, ...]]:

@@ -124,7 +124,7 @@ def _rows(name: str, rounds: int) -> list[tuple[str, ...]]:
 
 
 def _case(scale: str, build: Callable[[], tuple[Step, int]]) -> Case:
-    with tf_amp.mixed_precision_scope(_SCALES[scale], "bfloat16"):
+    with tf_amp.mixed_precision_scope("bfloat16", loss_scale=_SCALES[scale]):
         step, gradients = build()
         step.function.get_concrete_function(*step.arguments)
         nodes = count_step_nodes(step)

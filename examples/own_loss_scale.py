@@ -42,7 +42,7 @@ def main() -> None:
     model.compile(tf.keras.optimizers.Adam(0.003), loss, jit_compile=False)
 
     mine = Patient()
-    with tf_amp.mixed_precision_scope(mine, dtype="float16", opt_level="O2"):
+    with tf_amp.mixed_precision_scope(loss_scale=mine, dtype="float16", opt_level="O2"):
         model.fit(train_x, train_y, epochs=15, batch_size=64, verbose=0)
     state = tf_amp.loss_scale_state(mine)
     print(f"scale {state.scale:.0f}, {state.skipped_steps} steps skipped")

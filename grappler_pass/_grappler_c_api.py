@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
+from grappler_pass.errors import AmpError
+
 _T = TypeVar("_T")
 
 
-class GrapplerApiError(RuntimeError):
+class GrapplerApiError(AmpError, RuntimeError):
     """TensorFlow's Grappler C API is missing or has refused a call."""
 
 

@@ -16,6 +16,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.eligibility.variable_reads import VariableReads
+from grappler_pass.errors import AmpError
 from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
@@ -69,7 +70,7 @@ _TUNING_ROUNDS = 3
 Observer = Callable[[str, Draft, float], None]
 
 
-class StageError(RuntimeError):
+class StageError(AmpError, RuntimeError):
     """A stage failed; `stage` names it and the cause is chained."""
 
     def __init__(self, stage: str, cause: Exception) -> None:

@@ -21,6 +21,7 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import load_library
 
 from grappler_pass import _grappler_c_api
+from grappler_pass.errors import ShimError
 from grappler_pass.fork_safety import per_process, renewed_lock
 from grappler_pass.graph.shapes import Shapes, shapes_from_grappler_item
 
@@ -33,10 +34,6 @@ _UNCHANGED, _REPLACED, _INTERRUPTED = range(3)
 _Trampoline = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p
 )
-
-
-class ShimError(RuntimeError):
-    """The compiled shim is missing, or TensorFlow will not load it."""
 
 
 class GrapplerItem:

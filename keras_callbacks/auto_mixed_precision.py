@@ -24,6 +24,7 @@ from keras_callbacks.scale_readings import ScaleReadings
 from keras_callbacks.standing_aside import obstacle_of
 from keras_callbacks.summaries import writes
 from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import model_scopes, switch
@@ -41,13 +42,14 @@ class AutoMixedPrecision(Callback):
     left alone.
     """
 
+    @keywords_after_dtype("loss_scale", "dtype", "opt_level", "exclude", of_method=True)
     def __init__(
         self,
-        loss_scale: Any = None,
         dtype: str | None = None,
+        *,
+        loss_scale: Any = None,
         opt_level: str | None = None,
         exclude: Iterable[str] = (),
-        *,
         validation: bool = True,
         predict: bool = False,
         verbose: int | None = None,
@@ -55,8 +57,8 @@ class AutoMixedPrecision(Callback):
         """Take the options of `mixed_precision_scope`, and what else is converted.
 
         Args:
-          loss_scale: "dynamic", "statistical", "none", a number, or a loss scale.
           dtype: "bfloat16" or "float16"; None lets each device choose.
+          loss_scale: "dynamic", "statistical", "none", a number, or a loss scale.
           opt_level: "O0" to "O3".
           exclude: regular expressions; operations so named stay float32.
           validation: whether evaluations during `fit` are in mixed precision too.
@@ -74,7 +76,7 @@ class AutoMixedPrecision(Callback):
         self.verbose = verbose
         self._roles = ("train", *["test"] * validation, *["predict"] * predict)
         self._scope = mixed_precision_scope(
-            loss_scale, dtype=dtype, opt_level=opt_level, exclude=tuple(exclude)
+            dtype, loss_scale=loss_scale, opt_level=opt_level, exclude=tuple(exclude)
         )
         self._layer: scope_stack.Layer | None = None
         self._watch = PlanWatch()

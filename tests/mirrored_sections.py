@@ -80,7 +80,7 @@ print({w.dtype.name for w in loaded.get_weights()})
 """
 
 OVERFLOW = """
-tf_amp.enable("float16", "O0", loss_scale="dynamic:initial=1024")
+tf_amp.enable("float16", opt_level="O0", loss_scale="dynamic:initial=1024")
 for word in ("bfloat16", "float16"):
     strategy = keras_callbacks.mirrored_strategy(all_reduce=word)
     with strategy.scope():
@@ -140,7 +140,7 @@ def exchanged():
     step()
     return variable.numpy(), len(strategy.exchanges)
 plain, count = exchanged()
-tf_amp.enable("float16", "O3", loss_scale="none")
+tf_amp.enable("float16", opt_level="O3", loss_scale="none")
 rewritten, _ = exchanged()
 tf_amp.disable()
 print(np.array_equal(plain, rewritten), np.any(plain), count)

@@ -12,7 +12,7 @@ from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.price_list import Measured
 from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
 from tf_amp.measuring.probe_timing import measure_here
-from tf_amp.measuring.sandbox.apart import run_apart
+from tf_amp.measuring.sandbox.own_thread import run_in_own_thread
 
 Shape = tuple[int, ...]
 
@@ -84,4 +84,4 @@ def measure(
     it: Probe, dtypes: Sequence[str], device: str, seconds: float
 ) -> tuple[Measured, ...]:
     """Measure an op in a thread of its own, as the tuner does."""
-    return run_apart(lambda _: measure_here(it, dtypes, device, seconds), 60.0)
+    return run_in_own_thread(lambda _: measure_here(it, dtypes, device, seconds), 60.0)

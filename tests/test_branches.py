@@ -88,7 +88,7 @@ def test_a_step_with_dynamic_scaling_keeps_to_its_budget_of_nodes():
     x = tf.constant(np.ones((4, 8), np.float32))
 
     def nodes(loss_scale):
-        with mixed_precision_scope(loss_scale, "bfloat16"):
+        with mixed_precision_scope("bfloat16", loss_scale=loss_scale):
             model = keras.Sequential([keras.layers.Dense(8) for _ in range(3)])
             model.build((4, 8))
             optimizer = keras.optimizers.Adam()

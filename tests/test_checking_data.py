@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tf_amp.errors import DataUnfit
+from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.batches import InputSpec
 from tf_amp.tools.verify import batches_from_file, checked_batches, specs_of
 
@@ -44,24 +44,28 @@ def test_arrays_of_the_inputs_rank_are_one_batch(tmp_path):
 
 def test_wrong_names_are_told_with_those_expected(tmp_path):
     path = _file(tmp_path, image=np.ones((7, 4)), lable=np.ones(7, int))
-    with pytest.raises(DataUnfit, match=r"lacks label and holds lable.*" + _EXPECTED):
+    with pytest.raises(
+        UnfitDataError, match=r"lacks label and holds lable.*" + _EXPECTED
+    ):
         batches_from_file(path, _SPECS)
 
 
 def test_wrong_shapes_are_told_with_those_expected(tmp_path):
     path = _file(tmp_path, image=np.ones((7, 5)), label=np.ones(7, int))
     wanted = r"image is float64 \[7, 5\]; expected is image: float32 \[\?, 4\]"
-    with pytest.raises(DataUnfit, match=wanted):
+    with pytest.raises(UnfitDataError, match=wanted):
         batches_from_file(path, _SPECS)
 
 
 def test_wrong_types_are_told_with_those_expected(tmp_path):
     path = _file(tmp_path, image=np.ones((7, 4)), label=np.ones(7))
     wanted = r"label is float64 \[7\]; expected is label: int64"
-    with pytest.raises(DataUnfit, match=wanted):
+    with pytest.raises(UnfitDataError, match=wanted):
         batches_from_file(path, _SPECS)
     path = _file(tmp_path, image=np.ones((7, 4), int), label=np.ones(7, int))
-    with pytest.raises(DataUnfit, match=r"image is int64 \[7, 4\]; expected is image"):
+    with pytest.raises(
+        UnfitDataError, match=r"image is int64 \[7, 4\]; expected is image"
+    ):
         batches_from_file(path, _SPECS)
 
 
@@ -69,22 +73,24 @@ def test_nan_is_refused(tmp_path):
     image = np.ones((7, 4))
     image[2, 1] = np.nan
     path = _file(tmp_path, image=image, label=np.ones(7, int))
-    with pytest.raises(DataUnfit, match=r"image holds NaN \(1 of 28 values\)"):
+    with pytest.raises(UnfitDataError, match=r"image holds NaN \(1 of 28 values\)"):
         batches_from_file(path, _SPECS)
 
 
 def test_numbers_of_batches_must_agree(tmp_path):
     path = _file(tmp_path, image=np.ones((2, 7, 4)), label=np.ones((3, 7), int))
-    with pytest.raises(DataUnfit, match="numbers of batches differ: image 2, label 3"):
+    with pytest.raises(
+        UnfitDataError, match="numbers of batches differ: image 2, label 3"
+    ):
         batches_from_file(path, _SPECS)
 
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path):
     path = tmp_path / "data.npz"
-    with pytest.raises(DataUnfit, match=r"cannot be read.*" + _EXPECTED):
+    with pytest.raises(UnfitDataError, match=r"cannot be read.*" + _EXPECTED):
         batches_from_file(path, _SPECS)
     path.write_text("nothing")
-    with pytest.raises(DataUnfit, match=r"cannot be read.*" + _EXPECTED):
+    with pytest.raises(UnfitDataError, match=r"cannot be read.*" + _EXPECTED):
         batches_from_file(path, _SPECS)
 
 
@@ -92,13 +98,13 @@ def test_batches_of_python_are_named_by_number_where_they_do_not_fit():
     good = (np.ones((1, 4), np.float32), np.ones(1, np.int64))
     named = {"image": good[0], "label": good[1]}
     assert len(checked_batches([good, named], _SPECS)) == 2
-    with pytest.raises(DataUnfit, match=r"batch 2: image is float32 \[1, 3\]"):
+    with pytest.raises(UnfitDataError, match=r"batch 2: image is float32 \[1, 3\]"):
         checked_batches([good, (np.ones((1, 3), np.float32), good[1])], _SPECS)
-    with pytest.raises(DataUnfit, match="batch 1 holds 1 arrays for 2 inputs"):
+    with pytest.raises(UnfitDataError, match="batch 1 holds 1 arrays for 2 inputs"):
         checked_batches([good[0]], _SPECS)
-    with pytest.raises(DataUnfit, match="holds no batch"):
+    with pytest.raises(UnfitDataError, match="holds no batch"):
         checked_batches([], _SPECS)
-    with pytest.raises(DataUnfit, match="holds no batch"):
+    with pytest.raises(UnfitDataError, match="holds no batch"):
         tf_amp.ranges(tf.identity, [])
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_amp
 from tests import planted
 from tf_amp.commands import cli
-from tf_amp.errors import DataUnfit
+from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.function_cases import Choice
 from tf_amp.tools.verify.functions import ranges_of_saved_model, verify_saved_model
 
@@ -70,7 +70,7 @@ def test_ranges_are_those_of_all_batches(folder, data):
 def test_data_that_does_not_fit_a_signature_is_refused(folder, tmp_path):
     path = tmp_path / "data.npz"
     np.savez(path, words=np.ones((2, 3)))
-    with pytest.raises(DataUnfit, match=r"expected is words: string \[\?\]"):
+    with pytest.raises(UnfitDataError, match=r"expected is words: string \[\?\]"):
         verify_saved_model(folder, _LOW, file=path)
 
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
-from tf_amp.errors import CheckpointMismatch
+from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import side_file
 from tf_amp.training.checkpoints.record import (
     Record,
-    RecordUnreadable,
+    UnreadableRecordError,
     records_from_text,
     text_from_records,
 )
@@ -154,7 +154,7 @@ def test_states_begin_as_saved_each_with_its_own(waiting):
 
 def test_another_loss_scale_than_the_saved_one_is_refused_by_both_names(waiting):
     waiting((saved(DynamicLossScale(), 8.0),), "some/path")
-    with pytest.raises(CheckpointMismatch) as caught:
+    with pytest.raises(CheckpointMismatchError) as caught:
         resumption.resumed(StatisticalLossScale(), fresh(StatisticalLossScale()))
     for word in ("some/path", "DynamicLossScale", "StatisticalLossScale"):
         assert word in str(caught.value)
@@ -162,7 +162,9 @@ def test_another_loss_scale_than_the_saved_one_is_refused_by_both_names(waiting)
 
 def test_a_state_of_other_values_is_refused(waiting):
     waiting((SCALE,), "path")
-    with pytest.raises(CheckpointMismatch, match="good_steps, skipped_steps, finite"):
+    with pytest.raises(
+        CheckpointMismatchError, match="good_steps, skipped_steps, finite"
+    ):
         resumption.resumed(DynamicLossScale(), fresh(DynamicLossScale()))
 
 
@@ -188,5 +190,5 @@ def test_a_number_chosen_by_the_program_goes_before_the_saved_one(waiting):
 
 
 def test_a_damaged_text_names_what_is_wrong():
-    with pytest.raises(RecordUnreadable, match="reads 1"):
+    with pytest.raises(UnreadableRecordError, match="reads 1"):
         records_from_text('{"tf_amp": 7, "records": []}')

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.checkpointing import BAD, X, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
-from tf_amp.errors import CheckpointMismatch
+from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting import resumed_plans
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import side_file
@@ -141,7 +141,9 @@ def test_a_variable_that_is_missing_otherwise_is_an_error_still(tmp_path):
 def test_the_state_of_another_loss_scale_is_refused(tmp_path):
     path = saved(tmp_path, dynamic())
     with program(StatisticalLossScale()) as made:
-        with pytest.raises(CheckpointMismatch, match=r"DynamicLossScale.*Statistical"):
+        with pytest.raises(
+            CheckpointMismatchError, match=r"DynamicLossScale.*Statistical"
+        ):
             made.saver.restore(made.session, path)
 
 

@@ -9,7 +9,7 @@ from keras_callbacks.scale_readings import ScaleReadings
 from tests.checkpointing import BAD, Model, X, anew, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StatisticalLossScale
-from tf_amp.errors import CheckpointMismatch
+from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting import resumed_plans
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import side_file
@@ -222,7 +222,7 @@ def test_where_only_the_state_of_another_class_was_saved_the_one_in_use_refuses(
         restored = tf.train.Checkpoint(weight=model.weight, o=model.optimizer)
         with (
             tf_amp.mixed_precision_scope(opt_level="O0"),
-            pytest.raises(CheckpointMismatch, match=r"Dynamic.*Statistical"),
+            pytest.raises(CheckpointMismatchError, match=r"Dynamic.*Statistical"),
         ):
             restored.restore(saved)
 

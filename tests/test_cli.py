@@ -190,7 +190,7 @@ for command in ("verify", "ranges"):
 for attempt in (lambda: tf_amp.loss_scale_state(), lambda: tf_amp.verify):
     try:
         attempt()
-    except tf_amp.TensorFlowMissing as error:
+    except tf_amp.TensorFlowMissingError as error:
         print(error.remedy[:11])
 """
     env = {"PYTHONPATH": f"{folder}:{ROOT}"}

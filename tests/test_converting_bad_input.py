@@ -16,11 +16,11 @@ import tf_amp
 from tests import stored_models
 from tests.processes import run_python
 from tf_amp.errors import (
-    AlreadyMixed,
+    AlreadyMixedError,
     ConfigError,
-    DataUnfit,
-    ModelUnreadable,
-    ScriptMissing,
+    ScriptMissingError,
+    UnfitDataError,
+    UnreadableModelError,
 )
 
 PLANNED = {"device": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
@@ -48,16 +48,16 @@ def copied(folder: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_missing_model_is_named(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ScriptMissing, match=r"nowhere does not exist.*SavedModel"):
+    with pytest.raises(ScriptMissingError, match=r"nowhere does not exist.*SavedModel"):
         tf_amp.convert(tmp_path / "nowhere", tmp_path / "out")
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ModelUnreadable, match=r"has no saved_model\.pb"):
+    with pytest.raises(UnreadableModelError, match=r"has no saved_model\.pb"):
         tf_amp.convert(tmp_path / "empty", tmp_path / "out")
     (tmp_path / "text.txt").write_text("a")
-    with pytest.raises(ModelUnreadable, match=r"is no model"):
+    with pytest.raises(UnreadableModelError, match=r"is no model"):
         tf_amp.convert(tmp_path / "text.txt", tmp_path / "out")
 
 
@@ -68,7 +68,7 @@ def test_a_graph_that_was_cut_off_is_refused(
     cut = copied(model, tmp_path / "cut")
     data = (cut / "saved_model.pb").read_bytes()
     (cut / "saved_model.pb").write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ModelUnreadable, match=r"saved_model\.pb"):
+    with pytest.raises(UnreadableModelError, match=r"saved_model\.pb"):
         tf_amp.convert(cut, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -79,14 +79,16 @@ def test_variables_that_were_cut_off_are_refused(
     cut = copied(model, tmp_path / "cut")
     (data,) = (cut / "variables").glob("*.data-*")
     data.write_bytes(data.read_bytes()[: data.stat().st_size // 2])
-    with pytest.raises(ModelUnreadable, match="variables is damaged or cut off"):
+    with pytest.raises(UnreadableModelError, match="variables is damaged or cut off"):
         tf_amp.convert(cut, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_keras_file_that_was_cut_off_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.keras").write_bytes(b"PK")
-    with pytest.raises(ModelUnreadable, match=r"model\.keras is damaged or cut off"):
+    with pytest.raises(
+        UnreadableModelError, match=r"model\.keras is damaged or cut off"
+    ):
         tf_amp.convert(tmp_path / "model.keras", tmp_path / "out")
 
 
@@ -94,7 +96,7 @@ def test_a_frozen_graph_that_was_cut_off_is_refused(
     graph: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     graph.write_bytes(graph.read_bytes()[:1000])
-    with pytest.raises(ModelUnreadable, match=r"graph\.pb"):
+    with pytest.raises(UnreadableModelError, match=r"graph\.pb"):
         tf_amp.convert(graph, tmp_path / "out.pb")
 
 
@@ -158,7 +160,7 @@ def test_a_model_in_mixed_precision_is_left_as_it_is(
     model: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     tf_amp.convert(model, tmp_path / "mixed", **PLANNED)
-    with pytest.raises(AlreadyMixed, match=r"2 MatMul in bfloat16"):
+    with pytest.raises(AlreadyMixedError, match=r"2 MatMul in bfloat16"):
         tf_amp.convert(tmp_path / "mixed", tmp_path / "out", **PLANNED)
     assert not (tmp_path / "out").exists()
 
@@ -168,14 +170,14 @@ def test_a_model_with_low_weights_alone_counts_as_converted(
 ) -> None:
     options = {**PLANNED, "opt_level": "O0", "weights": "low"}
     tf_amp.convert(model, tmp_path / "low", **options)
-    with pytest.raises(AlreadyMixed, match="4 variables"):
+    with pytest.raises(AlreadyMixedError, match="4 variables"):
         tf_amp.convert(tmp_path / "low", tmp_path / "out", **PLANNED)
 
 
 def test_only_a_converted_model_goes_back(
     model: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    with pytest.raises(ModelUnreadable, match="only a model that tf-amp"):
+    with pytest.raises(UnreadableModelError, match="only a model that tf-amp"):
         tf_amp.convert(model, tmp_path / "out", to="float32")
 
 
@@ -203,7 +205,7 @@ def test_calibration_data_that_does_not_fit_is_refused(
     model: pathlib.Path, tmp_path: pathlib.Path, arrays: Any, words: str
 ) -> None:
     np.savez(tmp_path / "data.npz", **arrays)
-    with pytest.raises(DataUnfit, match=words):
+    with pytest.raises(UnfitDataError, match=words):
         tf_amp.convert(
             model, tmp_path / "out", calibration=tmp_path / "data.npz", **PLANNED
         )
@@ -218,7 +220,7 @@ def test_a_lambda_layer_is_not_run_unless_the_user_allows_it(
     inputs = keras.Input((4,), name="x")
     outputs = keras.layers.Lambda(lambda x: x * 2)(inputs)
     keras.Model(inputs, outputs).save(tmp_path / "model.keras")
-    with pytest.raises(ModelUnreadable, match=r"was not run.*--allow-lambda"):
+    with pytest.raises(UnreadableModelError, match=r"was not run.*--allow-lambda"):
         tf_amp.convert(tmp_path / "model.keras", tmp_path / "out")
     tf_amp.convert(tmp_path / "model.keras", tmp_path / "out", allow_lambda=True)
     assert (tmp_path / "out" / "saved_model.pb").is_file()

@@ -13,7 +13,7 @@ import tf_amp
 from tests import stored_models
 from tests.test_converting import DEPTH, EPSILON, PLANNED, graph_of, relative_error
 from tf_amp.commands import cli
-from tf_amp.errors import AlreadyMixed, ConfigError
+from tf_amp.errors import AlreadyMixedError, ConfigError
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_float32_signatures_come_back(
 ) -> None:
     tf_amp.convert(models / "session-low", tmp_path / "back", to="float32")
     assert graph_of(tmp_path / "back") == graph_of(models / "session")
-    with pytest.raises(AlreadyMixed, match="2 inputs and outputs are in bfloat16"):
+    with pytest.raises(AlreadyMixedError, match="2 inputs and outputs are in bfloat16"):
         tf_amp.convert(models / "session-low", tmp_path / "again")
 
 
@@ -88,7 +88,7 @@ def test_where_nothing_goes_low_signatures_do_if_that_is_asked_for(
     assert cli.main(["convert", given, str(out), "--no-keep-io", "--opt-level=O0"]) == 0
     info = graph_of(out).signature_def["serving_default"].inputs["x"]
     assert info.dtype == tf.bfloat16.as_datatype_enum
-    with pytest.raises(AlreadyMixed, match="4 inputs and outputs are in bfloat16"):
+    with pytest.raises(AlreadyMixedError, match="4 inputs and outputs are in bfloat16"):
         tf_amp.convert(out, tmp_path / "again")
 
 

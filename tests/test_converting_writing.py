@@ -14,7 +14,7 @@ import pytest
 import tf_amp
 from tests import stored_models
 from tests.processes import ROOT
-from tf_amp.errors import ConfigError, ConversionFailed
+from tf_amp.errors import ConfigError, ConversionError
 from tf_amp.tools.convert.files import writing
 
 PLANNED = {"device": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
@@ -67,7 +67,7 @@ def test_on_a_full_disk_nothing_is_left(
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, before[1]))
     try:
-        with pytest.raises(ConversionFailed, match="nothing of it was kept"):
+        with pytest.raises(ConversionError, match="nothing of it was kept"):
             tf_amp.convert(model, tmp_path / "out", weights=weights, **PLANNED)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

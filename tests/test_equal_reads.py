@@ -237,7 +237,7 @@ def trained(monkeypatch, merging):
             loss = tf.reduce_mean((hidden @ weights[3]) ** 2)
         optimizer.apply(tape.gradient(loss, weights), weights)
 
-    with mixed_precision_scope(loss_scale, "float16", "O2"):
+    with mixed_precision_scope("float16", loss_scale=loss_scale, opt_level="O2"):
         executed = count_executed(lambda: step(x), "ReadVariableOp")
         for factor in (np.inf, 1.0, -1.0):
             step(x * factor)

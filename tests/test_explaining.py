@@ -9,7 +9,7 @@ def test_explaining_neither_runs_nor_needs_enabling():
         function = product()
         plan = tf_amp.explain(function, X, EYE)
         print(plan.opt_level, plan.is_empty, len(tf_amp.plans()))
-        tf_amp.enable("float16", "O2")
+        tf_amp.enable("float16", opt_level="O2")
         traced = product()
         traced.get_concrete_function(X, EYE)
         tf_amp.disable()

@@ -41,7 +41,7 @@ def test_strict_raises_from_the_call_that_caused_it():
 def attempt(call):
     try:
         return call()
-    except tf_amp.RewriteFailed as error:
+    except tf_amp.RewriteError as error:
         return str(error)
 
 tf_amp.enable(opt_level="O2", strict=True)

@@ -14,7 +14,7 @@ from tests.fresh_process import output_of
 PROGRAM = """
 import numpy as np
 
-tf_amp.enable("float16", "O2", strict=True)
+tf_amp.enable("float16", opt_level="O2", strict=True)
 draw = tf.random.Generator.from_seed(1).normal
 image, bias = draw((2, 12, 12, 4)), draw((4,))
 kernel, deep = draw((3, 3, 4, 4)) / 6, draw((3, 3, 4, 1)) / 3
@@ -51,7 +51,7 @@ def test_a_fused_convolution_runs_in_float16_as_its_parts() -> None:
 GELU = """
 import numpy as np
 
-tf_amp.enable("float16", "O2", strict=True)
+tf_amp.enable("float16", opt_level="O2", strict=True)
 draw = tf.random.Generator.from_seed(1).normal
 x, w, b = draw((64, 32)), draw((32, 32)) / 6, draw((32,))
 
@@ -73,7 +73,7 @@ def test_what_is_fused_with_gelu_or_into_swish_runs_in_float16_or_not_at_all() -
 PARTICULAR = """
 import numpy as np
 
-tf_amp.enable("float16", "O3", strict=True, loss_scale="none")
+tf_amp.enable("float16", opt_level="O3", strict=True, loss_scale="none")
 draw = tf.random.Generator.from_seed(1).normal
 x, kernel, deep = draw((2, 12, 12, 8)), draw((3, 3, 8, 8)) / 9, draw((3, 3, 8, 1)) / 3
 grouped, image = draw((3, 3, 2, 8)) / 5, draw((2, 8, 12, 12))

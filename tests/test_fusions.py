@@ -167,15 +167,15 @@ def test_lists_hold_for_what_a_running_program_had_fused() -> None:
         + """
 every = (bias_added, added, convolved, attended, normalized)
 roots = ["MatMul", "Conv2D", "BatchMatMulV2", "FusedBatchNormV3"]
-tf_amp.enable("bfloat16", "O2")
+tf_amp.enable("bfloat16", opt_level="O2")
 low(*every)
-tf_amp.enable("bfloat16", "O2", lists={"add": {"deny": roots}})
+tf_amp.enable("bfloat16", opt_level="O2", lists={"add": {"deny": roots}})
 low(*every)
 off = {"allow": roots[:3], "infer": roots[3:]}
-tf_amp.enable("bfloat16", "O2", lists={"remove": off})
+tf_amp.enable("bfloat16", opt_level="O2", lists={"remove": off})
 low(*every)
 parts = ["BiasAdd", "AddV2", "Relu"]
-tf_amp.enable("bfloat16", "O2", lists={"add": {"deny": parts}})
+tf_amp.enable("bfloat16", opt_level="O2", lists={"add": {"deny": parts}})
 low(*every)
 """
     )

@@ -100,8 +100,8 @@ def test_an_overflow_of_inner_gradients_skips_the_step_made_from_them():
 def test_gradients_that_nobody_scales_do_not_become_weights_after_an_inner_overflow():
     variable, optimizer = tf.Variable(tf.ones(4)), keras.optimizers.SGD(0.1)
     x = tf.constant(BAD)
-    scaled = mixed_precision_scope(StaticLossScale(SCALE), opt_level="O0")
-    unscaled = mixed_precision_scope("none", opt_level="O0")
+    scaled = mixed_precision_scope(loss_scale=StaticLossScale(SCALE), opt_level="O0")
+    unscaled = mixed_precision_scope(loss_scale="none", opt_level="O0")
     with unscaled, tf.GradientTape() as outer:
         with scaled, tf.GradientTape() as inner:
             inner.watch(x)

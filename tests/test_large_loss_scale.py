@@ -41,7 +41,9 @@ def near(got, expected):
 def test_what_the_seed_meets_before_the_first_product_stays_float32(name, level):
     expected = gradient_of(LOSSES[name], tf.constant(W))
     loss_scale = StaticLossScale(SCALE)
-    with tf_amp.mixed_precision_scope(loss_scale, "float16", level):
+    with tf_amp.mixed_precision_scope(
+        "float16", loss_scale=loss_scale, opt_level=level
+    ):
         got = tf.function(lambda w: gradient_of(LOSSES[name], w))(tf.constant(W))
     near(got, expected)
     assert loss_scale_state(loss_scale).skipped_steps == 0
@@ -54,7 +56,9 @@ def test_what_the_seed_meets_before_the_first_product_stays_float32(name, level)
 
 def test_the_same_holds_in_a_session():
     expected = gradient_of(tf.reduce_mean, tf.constant(W))
-    scope = tf_amp.mixed_precision_scope(StaticLossScale(SCALE), "float16", "O2")
+    scope = tf_amp.mixed_precision_scope(
+        "float16", loss_scale=StaticLossScale(SCALE), opt_level="O2"
+    )
     with tf.Graph().as_default(), scope:
         w = v1.get_variable("w", initializer=W)
         (slope,) = tf.gradients(tf.reduce_mean(tf.nn.relu(tf.matmul(X, w)) @ w), w)
@@ -64,7 +68,9 @@ def test_the_same_holds_in_a_session():
 
 
 def test_bfloat16_holds_every_scale_and_is_left_alone():
-    with tf_amp.mixed_precision_scope(StaticLossScale(SCALE), "bfloat16", "O2"):
+    with tf_amp.mixed_precision_scope(
+        "bfloat16", loss_scale=StaticLossScale(SCALE), opt_level="O2"
+    ):
         tf.function(lambda w: gradient_of(tf.reduce_mean, w))(tf.constant(W))
     rows = tf_amp.plans()[-1].decisions
     assert not any(row.reason.cause is Cause.LOSS_SCALE for row in rows)

@@ -66,7 +66,7 @@ def test_a_graph_whose_rewrite_fails_is_written_with_its_error(
         f"""
         from unittest import mock
 
-        tf_amp.enable("bfloat16", "O2", log_dir={str(tmp_path)!r})
+        tf_amp.enable("bfloat16", opt_level="O2", log_dir={str(tmp_path)!r})
         for _ in range(2):
             guilty = tf.function(lambda x, y: tf.nn.relu(x @ y), {way})
             with mock.patch({fails!r}, side_effect=ZeroDivisionError("planted")):

@@ -119,7 +119,7 @@ def test_an_overflow_on_either_replica_skips_the_step_on_both():
     lines = lines_of(
         REPLICAS
         + """
-tf_amp.enable("float16", "O0", loss_scale="dynamic:initial=1024")
+tf_amp.enable("float16", opt_level="O0", loss_scale="dynamic:initial=1024")
 with strategy.scope():
     model = model_with(keras.optimizers.Adam(0.01))
     check(model, fit(model), EACH)
@@ -153,7 +153,7 @@ def test_optimizers_of_tf_keras_skip_too():
     lines = lines_of(
         REPLICAS
         + """
-tf_amp.enable("float16", "O0", loss_scale="dynamic:initial=1024")
+tf_amp.enable("float16", opt_level="O0", loss_scale="dynamic:initial=1024")
 model = model_with(keras.optimizers.legacy.Adam(0.01))
 check(model, fit(model), EACH[:1])
 with strategy.scope():
@@ -195,7 +195,9 @@ def test_the_state_lives_where_most_of_the_variables_do_or_in_the_scope_of_a_dev
                 with tf.GradientTape() as tape:
                     loss = sum(tf.reduce_mean(x @ w) for w in weights)
                 optimizer.apply(tape.gradient(loss, weights), weights)
-            with tf_amp.mixed_precision_scope(loss_scale, "float16", "O0"):
+            with tf_amp.mixed_precision_scope(
+                "float16", loss_scale=loss_scale, opt_level="O0"
+            ):
                 for factor in (1, math.inf, 1):
                     step(tf.constant(X * factor))
             slots = {slot.value.device[-5:] for slot in optimizer.variables[-1:]}
@@ -219,7 +221,9 @@ def test_the_state_lives_where_most_of_the_variables_do_or_in_the_scope_of_a_dev
         for device in ("CPU:0", "CPU:1"):
             for compute in (tf.function(slope), slope):
                 loss_scale = scale()
-                with tf_amp.mixed_precision_scope(loss_scale, "float16", "O0"):
+                with tf_amp.mixed_precision_scope(
+                    "float16", loss_scale=loss_scale, opt_level="O0"
+                ):
                     with tf.device(device):
                         compute(tf.constant(2.0))
                 print(*place(loss_scale))
@@ -250,7 +254,7 @@ def step():
             loss = factor * weight
         return tape.gradient(loss, weight)
     return strategy.run(on_replica)
-with tf_amp.mixed_precision_scope(spec, "float16", "O0"):
+with tf_amp.mixed_precision_scope("float16", loss_scale=spec, opt_level="O0"):
     for _ in range(3):
         step()
 print(math.log2(tf_amp.loss_scale_state(spec).scale))

@@ -12,7 +12,7 @@ import tf_amp
 from tests.lock_holding import lock_held
 from tf_amp.commands import cli
 from tf_amp.config.amp_config import CACHE
-from tf_amp.errors import NotMeasurable
+from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring import machine_turn
 from tf_amp.measuring.machine_turn import asked_turn, process_turn
 
@@ -41,7 +41,7 @@ def test_a_graph_is_not_measured_beside_another_process(folder: pathlib.Path) ->
         return tf_amp.explain(lambda x: x + 1.0, tf.TensorSpec([8, 8]), measure=True)
 
     with lock_held(folder) as holder:
-        with pytest.raises(NotMeasurable, match=f"process {holder.pid} "):
+        with pytest.raises(NotMeasurableError, match=f"process {holder.pid} "):
             explain()
     assert explain()
 
@@ -58,7 +58,7 @@ def test_a_device_is_not_calibrated_beside_another_process(
 def test_figures_are_not_asked_for_beside_another_thread(folder: pathlib.Path) -> None:
     with process_turn(0.0) as is_mine, futures.ThreadPoolExecutor(1) as pool:
         assert is_mine
-        with pytest.raises(NotMeasurable, match="Another thread"):
+        with pytest.raises(NotMeasurableError, match="Another thread"):
             pool.submit(asked_turn(folder).__enter__).result(10.0)
     with asked_turn(folder), process_turn(0.0) as is_mine:
         assert not is_mine

@@ -40,7 +40,9 @@ def told(monkeypatch):
 def scaling(**settings):
     """Return a scope in float16 with a loss scale of its own."""
     loss_scale = DynamicLossScale(**{"initial": 4.0, **settings})
-    scope = tf_amp.mixed_precision_scope(loss_scale, "float16", "O2")
+    scope = tf_amp.mixed_precision_scope(
+        "float16", loss_scale=loss_scale, opt_level="O2"
+    )
     return loss_scale, scope
 
 
@@ -198,7 +200,7 @@ def test_a_loss_scale_that_is_itself_infinite_is_to_blame(told):
 
     loss_scale = Runaway()
     weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
-    with tf_amp.mixed_precision_scope(loss_scale, "float16", "O2"):
+    with tf_amp.mixed_precision_scope("float16", loss_scale=loss_scale, opt_level="O2"):
         training_step(weights, planted=None)(tf.constant(ONES))
     origin = overflow_origin.latest_origin(loss_scale)
     assert (origin.op, origin.is_gradient) == ("the loss scale", True)
@@ -339,7 +341,7 @@ def test_a_program_that_ends_while_an_overflow_is_looked_into_ends_well():
         import tensorflow as tf
         import tf_amp
 
-        tf_amp.enable("float16", "O2")
+        tf_amp.enable("float16", opt_level="O2")
         w = tf.Variable(tf.ones([64, 64]))
         optimizer = tf.keras.optimizers.SGD()
 

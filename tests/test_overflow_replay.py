@@ -18,7 +18,7 @@ from tf_amp.training.overflow import origin
 
 signal.alarm(100)
 v1 = tf.compat.v1
-tf_amp.enable("float16", "O2")
+tf_amp.enable("float16", opt_level="O2")
 
 def product(x, w):
     with tf.name_scope("layer"):

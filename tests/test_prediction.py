@@ -11,7 +11,7 @@ import tensorflow as tf
 import tf_amp
 from grappler_pass.planning.plan import Plan
 from tf_amp.commands import cli
-from tf_amp.errors import NotMeasurable
+from tf_amp.errors import NotMeasurableError
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 
 
@@ -75,8 +75,8 @@ def test_an_empty_plan_takes_the_same_time_either_way() -> None:
     assert prediction.measured_speedup == 1.0
 
 
-def test_what_cannot_be_run_apart_is_said_by_name() -> None:
-    with pytest.raises(NotMeasurable, match="riddle"):
+def test_what_cannot_be_run_in_own_thread_is_said_by_name() -> None:
+    with pytest.raises(NotMeasurableError, match="riddle"):
         tf_amp.explain(
             tf.function(lambda riddle: tf.matmul(riddle, riddle)),
             tf.TensorSpec(None, name="riddle"),

@@ -62,8 +62,8 @@ def gradient():
 
 for gone in hooks_in(MODULES):
     private._warned.clear()
-    tf_amp.enable("bfloat16", "O2", loss_scale=2.0**10)
-    tf_amp.enable("bfloat16", "O2", loss_scale=2.0**10, strict=True)
+    tf_amp.enable("bfloat16", opt_level="O2", loss_scale=2.0**10)
+    tf_amp.enable("bfloat16", opt_level="O2", loss_scale=2.0**10, strict=True)
     with tf_amp.mixed_precision_scope():
         pass
     weights.assign(EYE)

@@ -23,7 +23,7 @@ def test_settings_hold_for_functions_traced_under_them():
         print(dtype_of(early), dtype_of(first))
         pending.get_concrete_function(X, EYE)
 
-        tf_amp.enable("float16", "O2")
+        tf_amp.enable("float16", opt_level="O2")
         second = product()
         print(dtype_of(first), dtype_of(second), dtype_of(pending))
 
@@ -114,7 +114,7 @@ def test_fit_and_a_restored_model_are_rewritten_and_datasets_are_not(tmp_path):
     lines = output_of(
         f"""
         print(dtype_of(tf.saved_model.load({stamped!r})))
-        tf_amp.enable("float16", "O2")
+        tf_amp.enable("float16", opt_level="O2")
         print(dtype_of(tf.saved_model.load({stamped!r})))
         """
     )
@@ -228,6 +228,6 @@ def test_a_missing_or_old_tensorflow_is_a_clear_error(tmp_path):
         done = run_python("import tf_amp; tf_amp.enable()", env=env)
         assert done.code == 1
         last = done.err.strip().splitlines()[-1]
-        assert last.startswith("tf_amp.errors.TensorFlowMissing:")
+        assert last.startswith("tf_amp.errors.TensorFlowMissingError:")
         for part in parts:
             assert part in last

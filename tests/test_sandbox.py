@@ -15,7 +15,7 @@ from tests.programs import control_flow
 from tf_amp.measuring.sandbox.contents import filling_graph
 from tf_amp.measuring.sandbox.graph_copy import (
     STEP,
-    NotRunnable,
+    NotRunnableError,
     Sandbox,
     local_device,
     sandbox_from_graph,
@@ -194,7 +194,7 @@ def test_data_of_unknown_rank_is_refused_by_name() -> None:
     with tf.Graph().as_default() as graph:
         x = tf.compat.v1.placeholder(tf.float32, None, name="riddle")
         y = tf.nn.relu(x)
-    with pytest.raises(NotRunnable, match="riddle"):
+    with pytest.raises(NotRunnableError, match="riddle"):
         _sandbox_of_graph(graph, y)
 
 

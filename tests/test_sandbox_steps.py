@@ -11,7 +11,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
-from tf_amp.measuring.sandbox.graph_copy import NotRunnable
+from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
 from tf_amp.tools.explain import sandbox_steps
 from tf_amp.tools.explain.sandbox_steps import measure
 
@@ -29,7 +29,7 @@ def test_a_loop_without_end_is_given_up() -> None:
         x = tf.compat.v1.placeholder(tf.float32, [4, 4])
         result = tf.while_loop(lambda y: y[0, 0] > -1.0, lambda y: [y * 1.0], [x])[0]
     trial = _trial(graph.as_graph_def(), result, 1e-3, 1e-3)
-    with pytest.raises(NotRunnable):
+    with pytest.raises(NotRunnableError):
         measure(trial, 1.0)
 
 
@@ -38,7 +38,7 @@ def test_too_long_a_step_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     with tf.Graph().as_default() as graph:
         result = tf.linalg.matmul(tf.ones([4, 4]), tf.ones([4, 4]))
     trial = _trial(graph.as_graph_def(), result, 2.0, 1.0)
-    with pytest.raises(NotRunnable, match="about 2 s"):
+    with pytest.raises(NotRunnableError, match="about 2 s"):
         measure(trial, 3.0)
 
 
@@ -66,5 +66,5 @@ def test_variables_that_would_fill_the_memory_are_not_copied() -> None:
             resource=table, indices=[1, 2], dtype=tf.float32
         )
     trial = _trial(graph.as_graph_def(), rows, 1e-3, 1e-3)
-    with pytest.raises(NotRunnable, match="MiB"):
+    with pytest.raises(NotRunnableError, match="MiB"):
         measure(trial, 1.0)

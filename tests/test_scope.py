@@ -61,7 +61,7 @@ def test_the_inner_scope_wins_and_false_excludes():
                 assert dtype_of(product()) == "float32"
                 assert not tf_amp.is_enabled()
         assert dtype_of(product()) == "bfloat16"
-    tf_amp.enable("float16", "O2")
+    tf_amp.enable("float16", opt_level="O2")
     with scope(enabled=False):
         outside = product()
         assert dtype_of(outside) == "float32"

@@ -68,7 +68,7 @@ def test_a_program_may_change_to_another_folder(tmp_path: pathlib.Path) -> None:
 
         os.chdir({str(tmp_path)!r})
         DeviceProfile.load("cpu-generic").save(pathlib.Path("mine.json"))
-        tf_amp.enable("bfloat16", "O2", device_profile="mine.json", log_dir="graphs")
+        tf_amp.enable(opt_level="O2", device_profile="mine.json", log_dir="graphs")
         os.chdir("elsewhere")
         print(dtype_of(product()), os.listdir(), sorted(os.listdir("..")))
         """

@@ -90,7 +90,7 @@ def test_functions_called_by_functions_keep_their_own_settings():
         bfloat16(X, EYE)
         print(dtype_of(calling(bfloat16)), kinds())
         print(dtype_of(calling(early)), kinds())
-        tf_amp.enable("float16", "O2")
+        tf_amp.enable("float16", opt_level="O2")
         print(dtype_of(calling(bfloat16)), kinds())
         print(dtype_of(calling(tf.function(lambda x, y: x @ y))), kinds())
         tf_amp.disable()
@@ -178,6 +178,6 @@ def test_equal_gradients_of_different_operations_are_still_made_once(
         return count_executed(lambda: step(tf.ones([2, 4])), "Shape")
 
     plain = shapes_in_step()
-    tf_amp.enable("bfloat16", "O0")
+    tf_amp.enable("bfloat16", opt_level="O0")
 
     assert shapes_in_step() == plain

@@ -135,7 +135,7 @@ def test_a_forked_child_renews_what_the_program_has_called_for():
     done = run_forked(
         FORK
         + """
-tf_amp.enable("bfloat16", "O2")
+tf_amp.enable("bfloat16", opt_level="O2")
 print(in_child(starts_again))
 tf_amp.disable()
 print(in_child(lambda: not starts_again()))

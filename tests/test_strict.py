@@ -22,7 +22,7 @@ pipeline._PRICED = pipeline.STAGES[3:]
 def attempt(call):
     try:
         return call()
-    except tf_amp.RewriteFailed as error:
+    except tf_amp.RewriteError as error:
         # TensorFlow's filter of tracebacks takes the cause away.
         return f"{type(error.__context__).__name__} {error}"
 
@@ -65,7 +65,7 @@ def test_what_fails_outside_of_the_stages_is_named_and_raised_too():
                     with mock.patch(target, side_effect=error):
                         tf_amp.enable(opt_level="O2", strict=strict)
                         dtype_of(fn)
-                except tf_amp.RewriteFailed as failed:
+                except tf_amp.RewriteError as failed:
                     print("raised", failed)
                 print(*logged, dtype_of(fn))
                 logged.clear()
@@ -218,7 +218,7 @@ def test_a_graph_that_cannot_be_read_fails_under_the_settings_called_for_last():
                 stamps = "tf_amp.tracing.stamp_reader._stamps"
                 with mock.patch(stamps, side_effect=error):
                     print(dtype_of(product()))
-            except tf_amp.RewriteFailed:
+            except tf_amp.RewriteError:
                 print("raised")
         """
     )

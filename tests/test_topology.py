@@ -24,7 +24,7 @@ from tf_amp.commands.machine.gpu_links import (
 )
 from tf_amp.commands.machine.processors import cpu_list, cpu_numbers, machine_of
 from tf_amp.commands.machine.report import conclusions
-from tf_amp.errors import MachineUnclear
+from tf_amp.errors import UnclearMachineError
 
 ALL = range(16)
 
@@ -90,7 +90,7 @@ def test_links_are_read_with_and_without_escapes_and_network_cards():
     ],
 )
 def test_output_of_another_form_is_named_and_not_guessed_from(parse, text):
-    with pytest.raises(MachineUnclear, match="nvidia-smi"):
+    with pytest.raises(UnclearMachineError, match="nvidia-smi"):
         parse(text)
 
 

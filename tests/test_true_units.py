@@ -157,7 +157,7 @@ LATER = {
 @pytest.mark.usefixtures("disabled_afterwards")
 @pytest.mark.parametrize("name", LATER)
 def test_a_function_may_be_called_before_it_is_known_what_will_be_scaled(name):
-    tf_amp.enable("float16", "O0", loss_scale=1024.0)
+    tf_amp.enable("float16", opt_level="O0", loss_scale=1024.0)
     x = tf.constant(X)
     for _ in range(2):
         with tf.GradientTape() as tape:
@@ -170,7 +170,7 @@ def test_a_function_may_be_called_before_it_is_known_what_will_be_scaled(name):
 
 @pytest.mark.usefixtures("disabled_afterwards")
 def test_what_the_program_scales_itself_is_seen_as_the_program_scales_it():
-    tf_amp.enable("float16", "O0", loss_scale=1024.0)
+    tf_amp.enable("float16", opt_level="O0", loss_scale=1024.0)
     optimizer = keras.optimizers.LossScaleOptimizer(
         keras.optimizers.SGD(0.1), initial_scale=8.0
     )
@@ -187,7 +187,7 @@ def test_what_the_program_scales_itself_is_seen_as_the_program_scales_it():
 @pytest.mark.usefixtures("disabled_afterwards")
 @pytest.mark.parametrize("use_pfor", [True, False])
 def test_jacobians_through_functions_are_right_too(use_pfor):
-    tf_amp.enable("float16", "O0", loss_scale=1024.0)
+    tf_amp.enable("float16", opt_level="O0", loss_scale=1024.0)
 
     @tf.function
     def jacobian(x):

@@ -162,7 +162,7 @@ def test_prices_that_were_sought_in_vain_are_not_by_every_process(
         allowance = Budget(DEFAULT, clock).allowance("graph", ledger)
         return tuner.OnlineTuner(costs, allowance)
 
-    monkeypatch.setattr(tuner, "run_apart", in_vain)
+    monkeypatch.setattr(tuner, "run_in_own_thread", in_vain)
     first = in_a_new_process()
     assert not first.measure([Stake(matmul(8, 8, 8), 1.0)], "bfloat16")
     assert in_a_new_process().allowance.remaining() == pytest.approx(1.5, abs=0.2)

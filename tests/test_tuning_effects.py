@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from tests.probe_samples import measure, probe, probe_of_op
 from tf_amp.measuring.sandbox.runnable import check_runnable
-from tf_amp.measuring.sandbox.synthetic import Unfit
+from tf_amp.measuring.sandbox.synthetic import UnfitError
 
 calls = []
 
@@ -87,7 +87,7 @@ def test_what_has_effects_is_never_run(name, capfd):
     assert calls == []
     assert "printed" not in capfd.readouterr().err
     assert not tf.io.gfile.exists("/tmp/never-written-by-tf-amp")
-    with pytest.raises(Unfit):
+    with pytest.raises(UnfitError):
         check_runnable(given, "float32", "CPU")
 
 
@@ -101,7 +101,7 @@ def test_a_convolution_gradient_without_a_rank_is_never_run():
         strides="list { i: [1, 1, 1, 1] }",
         padding='s: "SAME"',
     )
-    with pytest.raises(Unfit, match="rank"):
+    with pytest.raises(UnfitError, match="rank"):
         check_runnable(lost, "float32", "CPU")
 
 

@@ -14,7 +14,7 @@ from grappler_pass.costs.probes import cast_probe
 from tests.probe_samples import matmul, measure, probe
 from tf_amp.measuring import op_timing, probe_timing, turns
 from tf_amp.measuring.sandbox import memory
-from tf_amp.measuring.sandbox.apart import Stuck, run_apart
+from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
 from tf_amp.measuring.sandbox.runnable import dtypes_of
 from tf_amp.tracing import bypass
 
@@ -210,7 +210,9 @@ def test_measuring_leaves_the_callers_thread_as_it_was():
 
 
 def test_the_thread_that_measures_is_not_rewritten_for():
-    states = run_apart(lambda stopped: (bypass.leaves_graphs_alone(), stopped()), 10.0)
+    states = run_in_own_thread(
+        lambda stopped: (bypass.leaves_graphs_alone(), stopped()), 10.0
+    )
     assert states == (True, False)
     assert not bypass.leaves_graphs_alone()
 
@@ -220,7 +222,7 @@ def test_what_goes_wrong_apart_is_raised_and_what_hangs_is_given_up():
         raise KeyError("here")
 
     with pytest.raises(KeyError, match="here"):
-        run_apart(fail, 10.0)
+        run_in_own_thread(fail, 10.0)
     ended = threading.Event()
 
     def hang(stopped):
@@ -228,8 +230,8 @@ def test_what_goes_wrong_apart_is_raised_and_what_hangs_is_given_up():
             time.sleep(0.001)
         ended.set()
 
-    with pytest.raises(Stuck, match="0 seconds"):
-        run_apart(hang, 0.05)
+    with pytest.raises(StuckError, match="0 seconds"):
+        run_in_own_thread(hang, 0.05)
     assert ended.wait(10.0)
 
 

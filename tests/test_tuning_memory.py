@@ -16,8 +16,8 @@ from tests.text_graph import graph_from_text
 from tf_amp.config import devices
 from tf_amp.measuring import probe_timing
 from tf_amp.measuring.sandbox import memory
-from tf_amp.measuring.sandbox.graph_copy import NotRunnable
-from tf_amp.measuring.sandbox.synthetic import Unfit
+from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
+from tf_amp.measuring.sandbox.synthetic import UnfitError
 from tf_amp.tools.explain.sandbox_steps import sandboxes_of
 
 MIB = 1 << 20
@@ -65,13 +65,13 @@ def test_a_device_without_room_is_not_tried(
     device_type: str, told: str, room: dict[str, int]
 ) -> None:
     room[device_type] -= 1
-    with pytest.raises(NotRunnable, match=re.escape(told)):
+    with pytest.raises(NotRunnableError, match=re.escape(told)):
         sandboxes_of(trial_of(GRAPH))
 
 
 def test_what_tensorflow_places_counts_for_the_gpu(room: dict[str, int]) -> None:
     unplaced = GRAPH.replace("@/device:GPU:0", "").replace("@/device:CPU:0", "")
-    with pytest.raises(NotRunnable, match="20 MiB of GPU memory"):
+    with pytest.raises(NotRunnableError, match="20 MiB of GPU memory"):
         sandboxes_of(trial_of(unplaced))
 
 
@@ -82,7 +82,7 @@ def test_without_a_gpu_all_counts_for_the_host(
     monkeypatch.setattr(memory, "most_bytes", lambda device_type: 60 * MIB)
     sandboxes_of(trial_of(unplaced))
     monkeypatch.setattr(memory, "most_bytes", lambda device_type: 60 * MIB - 1)
-    with pytest.raises(NotRunnable, match="20 MiB of CPU memory"):
+    with pytest.raises(NotRunnableError, match="20 MiB of CPU memory"):
         sandboxes_of(trial_of(unplaced))
 
 
@@ -92,7 +92,7 @@ def test_an_op_needs_room_on_its_device_and_on_the_host(room: dict[str, int]) ->
     probe_timing._check_affordable(call, 1e-3, 1.0, "GPU")
     for short in room:
         room[short] -= 1
-        with pytest.raises(Unfit, match="would hold 12 MiB"):
+        with pytest.raises(UnfitError, match="would hold 12 MiB"):
             probe_timing._check_affordable(call, 1e-3, 1.0, "GPU")
         room[short] += 1
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.probes import Probe, cast_probe
 from tests.probe_samples import matmul, probe
-from tf_amp.measuring.sandbox.synthetic import Unfit, argument_names, inputs_of
+from tf_amp.measuring.sandbox.synthetic import UnfitError, argument_names, inputs_of
 
 GATHER = {"Taxis": "type: DT_INT32", "Tindices": "type: DT_INT32"}
 LABELS = {"Tlabels": "type: DT_INT32"}
@@ -135,7 +135,7 @@ def test_a_cast_has_its_source_type():
     ],
 )
 def test_what_cannot_be_made_up_is_said(wrong, part):
-    with pytest.raises(Unfit, match=part):
+    with pytest.raises(UnfitError, match=part):
         inputs_of(wrong, "float32")
 
 

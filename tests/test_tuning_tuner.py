@@ -18,7 +18,7 @@ from tf_amp.measuring import progress, tuner
 from tf_amp.measuring.budget import DEFAULT, Budget, Limits
 from tf_amp.measuring.known_costs import KnownCosts
 from tf_amp.measuring.machine_turn import machine_turn
-from tf_amp.measuring.sandbox import apart
+from tf_amp.measuring.sandbox import own_thread
 from tf_amp.measuring.spending import GraphLedger
 from tf_amp.measuring.tuner import OnlineTuner
 
@@ -221,8 +221,8 @@ def test_measuring_counts_against_the_budget(heard, state):
 
 
 def test_it_stops_when_the_program_wants_to_exit(heard, state, monkeypatch):
-    stopping = apart._Flag()
-    monkeypatch.setattr(apart, "_leaving", stopping)
+    stopping = own_thread._Flag()
+    monkeypatch.setattr(own_thread, "_leaving", stopping)
     monkeypatch.setattr(
         progress, "_listeners", [heard.append, lambda _: stopping.set()]
     )
@@ -232,9 +232,9 @@ def test_it_stops_when_the_program_wants_to_exit(heard, state, monkeypatch):
 
 def test_a_measurement_that_hangs_ends_tuning_and_not_the_job(state, monkeypatch):
     def hang(work, patience):
-        raise apart.Stuck("a measurement has not ended")
+        raise own_thread.StuckError("a measurement has not ended")
 
-    monkeypatch.setattr(tuner, "run_apart", hang)
+    monkeypatch.setattr(tuner, "run_in_own_thread", hang)
     costs = costs_of()
     assert not tuner_of(costs).measure(stakes_of(SMALL), "bfloat16")
     monkeypatch.undo()

@@ -126,7 +126,7 @@ def test_every_gradient_is_compared_under_the_name_of_its_variable(optimizer):
 def test_a_loss_scale_comes_down_before_gradients_are_compared():
     scale = tf_amp.DynamicLossScale(initial=2.0**30, maximum=2.0**30)
     model = planted.heads([], 2)
-    with tf_amp.mixed_precision_scope(scale, "float16", opt_level="O2"):
+    with tf_amp.mixed_precision_scope("float16", loss_scale=scale, opt_level="O2"):
         step = planted.training_step(planted.first_of(model))
         found = tf_amp.verify(step, planted.rows(), tf.zeros((16, 8)))
     gradients = [c for c in found.checks if c.kind == GRADIENT]

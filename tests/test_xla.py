@@ -14,7 +14,7 @@ from tests.xla_chain import DEPTH, WEIGHTS, Chain, X, error, exact
 
 @pytest.fixture(autouse=True)
 def everything_eligible() -> Iterator[None]:
-    tf_amp.enable("bfloat16", "O2", strict=True, loss_scale="none")
+    tf_amp.enable("bfloat16", opt_level="O2", strict=True, loss_scale="none")
     yield
     tf_amp.disable()
 
@@ -155,7 +155,7 @@ def test_what_was_traced_while_off_stays_as_it_is() -> None:
     chain = Chain()
     loss = tf.function(chain.loss, jit_compile=True)
     loss(X)
-    tf_amp.enable("bfloat16", "O2", strict=True, loss_scale="none")
+    tf_amp.enable("bfloat16", opt_level="O2", strict=True, loss_scale="none")
     loss(X)
     assert names_of_plans() == []
 
@@ -180,7 +180,9 @@ def test_signatures_stay_and_graphs_show_what_was_traced() -> None:
 
 
 def test_on_a_cpu_nothing_changes_where_speed_decides() -> None:
-    tf_amp.enable("bfloat16", "O1", strict=True, device_profile="cpu-avx512-bf16")
+    tf_amp.enable(
+        "bfloat16", opt_level="O1", strict=True, device_profile="cpu-avx512-bf16"
+    )
     chain = Chain()
     step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
     definition = step.get_concrete_function().function_def

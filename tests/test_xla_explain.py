@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import tf_amp
 from tests.fresh_process import output_of
-from tf_amp.errors import NotMeasurable
+from tf_amp.errors import NotMeasurableError
 
 X = tf.TensorSpec((4096, 1024))
 COMPILED = """
@@ -79,7 +79,7 @@ def test_a_function_is_explained_with_the_compiled_ones_it_calls() -> None:
 
 
 def test_measuring_single_operations_is_refused_by_name() -> None:
-    with pytest.raises(NotMeasurable, match="looping is compiled by XLA"):
+    with pytest.raises(NotMeasurableError, match="looping is compiled by XLA"):
         tf_amp.explain(compiled_loop(2), X, measure=True)
 
 

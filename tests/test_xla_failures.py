@@ -9,12 +9,12 @@ import tensorflow as tf
 
 import tf_amp
 from tests.xla_chain import Chain, error, exact
-from tf_amp.errors import RewriteFailed
+from tf_amp.errors import RewriteError
 
 
 @pytest.fixture(autouse=True)
 def everything_eligible() -> Iterator[None]:
-    tf_amp.enable("bfloat16", "O2", strict=True, loss_scale="none")
+    tf_amp.enable("bfloat16", opt_level="O2", strict=True, loss_scale="none")
     yield
     tf_amp.disable()
 
@@ -29,7 +29,7 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rewrite_that_fails_leaves_the_function_and_names_it(
     without_library: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tf_amp.enable("bfloat16", "O2", strict=False, loss_scale="none")
+    tf_amp.enable("bfloat16", opt_level="O2", strict=False, loss_scale="none")
     chain = Chain()
     step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
     assert error(step(), exact()) < 1e-5
@@ -42,7 +42,7 @@ def test_a_rewrite_that_fails_is_raised_where_that_is_asked_for(
 ) -> None:
     chain = Chain()
     step = tf.function(lambda: chain.gradients(chain.loss), jit_compile=True)
-    with pytest.raises(RewriteFailed, match=r"__inference_.* stays float32"):
+    with pytest.raises(RewriteError, match=r"__inference_.* stays float32"):
         step()
 
 

@@ -81,7 +81,7 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(
     keras: ModuleType,
 ) -> None:
     scale = tf_amp.DynamicLossScale(initial=2.0**10)
-    tf_amp.enable("float16", "O2", strict=True, loss_scale=scale)
+    tf_amp.enable("float16", opt_level="O2", strict=True, loss_scale=scale)
     x, y = digits()
     model = compiled_model(keras)
     model.train_on_batch(x[:8], y[:8])
@@ -111,7 +111,7 @@ def test_tiny_gradients_survive_float16_by_scaling() -> None:
 
         return float(step()[0, 0])
 
-    tf_amp.enable("float16", "O2", loss_scale="none")
+    tf_amp.enable("float16", opt_level="O2", loss_scale="none")
     assert gradient() == 0.0
-    tf_amp.enable("float16", "O2", loss_scale=2.0**15)
+    tf_amp.enable("float16", opt_level="O2", loss_scale=2.0**15)
     assert gradient() == 2.0**-29

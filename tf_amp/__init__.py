@@ -11,13 +11,21 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tf_amp import errors
 from tf_amp.errors import (
+    AlreadyMixedError,
     AmpError,
-    CheckpointMismatch,
+    CheckpointMismatchError,
     ConfigError,
-    RewriteFailed,
+    ConversionError,
+    NotMeasurableError,
+    RewriteError,
     ScopeError,
-    TensorFlowMissing,
+    ScriptMissingError,
+    ShimError,
+    TensorFlowMissingError,
+    UnfitDataError,
+    UnreadableModelError,
 )
 
 if TYPE_CHECKING:
@@ -45,23 +53,30 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlreadyMixedError",
     "AmpConfig",
     "AmpError",
-    "CheckpointMismatch",
+    "CheckpointMismatchError",
     "ConfigError",
+    "ConversionError",
     "ConversionReport",
     "DynamicLossScale",
     "LossScale",
     "LossScaleState",
     "NoOpLossScale",
+    "NotMeasurableError",
     "Plan",
     "Prediction",
     "Ranges",
-    "RewriteFailed",
+    "RewriteError",
     "ScopeError",
+    "ScriptMissingError",
+    "ShimError",
     "StaticLossScale",
     "StatisticalLossScale",
-    "TensorFlowMissing",
+    "TensorFlowMissingError",
+    "UnfitDataError",
+    "UnreadableModelError",
     "Verification",
     "audit",
     "convert",
@@ -124,10 +139,12 @@ def __getattr__(name: str) -> Any:
     """Load a public name from the module it lives in.
 
     Raises:
-      TensorFlowMissing: it needs TensorFlow, which cannot be imported.
+      TensorFlowMissingError: it needs TensorFlow, which cannot be imported.
     """
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in errors.RENAMED:
+        return getattr(errors, name)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import warnings
 
-class AmpError(Exception):
-    """Anything this package raises on purpose.
+from grappler_pass.errors import AmpError as AmpError
+from grappler_pass.errors import ShimError as ShimError
 
-    Attributes:
-      is_scripts_own: raised within a script that a command runs, and shown with its
-        traceback, as any other error of that script.
-      is_of_environment: raised by what the environment says or lacks, whichever script
-        comes upon it.
-    """
+# Earlier names of what programs may catch.
+RENAMED = {
+    "AlreadyMixed": "AlreadyMixedError",
+    "CheckpointMismatch": "CheckpointMismatchError",
+    "ConversionFailed": "ConversionError",
+    "DataUnfit": "UnfitDataError",
+    "ModelUnreadable": "UnreadableModelError",
+    "NotMeasurable": "NotMeasurableError",
+    "RewriteFailed": "RewriteError",
+    "ScriptMissing": "ScriptMissingError",
+    "TensorFlowMissing": "TensorFlowMissingError",
+}
 
-    is_scripts_own = False
-    is_of_environment = False
+
+def __getattr__(name: str) -> type[AmpError]:
+    """Return an error by its earlier name, with a DeprecationWarning."""
+    if name not in RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    new = RENAMED[name]
+    warnings.warn(f"{name} is {new} now", DeprecationWarning, stacklevel=2)
+    error: type[AmpError] = globals()[new]
+    return error
 
 
 class ConfigError(AmpError, ValueError):
     """A setting is unknown, or two settings contradict each other."""
 
 
-class TensorFlowMissing(AmpError, ImportError):
+class TensorFlowMissingError(AmpError, ImportError):
     """TensorFlow is not installed, or is older than the oldest supported version.
 
     Attributes:
@@ -36,11 +50,11 @@ class TensorFlowMissing(AmpError, ImportError):
         self.remedy = remedy
 
 
-class ScriptMissing(AmpError, FileNotFoundError):
+class ScriptMissingError(AmpError, FileNotFoundError):
     """The script or SavedModel named on the command line does not exist."""
 
 
-class RewriteFailed(AmpError, RuntimeError):
+class RewriteError(AmpError, RuntimeError):
     """A graph could not be rewritten; raised only when strict."""
 
 
@@ -48,33 +62,33 @@ class ScopeError(AmpError, RuntimeError):
     """A scope is entered twice, or left out of order."""
 
 
-class CostsUnreadable(AmpError, OSError):
+class UnreadableCostsError(AmpError, OSError):
     """The database of measured costs, or a file of them, cannot be read or written."""
 
 
-class NotMeasurable(AmpError, RuntimeError):
+class NotMeasurableError(AmpError, RuntimeError):
     """A graph cannot be run apart from its program, or another process measures."""
 
 
-class DataUnfit(AmpError, ValueError):
+class UnfitDataError(AmpError, ValueError):
     """Data to run a model on does not fit its inputs, or cannot be read."""
 
 
-class ModelUnreadable(AmpError, ValueError):
+class UnreadableModelError(AmpError, ValueError):
     """What is to be converted is no model, is damaged, or cannot be loaded here."""
 
 
-class AlreadyMixed(AmpError, ValueError):
+class AlreadyMixedError(AmpError, ValueError):
     """A model that is to be converted computes in 16 bits already."""
 
 
-class ConversionFailed(AmpError, OSError):
+class ConversionError(AmpError, OSError):
     """A converted model cannot be written; nothing of it is left."""
 
 
-class CheckpointMismatch(AmpError, ValueError):
+class CheckpointMismatchError(AmpError, ValueError):
     """A checkpoint holds the state of another loss scale than the program's."""
 
 
-class MachineUnclear(AmpError, ValueError):
+class UnclearMachineError(AmpError, ValueError):
     """What a machine tells of itself is not in the form it is known to have."""

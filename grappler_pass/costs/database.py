@@ -24,7 +24,7 @@ from grappler_pass.costs.records import (
     VerdictRow,
     flaw_of,
 )
-from grappler_pass.costs.sqlite_file import NothingKept, SqliteFile
+from grappler_pass.costs.sqlite_file import NothingKeptError, SqliteFile
 from grappler_pass.costs.tables import COSTS, SPENDING, VERDICTS, Row, Table
 
 # A job waits for other processes this long, and less once it was in vain.
@@ -143,7 +143,7 @@ class CostDatabase:
 
         try:
             return _twice_if_damaged(read)
-        except NothingKept:
+        except NothingKeptError:
             return []
 
     def put(self, rows: Sequence[AnyRow]) -> int:
@@ -211,7 +211,7 @@ class CostDatabase:
         """Return what `work` returns; None, and one warning, where the file fails."""
         try:
             return _twice_if_damaged(work)
-        except NothingKept:
+        except NothingKeptError:
             return None
         except (OSError, sqlite3.Error) as error:
             self._patience = min(self._patience, _SPENT_PATIENCE_SECONDS)

@@ -34,12 +34,13 @@ from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.multiprocessors import Multiprocessors
 from grappler_pass.costs.op_classes import COLD, axes_of
 from grappler_pass.costs.roofline import Roofline
+from grappler_pass.errors import AmpError
 
 FORMAT = 1
 _SHIPPED = Path(__file__).parent / "profiles"
 
 
-class ProfileError(ValueError):
+class ProfileError(AmpError, ValueError):
     """A profile that cannot be found, read or believed."""
 
 

@@ -21,6 +21,7 @@ from grappler_pass.costs.records import (
     VerdictRow,
 )
 from grappler_pass.costs.tables import Row, merged
+from grappler_pass.errors import AmpError
 
 FORMAT = "tf-amp costs"
 VERSION = 1
@@ -29,7 +30,7 @@ VERSION = 1
 _LONGEST_LINE = 1 << 20
 
 
-class ExportError(ValueError):
+class ExportError(AmpError, ValueError):
     """The file is not an export of costs, or of another version; says which."""
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from absl import logging
 
 from grappler_pass.costs import tables
+from grappler_pass.errors import AmpError
 from grappler_pass.fork_safety import per_process
 
 _PAGE_BYTES = 4096
@@ -30,11 +31,11 @@ _FORK_WAITS_SECONDS = 1.0
 _SIDECARS = ("-journal", "-wal", "-shm")
 
 
-class CostsUnusable(OSError):
+class UnusableCostsError(AmpError, OSError):
     """The file holds something that is not to be written to; says what."""
 
 
-class NothingKept(FileNotFoundError):
+class NothingKeptError(AmpError, FileNotFoundError):
     """There is nothing to read yet."""
 
 
@@ -62,13 +63,13 @@ class SqliteFile:
         """Yield a connection to look at; waits at most about `patience` seconds.
 
         Raises:
-            NothingKept: there is no file, an empty one, or one of an older version.
+            NothingKeptError: there is no file, or nothing of this version in it.
         """
         if not self._path.exists():
-            raise NothingKept(f"{self._path} does not exist")
+            raise NothingKeptError(f"{self._path} does not exist")
         with self._opened("rw", patience) as reader:
             if not self._is_current(reader):
-                raise NothingKept(f"{self._path} holds nothing of this version")
+                raise NothingKeptError(f"{self._path} holds nothing of this version")
             yield reader
 
     @contextlib.contextmanager
@@ -105,19 +106,19 @@ class SqliteFile:
         """Tell whether the file holds tables of this version.
 
         Raises:
-            CostsUnusable: it is somebody else's.
+            UnusableCostsError: it is somebody else's.
             sqlite3.DatabaseError: it is damaged.
         """
         found = connection.execute("SELECT name FROM sqlite_master").fetchall()
         if not found:
             return False
         if _pragma(connection, "application_id") != tables.APPLICATION_ID:
-            raise CostsUnusable(
+            raise UnusableCostsError(
                 f"{self._path} is another program's database; it is left alone"
             )
         version = _pragma(connection, "user_version")
         if version > tables.VERSION:
-            raise CostsUnusable(
+            raise UnusableCostsError(
                 f"{self._path} is of a later version of tf-amp; it is left alone"
             )
         names = {name for (name,) in found}

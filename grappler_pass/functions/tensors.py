@@ -14,6 +14,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.errors import AmpError
 from grappler_pass.graph.type_slots import attr_of, op_def_of
 from grappler_pass.graph.view import split_input
 
@@ -25,7 +26,7 @@ Library = Mapping[str, FunctionDef]
 OUTPUTS = "_tf_amp_outputs"
 
 
-class FunctionError(ValueError):
+class FunctionError(AmpError, ValueError):
     """A function cannot be taken for a graph; the message names it and why."""
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.errors import AmpError
 from grappler_pass.graph.fusions import ops_within, root_of
 from grappler_pass.graph.op_table import DENY, LIST_NAMES, OP_TABLE
 
@@ -20,7 +21,7 @@ Edits = Mapping[str, Iterable[str]]
 _BY_USER = "put there by the user"
 
 
-class OpListError(ValueError):
+class OpListError(AmpError, ValueError):
     """An op is in two lists, or a list's name is wrong."""
 
 

@@ -15,6 +15,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.errors import AmpError
 
 # Times a loop body is assumed to run when the graph does not tell.
 TRIP_COUNT_GUESS = 16.0
@@ -25,7 +26,7 @@ MERGE_OPS = frozenset({"Merge", "RefMerge", "_XlaMerge"})
 NEXT_ITERATION_OPS = frozenset({"NextIteration", "RefNextIteration"})
 
 
-class GraphError(ValueError):
+class GraphError(AmpError, ValueError):
     """The GraphDef is not a graph: dangling input, name used twice, illegal cycle."""
 
 

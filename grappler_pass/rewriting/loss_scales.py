@@ -28,6 +28,7 @@ from grappler_pass.eligibility.state_updates import (
     SCALE,
     SETTLING,
 )
+from grappler_pass.errors import AmpError
 from grappler_pass.graph.view import ENTER_OPS, MERGE_OPS, Item
 from grappler_pass.rewriting.branches import colocation
 from grappler_pass.rewriting.branches.copying import copied
@@ -40,7 +41,7 @@ _PASSING_ON = ENTER_OPS | MERGE_OPS | {"Identity", "Switch"}
 _FLAGS = MERGE_OPS | {"Equal", "Identity"}
 
 
-class _NotWhole(Exception):
+class _NotWholeError(AmpError):
     """A part of what is scaled may be elsewhere."""
 
 
@@ -87,7 +88,7 @@ def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
         return None
     try:
         return _without(graph_def, graph, scales, item)
-    except _NotWhole:
+    except _NotWholeError:
         return None
 
 
@@ -119,7 +120,7 @@ def _check_calls(graph: _Graph) -> None:
     for node in graph.outside.values():
         for value in node.attr.values():
             if value.HasField("func") or value.list.func:
-                raise _NotWhole(node.name)
+                raise _NotWholeError(node.name)
 
 
 def _check_states(graph: _Graph) -> None:
@@ -137,7 +138,7 @@ def _check_states(graph: _Graph) -> None:
                 seen.add(node.name)
                 waiting.append(node.name)
             elif node.op not in _PASSING_ON and _scale_of(node) is None:
-                raise _NotWhole(node.name)
+                raise _NotWholeError(node.name)
 
 
 def _ones(graph: _Graph, scales: Sequence[NodeDef]) -> set[str]:
@@ -159,7 +160,7 @@ def _check_unscaled(graph: _Graph, ones: Set[str]) -> None:
     """Raise if gradients are unscaled by what comes from elsewhere."""
     for node in graph.outside.values():
         if BARRIER in node.attr and ones.isdisjoint(_texts(node)):
-            raise _NotWhole(node.name)
+            raise _NotWholeError(node.name)
 
 
 def _factor_beside_one(node: NodeDef, ones: Collection[str]) -> Iterator[str]:
@@ -179,10 +180,10 @@ def _gone(graph: _Graph, kept: Collection[str]) -> set[str]:
         if node.op == "Const" and not node.input:
             staying.add(node.name)
         elif text != node.name or not _is_flag(node):
-            raise _NotWhole(node.name)
+            raise _NotWholeError(node.name)
     for name in graph.settling.keys() & kept:
         if graph.settling[name].op != "NoOp":
-            raise _NotWhole(name)
+            raise _NotWholeError(name)
         staying.add(name)
     return graph.settling.keys() - staying
 

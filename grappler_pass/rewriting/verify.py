@@ -9,6 +9,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.errors import AmpError
 from grappler_pass.graph.type_slots import Arg, op_def_of, signature_of
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.rewriting.effects import Nodes, has_effect, lost_effects
@@ -16,7 +17,7 @@ from grappler_pass.rewriting.effects import Nodes, has_effect, lost_effects
 _REF_OFFSET = 100
 
 
-class VerifyError(AssertionError):
+class VerifyError(AmpError, AssertionError):
     """A rewrite produced a graph that TensorFlow would refuse, or another program."""
 
 

@@ -27,7 +27,7 @@ def main(options: argparse.Namespace) -> int:
 
     Raises:
       ConfigError: an option makes no sense; the message names what is allowed.
-      ScriptMissing: there is no such SavedModel or script.
+      ScriptMissingError: there is no such SavedModel or script.
     """
     model_options.check(options)
 

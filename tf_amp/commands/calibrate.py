@@ -39,7 +39,7 @@ def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
 
     Raises:
       ConfigError: no file is named, and there is no folder for one.
-      NotMeasurable: another process measures on this machine, and goes on.
+      NotMeasurableError: another process measures on this machine, and goes on.
     """
     from grappler_pass.costs import calibrated_path, keep_profile
     from tf_amp.config import devices

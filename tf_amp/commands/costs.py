@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared.arguments import count_from_text
 from tf_amp.config.amp_config import CACHE, AmpConfig
-from tf_amp.errors import CostsUnreadable
+from tf_amp.errors import UnreadableCostsError
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def main(options: argparse.Namespace) -> int:
     try:
         import sqlite3  # noqa: F401 - some builds of Python lack it
     except ModuleNotFoundError as error:
-        raise CostsUnreadable(f"this Python cannot keep costs: {error}") from error
+        raise UnreadableCostsError(f"this Python cannot keep costs: {error}") from error
     return int(options.action(options))
 
 
@@ -160,7 +160,7 @@ def _database() -> CostDatabase:
 
     cache_dir = AmpConfig.from_env().cache_dir
     if cache_dir is None:
-        raise CostsUnreadable(f"there is no cache folder; {CACHE} names one")
+        raise UnreadableCostsError(f"there is no cache folder; {CACHE} names one")
     return CostDatabase(costs_path(cache_dir), patience_seconds=_PATIENCE_SECONDS)
 
 
@@ -175,7 +175,7 @@ def _read(path: pathlib.Path) -> Export:
         with _clear_errors(path):
             return read_export(path)
     except ExportError as error:
-        raise CostsUnreadable(str(error)) from error
+        raise UnreadableCostsError(str(error)) from error
 
 
 def _report_refusals(path: pathlib.Path, export: Export) -> None:
@@ -234,6 +234,8 @@ def _clear_errors(path: pathlib.Path, remedy: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise CostsUnreadable(f"{path} cannot be used: {reason}{remedy}") from error
+        raise UnreadableCostsError(
+            f"{path} cannot be used: {reason}{remedy}"
+        ) from error
     except sqlite3.Error as error:
-        raise CostsUnreadable(f"{path} cannot be used: {error}{remedy}") from error
+        raise UnreadableCostsError(f"{path} cannot be used: {error}{remedy}") from error

@@ -61,8 +61,8 @@ def main(options: argparse.Namespace) -> int:
 
     Raises:
       ConfigError: an option makes no sense.
-      ScriptMissing: there is no such SavedModel or script.
-      DataUnfit: the data is not that of the model.
+      ScriptMissingError: there is no such SavedModel or script.
+      UnfitDataError: the data is not that of the model.
     """
     model_options.check(options)
     _check_range(options)

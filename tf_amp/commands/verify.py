@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tf_amp.commands.shared import model_options, printing
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
-from tf_amp.errors import ConfigError, NotMeasurable
+from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def main(options: argparse.Namespace) -> int:
 
     Raises:
       ConfigError: an option makes no sense.
-      ScriptMissing: there is no such SavedModel or script.
-      DataUnfit: the data is not that of the model.
+      ScriptMissingError: there is no such SavedModel or script.
+      UnfitDataError: the data is not that of the model.
     """
     model_options.check(options)
 
@@ -118,7 +118,7 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
             tolerance=options.tolerance,
             bisect=options.bisect,
         )
-    except NotMeasurable as error:
+    except NotMeasurableError as error:
         print(f"tf-amp: {error}", file=sys.stderr)
         return ()
 
@@ -141,7 +141,7 @@ def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
                     data="what the graph got when it first ran",
                 )
             )
-        except NotMeasurable as error:
+        except NotMeasurableError as error:
             skipped[case.name] = str(error)
     for name, why in skipped.items():
         print(f"tf-amp: {name} is not verified: {why}", file=sys.stderr)

@@ -21,7 +21,7 @@ from typing import IO
 from absl import logging
 
 from grappler_pass.fork_safety import per_process
-from tf_amp.errors import NotMeasurable
+from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.budget import Allowance
 from tf_amp.measuring.lock_holder import (
     LOCK_NAME,
@@ -113,17 +113,17 @@ def asked_turn(folder: pathlib.Path | None) -> Iterator[None]:
       folder: of the database.
 
     Raises:
-      NotMeasurable: it has not come in time; the message says who has it.
+      NotMeasurableError: it has not come in time; the message says who has it.
     """
     with contextlib.ExitStack() as stack:
         if not stack.enter_context(process_turn(_PATIENCE_SECONDS)):
-            raise NotMeasurable(
+            raise NotMeasurableError(
                 "Another thread of this program measures; ask again when it has ended."
             )
         if other := name_of_holder(folder):
             logging.warning("Waiting for %s, which measures on this machine.", other)
         if not stack.enter_context(machine_turn(folder, _PATIENCE_SECONDS)):
-            raise NotMeasurable(
+            raise NotMeasurableError(
                 f"{other or 'Another process'} measures on this machine, and two at "
                 "once would time each other; ask again when it has ended."
             )

@@ -28,7 +28,7 @@ from grappler_pass.graph.view import device_type_of
 from tf_amp.measuring.op_timing import Chain, TimingGraph, elapsed, timing_graph
 from tf_amp.measuring.sandbox import memory
 from tf_amp.measuring.sandbox.runnable import check_runnable, node_at, op_at
-from tf_amp.measuring.sandbox.synthetic import Unfit, inputs_of
+from tf_amp.measuring.sandbox.synthetic import UnfitError, inputs_of
 from tf_amp.measuring.turns import SLOW_SECONDS, Series, Subject, take_turns
 
 # A run of a chain takes long against the cost of starting it.
@@ -51,7 +51,7 @@ _FAILURES = (
 def measure_here(
     probe: Probe, dtypes: Sequence[str], device: str, seconds: float
 ) -> tuple[Measured, ...]:
-    """Measure an op in the calling thread, which `run_apart` must have made.
+    """Measure an op in the calling thread, which `run_in_own_thread` must have made.
 
     Args:
       probe: the op; what has state or effects is not run.
@@ -218,11 +218,11 @@ def _check_affordable(
 ) -> None:
     """Raise where one run would take far too long, or hold too much memory."""
     if predicted > _HOPELESS * seconds:
-        raise Unfit(f"{predicted:.2g} s predicted, {seconds:.2g} s left")
+        raise UnfitError(f"{predicted:.2g} s predicted, {seconds:.2g} s left")
     # Inputs are held twice while they are made.
     held = 2 * _bytes(call.inputs) + _bytes(call.outputs)
     if held > _most_bytes(device_type):
-        raise Unfit(f"it would hold {held >> 20} MiB")
+        raise UnfitError(f"it would hold {held >> 20} MiB")
 
 
 def _most_bytes(device_type: str) -> int:

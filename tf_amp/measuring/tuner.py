@@ -22,8 +22,8 @@ from tf_amp.measuring.known_costs import KnownCosts
 from tf_amp.measuring.machine_turn import paid_turn, process_turn
 from tf_amp.measuring.probe_timing import measure_here
 from tf_amp.measuring.progress import Left, Measuring, is_read, note, tell
-from tf_amp.measuring.sandbox.apart import run_apart
 from tf_amp.measuring.sandbox.graph_copy import local_device
+from tf_amp.measuring.sandbox.own_thread import run_in_own_thread
 from tf_amp.measuring.sandbox.runnable import dtypes_of
 
 # Without a limit, one op gets this long.
@@ -160,7 +160,7 @@ class OnlineTuner:
         patience = min(self._time(), longest) + _PATIENCE_SECONDS
         try:
             with self.allowance.spending():
-                run_apart(
+                run_in_own_thread(
                     lambda stopped: self._measure_all(wanted, low_dtype, stopped),
                     patience,
                 )

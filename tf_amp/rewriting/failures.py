@@ -21,7 +21,7 @@ from absl import logging
 from grappler_pass.fork_safety import per_process
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.errors import RewriteFailed
+from tf_amp.errors import RewriteError
 from tf_amp.latest import Latest
 from tf_amp.rewriting import dumps
 from tf_amp.tracing.stamp_reader import main_stamp
@@ -138,12 +138,12 @@ def raising(call: Callable[..., Any]) -> Callable[..., Any]:
             if own.failures:
                 # TensorFlow drops the cause on the way to the user.
                 own.keep(f"The call then failed: {type(error).__name__}: {error}")
-                raise RewriteFailed("\n".join(own.failures)) from error
+                raise RewriteError("\n".join(own.failures)) from error
             raise
         finally:
             _under_way.remove(own)
         if own.failures:
-            raise RewriteFailed("\n".join(own.failures))
+            raise RewriteError("\n".join(own.failures))
         return result
 
     return call_and_raise
@@ -181,7 +181,7 @@ def _raise_awaiting(owner: Any) -> None:
     for name in _names_of(owner):
         message = _awaiting.pop(name, None)
         if message is not None:
-            raise RewriteFailed(message)
+            raise RewriteError(message)
 
 
 def _names_of(owner: Any) -> tuple[str, ...]:

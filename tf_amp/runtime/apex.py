@@ -193,7 +193,7 @@ def _own_loss_scale(loss_id: int) -> contextlib.AbstractContextManager[Any]:
     if not loss_scales or config is None:
         return contextlib.nullcontext()
     return scope.mixed_precision_scope(
-        loss_scales[loss_id], config.dtype, config.opt_level
+        config.dtype, loss_scale=loss_scales[loss_id], opt_level=config.opt_level
     )
 
 

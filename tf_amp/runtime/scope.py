@@ -20,6 +20,7 @@ import wrapt
 
 from tf_amp._tensorflow_private import tracing
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
+from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.setting_values import checked_bool
 from tf_amp.errors import ConfigError
@@ -153,9 +154,11 @@ class _ScopedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
             return function.get_concrete_function(*args, **kwargs)
 
 
+@keywords_after_dtype("loss_scale", "dtype", "opt_level", "exclude", "enabled")
 def mixed_precision_scope(
-    loss_scale: Any = None,
     dtype: str | None = None,
+    *,
+    loss_scale: Any = None,
     opt_level: str | None = None,
     exclude: Iterable[str] = (),
     enabled: bool = True,
@@ -169,9 +172,9 @@ def mixed_precision_scope(
     operations of a graph along that were made before the scope was entered.
 
     Args:
+      dtype: "bfloat16" or "float16"; None lets each device choose.
       loss_scale: "dynamic", "statistical", "none", a number, or a loss scale such as
         `DynamicLossScale()`; honored whatever the dtype. None leaves the choice to it.
-      dtype: "bfloat16" or "float16"; None lets each device choose.
       opt_level: "O0" to "O3"; "O1" unless `enable` or the environment says otherwise.
       exclude: regular expressions, added to those of `enable`; operations with such a
         name, and their gradients, stay float32.
@@ -180,9 +183,9 @@ def mixed_precision_scope(
     Raises:
       ConfigError: an argument is none of those allowed.
     """
-    if callable(loss_scale) and not hasattr(loss_scale, "adjust"):
+    if callable(dtype):
         raise ConfigError(
-            f"mixed_precision_scope: received the function {loss_scale!r}; as a "
+            f"mixed_precision_scope: received the function {dtype!r}; as a "
             "decorator it is written with parentheses: @mixed_precision_scope()."
         )
     checked_bool(enabled, "enabled")

@@ -20,6 +20,7 @@ from tf_amp._tensorflow_private import workers as private_workers
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config import setting_values as values
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
+from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.list_edits import edits_from_mapping
 from tf_amp.config.loss_scales.protocol import LossScale
@@ -42,10 +43,11 @@ _decided_by_program = False
 _open_scopes = 0
 
 
+@keywords_after_dtype("dtype", "opt_level")
 def enable(
     dtype: str | None = None,
-    opt_level: str | None = None,
     *,
+    opt_level: str | None = None,
     lists: Lists | None = None,
     device_profile: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
@@ -76,7 +78,7 @@ def enable(
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
-      TensorFlowMissing: TensorFlow is not installed, or too old.
+      TensorFlowMissingError: TensorFlow is not installed, or too old.
       ShimError: the compiled shim is missing or cannot be loaded.
     """
     global _decided_by_program
@@ -116,7 +118,7 @@ def enable_from_environment(made: Any = None) -> None:
 
     Raises:
       ConfigError: a variable is unknown, or two contradict each other.
-      TensorFlowMissing: TensorFlow is too old.
+      TensorFlowMissingError: TensorFlow is too old.
     """
     if _decided_by_program:
         _renew()
@@ -125,7 +127,7 @@ def enable_from_environment(made: Any = None) -> None:
     if not config.enabled:
         return
     check_tensorflow()
-    from grappler_pass.plugin import ShimError
+    from grappler_pass.errors import ShimError
 
     try:
         _switch_on(config)
@@ -185,7 +187,7 @@ def open_scope(config: AmpConfig | None) -> str:
 
     Raises:
       ConfigError: the configuration cannot be used.
-      TensorFlowMissing: TensorFlow is not installed, or too old.
+      TensorFlowMissingError: TensorFlow is not installed, or too old.
       ShimError: the compiled shim is missing or cannot be loaded.
     """
     global _open_scopes

@@ -58,7 +58,7 @@ def optimize(
 
     Raises:
       ConfigError: an option is unknown, or an argument is not one of the function's.
-      TensorFlowMissing: TensorFlow is not installed, or too old.
+      TensorFlowMissingError: TensorFlow is not installed, or too old.
       ValueError: a GraphDef without fetches, or with one that it does not hold.
       TypeError: `x` is none of these.
     """

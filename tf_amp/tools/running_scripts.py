@@ -28,7 +28,7 @@ from tf_amp.config.amp_config import (
     SWITCH,
     AmpConfig,
 )
-from tf_amp.errors import AmpError, ScriptMissing
+from tf_amp.errors import AmpError, ScriptMissingError
 from tf_amp.runtime import autostart
 
 
@@ -92,18 +92,22 @@ def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> Non
     """Run a script or a module as the main program.
 
     Raises:
-      ScriptMissing: there is no such script or module.
+      ScriptMissingError: there is no such script or module.
     """
     if as_module:
         _run_module(script, arguments)
         return
     if not script:
-        raise ScriptMissing("received an empty text where a script's name should be")
+        raise ScriptMissingError(
+            "received an empty text where a script's name should be"
+        )
     path = pathlib.Path(script)
     if not path.exists():
-        raise ScriptMissing(f"can't open file {str(path.resolve())!r}: no such file")
+        raise ScriptMissingError(
+            f"can't open file {str(path.resolve())!r}: no such file"
+        )
     if path.is_dir() and not (path / "__main__.py").exists():
-        raise ScriptMissing(f"{script} is a folder without a __main__.py to run")
+        raise ScriptMissingError(f"{script} is a folder without a __main__.py to run")
     sys.argv[:] = [script, *arguments]
     _set_first_folder(path.resolve().parent if path.is_file() else path)
     with _raised_by_script():
@@ -116,7 +120,7 @@ def run_limited(script: str, arguments: Sequence[str], seconds: float | None) ->
     Whatever folder it changes to, this process is in the same as before.
 
     Raises:
-      ScriptMissing: there is no such script.
+      ScriptMissingError: there is no such script.
     """
     folder = pathlib.Path.cwd()
     try:
@@ -139,7 +143,7 @@ def _run_module(name: str, arguments: Sequence[str]) -> None:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise ScriptMissing(f"no module named {name}")
+        raise ScriptMissingError(f"no module named {name}")
     with _raised_by_script():
         runpy.run_module(name, run_name="__main__", alter_sys=True)
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from tf_amp.errors import MachineUnclear
+from tf_amp.errors import UnclearMachineError
 
 _TIMEOUT_SECONDS = 20
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -51,16 +51,16 @@ def gpus_from_query(text: str) -> tuple[Gpu, ...]:
     """Parse `nvidia-smi --query-gpu=index,pci.bus_id,name --format=csv,noheader`.
 
     Raises:
-      MachineUnclear: it is something else.
+      UnclearMachineError: it is something else.
     """
     gpus = []
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = [field.strip() for field in line.split(",", 2)]
         if len(fields) != 3 or not fields[0].isdigit():
-            raise MachineUnclear(f"nvidia-smi lists no GPU in this line: {line!r}")
+            raise UnclearMachineError(f"nvidia-smi lists no GPU in this line: {line!r}")
         address = fields[1].lower()
         if not _ADDRESS.fullmatch(address):
-            raise MachineUnclear(f"nvidia-smi tells no PCI address: {line!r}")
+            raise UnclearMachineError(f"nvidia-smi tells no PCI address: {line!r}")
         # The driver writes domains with eight digits, the kernel with four.
         domain, _, rest = address.partition(":")
         gpus.append(Gpu(int(fields[0]), f"{domain[-4:]}:{rest}", fields[2]))
@@ -71,12 +71,12 @@ def links_from_topology(text: str) -> Links:
     """Parse `nvidia-smi topo -m`.
 
     Raises:
-      MachineUnclear: it is something else.
+      UnclearMachineError: it is something else.
     """
     rows = [_cells(line) for line in _ESCAPES.sub("", text).splitlines()]
     heads = [row for row in rows if row and row[0] == "GPU0" and "X" not in row]
     if not heads:
-        raise MachineUnclear("nvidia-smi topo -m prints no table of GPUs")
+        raise UnclearMachineError("nvidia-smi topo -m prints no table of GPUs")
     columns = heads[0]
     between: dict[tuple[int, int], str] = {}
     for row in rows[rows.index(columns) + 1 :]:
@@ -94,7 +94,7 @@ def present_gpus() -> tuple[Gpu, ...]:
     """Ask the driver for the GPUs; none where there is no `nvidia-smi`.
 
     Raises:
-      MachineUnclear: it fails, or tells something else.
+      UnclearMachineError: it fails, or tells something else.
     """
     query = ("--query-gpu=index,pci.bus_id,name", "--format=csv,noheader")
     return gpus_from_query(_asked(query)) if shutil.which("nvidia-smi") else ()
@@ -104,7 +104,7 @@ def present_links() -> Links:
     """Ask the driver for the links between GPUs.
 
     Raises:
-      MachineUnclear: it fails, or tells something else.
+      UnclearMachineError: it fails, or tells something else.
     """
     return links_from_topology(_asked(("topo", "-m")))
 
@@ -120,7 +120,7 @@ def _asked(arguments: Sequence[str]) -> str:
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise MachineUnclear(f"{' '.join(command)}: {error}") from None
+        raise UnclearMachineError(f"{' '.join(command)}: {error}") from None
     return done.stdout
 
 
@@ -135,7 +135,7 @@ def _number(name: str) -> int | None:
 
 def _checked(link: str, row: Sequence[str]) -> str:
     if not _LINK.fullmatch(link):
-        raise MachineUnclear(f"nvidia-smi topo -m: {link!r} in {row} is no link")
+        raise UnclearMachineError(f"nvidia-smi topo -m: {link!r} in {row} is no link")
     return link
 
 

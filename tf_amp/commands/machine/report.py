@@ -11,7 +11,7 @@ from tf_amp.commands.machine import gpu_links
 from tf_amp.commands.machine.advice import advise
 from tf_amp.commands.machine.gpu_links import Gpu, Links
 from tf_amp.commands.machine.processors import SYS, Machine, cpu_list, machine_of
-from tf_amp.errors import MachineUnclear
+from tf_amp.errors import UnclearMachineError
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def examine(root: pathlib.Path = SYS) -> Findings:
     try:
         gpus = gpu_links.present_gpus()
         links = gpu_links.present_links() if len(gpus) > 1 else None
-    except MachineUnclear as error:
+    except UnclearMachineError as error:
         yield Finding("links", f"{error}; nothing is concluded from it")
     yield from conclusions(machine, gpus, links)
 

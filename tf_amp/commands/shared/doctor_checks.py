@@ -15,7 +15,7 @@ from tf_amp.commands.doctor import MEND_SETTING, REINSTALL, Finding, Findings
 from tf_amp.commands.shared.bare_environment import settings_set_aside
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.errors import ConfigError, TensorFlowMissing
+from tf_amp.errors import ConfigError, TensorFlowMissingError
 from tf_amp.rewriting import graph_settings
 from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
@@ -31,7 +31,7 @@ def tensorflow() -> Findings:
     """Look for a supported TensorFlow, and list versions."""
     try:
         check_tensorflow()
-    except TensorFlowMissing as error:
+    except TensorFlowMissingError as error:
         yield Finding("TensorFlow", error.state, error.remedy, fatal=True)
         return
     found = [f"Python {'.'.join(map(str, sys.version_info[:3]))}"]

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 
 from tf_amp.commands.shared.arguments import seconds_from_text
-from tf_amp.errors import ConfigError, ScriptMissing
+from tf_amp.errors import ConfigError, ScriptMissingError
 
 # Commands that take a model or a script, whose arguments follow `--`.
 _COMMANDS = {"audit", "ranges", "verify"}
@@ -52,11 +52,11 @@ def check(options: argparse.Namespace) -> None:
     """Refuse options that make no sense together.
 
     Raises:
-      ScriptMissing: there is no such SavedModel or script.
+      ScriptMissingError: there is no such SavedModel or script.
       ConfigError: an option belongs to the other kind, or is not positive.
     """
     if not options.model.exists():
-        raise ScriptMissing(f"{options.model}: no such SavedModel or script.")
+        raise ScriptMissingError(f"{options.model}: no such SavedModel or script.")
     batch = getattr(options, "batch", None)
     if batch is not None and batch <= 0:
         raise ConfigError(f"--batch must be positive, got {batch}.")

@@ -33,6 +33,7 @@ from grappler_pass.graph.view import (
     Node,
     Port,
 )
+from tf_amp.errors import AmpError
 from tf_amp.measuring.sandbox.bounds import shape_at, upper_bounds
 from tf_amp.measuring.sandbox.contents import Content, describe
 from tf_amp.measuring.sandbox.needed import needed_by, roots_of
@@ -45,7 +46,7 @@ SOURCE, WAIT = "/tf_amp_source_", "/tf_amp_wait_"
 _FRAMED = ENTER_OPS | EXIT_OPS | MERGE_OPS | NEXT_ITERATION_OPS | {"Switch", "LoopCond"}
 
 
-class NotRunnable(Exception):
+class NotRunnableError(AmpError):
     """A graph cannot be run apart from its program; the message says why."""
 
 
@@ -72,7 +73,7 @@ def sandbox_from_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> Sandb
       shapes: static shapes by node name; unknown sizes are guessed as for prices.
 
     Raises:
-      NotRunnable: something needed has no known type or shape.
+      NotRunnableError: something needed has no known type or shape.
       GraphError: it is not a graph.
     """
     view = GraphView.from_graph_def(graph_def, item)
@@ -198,7 +199,9 @@ class _Copy:
     def _add_sources(self, node: Node) -> None:
         """Put made-up tensors in place of a node's outputs; the node itself rests."""
         if node.op in _FRAMED and _output_dtype(node, 0) not in OPAQUE:
-            raise NotRunnable(f"nothing can stand for what {node.name!r} passes on")
+            raise NotRunnableError(
+                f"nothing can stand for what {node.name!r} passes on"
+            )
         inputs = [self._after(node, i) for i in range(len(node.inputs))]
         rest = self._add(node, "NoOp", inputs)
         for port in self._view.output_ports(node.index):
@@ -255,7 +258,7 @@ class _Copy:
         shape = shape_at(self._view, self._shapes, port)
         if shape is None:
             name = self._view.nodes[port.node].name
-            raise NotRunnable(f"the shape of what {name!r} brings in is not known")
+            raise NotRunnableError(f"the shape of what {name!r} brings in is not known")
         return TensorSpec(shape, "").dims
 
     def _keep(self, content: Content) -> None:
@@ -264,7 +267,9 @@ class _Copy:
     def _check_merge(self, node: Node) -> None:
         """Refuse a loop whose end turned out to have nothing that stands for it."""
         if any(self._texts.get(port, "") is None for port in node.inputs):
-            raise NotRunnable(f"nothing can stand for what loops back to {node.name!r}")
+            raise NotRunnableError(
+                f"nothing can stand for what loops back to {node.name!r}"
+            )
 
 
 def local_device(device: str) -> str:
@@ -277,7 +282,7 @@ def _fixed(node: Node, proto: TensorShapeProto) -> tuple[int, ...]:
     """Return the shape of a variable, which must be known."""
     shape = shape_from_proto(proto)
     if shape is None or None in shape:
-        raise NotRunnable(f"the shape of the variable {node.name!r} is not known")
+        raise NotRunnableError(f"the shape of the variable {node.name!r} is not known")
     return TensorSpec(shape, "").dims
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp.measuring.sandbox.apart import Stuck, run_apart
-from tf_amp.measuring.sandbox.graph_copy import NotRunnable, Sandbox
+from tf_amp.measuring.sandbox.graph_copy import NotRunnableError, Sandbox
+from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
 from tf_amp.measuring.sandbox.session import opened
 
 _FEWEST_STEPS, _MOST_STEPS = 2, 8
@@ -35,15 +35,15 @@ def node_seconds(
       seconds: how long it may take, on all of them.
 
     Raises:
-      NotRunnable: a graph does not run, or not in time.
+      NotRunnableError: a graph does not run, or not in time.
     """
     try:
-        return run_apart(
+        return run_in_own_thread(
             lambda stopped: _traced(sandboxes, seconds), seconds + _PATIENCE_SECONDS
         )
-    except (tf.errors.OpError, ValueError, Stuck) as error:
+    except (tf.errors.OpError, ValueError, StuckError) as error:
         message = str(error).partition("\n")[0]
-        raise NotRunnable(f"it does not run apart: {message}") from error
+        raise NotRunnableError(f"it does not run apart: {message}") from error
 
 
 def _traced(sandboxes: Mapping[str, Sandbox], seconds: float) -> dict[str, NodeSeconds]:

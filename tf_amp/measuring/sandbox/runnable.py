@@ -22,7 +22,7 @@ from grappler_pass.eligibility.fused_ops import can_split, split_fused
 from grappler_pass.eligibility.kernel_limits import has_kernel
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, admits, op_def_of
 from tf_amp.measuring.sandbox.roles import UNDECLARED
-from tf_amp.measuring.sandbox.synthetic import Unfit
+from tf_amp.measuring.sandbox.synthetic import UnfitError
 
 _REFUSED_TYPES = frozenset({"resource", "variant", "string"})
 _REFUSED_ENUMS = frozenset(
@@ -41,30 +41,32 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
     """Raise unless running the op does nothing but compute, and a kernel exists.
 
     Raises:
-      Unfit: the op has state or effects, takes or makes what is no plain tensor, calls
-        functions, or has no kernel for this dtype on this type of device.
+      UnfitError: the op has state or effects, takes or makes what is no plain tensor,
+        calls functions, or has no kernel for this dtype on this type of device.
     """
     op_def = op_def_of(probe.op)
     if op_def is None:
-        raise Unfit(f"{probe.op} is not an op of this TensorFlow")
+        raise UnfitError(f"{probe.op} is not an op of this TensorFlow")
     if op_def.is_stateful or probe.op in _STEERING or probe.op in UNDECLARED:
-        raise Unfit(f"{probe.op} has state or effects")
+        raise UnfitError(f"{probe.op} has state or effects")
     if any(attr.type in ("func", "list(func)") for attr in op_def.attr):
-        raise Unfit(f"{probe.op} calls functions")
+        raise UnfitError(f"{probe.op} calls functions")
     if not probe.inputs:
-        raise Unfit(f"{probe.op} computes nothing from inputs")
+        raise UnfitError(f"{probe.op} computes nothing from inputs")
     if any(spec.dtype in _REFUSED_TYPES for spec in probe.inputs):
-        raise Unfit(f"{probe.op} takes handles or text")
+        raise UnfitError(f"{probe.op} takes handles or text")
     node = node_at(probe, dtype, device_type)
     if "strides" in node.attr and _lacks_rank(probe, len(node.attr["strides"].list.i)):
-        raise Unfit(f"{probe.op} would end the process: an operand's rank is unknown")
+        raise UnfitError(
+            f"{probe.op} would end the process: an operand's rank is unknown"
+        )
     ports = (*op_def.input_arg, *op_def.output_arg)
     if any(_is_refused(port, dict(node.attr)) for port in ports):
-        raise Unfit(f"{probe.op} takes or makes handles or text")
+        raise UnfitError(f"{probe.op} takes or makes handles or text")
     types = tuple((name, int(v.type)) for name, v in node.attr.items() if v.type)
     has_own = _admits(probe, dtype) and has_kernel(probe.op, node, types, device_type)
     if not has_own and not can_split(node, DTYPE_ENUMS[dtype]):
-        raise Unfit(f"{probe.op} has no kernel for {dtype} on a {device_type}")
+        raise UnfitError(f"{probe.op} has no kernel for {dtype} on a {device_type}")
 
 
 def node_at(probe: Probe, dtype: str, device_type: str) -> NodeDef:

@@ -23,6 +23,7 @@ from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from grappler_pass.costs.calls import FLOATING, TensorSpec
 from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
 from grappler_pass.graph.type_slots import op_def_of
+from tf_amp.errors import AmpError
 
 Array = npt.NDArray[Any]
 Make = Callable[[], Array]
@@ -36,7 +37,7 @@ _FLOATS = FLOATING | {"float64"}
 _INTEGERS = frozenset("int8 uint8 int16 uint16 int32 uint32 int64 uint64".split())
 
 
-class Unfit(ValueError):
+class UnfitError(AmpError, ValueError):
     """An op cannot be run on made-up inputs; the message says why."""
 
 
@@ -62,12 +63,14 @@ def inputs_of(probe: Probe, dtype: str, number: int = 0) -> Inputs:
       number: of the set: what integers select differs from set to set.
 
     Raises:
-      Unfit: an input is of a type, or selects in a way, that is not known here.
+      UnfitError: an input is of a type, or selects in a way, that is not known here.
     """
     constants = dict(probe.constants)
     names = argument_names(probe)
     if len(names) != len(probe.inputs):
-        raise Unfit(f"{probe.op} takes {len(names)} inputs, not {len(probe.inputs)}")
+        raise UnfitError(
+            f"{probe.op} takes {len(names)} inputs, not {len(probe.inputs)}"
+        )
     values = [
         _from_constant(constants[position])
         if position in constants
@@ -81,7 +84,7 @@ def argument_names(probe: Probe) -> tuple[str, ...]:
     """Return the OpDef's name of each input; a repeated argument's for each of it."""
     op_def = op_def_of(probe.op)
     if op_def is None:
-        raise Unfit(f"{probe.op} is not an op of this TensorFlow")
+        raise UnfitError(f"{probe.op} is not an op of this TensorFlow")
     attrs = dict(probe.attrs)
     defaults = {attr.name: attr.default_value for attr in op_def.attr}
 
@@ -117,12 +120,12 @@ def _from_spec(
     if wanted == "bool":
         return lambda: _integers(shape, "int32", 2, number) > 0
     if wanted not in _INTEGERS:
-        raise Unfit(f"{probe.op} takes {wanted}")
+        raise UnfitError(f"{probe.op} takes {wanted}")
     if probe.op in _ANY_INTEGER:
         return lambda: _integers(shape, wanted, 100, number)
     limit = _LIMITS.get((probe.op, name))
     if limit is None:
-        raise Unfit(f"{probe.op} takes integers {name!r} of unknown meaning")
+        raise UnfitError(f"{probe.op} takes integers {name!r} of unknown meaning")
     most = limit(_Call(probe))
     if (probe.op, name) in _SORTED:
         return lambda: np.sort(_integers(shape, wanted, most, number), axis=None)
@@ -178,7 +181,7 @@ class _Call:
         if values:
             return int(min(values))
         if default is None:
-            raise Unfit(f"the values of {name!r} are not known")
+            raise UnfitError(f"the values of {name!r} are not known")
         return default
 
 

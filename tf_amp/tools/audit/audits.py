@@ -110,7 +110,7 @@ def audit(
     Raises:
       ConfigError: the device or the dtype is unknown, or an argument is neither a
         setting nor one of the function's.
-      TensorFlowMissing: TensorFlow is not installed, or too old.
+      TensorFlowMissingError: TensorFlow is not installed, or too old.
       StageError: the plan cannot be made; the message names the stage.
     """
     check_tensorflow()
@@ -135,7 +135,7 @@ def audit_saved_model(
       batch: what stands for an unknown first dimension of the inputs.
 
     Raises:
-      ScriptMissing: the folder does not hold a SavedModel.
+      ScriptMissingError: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name, or none at all.
     """
     audits = []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_amp.errors import AlreadyMixed, ModelUnreadable
+from tf_amp.errors import AlreadyMixedError, UnreadableModelError
 from tf_amp.tools.convert import originals
 from tf_amp.tools.convert.report import JSON_FILE
 
@@ -24,12 +24,12 @@ def original_of(extras: pathlib.Path, proto: Any) -> Any:
       proto: an empty one of the model's kind.
 
     Raises:
-      ModelUnreadable: the model was not converted by this package, or the file that
-        keeps its structure is gone or damaged.
+      UnreadableModelError: the model was not converted by this package, or the file
+        that keeps its structure is gone or damaged.
     """
     path = extras / originals.FILE
     if not path.is_file():
-        raise ModelUnreadable(
+        raise UnreadableModelError(
             f"there is no {path}: only a model that tf-amp has converted, with all "
             "that was written beside it, goes back to float32."
         )
@@ -40,22 +40,22 @@ def report_of(extras: pathlib.Path) -> dict[str, Any]:
     """Return what the report of the conversion says.
 
     Raises:
-      ModelUnreadable: it is gone or damaged.
+      UnreadableModelError: it is gone or damaged.
     """
     path = extras / JSON_FILE
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found
     except (OSError, ValueError) as error:
-        raise ModelUnreadable(f"{path} cannot be read: {error}.") from error
+        raise UnreadableModelError(f"{path} cannot be read: {error}.") from error
 
 
 def refuse_converted(extras: pathlib.Path) -> None:
     """Refuse a model beside which lies the report of a conversion that changed it.
 
     Raises:
-      AlreadyMixed: the message tells what was done to it.
-      ModelUnreadable: the report is damaged.
+      AlreadyMixedError: the message tells what was done to it.
+      UnreadableModelError: the report is damaged.
     """
     if not (extras / JSON_FILE).is_file():
         return
@@ -65,7 +65,7 @@ def refuse_converted(extras: pathlib.Path) -> None:
     counts["inputs and outputs"] = len(report.get("low_io", ()))
     if any(counts.values()):
         told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        raise AlreadyMixed(
+        raise AlreadyMixedError(
             f"tf-amp has converted the model already: {told} are in "
             f"{report['low_dtype']}; it was left as it is. It goes back to float32 "
             "with --to float32."
@@ -78,7 +78,7 @@ def write_variables(
     """Write the file of variables with what the conversion stored low in float32.
 
     Raises:
-      ModelUnreadable: the report of the conversion is gone or damaged.
+      UnreadableModelError: the report of the conversion is gone or damaged.
     """
     stored = report_of(extras).get("storage", {}).get("variables", ())
     file.write(target, frozenset(stored), np.dtype(np.float32))

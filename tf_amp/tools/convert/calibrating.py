@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_amp.errors import AmpError, ConfigError, DataUnfit, NotMeasurable
+from tf_amp.errors import AmpError, ConfigError, NotMeasurableError, UnfitDataError
 from tf_amp.tools.convert.running import signatures_of
 from tf_amp.tools.graph_runs.batches import batches_from_file, specs_of
 from tf_amp.tools.ranges.ranging import joined, ranges_of
@@ -50,8 +50,8 @@ def calibration_of_model(job: Job) -> Calibration:
 
     Raises:
       ConfigError: the model has no signature to feed.
-      DataUnfit: the data fits no signature; the message tells what is expected.
-      NotMeasurable: those that it fits cannot be run apart; the message says why.
+      UnfitDataError: the data fits no signature; the message tells what is expected.
+      NotMeasurableError: those that it fits cannot be run apart; the message says why.
     """
     path = job.options.calibration
     if path is None:
@@ -68,7 +68,7 @@ def calibration_of_model(job: Job) -> Calibration:
         try:
             batches = batches_from_file(path, specs_of(function))
             found.append(ranges_of(function, batches))
-        except (DataUnfit, NotMeasurable) as error:
+        except (UnfitDataError, NotMeasurableError) as error:
             errors[name] = error
     if not found:
         raise errors[_nearest(signatures, _names_in(path))]
@@ -80,7 +80,7 @@ def ranges_in_graph(job: Job, graph_def: GraphDef, item: Item) -> Ranges | None:
     """Return what the tensors of a bare graph keep to; None without data.
 
     Raises:
-      DataUnfit: the data does not fit the inputs; the message tells what is expected.
+      UnfitDataError: the data does not fit the inputs; the message says what does.
     """
     from tf_amp.tools.graph_runs.batches import specs_of_graph
 

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.errors import DataUnfit, NotMeasurable
+from tf_amp.errors import NotMeasurableError, UnfitDataError
 from tf_amp.tools.convert.files import frozen
 from tf_amp.tools.convert.running import (
     batches_for,
@@ -47,7 +47,7 @@ def comparison_of(job: Job, draft: pathlib.Path, low_dtype: str) -> Comparison:
     """Compare each signature of both models, if the job asks for it.
 
     Raises:
-      NotMeasurable: the model cannot be run on made-up inputs.
+      NotMeasurableError: the model cannot be run on made-up inputs.
     """
     if not job.options.verify:
         return Comparison()
@@ -57,7 +57,7 @@ def comparison_of(job: Job, draft: pathlib.Path, low_dtype: str) -> Comparison:
         mixed, other = models[1][1][name], models[2][1][name]
         try:
             inputs, words = _first_batch(job, function)
-        except DataUnfit as error:
+        except UnfitDataError as error:
             left_out[name] = str(error)
             continue
         with_rounded = with_rounded_weights(
@@ -80,7 +80,7 @@ def frozen_verifications(
     """Compare both graphs, if the job asks for it.
 
     Raises:
-      NotMeasurable: the graph cannot be run on made-up inputs.
+      NotMeasurableError: the graph cannot be run on made-up inputs.
     """
     if not job.options.verify:
         return {}
@@ -137,7 +137,7 @@ def _compared(
             name=name,
         )
     except tf.errors.OpError as error:
-        raise NotMeasurable(
+        raise NotMeasurableError(
             f"verify: the model fails on {name.partition(', on ')[2]}: "
             f"{error.message}. Give inputs that suit it with --calibration."
         ) from error

@@ -61,12 +61,12 @@ def convert(
       to: "mixed", or "float32" to take a converted model back.
 
     Raises:
-      AlreadyMixed: the model computes in 16 bits already.
+      AlreadyMixedError: the model computes in 16 bits already.
       ConfigError: an option is unknown, or the target exists or lies in the source.
-      ConversionFailed: the result cannot be written; nothing of it is left.
-      DataUnfit: the calibration data does not fit the model's inputs.
-      ModelUnreadable: the source is damaged or no model.
-      ScriptMissing: there is no such source.
+      ConversionError: the result cannot be written; nothing of it is left.
+      UnfitDataError: the calibration data does not fit the model's inputs.
+      UnreadableModelError: the source is damaged or no model.
+      ScriptMissingError: there is no such source.
     """
     begin = time.perf_counter()
     source, target = pathlib.Path(source), pathlib.Path(target)

@@ -23,9 +23,9 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
     what programs look for, never lies there without it.
 
     Raises:
-      AlreadyMixed: the graph computes in 16 bits already.
+      AlreadyMixedError: the graph computes in 16 bits already.
       ConfigError: signatures are to change, of which it has none.
-      ModelUnreadable: the file is damaged, or was not converted by this package.
+      UnreadableModelError: the file is damaged, or was not converted by this package.
       OSError: the file cannot be written.
     """
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.functions import conversion
-from tf_amp.errors import AlreadyMixed
+from tf_amp.errors import AlreadyMixedError
 from tf_amp.rewriting import graph_settings, stripping
 from tf_amp.tools import target_device
 from tf_amp.tools.convert.already_mixed import products_in_16_bits, unknown_ops
@@ -83,7 +83,7 @@ def mix(
       file: of the variables; None where there are none.
 
     Raises:
-      AlreadyMixed: it computes in 16 bits already.
+      AlreadyMixedError: it computes in 16 bits already.
     """
     _refuse_mixed(meta_graph.graph_def)
     warnings = [*_unmatched(options.new_patterns, meta_graph.graph_def)]
@@ -148,7 +148,7 @@ def _refuse_mixed(graph_def: GraphDef) -> None:
     found = products_in_16_bits(graph_def)
     if found:
         told = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
-        raise AlreadyMixed(
+        raise AlreadyMixedError(
             f"the model is in mixed precision already: {told}; it was left as it is. "
             "One that was converted goes back to float32 with --to float32."
         )

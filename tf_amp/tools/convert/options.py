@@ -9,7 +9,7 @@ from typing import Any
 
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
 from tf_amp.config.exclusion import checked_patterns
-from tf_amp.errors import ConfigError, ScriptMissing
+from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tracing.in_force import current_config
 
 MIXED, FLOAT32 = "mixed", "float32"
@@ -60,7 +60,7 @@ def options_from(
 
     Raises:
       ConfigError: a value is unknown, or two options contradict each other.
-      ScriptMissing: there is no file of calibration data.
+      ScriptMissingError: there is no file of calibration data.
     """
     options = Options(_config(dtype, device, opt_level, exclude), device, **others)
     options = dataclasses.replace(options, new_patterns=checked_patterns(exclude))
@@ -75,7 +75,9 @@ def options_from(
     if options.batch is not None and options.batch < 1:
         raise ConfigError(f"batch: received {options.batch}; at least 1 is needed.")
     if options.calibration is not None and not options.calibration.is_file():
-        raise ScriptMissing(f"calibration: there is no file {options.calibration}.")
+        raise ScriptMissingError(
+            f"calibration: there is no file {options.calibration}."
+        )
     if options.to == FLOAT32 and _is_for_mixing(options):
         raise ConfigError(
             "to='float32' takes a converted model back; weights='low', calibration, "

@@ -15,7 +15,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from tensorflow.python.framework import tensor_util
 
-from tf_amp.errors import ModelUnreadable
+from tf_amp.errors import UnreadableModelError
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -48,12 +48,12 @@ def restored(path: pathlib.Path, proto: _Proto) -> _Proto:
     """Fill a protobuf with what `keep` wrote, large constants still left out.
 
     Raises:
-      ModelUnreadable: the file is damaged.
+      UnreadableModelError: the file is damaged.
     """
     try:
         proto.ParseFromString(gzip.decompress(path.read_bytes()))
     except (OSError, EOFError, DecodeError) as error:
-        raise ModelUnreadable(f"{path} is damaged: {error}.") from error
+        raise UnreadableModelError(f"{path} is damaged: {error}.") from error
     return proto
 
 
@@ -61,14 +61,14 @@ def fill_constants(original: GraphDef, converted: GraphDef) -> None:
     """Put the values left out, in float32, back into `original`, in place.
 
     Raises:
-      ModelUnreadable: the converted graph does not hold one any more.
+      UnreadableModelError: the converted graph does not hold one any more.
     """
     found = _constants(converted)
     for key, node in _constants(original).items():
         if _LEFT_OUT not in node.attr:
             continue
         if key not in found:
-            raise ModelUnreadable(
+            raise UnreadableModelError(
                 f"constant {key[1]!r} is gone from the converted model; it was "
                 "changed since it was written."
             )

@@ -16,6 +16,7 @@ from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.op_traits import is_update
 from grappler_pass.graph.view import Item
+from tf_amp.errors import AmpError
 from tf_amp.measuring import process_costs
 from tf_amp.tools.convert.files.stored_shapes import known_arguments, stored_shapes
 from tf_amp.tracing import grappler_preview
@@ -90,7 +91,7 @@ class Rewritten:
         return not all(plan.is_empty for plan in self.plans.values())
 
 
-class LeftAlone(Exception):
+class LeftAloneError(AmpError):
     """A function keeps every type; the message says why."""
 
 
@@ -110,7 +111,7 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
     for name in with_products(graph_def, planner.settings):
         try:
             outcome = _outcome(name, graph_def, item, library, planner)
-        except (LeftAlone, conversion.FunctionError, pipeline.StageError) as error:
+        except (LeftAloneError, conversion.FunctionError, pipeline.StageError) as error:
             left_alone[name] = str(error)
             continue
         if outcome.plan is not None:
@@ -138,7 +139,7 @@ def _outcome(
     """Return what the pass makes of one function, or of the graph.
 
     Raises:
-      LeftAlone: it is not to be rewritten.
+      LeftAloneError: it is not to be rewritten.
       FunctionError: it cannot be taken for a graph.
       StageError: the pass failed on it.
     """
@@ -161,13 +162,13 @@ def _outcome(
 
 def _check(function: FunctionDef, library: Library, low_dtype: str) -> None:
     if str(function.signature.name).startswith(_DATASET_FUNCTIONS):
-        raise LeftAlone("it belongs to a tf.data pipeline")
+        raise LeftAloneError("it belongs to a tf.data pipeline")
     if low_dtype != "float16":
         return
     called = conversion.reachable_from(function.node_def, library)
     bodies = (function, *(library[name] for name in called))
     if any(_trains(node) for body in bodies for node in body.node_def):
-        raise LeftAlone(
+        raise LeftAloneError(
             "it updates variables, and stored gradients are not scaled for float16"
         )
 

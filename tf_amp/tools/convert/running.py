@@ -58,7 +58,7 @@ def batches_for(
     """Return inputs, the user's or made up, and what they are, in words.
 
     Raises:
-      DataUnfit: those of the user do not fit.
+      UnfitDataError: those of the user do not fit.
     """
     if options.calibration is not None:
         return batches_from_file(options.calibration, specs), str(options.calibration)

@@ -28,10 +28,10 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     """Write the converted model to a folder that does not exist yet.
 
     Raises:
-      AlreadyMixed: the model computes in 16 bits already.
+      AlreadyMixedError: the model computes in 16 bits already.
       ConfigError: weights cannot be stored low, no signature holds float32, or there
         is none to verify.
-      ModelUnreadable: the model is damaged, or was not converted by this package.
+      UnreadableModelError: the model is damaged, or was not converted by this package.
       OSError: the folder cannot be written.
     """
     if job.options.to == FLOAT32:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.errors import NotMeasurable
+from tf_amp.errors import NotMeasurableError
 from tf_amp.rewriting import graph_settings
 from tf_amp.rewriting.compiled import explaining
 from tf_amp.tensorflow_version import check_tensorflow
@@ -75,9 +75,9 @@ def explain(
 
     Raises:
       ConfigError: an argument is neither a setting nor one of the function's.
-      NotMeasurable: it cannot be run apart from its program, or another process
+      NotMeasurableError: it cannot be run apart from its program, or another process
         measures on this machine; the message says which.
-      TensorFlowMissing: TensorFlow is not installed, or too old.
+      TensorFlowMissingError: TensorFlow is not installed, or too old.
       ValueError: a GraphDef without fetches, or with one that it does not hold.
       StageError: the plan cannot be made; the message names the stage.
     """
@@ -108,7 +108,7 @@ def explain(
 
 def _compiled_plan(function: Any, measure: bool) -> Plan:
     if measure:
-        raise NotMeasurable(
+        raise NotMeasurableError(
             f"{function.graph.name} is compiled by XLA, of which single operations "
             "cannot be timed: explain it without measure=True, or without jit_compile."
         )

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.errors import NotMeasurable
+from tf_amp.errors import NotMeasurableError
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def prediction_of(
       name: of the graph, for people.
 
     Raises:
-      NotMeasurable: it cannot be run apart from its program; the message says why.
+      NotMeasurableError: it cannot be run apart from its program; the message says why.
       StageError: it cannot be planned.
     """
     from grappler_pass import pipeline
     from grappler_pass.planning.trying import trial_from_draft
-    from tf_amp.measuring.sandbox.graph_copy import NotRunnable
+    from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
 
     drafts: list[Draft] = []
     pipeline.plan_graph(
@@ -58,8 +58,10 @@ def prediction_of(
     trial = trial_from_draft(dataclasses.replace(draft, shapes=shapes))
     try:
         return _measured(draft, trial)
-    except NotRunnable as error:
-        raise NotMeasurable(f"{name or 'The graph'} cannot be run: {error}.") from error
+    except NotRunnableError as error:
+        raise NotMeasurableError(
+            f"{name or 'The graph'} cannot be run: {error}."
+        ) from error
 
 
 class _Lenient:

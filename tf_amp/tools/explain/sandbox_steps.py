@@ -15,9 +15,13 @@ import tensorflow as tf
 from grappler_pass.graph.view import device_type_of
 from grappler_pass.planning.draft import Trial
 from tf_amp.measuring.sandbox import memory
-from tf_amp.measuring.sandbox.apart import Stuck, run_apart
 from tf_amp.measuring.sandbox.contents import Content
-from tf_amp.measuring.sandbox.graph_copy import NotRunnable, Sandbox, sandbox_from_graph
+from tf_amp.measuring.sandbox.graph_copy import (
+    NotRunnableError,
+    Sandbox,
+    sandbox_from_graph,
+)
+from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
 from tf_amp.measuring.sandbox.session import SandboxSession, opened
 from tf_amp.measuring.steps.comparison import Comparison
 from tf_amp.rewriting.graph_settings import target_device_type
@@ -44,26 +48,26 @@ def measure(trial: Trial, seconds: float) -> Comparison:
     """Run both graphs in turn for about `seconds`.
 
     Raises:
-      NotRunnable: a graph cannot be run apart from its program, or not in time, or it
-        needs too much memory; the message says which.
+      NotRunnableError: a graph cannot be run apart from its program, or not in time,
+        or it needs too much memory; the message says which.
     """
     seconds = min(seconds, _LONGEST_SECONDS)
     _check_predicted(trial, seconds)
     try:
-        return run_apart(
+        return run_in_own_thread(
             lambda stopped: _compared(trial, seconds, stopped),
             seconds + _PATIENCE_SECONDS,
         )
-    except (tf.errors.OpError, ValueError, Stuck) as error:
+    except (tf.errors.OpError, ValueError, StuckError) as error:
         message = str(error).partition("\n")[0]
-        raise NotRunnable(f"it does not run apart: {message}") from error
+        raise NotRunnableError(f"it does not run apart: {message}") from error
 
 
 def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
     """Return both graphs' sandboxes.
 
     Raises:
-      NotRunnable: a graph cannot be run, or would take too much memory.
+      NotRunnableError: a graph cannot be run, or would take too much memory.
     """
     # Grappler knows neither what the functions do that it leaves, nor what they return.
     shapes = with_traced_shapes(trial.before, trial.shapes)
@@ -87,7 +91,7 @@ def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
         device_type = device_type_of(device)
         peak = trial.peak_bytes if device_type == computing else 0
         if size + peak > memory.most_bytes(device_type):
-            raise NotRunnable(
+            raise NotRunnableError(
                 f"a copy of its variables takes {size >> 20} MiB of {device_type} "
                 f"memory, and running it {peak >> 20} MiB"
             )
@@ -103,7 +107,7 @@ def _compared(trial: Trial, seconds: float, stopped: Callable[[], bool]) -> Comp
                 if stopped():
                     break
     if len(pairs) < _FEWEST_PAIRS:
-        raise NotRunnable("its steps take longer than there is time")
+        raise NotRunnableError("its steps take longer than there is time")
     return Comparison(tuple(pairs))
 
 
@@ -116,7 +120,7 @@ def _check_predicted(trial: Trial, seconds: float) -> None:
     step = trial.seconds_before + trial.seconds_after
     building = _NODE_SECONDS * (len(trial.before.node) + len(trial.after.node))
     if building + _SLACK * (_FIRST_STEP + _FEWEST_PAIRS) * step > seconds:
-        raise NotRunnable(
+        raise NotRunnableError(
             f"a step takes about {trial.seconds_before:.2g} s, and {seconds:.2g} s are "
             "left"
         )

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tf_amp.errors import ConfigError, ScriptMissing
+from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.explain.explanation import explain
 
@@ -20,14 +20,14 @@ def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[st
     """Return the signatures of a SavedModel by name, or the one named.
 
     Raises:
-      ScriptMissing: the folder does not hold a SavedModel.
+      ScriptMissingError: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name, or none at all.
     """
     check_tensorflow()
     import tensorflow as tf
 
     if not tf.saved_model.contains_saved_model(str(folder)):
-        raise ScriptMissing(f"{folder} does not hold a SavedModel.")
+        raise ScriptMissingError(f"{folder} does not hold a SavedModel.")
     loaded = tf.saved_model.load(str(folder))
     signatures = dict(loaded.signatures)
     if not signatures:
@@ -58,8 +58,8 @@ def explain_saved_model(
       measure: as for `explain`.
 
     Raises:
-      NotMeasurable: as for `explain`.
-      ScriptMissing: the folder does not hold a SavedModel.
+      NotMeasurableError: as for `explain`.
+      ScriptMissingError: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name, or none at all.
     """
     functions = signatures_of(folder, signature)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_amp.errors import DataUnfit
+from tf_amp.errors import UnfitDataError
 from tf_amp.tools.verify.differences import Array
 
 Batch = Mapping[str, Array]
@@ -44,7 +44,7 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
     """Return the tensors that a ConcreteFunction is called with, by their names.
 
     Raises:
-      DataUnfit: it takes arguments that no data can be given for.
+      UnfitDataError: it takes arguments that no data can be given for.
     """
     import tensorflow as tf
 
@@ -89,14 +89,14 @@ def batches_from_file(
     batch at each of its places.
 
     Raises:
-      DataUnfit: the file cannot be read, or its arrays do not fit; the message tells
-        what is expected.
+      UnfitDataError: the file cannot be read, or its arrays do not fit; the message
+        tells what is expected.
     """
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError, AttributeError) as error:
-        raise DataUnfit(
+        raise UnfitDataError(
             f"{path} cannot be read as an .npz file of arrays: {error}. "
             f"{_expected(specs)}"
         ) from error
@@ -109,14 +109,14 @@ def batches_from_arrays(
     """Return the batches that arrays hold, one for every input.
 
     Raises:
-      DataUnfit: as for `batches_from_file`.
+      UnfitDataError: as for `batches_from_file`.
     """
     _check_names(arrays, specs, source)
     columns = {s.name: _column(np.asarray(arrays[s.name]), s, source) for s in specs}
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise DataUnfit(f"{source}: numbers of batches differ: {told}.")
+        raise UnfitDataError(f"{source}: numbers of batches differ: {told}.")
     rows = zip(*columns.values(), strict=True)
     return tuple(dict(zip(columns, row, strict=True)) for row in rows)
 
@@ -127,7 +127,7 @@ def checked_batches(
     """Return batches from a Python iterable: of mappings, sequences or single arrays.
 
     Raises:
-      DataUnfit: one does not fit; the message tells which, and what is expected.
+      UnfitDataError: one does not fit; the message tells which, and what is expected.
     """
     found: list[Batch] = []
     for number, batch in enumerate(given, 1):
@@ -142,9 +142,9 @@ def checked_batches(
     return tuple(found)
 
 
-def no_batch() -> DataUnfit:
+def no_batch() -> UnfitDataError:
     """Return the error for data that is none."""
-    return DataUnfit("The data holds no batch; at least one is needed.")
+    return UnfitDataError("The data holds no batch; at least one is needed.")
 
 
 def _by_name(batch: Any, specs: Sequence[InputSpec], source: str) -> Mapping[str, Any]:
@@ -152,7 +152,7 @@ def _by_name(batch: Any, specs: Sequence[InputSpec], source: str) -> Mapping[str
         return batch
     values = batch if isinstance(batch, tuple | list) else (batch,)
     if len(values) != len(specs):
-        raise DataUnfit(
+        raise UnfitDataError(
             f"{source} holds {len(values)} arrays for {len(specs)} inputs. "
             f"{_expected(specs)}"
         )
@@ -169,7 +169,7 @@ def _check_names(
     foreign = sorted(set(arrays) - names)
     wrong = [f"lacks {', '.join(missing)}"] if missing else []
     wrong += [f"holds {', '.join(foreign)}, which is no input"] if foreign else []
-    raise DataUnfit(f"{source} {' and '.join(wrong)}. {_expected(specs)}")
+    raise UnfitDataError(f"{source} {' and '.join(wrong)}. {_expected(specs)}")
 
 
 def _column(array: Array, spec: InputSpec, source: str) -> list[Array]:
@@ -189,7 +189,7 @@ def _checked(array: Array, spec: InputSpec, source: str) -> Array:
         raise _unfit(array, spec, source)
     if array.dtype.kind == "f" and np.isnan(array).any():
         count = int(np.isnan(array).sum())
-        raise DataUnfit(
+        raise UnfitDataError(
             f"{source}: {spec.name} holds NaN ({count} of {array.size} values), of "
             "which nothing can be learned."
         )
@@ -208,9 +208,9 @@ def _is_same_kind(array: Array, dtype: str) -> bool:
     return bool(array.dtype.name == dtype)
 
 
-def _unfit(array: Array, spec: InputSpec, source: str) -> DataUnfit:
+def _unfit(array: Array, spec: InputSpec, source: str) -> UnfitDataError:
     sizes = ", ".join(map(str, array.shape))
-    return DataUnfit(
+    return UnfitDataError(
         f"{source}: {spec.name} is {array.dtype} [{sizes}]; expected is {spec}, or the "
         "same with an axis of batches in front."
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_amp.errors import DataUnfit
+from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.batches import Batch, specs_of
 from tf_amp.tools.verify.differences import Array
 
@@ -17,7 +17,7 @@ def arguments_by_placeholder(
     """Return the values of a call by the names that a sandbox gives them.
 
     Raises:
-      DataUnfit: they are more or fewer than the function takes.
+      UnfitDataError: they are more or fewer than the function takes.
     """
     import tensorflow as tf
 
@@ -27,7 +27,7 @@ def arguments_by_placeholder(
         return {}
     if len(given) != len(places):
         expected = "; ".join(map(str, specs_of(function)))
-        raise DataUnfit(
+        raise UnfitDataError(
             f"{function.graph.name} takes {len(places)} tensors and received "
             f"{len(given)}. Expected are: {expected}."
         )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grappler_pass.graph.view import GraphView
-from tf_amp.errors import NotMeasurable
+from tf_amp.errors import NotMeasurableError
 from tf_amp.rewriting.compiled import uncompiled
 from tf_amp.rewriting.compiled.uncompiled import Uncompiled
 from tf_amp.tools.graph_runs.cases import Case
@@ -102,7 +102,7 @@ class Captures:
         case = case_of_item(whole, item, told, self._chosen(settings), name)
         try:
             contents = sandbox_of(whole, item, case.shapes, {}).contents
-        except NotMeasurable as error:
+        except NotMeasurableError as error:
             self.skipped[name] = str(error)
             return None
         records = Records(self._taps(case, contents))

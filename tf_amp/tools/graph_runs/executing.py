@@ -23,12 +23,12 @@ from grappler_pass.graph.view import Item, split_input
 from grappler_pass.rewriting.apply import MARK
 from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.config.amp_config import LOW_DTYPES
-from tf_amp.errors import NotMeasurable
+from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.op_timing import quiet_config
 from tf_amp.measuring.sandbox.graph_copy import (
     SOURCE,
     STEP,
-    NotRunnable,
+    NotRunnableError,
     Sandbox,
     sandbox_from_graph,
 )
@@ -55,7 +55,7 @@ def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
       values: for everything that comes in.
 
     Raises:
-      NotMeasurable: it cannot be run apart, or fails; the message says why.
+      NotMeasurableError: it cannot be run apart, or fails; the message says why.
     """
     sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
     wanted = tensors_in(sandbox, graph_def, case.watched)
@@ -95,7 +95,7 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     """Return values for all that some graphs need: those known, else made-up ones.
 
     Raises:
-      NotMeasurable: a graph cannot be run apart; the message says why.
+      NotMeasurableError: a graph cannot be run apart; the message says why.
     """
     found = dict(case.values)
     for graph_def in graph_defs:
@@ -111,7 +111,7 @@ def sandbox_of(
     """Return a graph that runs by itself on values of the shapes that are given.
 
     Raises:
-      NotMeasurable: it cannot be run apart; the message says why.
+      NotMeasurableError: it cannot be run apart; the message says why.
     """
     told = dict(shapes)
     for name, value in values.items():
@@ -121,8 +121,10 @@ def sandbox_of(
             told[node] = _with_shape(told.get(node, ()), int(output), sizes)
     try:
         return sandbox_from_graph(graph_def, item, told)
-    except NotRunnable as error:
-        raise NotMeasurable(f"The graph cannot be run by itself: {error}.") from error
+    except NotRunnableError as error:
+        raise NotMeasurableError(
+            f"The graph cannot be run by itself: {error}."
+        ) from error
 
 
 def execute(
@@ -136,7 +138,7 @@ def execute(
       wanted: the tensors to return, each as a node and the number of its output.
 
     Raises:
-      NotMeasurable: it fails; the message says why.
+      NotMeasurableError: it fails; the message says why.
     """
     graph = tf.Graph()
     imported = private_graphs.import_operations
@@ -155,7 +157,9 @@ def execute(
             fetched, _ = session.run((tensors, step))
     except (tf.errors.OpError, ValueError) as error:
         message = str(error).removeprefix(_FAILED).lstrip().partition("\n")[0]
-        raise NotMeasurable(f"The graph does not run by itself: {message}") from error
+        raise NotMeasurableError(
+            f"The graph does not run by itself: {message}"
+        ) from error
     return {name: _as_float32(np.asarray(value)) for name, value in fetched.items()}
 
 

@@ -64,7 +64,7 @@ def case_of(
       fetches: of a GraphDef.
 
     Raises:
-      DataUnfit: the arguments are not those of the function.
+      UnfitDataError: the arguments are not those of the function.
     """
     from tensorflow.core.framework.graph_pb2 import GraphDef
 

@@ -34,8 +34,8 @@ def ranges_of(
       fetches: names of the nodes to run, for a GraphDef.
 
     Raises:
-      DataUnfit: a batch does not fit; the message names it and what is expected.
-      NotMeasurable: the graph cannot be run apart; the message says why.
+      UnfitDataError: a batch does not fit; the message names it and what is expected.
+      NotMeasurableError: the graph cannot be run apart; the message says why.
     """
     from tensorflow.core.framework.graph_pb2 import GraphDef
 

@@ -33,7 +33,7 @@ def with_culprits(found: Verification, controls: Controls, plan: Plan) -> Verifi
       plan: the whole.
 
     Raises:
-      NotMeasurable: a try cannot be run; the message says why.
+      NotMeasurableError: a try cannot be run; the message says why.
     """
     search = _Search(controls, plan)
     culprits = culprits_among(search.suspects, search.holds_with) or ()

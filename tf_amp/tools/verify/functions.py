@@ -53,8 +53,8 @@ def verify(
       **kwargs: named arguments of the function.
 
     Raises:
-      DataUnfit: the arguments are not those of the function.
-      NotMeasurable: it cannot be run apart from its program; the message says why.
+      UnfitDataError: the arguments are not those of the function.
+      NotMeasurableError: it cannot be run apart from its program; the message says why.
       ConfigError: a setting is unknown, or an argument is not one of the function's.
     """
     check_tensorflow()
@@ -84,10 +84,10 @@ def verify_saved_model(
       bisect: as for `verify`.
 
     Raises:
-      ScriptMissing: the folder does not hold a SavedModel.
+      ScriptMissingError: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name, or none at all.
-      DataUnfit: the data is not that of a signature.
-      NotMeasurable: a signature cannot be run apart; the message says why.
+      UnfitDataError: the data is not that of a signature.
+      NotMeasurableError: a signature cannot be run apart; the message says why.
     """
     found: list[Verification] = []
     for name, function in signatures_of(folder, signature).items():
@@ -127,8 +127,8 @@ def ranges(
       depth: largest number of values that may be summed up for an element.
 
     Raises:
-      DataUnfit: a batch does not fit; the message names it and what is expected.
-      NotMeasurable: the function cannot be run apart; the message says why.
+      UnfitDataError: a batch does not fit; the message names it and what is expected.
+      NotMeasurableError: the function cannot be run apart; the message says why.
     """
     check_tensorflow()
     given = list(batches)
@@ -145,7 +145,8 @@ def ranges_of_saved_model(
     """Return the ranges of a SavedModel's signatures, or of the one named.
 
     Raises:
-      ScriptMissing, ConfigError, DataUnfit, NotMeasurable: as for `verify_saved_model`.
+      ScriptMissingError, ConfigError, UnfitDataError, NotMeasurableError: as for
+        `verify_saved_model`.
     """
     return joined(
         ranges_of(function, data.batches_from_file(file, data.specs_of(function)))

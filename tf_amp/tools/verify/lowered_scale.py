@@ -38,7 +38,7 @@ def with_settled_scale(case: Case, graph_def: GraphDef, values: Values) -> Value
       values: for everything that comes in.
 
     Raises:
-      NotMeasurable: the graph cannot be run apart; the message says why.
+      NotMeasurableError: the graph cannot be run apart; the message says why.
     """
     tried, names = dict(values), _scales(case, values)
     while names:

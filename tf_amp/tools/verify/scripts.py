@@ -46,7 +46,7 @@ def captured_cases(
       The graphs, and by name those that cannot be run again, with the reason.
 
     Raises:
-      ScriptMissing: there is no such script.
+      ScriptMissingError: there is no such script.
       ConfigError: a setting makes no sense.
     """
     captures = Captures(lambda settings: settings)
@@ -59,7 +59,7 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
     """Run a script in float32 and return the ranges of its graphs, over all its steps.
 
     Raises:
-      ScriptMissing: there is no such script.
+      ScriptMissingError: there is no such script.
       ConfigError: a setting makes no sense.
     """
     from tf_amp.tools.ranges.recording import Recorder

@@ -45,7 +45,7 @@ class Controls:
         """Run a case in float32.
 
         Raises:
-          NotMeasurable: it cannot be run apart; the message says why.
+          NotMeasurableError: it cannot be run apart; the message says why.
         """
         low_dtype = case.settings.low_dtype
         moved = {name: rounded(v, low_dtype) for name, v in values.items()}
@@ -63,7 +63,7 @@ class Controls:
         """Run a rewrite of the case and compare.
 
         Raises:
-          NotMeasurable: it fails; the message says why.
+          NotMeasurableError: it fails; the message says why.
         """
         case = self.case
         mixed: Mapping[str, Array] = self.expected
@@ -98,7 +98,7 @@ def verified(
       data: what it is run on, in words.
 
     Raises:
-      NotMeasurable: the graph cannot be run apart; the message says why.
+      NotMeasurableError: the graph cannot be run apart; the message says why.
     """
     from tf_amp.tools.verify.bisecting import with_culprits
 

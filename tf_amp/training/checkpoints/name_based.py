@@ -161,7 +161,7 @@ def _missing(
     """Return what to feed for our variables if a checkpoint lacks them.
 
     Raises:
-      CheckpointMismatch: it holds those of another loss scale.
+      CheckpointMismatchError: it holds those of another loss scale.
     """
     wanted = dict(_restored_tensors(graph, saver))
     if all(name in shapes for name in wanted):

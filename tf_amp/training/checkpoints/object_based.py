@@ -19,7 +19,7 @@ from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.training.checkpoints import snapshot
 from tf_amp.training.checkpoints.record import (
     Record,
-    RecordUnreadable,
+    UnreadableRecordError,
     records_from_text,
     text_from_records,
 )
@@ -112,7 +112,7 @@ def _record_in(path: str) -> Record | None:
         return None
     try:
         return next(iter(records_from_text(reader.get_tensor(KEY).decode())), None)
-    except (RecordUnreadable, UnicodeDecodeError) as error:
+    except (UnreadableRecordError, UnicodeDecodeError) as error:
         logging.warning("The state of tf-amp in %s cannot be read: %s", path, error)
         return None
 

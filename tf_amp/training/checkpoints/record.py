@@ -20,7 +20,7 @@ _FORMAT = 1
 _MOST_SLOTS = 2**24
 
 
-class RecordUnreadable(AmpError, ValueError):
+class UnreadableRecordError(AmpError, ValueError):
     """A text that should be a record is damaged, or of a later version."""
 
 
@@ -57,20 +57,20 @@ def records_from_text(text: str) -> tuple[Record, ...]:
     """Read what `text_from_records` has written.
 
     Raises:
-      RecordUnreadable: the text is damaged, or of a later version.
+      UnreadableRecordError: the text is damaged, or of a later version.
     """
     try:
         fields: dict[str, Any] = json.loads(text)
         version = fields["tf_amp"]
         if version != _FORMAT:
-            raise RecordUnreadable(
+            raise UnreadableRecordError(
                 f"its format is {version!r}; this version of tf-amp reads {_FORMAT}"
             )
         return tuple(map(_record_from_json, fields["records"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, RecordUnreadable):
+        if isinstance(error, UnreadableRecordError):
             raise
-        raise RecordUnreadable(f"{type(error).__name__}: {error}") from error
+        raise UnreadableRecordError(f"{type(error).__name__}: {error}") from error
 
 
 def _record_from_json(fields: dict[str, Any]) -> Record:
@@ -82,10 +82,12 @@ def _record_from_json(fields: dict[str, Any]) -> Record:
 def _plan_from_json(fields: Mapping[str, Any]) -> PlanRecord:
     plan = PlanRecord(**fields)
     if type(plan.count) is not int or not 0 <= plan.count <= _MOST_SLOTS:
-        raise RecordUnreadable(f"the plan of {plan.graph} has {plan.count!r} slots")
+        raise UnreadableRecordError(
+            f"the plan of {plan.graph} has {plan.count!r} slots"
+        )
     low = int(plan.low, 16)
     if low < 0 or low.bit_length() > plan.count:
-        raise RecordUnreadable(f"the plan of {plan.graph} has too many slots")
+        raise UnreadableRecordError(f"the plan of {plan.graph} has too many slots")
     return plan
 
 
@@ -94,7 +96,11 @@ def _scale_from_json(fields: Mapping[str, Any]) -> SavedScale:
     scale = SavedScale(**fields)
     for name, value in scale.values.items():
         if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise RecordUnreadable(f"{name} of {scale.kind} is {value!r}, no number")
+            raise UnreadableRecordError(
+                f"{name} of {scale.kind} is {value!r}, no number"
+            )
     if not is_usable(scale.values.get("scale", 1.0)):
-        raise RecordUnreadable(f"the scale of {scale.kind} is {scale.values['scale']}")
+        raise UnreadableRecordError(
+            f"the scale of {scale.kind} is {scale.values['scale']}"
+        )
     return scale

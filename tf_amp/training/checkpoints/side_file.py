@@ -19,7 +19,7 @@ from absl import logging
 from grappler_pass.costs.atomic_file import replacing
 from tf_amp.training.checkpoints.record import (
     Record,
-    RecordUnreadable,
+    UnreadableRecordError,
     records_from_text,
     text_from_records,
 )
@@ -65,7 +65,7 @@ def read(path: Any) -> tuple[Record, ...]:
         return ()
     except OSError as error:
         logging.warning("%s cannot be read, and is not heeded: %s", beside, error)
-    except (RecordUnreadable, UnicodeDecodeError) as error:
+    except (UnreadableRecordError, UnicodeDecodeError) as error:
         _put_aside(beside, error)
     return ()
 

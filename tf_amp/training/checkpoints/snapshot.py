@@ -58,7 +58,7 @@ def put_back(
       What is still to be run in a Session, where none was given.
 
     Raises:
-      CheckpointMismatch: the record is that of another loss scale.
+      CheckpointMismatchError: the record is that of another loss scale.
     """
     resumed_plans.MEMORY.resume(record.plans)
     restored = resumption.wait(record.loss_scales, path, weights)

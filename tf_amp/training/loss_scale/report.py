@@ -41,7 +41,7 @@ def loss_scale_state(
       session: for gradients in a `tf.Graph`; by default the one in force.
 
     Raises:
-      TensorFlowMissing: TensorFlow is not installed, or too old.
+      TensorFlowMissingError: TensorFlow is not installed, or too old.
       ValueError: the state lives in a `tf.Graph`, and there is no Session to read it.
     """
     check_tensorflow()

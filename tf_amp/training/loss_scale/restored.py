@@ -55,7 +55,7 @@ class Restored:
         return tuple(s for i, s in enumerate(self.scales) if i not in places)
 
     def refuse(self, loss_scale: LossScale) -> None:
-        """Raise CheckpointMismatch if what is left is of other loss scales."""
+        """Raise CheckpointMismatchError if what is left is of other loss scales."""
         for saved in self.left():
             raise mismatch(self.path, saved, loss_scale)
 

@@ -68,7 +68,7 @@ def resumed(
       weights: that it is to scale gradients of, as far as is known.
 
     Raises:
-      CheckpointMismatch: saved was the state of another loss scale.
+      CheckpointMismatchError: saved was the state of another loss scale.
     """
     with _lock:
         known = weights or {}
@@ -88,7 +88,7 @@ def resumed_with(
     """Return what a state goes back to that meets weights for the first time, if so.
 
     Raises:
-      CheckpointMismatch: with these weights another loss scale was saved.
+      CheckpointMismatchError: with these weights another loss scale was saved.
     """
     with _lock:
         restored = _latest_with(weights)
@@ -111,7 +111,7 @@ def shared_out(
       in_use: the state that gradients were last scaled by.
 
     Raises:
-      CheckpointMismatch: nothing of what was saved is for the state in use.
+      CheckpointMismatchError: nothing of what was saved is for the state in use.
     """
     with _lock:
         for state in states:

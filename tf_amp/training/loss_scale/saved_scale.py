@@ -10,7 +10,7 @@ from absl import logging
 from tf_amp.config.loss_scales.constant import StaticLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import words_from_loss_scale
-from tf_amp.errors import CheckpointMismatch, ConfigError
+from tf_amp.errors import CheckpointMismatchError, ConfigError
 
 Values = Mapping[str, float | int]
 
@@ -45,9 +45,11 @@ def is_usable(scale: float) -> bool:
     return 2.0**-126 <= scale < 2.0**128
 
 
-def mismatch(path: str, saved: SavedScale, wanted: LossScale) -> CheckpointMismatch:
+def mismatch(
+    path: str, saved: SavedScale, wanted: LossScale
+) -> CheckpointMismatchError:
     """Return the error that names two loss scales."""
-    return CheckpointMismatch(
+    return CheckpointMismatchError(
         f"The checkpoint {path} holds the state of {saved.kind} "
         f"({', '.join((saved.words, *saved.values))}), and this program scales losses "
         f"with {kind_of(wanted)} ({words_of(wanted)}). Resume with the same loss "

@@ -54,7 +54,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         """Make the variables; called in the default or a cross-replica context.
 
         Raises:
-          CheckpointMismatch: with these weights another loss scale was saved.
+          CheckpointMismatchError: with these weights another loss scale was saved.
           ConfigError: the loss scale begins without a scale.
         """
         super().__init__(name="tf_amp_loss_scale")

@@ -43,7 +43,7 @@ def state_of(loss_scale: LossScale, sources: Any = ()) -> ScaleState:
         none, a new state lives on the device in whose scope this is called.
 
     Raises:
-      CheckpointMismatch: with these weights another loss scale was saved.
+      CheckpointMismatchError: with these weights another loss scale was saved.
     """
     strategy = tf.distribute.get_strategy()
     key = (id(loss_scale), id(strategy))

@@ -119,7 +119,7 @@ class Watch:
         """Begin to run a step again, once all is at hand that the program has.
 
         Raises:
-          NotReplayable: it cannot be run by itself.
+          NotReplayableError: it cannot be run by itself.
         """
         from tf_amp.training.overflow.search import Search
 

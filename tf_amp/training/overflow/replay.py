@@ -35,7 +35,7 @@ _OF_ONE_RUN = ("TensorArray", "Stack")
 LIMIT_SECONDS = 60.0
 
 
-class NotReplayable(AmpError):
+class NotReplayableError(AmpError):
     """A step cannot be run again by itself; the message says why."""
 
 
@@ -69,8 +69,8 @@ class Replay:
         """Copy the part, and read the variables.
 
         Raises:
-          NotReplayable: something that the step needs is not at hand, or might have
-            effects.
+          NotReplayableError: something that the step needs is not at hand, or might
+            have effects.
         """
         self._step = step
         self._graph_def = GraphDef()
@@ -95,7 +95,7 @@ class Replay:
         left out, since their values cannot be fetched.
 
         Raises:
-          NotReplayable: it takes too long.
+          NotReplayableError: it takes too long.
         """
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(self._graph_def, name="")
@@ -119,7 +119,7 @@ class Replay:
         values = (self._step.variable(n.proto) for n in (node, *readers))
         value = next((v for v in values if v is not None), None)
         if value is None:
-            raise NotReplayable(f"nothing stands for {node.name} ({node.op})")
+            raise NotReplayableError(f"nothing stands for {node.name} ({node.op})")
         if node.op in _VARIABLES:
             self._add_placeholder(node.name, value)
             return
@@ -155,7 +155,7 @@ def _is_variable(node: Node) -> bool:
 
 
 def _check_effects(node: Node) -> None:
-    """Raise NotReplayable if running a node once more might change anything."""
+    """Raise NotReplayableError if running a node once more might change anything."""
     is_harmless = (
         _is_variable(node)
         or node.op in _READS
@@ -163,14 +163,14 @@ def _check_effects(node: Node) -> None:
         or is_random(node.op)
     )
     if not is_harmless and has_effects(node.op):
-        raise NotReplayable(f"{node.name} ({node.op}) may have effects")
+        raise NotReplayableError(f"{node.name} ({node.op}) may have effects")
 
 
 def _run(graph: Any, starts: list[Any], fetches: list[Any], feed: Any) -> list[Any]:
     """Run a graph by itself.
 
     Raises:
-      NotReplayable: it takes too long.
+      NotReplayableError: it takes too long.
     """
     options = tf.compat.v1.RunOptions(timeout_in_ms=int(LIMIT_SECONDS * 1000))
     with tf.compat.v1.Session(graph=graph, config=_config()) as session:
@@ -179,7 +179,7 @@ def _run(graph: Any, starts: list[Any], fetches: list[Any], feed: Any) -> list[A
             results: list[Any] = session.run(fetches, feed, options=options)
             return results
         except tf.errors.DeadlineExceededError as error:
-            raise NotReplayable(
+            raise NotReplayableError(
                 f"running the step again takes longer than {LIMIT_SECONDS:g} seconds"
             ) from error
 

@@ -22,7 +22,7 @@ from tf_amp.tracing.stamp_reader import SEED_OPS, traced_in
 from tf_amp.training.overflow.origin import WATCH
 from tf_amp.training.overflow.replay import (
     SWITCHES,
-    NotReplayable,
+    NotReplayableError,
     Replay,
     Step,
     anchors,
@@ -72,8 +72,8 @@ class Search:
             reads its handle; None where unknown.
 
         Raises:
-          NotReplayable: the graph is not the step's, something that it needs is not
-            at hand, or it might have effects.
+          NotReplayableError: the graph is not the step's, something that it needs is
+            not at hand, or it might have effects.
         """
         graph = GraphDef.FromString(graph_def)
         # While they live, it is known what each node is a gradient of.
@@ -93,7 +93,7 @@ class Search:
         """Return what makes the first infinity or NaN; None where there is none.
 
         Raises:
-          NotReplayable: it takes too long.
+          NotReplayableError: it takes too long.
         """
         if not math.isfinite(float(self._step.inputs[_SCALE])):
             return Found(self._scale.proto, "float32", is_scale=True)
@@ -113,7 +113,7 @@ class Search:
         """Name what makes or reads values that float16 cannot hold.
 
         Raises:
-          NotReplayable: it takes too long.
+          NotReplayableError: it takes too long.
         """
         within = self._replay.nodes_within(_FLOAT16_MAX)
         found = [
@@ -134,7 +134,7 @@ def _watch(view: GraphView, number: str) -> Node:
     for node in view.nodes:
         if WATCH in node.proto.attr and node.proto.attr[WATCH].s.decode() == number:
             return node
-    raise NotReplayable("the graph that ran is not known")
+    raise NotReplayableError("the graph that ran is not known")
 
 
 def _source(view: GraphView, port: Port) -> Port:
@@ -163,7 +163,7 @@ def _predicate(view: GraphView, watch: Node) -> int:
         before = [*(port.node for port in node.inputs), *node.controls]
         waiting.extend(i for i in before if i not in seen)
         seen.update(before)
-    raise NotReplayable(f"nothing decides whether {watch.name} runs")
+    raise NotReplayableError(f"nothing decides whether {watch.name} runs")
 
 
 def _switch_behind(view: GraphView, pivot: int) -> Node | None:

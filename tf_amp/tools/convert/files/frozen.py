@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 from typing import TYPE_CHECKING
 
-from tf_amp.errors import ModelUnreadable
+from tf_amp.errors import UnreadableModelError
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -15,7 +15,7 @@ def read(path: pathlib.Path) -> GraphDef:
     """Return the graph of a file.
 
     Raises:
-      ModelUnreadable: the file is damaged, or holds no graph.
+      UnreadableModelError: the file is damaged, or holds no graph.
     """
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -23,11 +23,11 @@ def read(path: pathlib.Path) -> GraphDef:
     try:
         graph_def: GraphDef = GraphDef.FromString(path.read_bytes())
     except DecodeError as error:
-        raise ModelUnreadable(
+        raise UnreadableModelError(
             f"{path} is damaged or no frozen graph (a serialized GraphDef): {error}."
         ) from error
     if not graph_def.node or not all(node.op for node in graph_def.node):
-        raise ModelUnreadable(f"{path} holds no graph (a serialized GraphDef).")
+        raise UnreadableModelError(f"{path} holds no graph (a serialized GraphDef).")
     return graph_def
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import zipfile
 
-from tf_amp.errors import ModelUnreadable
+from tf_amp.errors import UnreadableModelError
 
 _UNSAFE = "safe_mode"
 
@@ -20,22 +20,22 @@ def export(path: pathlib.Path, folder: pathlib.Path, *, allow_lambda: bool) -> N
         may be run.
 
     Raises:
-      ModelUnreadable: Keras cannot load it; the message says why.
+      UnreadableModelError: Keras cannot load it; the message says why.
     """
     import keras
 
     if not zipfile.is_zipfile(path):
-        raise ModelUnreadable(
+        raise UnreadableModelError(
             f"{path} is damaged or cut off: a .keras file is a zip archive."
         )
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=not allow_lambda)
     except Exception as error:
-        raise ModelUnreadable(_reason(path, error)) from error
+        raise UnreadableModelError(_reason(path, error)) from error
     try:
         model.export(str(folder), verbose=False)
     except Exception as error:
-        raise ModelUnreadable(
+        raise UnreadableModelError(
             f"{path} is loaded, but Keras cannot export it: {error}"
         ) from error
 

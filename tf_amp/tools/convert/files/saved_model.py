@@ -10,7 +10,7 @@ import pathlib
 import shutil
 from typing import TYPE_CHECKING
 
-from tf_amp.errors import ModelUnreadable
+from tf_amp.errors import UnreadableModelError
 from tf_amp.tools.convert.files.sources import SAVED_MODEL_FILES
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def read(folder: pathlib.Path) -> SavedModel:
     """Return the graphs of a SavedModel.
 
     Raises:
-      ModelUnreadable: the file is damaged, or holds no graph.
+      UnreadableModelError: the file is damaged, or holds no graph.
     """
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
@@ -43,11 +43,11 @@ def read(folder: pathlib.Path) -> SavedModel:
             path = folder / TEXT_FILE
             text_format.Parse(path.read_text(), saved_model)
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise ModelUnreadable(
+        raise UnreadableModelError(
             f"{path} is damaged or no SavedModel's graph: {error}."
         ) from error
     if not saved_model.meta_graphs:
-        raise ModelUnreadable(f"{path} holds no graph; it may have been cut off.")
+        raise UnreadableModelError(f"{path} holds no graph; it may have been cut off.")
     return saved_model
 
 

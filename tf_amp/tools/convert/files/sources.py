@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import pathlib
 
-from tf_amp.errors import ModelUnreadable, ScriptMissing
+from tf_amp.errors import ScriptMissingError, UnreadableModelError
 
 SAVED_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 # Written for models whose graph is larger than a protobuf may be.
@@ -27,11 +27,11 @@ def kind_of(source: pathlib.Path) -> Kind:
     """Tell what `source` is by its name and contents.
 
     Raises:
-      ScriptMissing: there is no such path.
-      ModelUnreadable: it is none of the kinds; the message names them.
+      ScriptMissingError: there is no such path.
+      UnreadableModelError: it is none of the kinds; the message names them.
     """
     if not source.exists():
-        raise ScriptMissing(f"{source} does not exist; needed is {_WANTED}.")
+        raise ScriptMissingError(f"{source} does not exist; needed is {_WANTED}.")
     if source.is_dir():
         return _kind_of_folder(source)
     if source.suffix == ".keras":
@@ -39,20 +39,20 @@ def kind_of(source: pathlib.Path) -> Kind:
     if source.suffix == ".pb" and source.name not in SAVED_MODEL_FILES:
         return Kind.FROZEN
     if source.name in SAVED_MODEL_FILES:
-        raise ModelUnreadable(
+        raise UnreadableModelError(
             f"{source} is part of a SavedModel; name its folder, {source.parent}."
         )
-    raise ModelUnreadable(f"{source} is no model: needed is {_WANTED}.")
+    raise UnreadableModelError(f"{source} is no model: needed is {_WANTED}.")
 
 
 def _kind_of_folder(source: pathlib.Path) -> Kind:
     if any((source / name).is_file() for name in SAVED_MODEL_FILES):
         return Kind.SAVED_MODEL
     if (source / _SPLIT_FILE).is_file():
-        raise ModelUnreadable(
+        raise UnreadableModelError(
             f"{source} holds its graph in several parts ({_SPLIT_FILE}), as models "
             "over 2 GiB do; these cannot be converted."
         )
-    raise ModelUnreadable(
+    raise UnreadableModelError(
         f"{source} is not a SavedModel: it has no saved_model.pb; needed is {_WANTED}."
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_amp.errors import ConversionFailed, ModelUnreadable
+from tf_amp.errors import ConversionError, UnreadableModelError
 from tf_amp.tools.convert.files.saved_model import VARIABLES
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class VariablesFile:
         """Open the variables of a SavedModel; None where it has none.
 
         Raises:
-          ModelUnreadable: the index of the file is damaged, or a part is missing.
+          UnreadableModelError: the index of the file is damaged, or a part is missing.
         """
         import tensorflow as tf
 
@@ -55,7 +55,9 @@ class VariablesFile:
         try:
             reader = tf.train.load_checkpoint(str(path))
         except (tf.errors.OpError, *_UNREADABLE) as error:
-            raise ModelUnreadable(f"{path} is damaged or cut off: {error}") from error
+            raise UnreadableModelError(
+                f"{path} is damaged or cut off: {error}"
+            ) from error
         shapes = reader.get_variable_to_shape_map()
         dtypes = reader.get_variable_to_dtype_map()
         return cls(
@@ -69,14 +71,14 @@ class VariablesFile:
         """Return a tensor as a NumPy array.
 
         Raises:
-          ModelUnreadable: the file is damaged or cut off.
+          UnreadableModelError: the file is damaged or cut off.
         """
         import tensorflow as tf
 
         try:
             return self._reader.get_tensor(key)
         except (tf.errors.OpError, *_UNREADABLE) as error:
-            raise ModelUnreadable(
+            raise UnreadableModelError(
                 f"{self.path} is damaged or cut off: {key}: {error}"
             ) from error
 
@@ -84,7 +86,7 @@ class VariablesFile:
         """Read everything once, one tensor after another.
 
         Raises:
-          ModelUnreadable: the file is damaged or cut off.
+          UnreadableModelError: the file is damaged or cut off.
         """
         for key in self.dtypes:
             self.value(key)
@@ -122,8 +124,8 @@ class VariablesFile:
           dtype: what they change to.
 
         Raises:
-          ConversionFailed: the disk is full.
-          ModelUnreadable: this file is damaged.
+          ConversionError: the disk is full.
+          UnreadableModelError: this file is damaged.
         """
         import tensorflow as tf
 
@@ -139,7 +141,7 @@ class VariablesFile:
             try:
                 _save(str(path), keys, tensors)
             except tf.errors.OpError as error:
-                raise ConversionFailed(
+                raise ConversionError(
                     f"{path} cannot be written: {error.message}; nothing of it was "
                     "kept."
                 ) from error

@@ -15,7 +15,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 
-from tf_amp.errors import AmpError, ConfigError, ConversionFailed
+from tf_amp.errors import AmpError, ConfigError, ConversionError
 
 _AT_FDCWD = -100
 _EXCHANGE = 2
@@ -51,7 +51,7 @@ def replacing(target: pathlib.Path) -> Iterator[pathlib.Path]:
     """Yield a path to write a file or folder at, which becomes `target` on leaving.
 
     Raises:
-      ConversionFailed: it cannot be written; nothing is left beside `target`, which
+      ConversionError: it cannot be written; nothing is left beside `target`, which
         is as it was.
     """
     target = pathlib.Path(os.path.abspath(target))
@@ -64,7 +64,7 @@ def replacing(target: pathlib.Path) -> Iterator[pathlib.Path]:
     except AmpError:
         raise
     except OSError as error:
-        raise ConversionFailed(f"{target} cannot be written: {_why(error)}") from error
+        raise ConversionError(f"{target} cannot be written: {_why(error)}") from error
     finally:
         _remove(draft)
 

@@ -14,12 +14,13 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from tf_amp.errors import AmpError
 from tf_amp.tracing import bypass
 
 _T = TypeVar("_T")
 
 
-class Stuck(RuntimeError):
+class StuckError(AmpError, RuntimeError):
     """Work did not end in time, and was given up."""
 
 
@@ -51,7 +52,7 @@ _leaving = _Flag()
 atexit.register(_leaving.set)
 
 
-def run_apart(work: Callable[[Callable[[], bool]], _T], patience: float) -> _T:
+def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float) -> _T:
     """Run `work` in a thread of its own, wait, and return or raise its outcome.
 
     The caller may hold no lock that the work could need. Graphs that the work runs are
@@ -63,7 +64,7 @@ def run_apart(work: Callable[[Callable[[], bool]], _T], patience: float) -> _T:
       patience: seconds to wait, far more than the work is meant to take.
 
     Raises:
-      Stuck: it is still under way; it stops as soon as it asks.
+      StuckError: it is still under way; it stops as soon as it asks.
     """
     unwanted = _Flag()
     results: list[_T] = []
@@ -86,5 +87,5 @@ def run_apart(work: Callable[[Callable[[], bool]], _T], patience: float) -> _T:
     if errors:
         raise errors[0]
     if not results:
-        raise Stuck(f"a measurement has not ended after {patience:.0f} seconds")
+        raise StuckError(f"a measurement has not ended after {patience:.0f} seconds")
     return results[0]

@@ -1,0 +1,21 @@
+"""What the three packages raise on purpose has one base."""
+
+from __future__ import annotations
+
+
+class AmpError(Exception):
+    """Anything that tf-amp raises on purpose.
+
+    Attributes:
+      is_scripts_own: raised within a script that a command runs, and shown with its
+        traceback, as any other error of that script.
+      is_of_environment: raised by what the environment says or lacks, whichever script
+        comes upon it.
+    """
+
+    is_scripts_own = False
+    is_of_environment = False
+
+
+class ShimError(AmpError, RuntimeError):
+    """The compiled shim is missing, or TensorFlow will not load it."""
