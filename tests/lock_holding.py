@@ -13,9 +13,9 @@ from tests.processes import ROOT
 # On the machine whose identity a file tells, if one is given.
 _HOLDING = """
 import pathlib, sys
-from tf_amp.measuring import lock_holder, machine_turn
+from tf_amp.measuring import machine_turn
 if len(sys.argv) > 2:
-    lock_holder._BOOT_ID = pathlib.Path(sys.argv[2])
+    machine_turn._BOOT_ID = pathlib.Path(sys.argv[2])
 with machine_turn.machine_turn(pathlib.Path(sys.argv[1]), 10.0) as is_mine:
     print(is_mine, flush=True)
     sys.stdin.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures as futures
+import os
 import pathlib
 
 import pytest
@@ -62,3 +63,22 @@ def test_figures_are_not_asked_for_beside_another_thread(folder: pathlib.Path) -
             pool.submit(asked_turn(folder).__enter__).result(10.0)
     with asked_turn(folder), process_turn(0.0) as is_mine:
         assert not is_mine
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_its_parent(
+    tmp_path: pathlib.Path,
+) -> None:
+    read, write = os.pipe()
+    with machine_turn.machine_turn(tmp_path, 0.0) as is_mine:
+        assert is_mine
+        child = os.fork()
+        if child == 0:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+    try:
+        with machine_turn.machine_turn(tmp_path, 10.0) as is_mine:
+            assert is_mine
+    finally:
+        os.close(write)
+        os.waitpid(child, 0)

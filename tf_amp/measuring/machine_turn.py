@@ -1,7 +1,6 @@
 """One process of a machine at a time measures: two at once would time each other.
 
-So does one thread of a process; it takes this turn first, as closing the lock's file in
-one thread would release the lock of another.
+So does one thread of a process, which takes this turn first.
 
 Workers of one job start together and ask for the same prices. The first measures them,
 the others find them in the database when their turn comes. Machines that share the
@@ -12,7 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
+import os
 import pathlib
+import platform
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,27 +25,30 @@ from absl import logging
 
 from grappler_pass.fork_safety import per_process
 from tf_amp.errors import NotMeasurableError
+from tf_amp.measuring import progress
 from tf_amp.measuring.budget import Allowance
-from tf_amp.measuring.lock_holder import (
-    LOCK_NAME,
-    name_of_holder,
-    place,
-    tell_who_measures,
-)
 
 _POLL_SECONDS = 0.02
 # Who asks for figures waits so long for those at work.
 _PATIENCE_SECONDS = 120.0
+# The same in all containers of a machine, unlike its name.
+_BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
+_LONGEST_COMMAND = 60
 
 
 class _Turn:
-    """Of the process; a forked child starts anew."""
+    """Of the process; a forked child starts anew, without its parent's lock."""
 
     def __init__(self) -> None:
-        self.renew()
+        self.lock = threading.Lock()
+        self.file: IO[str] | None = None
 
     def renew(self) -> None:
         self.lock = threading.Lock()
+        if self.file is not None:
+            # The lock goes when nobody has the file open any more.
+            self.file.close()
+            self.file = None
 
 
 _turn = _Turn()
@@ -69,9 +75,8 @@ def process_turn(patience: float) -> Iterator[bool]:
 def machine_turn(folder: pathlib.Path | None, patience: float) -> Iterator[bool]:
     """Wait until no other process of this machine that shares the folder measures.
 
-    The lock is the operating system's and goes with the process, however that ends; a
-    forked child does not inherit it. Where there can be none (no folder, or one that is
-    read-only), nobody waits.
+    The lock is the operating system's and goes with the process, however that ends.
+    Where there can be none (no folder, or one that is read-only), nobody waits.
 
     Args:
       folder: of the database.
@@ -80,13 +85,23 @@ def machine_turn(folder: pathlib.Path | None, patience: float) -> Iterator[bool]
     Yields:
       Whether it is this process' turn.
     """
-    with contextlib.ExitStack() as stack:
+    try:
+        file = _lock_file(folder, "a+")
+    except OSError:
+        yield True
+        return
+    with file:
+        is_mine = _is_locked(file, fcntl.LOCK_EX, patience)
+        if is_mine:
+            _turn.file = file
+            file.truncate(0)
+            file.write(_own_name())
+            file.flush()
         try:
-            file = stack.enter_context(_lock_file(folder))
-        except OSError:
-            yield True
-            return
-        yield _is_locked(file, patience)
+            yield is_mine
+        finally:
+            if is_mine:
+                _turn.file = None
 
 
 @contextlib.contextmanager
@@ -97,7 +112,8 @@ def paid_turn(folder: pathlib.Path | None, allowance: Allowance) -> Iterator[boo
     """
     with contextlib.ExitStack() as stack:
         with allowance.waiting():
-            tell_who_measures(folder)
+            if progress.is_read() and (other := name_of_holder(folder)):
+                progress.note(progress.Waiting(other))
             turn = machine_turn(folder, allowance.remaining())
             is_mine = stack.enter_context(turn)
         yield is_mine
@@ -130,20 +146,49 @@ def asked_turn(folder: pathlib.Path | None) -> Iterator[None]:
         yield
 
 
-def _lock_file(folder: pathlib.Path | None) -> IO[bytes]:
+def name_of_holder(folder: pathlib.Path | None) -> str:
+    """Return the other process that measures here, for people; "": nobody does."""
+    try:
+        with _lock_file(folder, "r") as file:
+            if _is_locked(file, fcntl.LOCK_SH, 0.0):
+                return ""
+            return file.read() or "another process"
+    except OSError:
+        return ""
+
+
+def _lock_file(folder: pathlib.Path | None, mode: str) -> IO[str]:
+    """Open the file whose lock is this machine's."""
     if folder is None:
         raise FileNotFoundError("nothing is kept")
     folder.mkdir(parents=True, exist_ok=True)
-    return (folder / LOCK_NAME).open("ab")
+    path = folder / f"measuring-{_machine()}.lock"
+    return path.open(mode, encoding="utf-8", errors="replace")
 
 
-def _is_locked(file: IO[bytes], patience: float) -> bool:
+@functools.cache
+def _machine() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return platform.node()
+
+
+def _own_name() -> str:
+    """Return this process' number and the end of its command line."""
+    command = " ".join(sys.orig_argv)
+    if len(command) > _LONGEST_COMMAND:
+        command = f"...{command[-_LONGEST_COMMAND:]}"
+    return f"process {os.getpid()} ({command})"
+
+
+def _is_locked(file: IO[str], kind: int, patience: float) -> bool:
     end = time.monotonic() + patience
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place())
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
             return True
-        except (BlockingIOError, PermissionError):
+        except BlockingIOError:
             if time.monotonic() >= end:
                 return False
         except OSError:
