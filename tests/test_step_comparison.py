@@ -308,3 +308,41 @@ def test_what_loses_gives_up_what_its_steps_refute(tmp_path: pathlib.Path) -> No
     assert first == "['plan 2'] [['MatMul']] ['', 'float32', 'plan 2']"
     # In the next process the prices are known, and so is the verdict.
     assert second == "[''] [['MatMul']] ['']"
+
+
+DROPOUT = """
+CostModel.price = lambda *args: dataclasses.replace(believed(*args), error={error})
+{seed}
+
+def masks():
+    found = []
+
+    @tf.function
+    def product(x):
+        return 0.0 * ((((x @ A) @ A) @ A) @ A) + tf.nn.dropout(tf.ones_like(x), 0.5)
+
+    labels = labels_of(40, lambda x: found.append(product(x).numpy()))
+    return found, sorted(set(labels))
+
+plain, _ = masks()
+{seed}
+tf_amp.enable(dtype="bfloat16")
+found, labels = masks()
+equal = all((a == b).all() for a, b in zip(plain, found, strict=True))
+print(equal, labels, len(rewriter.applied_plans()))
+"""
+
+
+@pytest.mark.parametrize(("error", "plans"), [(0.3, 1), (3.0, 0)])
+def test_random_numbers_under_a_seed_are_the_same_since_nothing_is_compared(
+    error: float, plans: int, tmp_path: pathlib.Path
+) -> None:
+    code = DROPOUT.format(error=error, seed="tf.random.set_seed(1)")
+    assert run(code, tmp_path)[-1] == f"True [''] {plans}"
+
+
+def test_fresh_random_numbers_may_come_from_either_instance(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = run(DROPOUT.format(error=0.3, seed=""), tmp_path)
+    assert lines[-1].startswith("False ['', 'float32']")

@@ -7,14 +7,19 @@ in every process.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Hashable, Iterator
 
 from absl import logging
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.records import Verdict
 from grappler_pass.draft import Outcome, Trial
+from grappler_pass.op_traits import keeps_state_in_kernel
+from tf_amp.function_graphs import with_bodies
 from tf_amp.seeds import digest_of_seeds, stamps_of_seeds
 from tf_amp.tuning import compared_calls
 from tf_amp.tuning.fingerprint import fingerprint_of
@@ -35,7 +40,9 @@ def outcome_of(
 ) -> Outcome:
     """Tell which of two graphs is faster, or have it found out.
 
-    What is certain without is not compared.
+    What is certain without is not compared, nor is what keeps state in its kernels: a
+    second instance would repeat the random numbers of the first, or miss what lies in
+    its queues.
 
     Args:
       trial: both graphs.
@@ -55,8 +62,25 @@ def outcome_of(
         return Outcome.FASTER if known else Outcome.SLOWER
     if trial.is_certain and not compared_calls.is_another_plan():
         return Outcome.UNKNOWN
+    keeper = _state_keeper(trial.before)
+    if keeper is not None:
+        logging.info(
+            "%s is not compared: %s (%s) keeps state in its kernel; predictions decide",
+            trial.name or "A graph",
+            keeper.name,
+            keeper.op,
+        )
+        return Outcome.KERNEL_STATE
     keep = functools.partial(_keep, trial, fingerprint, costs, decided)
     return Outcome.OPEN if compared_calls.begin(keep) else Outcome.UNKNOWN
+
+
+def _state_keeper(graph_def: GraphDef) -> NodeDef | None:
+    """Return a node of a graph, or of its functions, that cannot have two kernels."""
+    graph_def = with_bodies(graph_def)
+    bodies = (function.node_def for function in graph_def.library.function)
+    nodes = itertools.chain(graph_def.node, *bodies)
+    return next(filter(keeps_state_in_kernel, nodes), None)
 
 
 def _again(trial: Trial, costs: KnownCosts) -> Hashable:
