@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from tests.forking import run_forked
+from tf_amp.tuning.step_comparison import FLOAT32, StepComparison, Steps
 
 # Predictions promise a gain that is in doubt; which instance is slow is injected: the
 # constant `delay` of one instance says how long a function in its graph sleeps.
@@ -265,6 +266,19 @@ print(set(labels_of(20)))
     before += "tf.config.experimental.enable_op_determinism()"
     assert run(code.format(before=before), tmp_path)[-1] == "{''}"
     assert run(code.format(before=""), tmp_path, TF_AMP_TUNE="off")[-1] == "{''}"
+
+
+def test_what_is_not_remembered_is_said_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(is_faster: bool, steps: Steps) -> bool:
+        raise OSError("planted")
+
+    comparison = StepComparison(name="__inference_step_7")
+    comparison.when_decided(fail)
+    assert comparison.failed(lambda label: label) == FLOAT32
+    assert "__inference_step_7" in caplog.text
+    assert "OSError: planted" in caplog.text and "TF_AMP_TUNE=off" in caplog.text
 
 
 REFUTED = """

@@ -61,7 +61,7 @@ def comparing(call_function: Callable[..., Any]) -> Callable[..., Any]:
         outputs = comparison.run(call)
         if comparison.may_go_on and comparison.number < MOST_PLANS:
             comparison.may_go_on = False
-            _comparisons[name] = StepComparison(comparison.number + 1)
+            _comparisons[name] = StepComparison(comparison.number + 1, name.decode())
         return outputs
 
     return call_in_turn
@@ -122,7 +122,7 @@ def begin(decided: Decided) -> bool:
         return False
     with _lock:
         if name not in _comparisons or _comparisons[name].is_faster is not None:
-            _comparisons[name] = StepComparison()
+            _comparisons[name] = StepComparison(name=name.decode())
         comparison = _comparisons[name]
     comparison.when_decided(decided)
     return True

@@ -87,13 +87,15 @@ class StepComparison:
     Several threads may call the function; one of them at a time is timed.
     """
 
-    def __init__(self, number: int = 1) -> None:
+    def __init__(self, number: int = 1, name: str = "") -> None:
         """Begin with the calls that are not counted.
 
         Args:
           number: of the plan, counted from 1.
+          name: of the function, for people.
         """
         self.number = number
+        self.name = name
         self.mixed = MIXED if number == 1 else f"plan {number}"
         self._decided: list[Decided] = []
         self._profiles: dict[str, Seconds] | None = None
@@ -167,7 +169,13 @@ class StepComparison:
             try:
                 self.may_go_on |= decided(is_faster, steps) and not is_faster
             except Exception as error:
-                logging.warning("A comparison of steps is not remembered: %s", error)
+                logging.warning(
+                    "What the steps of %s have shown is not remembered (%s: %s). The "
+                    "next process compares them again, unless TF_AMP_TUNE=off.",
+                    self.name or "a function",
+                    type(error).__name__,
+                    error,
+                )
         self._decided.clear()
 
     def _compared(self) -> Generator[str, float, Steps]:
