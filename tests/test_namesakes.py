@@ -89,7 +89,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Steps that begin in this process."""
     steps = Steps()
     monkeypatch.setattr(compared_calls, "begin", steps.begin)
-    monkeypatch.setattr(verdicts, "_found", {})
+    monkeypatch.setattr(verdicts, "_known", {})
     monkeypatch.setattr(verdicts, "_rejected", set())
     return steps
 

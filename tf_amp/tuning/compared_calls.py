@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from grappler_pass.costs.records import Verdict
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import calls
 from tf_amp.tuning.step_comparison import (
@@ -22,6 +23,7 @@ from tf_amp.tuning.step_comparison import (
     Decided,
     StepComparison,
 )
+from tf_amp.tuning.verdict_check import VerdictCheck
 
 
 class _Thread(threading.local):
@@ -35,6 +37,7 @@ _thread = _Thread()
 _lock = renewed_lock()
 # By name of a function, which TensorFlow gives once in a process.
 _comparisons: dict[bytes, StepComparison] = {}
+_checks: dict[bytes, VerdictCheck] = {}
 
 
 def comparing(call_function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +51,10 @@ def comparing(call_function: Callable[..., Any]) -> Callable[..., Any]:
 
         comparison = _comparisons.get(name)
         if comparison is None:
+            check = _checks.get(name)
             try:
+                if check is not None:
+                    return _checked(name, check, call)
                 return _called(name, MIXED, call_function, context, *args, **kwargs)
             except OWN_FAULTS:
                 # It may have begun with this call.
@@ -65,6 +71,13 @@ def comparing(call_function: Callable[..., Any]) -> Callable[..., Any]:
         return outputs
 
     return call_in_turn
+
+
+def _checked(name: bytes, check: VerdictCheck, call: Callable[[str], Any]) -> Any:
+    outputs = check.run(call)
+    if check.is_over:
+        _checks.pop(name, None)
+    return outputs
 
 
 def _called(
@@ -115,10 +128,8 @@ def begin(decided: Decided) -> bool:
     Returns:
       Whether that can be done: the function is called in eager mode on this thread.
     """
-    from tensorflow.python.eager import context
-
-    name = _thread.name
-    if name is None or not calls.has_instances(context.context()):
+    name = _instantiated()
+    if name is None:
         return False
     with _lock:
         if name not in _comparisons or _comparisons[name].is_faster is not None:
@@ -128,8 +139,46 @@ def begin(decided: Decided) -> bool:
     return True
 
 
+def check(verdict: Verdict, decided: Decided, forget: Callable[[], None]) -> None:
+    """Compare the function of this thread's call anew if steps contradict a verdict.
+
+    Where float32 is remembered, there is no instance in 16 bits. It is made as that of
+    a next plan is, the first one having lost.
+
+    Args:
+      verdict: that is remembered, of the graph that has just arrived.
+      decided: called once with the outcome, if the instances are compared anew.
+      forget: called before that.
+    """
+    name = _instantiated()
+    if name is None or is_another_plan():
+        return
+
+    def contradicted() -> None:
+        forget()
+        text = name.decode()
+        comparison = StepComparison(1 if verdict.faster else 2, text)
+        for each in checked.decided if verdict.faster else ():
+            comparison.when_decided(each)
+        _comparisons[name] = comparison
+
+    checked = _checks[name] = VerdictCheck(verdict, contradicted)
+    checked.decided.append(decided)
+
+
 def when_decided(decided: Decided) -> None:
-    """Have told how the comparison ends that this thread's call takes part in."""
+    """Have a function called with the outcome of what this thread's call is part of."""
     comparison = _current()
     if comparison is not None and comparison.is_faster is None:
         comparison.when_decided(decided)
+    elif comparison is None and _thread.name in _checks:
+        _checks[_thread.name].decided.append(decided)
+
+
+def _instantiated() -> bytes | None:
+    """Name the function of this thread's call, if it may have several instances."""
+    from tensorflow.python.eager import context
+
+    name = _thread.name
+    has_instances = name is not None and calls.has_instances(context.context())
+    return name if has_instances else None

@@ -131,7 +131,7 @@ class StepComparison:
                 outputs = call(label)
             else:
                 outputs, self._profiles[label] = profiled(lambda: call(label))
-            _wait_for_devices()
+            wait_for_devices()
         except OWN_FAULTS:
             if self._counts[label] >= _WARM_UPS:
                 raise
@@ -218,7 +218,7 @@ class StepComparison:
         return statistics.median(seconds)
 
 
-def _wait_for_devices() -> None:
+def wait_for_devices() -> None:
     """Wait for what a call has left to a device to finish."""
     if _has_other_devices():
         tf.test.experimental.sync_devices()

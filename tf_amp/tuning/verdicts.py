@@ -28,8 +28,8 @@ from tf_amp.tuning.step_comparison import Steps
 
 # Of the seconds of a node in one step, as the logarithm's deviation.
 _SPREAD = 0.2
-# What this process has found, by device and fingerprint.
-_found: dict[tuple[str, str], bool] = {}
+# What this process knows, by device and fingerprint; None: that it knows nothing.
+_known: dict[tuple[str, str], bool | None] = {}
 # Graphs that stay float32, as Grappler brings them back: what differs a little from one
 # that was rejected must not be tried again, what is merely called alike must be.
 _rejected: set[Hashable] = set()
@@ -53,7 +53,15 @@ def outcome_of(
     if again in _rejected:
         return Outcome.SLOWER
     fingerprint = fingerprint_of(trial)
-    known = _known(fingerprint, costs)
+    key = costs.key, fingerprint
+    keep = functools.partial(_keep, trial, fingerprint, costs, decided)
+    if key not in _known:
+        remembered = _remembered(fingerprint, costs)
+        _known[key] = remembered.faster if remembered else None
+        if remembered and _state_keeper(trial.before) is None:
+            forget = functools.partial(_forget, trial, key, again)
+            compared_calls.check(remembered, keep, forget)
+    known = _known[key]
     if known is False:
         _rejected.add(again)
     if known:
@@ -71,7 +79,6 @@ def outcome_of(
             keeper.op,
         )
         return Outcome.KERNEL_STATE
-    keep = functools.partial(_keep, trial, fingerprint, costs, decided)
     return Outcome.OPEN if compared_calls.begin(keep) else Outcome.UNKNOWN
 
 
@@ -90,13 +97,21 @@ def _again(trial: Trial, costs: KnownCosts) -> Hashable:
     return costs.key, trial.low_dtype, trial.name, trial.item.fetch, seeds, stamps
 
 
-def _known(fingerprint: str, costs: KnownCosts) -> bool | None:
-    key = (costs.key, fingerprint)
-    if key not in _found and costs.database is not None:
-        known = costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
-        if known is not None:
-            _found[key] = known.faster
-    return _found.get(key)
+def _remembered(fingerprint: str, costs: KnownCosts) -> Verdict | None:
+    if costs.database is None:
+        return None
+    return costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
+
+
+def _forget(trial: Trial, key: tuple[str, str], again: Hashable) -> None:
+    """Know a verdict no more that steps contradict."""
+    logging.info(
+        "%s takes longer than it did when its steps were compared; they are compared "
+        "again",
+        trial.name or "A graph",
+    )
+    _known[key] = None
+    _rejected.discard(again)
 
 
 def _keep(
@@ -115,9 +130,10 @@ def _keep(
     compared, name = steps.compared, trial.name or "A graph"
     kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
     logging.info("%s compared: %s; %s", name, compared or "failed", kept)
-    _found[costs.key, fingerprint] = is_faster
+    _known[costs.key, fingerprint] = is_faster
     if compared is not None and costs.database is not None:
-        verdict = Verdict(is_faster, compared.ratio, time.time())
+        seconds = compared.seconds_before, compared.seconds_after
+        verdict = Verdict(is_faster, *seconds, time.time())
         costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
     decided(is_faster)
     rows = () if is_faster else tuple(_corrections(trial, steps))
