@@ -69,7 +69,7 @@ def test_a_rank_alone_scales_its_losses(
     horovod: types.ModuleType, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Its graph stays float32, whose losses are scaled where that is asked for.
-    tf_amp.enable("float16", loss_scale="dynamic")
+    tf_amp.enable("float16", loss_scale=tf_amp.DynamicLossScale())
     assert scaled_seed() == 2.0**15
     horovod.size = lambda: 1
     assert scaled_seed() == 2.0**15
