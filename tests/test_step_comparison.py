@@ -298,12 +298,12 @@ def step(x):
         x = tf.tanh(x @ A)
     return x @ A
 
-# The first plan is slow, the second is not, float32 is in between.
+# Of the first process: the first plan is slow, the second is not, float32 is between.
 rewriter.rewrite_graph = lambda data, item: by_label(data, item)
 
 def by_label(data, item):
     global slow, seconds
-    seconds = {"": 0.5, "float32": 0.25}.get(compared_calls._thread.label, 0.0)
+    seconds = delays.get(compared_calls._thread.label, 0.0)
     slow = "float32" if compared_calls.is_float32_instance() else ""
     return slowing(data, item)
 
@@ -318,7 +318,9 @@ print([labels[-1]], low, sorted(set(labels)))
 
 
 def test_what_loses_gives_up_what_its_steps_refute(tmp_path: pathlib.Path) -> None:
-    first, second = (run(REFUTED, tmp_path)[-1] for _ in range(2))
+    delays = ({"": 0.5, "float32": 0.25}, {})
+    codes = (f"delays = {each}\n{REFUTED}" for each in delays)
+    first, second = (run(code, tmp_path)[-1] for code in codes)
     assert first == "['plan 2'] [['MatMul']] ['', 'float32', 'plan 2']"
     # In the next process the prices are known, and so is the verdict.
     assert second == "[''] [['MatMul']] ['']"

@@ -133,10 +133,12 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
         functools.cache(item.shapes),
         overflow_origin.float32_nodes(data),
     )
+    # Before anything can fail: what fails stays float32, too.
+    second_visits.note_float32(visit)
     changed = rewritten_by_stamps(given)
     if changed is None:
-        second_visits.note_float32(visit)
         return None
+    second_visits.note_float32(None)
     return bytes(changed.SerializeToString())
 
 

@@ -29,7 +29,7 @@ _thread = _Thread()
 
 
 def key_of(graph_def: GraphDef, fetch: Sequence[str], instance: Hashable) -> Hashable:
-    """Return what is alike in both visits; None where no operation is stamped.
+    """Return what is alike in both visits.
 
     Args:
       graph_def: as Grappler hands it over.
@@ -37,17 +37,15 @@ def key_of(graph_def: GraphDef, fetch: Sequence[str], instance: Hashable) -> Has
       instance: of its function.
     """
     stamps = {n.attr[ATTRIBUTE].s for n in graph_def.node if ATTRIBUTE in n.attr}
-    if not stamps:
-        return None
     return digest_of_seeds(graph_def, {}), frozenset(stamps), tuple(fetch), instance
 
 
 def note_float32(key: Hashable) -> None:
-    """Remember until the next visit on this thread that a graph has stayed float32."""
+    """Remember until this thread's next visit what stays float32; None: nothing."""
     _thread.key = key
 
 
 def has_stayed_float32(key: Hashable) -> bool:
     """Tell whether this is the second visit of a graph that has stayed float32."""
     last, _thread.key = _thread.key, None
-    return key is not None and key == last
+    return key == last
