@@ -34,6 +34,7 @@ _DECOMPOSITIONS = frozenset(
 )
 INPUT = "an input of the graph"
 RESULT = "a result of the graph"
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _CONSTANT = "a constant; 16-bit readers get a copy made beforehand"
 _VARIABLE = "a variable, whose type is stored with it"
 _BITS = "its result depends on the bits of its operand"
@@ -108,6 +109,13 @@ def has_effects(op: str) -> bool:
     """Tell whether `op` matters though nobody reads it; an unknown op might."""
     op_def = op_def_of(op)
     return op_def is None or bool(op_def.is_stateful) or _has_reference(op_def)
+
+
+@functools.cache
+def keeps_kernel(op: str) -> bool:
+    """Tell whether all graphs of a Session share one kernel for a node of `op`."""
+    op_def = op_def_of(op)
+    return op_def is not None and bool(op_def.is_stateful) and op not in _CALLS
 
 
 @functools.cache

@@ -36,7 +36,7 @@ class Steps:
     begun: int = 0
     waiting: list[step_comparison.Decided] = dataclasses.field(default_factory=list)
 
-    def begin(self, decided: step_comparison.Decided) -> bool:
+    def begin(self, trial: Trial, decided: step_comparison.Decided) -> bool:
         """Begin a comparison."""
         self.begun += 1
         self.waiting.append(decided)

@@ -145,8 +145,9 @@ def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
 def _item_from_grappler(item: GrapplerItem) -> Item:
     from grappler_pass.graph import Item
 
-    fetch = tuple(name.partition(":")[0] for name in item.fetch)
-    return Item(fetch=fetch, preserve=item.preserve)
+    # A Session names targets again.
+    fetch = dict.fromkeys(name.partition(":")[0] for name in item.fetch)
+    return Item(fetch=tuple(fetch), preserve=item.preserve)
 
 
 def rewritten_by_stamps(given: Given) -> Any | None:

@@ -25,6 +25,7 @@ from tf_amp.tuning import compared_calls
 from tf_amp.tuning.fingerprint import fingerprint_of
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.step_comparison import Steps
+from tf_amp.workers.peers import peers
 
 # Of the seconds of a node in one step, as the logarithm's deviation.
 _SPREAD = 0.2
@@ -58,9 +59,10 @@ def outcome_of(
     if key not in _known:
         remembered = _remembered(fingerprint, costs)
         _known[key] = remembered.faster if remembered else None
-        if remembered and _state_keeper(trial.before) is None:
+        # Workers in step go by what the chief finds, at the calls of a comparison.
+        if remembered and not peers() and _state_keeper(trial.before) is None:
             forget = functools.partial(_forget, trial, key, again)
-            compared_calls.check(remembered, keep, forget)
+            compared_calls.check(trial, remembered, keep, forget)
     known = _known[key]
     if known is False:
         _rejected.add(again)
@@ -79,14 +81,15 @@ def outcome_of(
             keeper.op,
         )
         return Outcome.KERNEL_STATE
-    return Outcome.OPEN if compared_calls.begin(keep) else Outcome.UNKNOWN
+    return Outcome.OPEN if compared_calls.begin(trial, keep) else Outcome.UNKNOWN
 
 
 def _state_keeper(graph_def: GraphDef) -> NodeDef | None:
     """Return a node of a graph, or of its functions, that cannot have two kernels."""
     graph_def = with_bodies(graph_def)
     bodies = (function.node_def for function in graph_def.library.function)
-    nodes = itertools.chain(graph_def.node, *bodies)
+    own = () if compared_calls.shares_kernels() else graph_def.node
+    nodes = itertools.chain(own, *bodies)
     return next(filter(keeps_state_in_kernel, nodes), None)
 
 
