@@ -18,7 +18,7 @@ from grappler_pass.costs.records import (
 )
 
 APPLICATION_ID = int.from_bytes(b"tfAM", "big")
-VERSION = 2
+VERSION = 3
 
 Row = CostRow | VerdictRow
 _R = TypeVar("_R", CostRow, VerdictRow, SpendingRow)

@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grappler_pass.costs.records import Verdict
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_traits import keeps_kernel
 from tf_amp._tensorflow_private import calls
@@ -34,6 +35,7 @@ from tf_amp.measuring.steps.step_comparison import (
     Decided,
     StepComparison,
 )
+from tf_amp.measuring.steps.verdict_check import VerdictCheck
 
 if TYPE_CHECKING:
     from grappler_pass.planning.draft import Trial
@@ -45,12 +47,19 @@ class _Callee(NamedTuple):
     Attributes:
       key: tells it from others of its kind.
       comparisons: of its kind, by key.
+      checks: of its kind, by key.
       has_instances: tells whether two graphs may be run in turn.
     """
 
     key: Hashable
     comparisons: dict[Hashable, StepComparison]
+    checks: dict[Hashable, VerdictCheck]
     has_instances: Callable[[Trial], bool]
+
+    @property
+    def name(self) -> str:
+        """Of a function, for people."""
+        return self.key.decode() if isinstance(self.key, bytes) else ""
 
 
 class _Thread(threading.local):
@@ -64,8 +73,9 @@ _thread = _Thread()
 _lock = renewed_lock()
 # By name of a function, which TensorFlow gives once in a process.
 _of_functions: dict[Hashable, StepComparison] = {}
-_of_sessions: weakref.WeakKeyDictionary[Any, dict[Hashable, StepComparison]]
-_of_sessions = weakref.WeakKeyDictionary()
+_checks_of_functions: dict[Hashable, VerdictCheck] = {}
+_OfSession = tuple[dict[Hashable, StepComparison], dict[Hashable, VerdictCheck]]
+_of_sessions: weakref.WeakKeyDictionary[Any, _OfSession] = weakref.WeakKeyDictionary()
 
 
 def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +83,7 @@ def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call_function)
     def call_in_turn(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
-        callee = _Callee(name, _of_functions, _has_functions)
+        callee = _Callee(name, _of_functions, _checks_of_functions, _has_functions)
 
         def call(label: str) -> Any:
             with calls.in_instance(context, label):
@@ -105,8 +115,8 @@ def comparing_runs(
             return run(session, handle, targets, fetches, feeds, *args)
         anew = times_changed(session.graph) * len(LABELS)
         names = (frozenset(t.ref() for t in fetches), frozenset(targets))
-        comparisons = _of_sessions.setdefault(session, {})
-        callee = _Callee((frozenset(feeds), *names), comparisons, _shares_kernels)
+        known = _of_sessions.setdefault(session, ({}, {}))
+        callee = _Callee((frozenset(feeds), *names), *known, _shares_kernels)
 
         def call(label: str) -> Any:
             number = anew + LABELS.index(label)
@@ -127,11 +137,14 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
       callee: what is called.
       call: makes the call in the instance of a label.
     """
-    key, comparisons, _ = callee
+    key, comparisons, checks, _ = callee
     comparison = comparisons.get(key)
     if comparison is None:
+        check = checks.get(key)
+        if check is not None and check.is_over:
+            checks.pop(key, None)
         try:
-            return call(MIXED)
+            return call(MIXED) if check is None else check.run(call)
         except OWN_FAULTS:
             # It may have begun with this call.
             comparison = comparisons.get(key)
@@ -143,7 +156,7 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
     outputs = comparison.run(call)
     if comparison.may_go_on and comparison.number < MOST_PLANS:
         comparison.may_go_on = False
-        comparisons[key] = StepComparison(comparison.number + 1)
+        comparisons[key] = StepComparison(comparison.number + 1, callee.name)
     return outputs
 
 
@@ -229,15 +242,57 @@ def share(agree: Agree) -> None:
 
 def _begun(callee: _Callee) -> StepComparison:
     """Return the comparison that is going on of something, or a new one."""
-    key, comparisons, _ = callee
+    key, comparisons, *_ = callee
     with _lock:
         if key not in comparisons or comparisons[key].is_faster is not None:
-            comparisons[key] = StepComparison()
+            comparisons[key] = StepComparison(name=callee.name)
         return comparisons[key]
+
+
+def check(
+    trial: Trial, verdict: Verdict, decided: Decided, forget: Callable[[], None]
+) -> None:
+    """Compare the instances of this thread's call anew if steps contradict a verdict.
+
+    Where float32 is remembered, there is no instance in 16 bits. It is made as that of
+    a next plan is, the first one having lost.
+
+    Args:
+      trial: both graphs.
+      verdict: that is remembered of them.
+      decided: called once with the outcome, if the instances are compared anew.
+      forget: called before that.
+    """
+    callee = _thread.callee
+    if callee is None or is_another_plan() or not callee.has_instances(trial):
+        return
+
+    def contradicted() -> None:
+        forget()
+        comparison = StepComparison(1 if verdict.faster else 2, callee.name)
+        for each in checked.decided if verdict.faster else ():
+            comparison.when_decided(each)
+        callee.comparisons[callee.key] = comparison
+
+    checked = callee.checks[callee.key] = VerdictCheck(verdict, contradicted)
+    checked.decided.append(decided)
+
+
+def shares_kernels() -> bool:
+    """Tell whether instances of this thread's call share the kernels that keep state.
+
+    Those of a Session do, but for the kernels in functions that it calls.
+    """
+    return (
+        _thread.callee is not None and _thread.callee.has_instances is _shares_kernels
+    )
 
 
 def when_decided(decided: Decided) -> None:
     """Have told how the comparison ends that this thread's call takes part in."""
+    callee = _thread.callee
     comparison = _current()
     if comparison is not None and comparison.is_faster is None:
         comparison.when_decided(decided)
+    elif comparison is None and callee is not None and callee.key in callee.checks:
+        callee.checks[callee.key].decided.append(decided)

@@ -101,13 +101,15 @@ class StepComparison:
     Several threads may call the function; one of them at a time is timed.
     """
 
-    def __init__(self, number: int = 1) -> None:
+    def __init__(self, number: int = 1, name: str = "") -> None:
         """Begin with the calls that are not counted.
 
         Args:
           number: of the plan, counted from 1.
+          name: of the function, for people.
         """
         self.number = number
+        self.name = name
         self.mixed = _PLANS[number - 1]
         self._decided: list[Decided] = []
         self._agree: Agree | None = None
@@ -153,7 +155,7 @@ class StepComparison:
                 outputs = call(label)
             else:
                 outputs, self._profiles[label] = profiled(lambda: call(label))
-            _wait_for_devices()
+            wait_for_devices()
         except OWN_FAULTS:
             if self.is_shared or self._counts[label] >= _WARM_UPS:
                 raise
@@ -190,7 +192,13 @@ class StepComparison:
             try:
                 self.may_go_on |= decided(is_faster, steps) and not is_faster
             except Exception as error:
-                logging.warning("A comparison of steps is not remembered: %s", error)
+                logging.warning(
+                    "What the steps of %s have shown is not remembered (%s: %s). The "
+                    "next process compares them again, unless TF_AMP_TUNE=off.",
+                    self.name or "a graph",
+                    type(error).__name__,
+                    error,
+                )
         self._decided.clear()
 
     def _compared(self) -> Generator[str, float, tuple[bool, Steps]]:
@@ -239,7 +247,7 @@ class StepComparison:
         return statistics.median(seconds)
 
 
-def _wait_for_devices() -> None:
+def wait_for_devices() -> None:
     """Wait for what a call has left to a device to finish; a Session leaves nothing."""
     if tf.executing_eagerly() and _has_other_devices():
         tf.test.experimental.sync_devices()
