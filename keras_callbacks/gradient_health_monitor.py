@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.checks import check_one_of
 from keras_callbacks.summaries import Summaries
+from keras_callbacks.values import check_one_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch

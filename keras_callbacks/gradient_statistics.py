@@ -22,7 +22,7 @@ from keras_callbacks.loss_scale_optimizers import (
 )
 from tf_amp._tensorflow_private.training import unconverted
 from tf_amp.config.loss_scales.choosing import loss_scale_for
-from tf_amp.tracing import taking
+from tf_amp.tracing import bypass
 from tf_amp.tracing.in_force import current_config
 from tf_amp.training.loss_scale.variables import find_state
 
@@ -119,7 +119,7 @@ class GradientStatistics:
         try:
             with (
                 tf.name_scope("tf_amp_gradient_health"),
-                taking.taking_all(),
+                bypass.taking_all(),
             ):
                 self._accumulate(optimizer, pairs)
         except Exception as error:

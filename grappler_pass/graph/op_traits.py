@@ -182,3 +182,17 @@ def why_fixed(op: str, is_listed: bool) -> str:
 
 def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
     return any(a.is_ref for a in (*op_def.input_arg, *op_def.output_arg))
+
+
+_EACH = "IdentityN"
+_FIRST = ("Identity", "RefSwitch", "Snapshot", "Switch", "_SwitchN")
+
+
+def passes_on(op: str) -> bool:
+    """Tell whether the outputs of an op are inputs of it, unchanged."""
+    return op == _EACH or op in _FIRST
+
+
+def input_behind(op: str, output: int) -> int:
+    """Return which input an output is, of an op that passes on."""
+    return output if op == _EACH else 0

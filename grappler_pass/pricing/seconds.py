@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
-from grappler_pass.costs import CostModel, OpCall, TensorSpec
+from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
 from grappler_pass.costs.calls import Price
 from grappler_pass.costs.probes import Probe
 from grappler_pass.eligibility.existing_casts import is_free_down
@@ -25,7 +25,6 @@ from grappler_pass.graph.fusions import root_of
 from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
-from grappler_pass.pricing.node_calls import call_of
 from grappler_pass.pricing.probing import probe_of
 
 # PCI Express 3.0 with 16 lanes, as sustained in practice: NVIDIA's bandwidthTest
@@ -315,3 +314,14 @@ def _charge_transfers(
             low_seconds = low[node.index]
             if low_seconds is not None:
                 low[node.index] = low_seconds + (seconds / 2 if goes_low else seconds)
+
+
+def call_of(node: Node, slots: SlotTable, spec: Callable[[Port], TensorSpec]) -> OpCall:
+    """Return a node's op, attributes, and what `spec` says of its tensors."""
+    outputs = range(slots.output_count(node.index))
+    return OpCall(
+        node.op,
+        attrs_from_node_def(node.proto),
+        tuple(map(spec, node.inputs)),
+        tuple(spec(Port(node.index, output)) for output in outputs),
+    )

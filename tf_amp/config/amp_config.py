@@ -21,7 +21,6 @@ from tf_amp.config.list_edits import ListEdit
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words, words_from_loss_scale
 from tf_amp.config.presets import DEFAULT_LEVEL, level_names
-from tf_amp.config.setting_names import refuse_unknown
 from tf_amp.config.setting_values import (
     DEFAULT_TUNE,
     OFF,
@@ -31,6 +30,7 @@ from tf_amp.config.setting_values import (
     checked_tie,
     checked_tune,
     checked_word,
+    refuse_unknown,
 )
 from tf_amp.errors import ConfigError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from tf_amp.config.setting_names import refuse_unknown
+from tf_amp.config.setting_values import refuse_unknown
 from tf_amp.errors import ConfigError
 
 PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"

@@ -6,10 +6,11 @@ with the setting's name, what was received and what is allowed.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from tf_amp.errors import ConfigError
 
@@ -94,3 +95,15 @@ def _is_positive(text: str) -> bool:
         return 0.0 < float(text) < math.inf
     except ValueError:
         return False
+
+
+def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise ConfigError for the first of the names, by alphabet, that is not known."""
+    unknown = sorted(set(names) - set(known))
+    if not unknown:
+        return
+    near = difflib.get_close_matches(unknown[0], known, n=1)
+    guess = f" (did you mean {near[0]}?)" if near else ""
+    raise ConfigError(
+        f"{unknown[0]} is no setting{guess}. Known are {', '.join(known)}."
+    )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.convert.unmixed import unmixed
+from tf_amp.tools.convert.running import unmixed
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tracing import grappler_preview
 

@@ -1,4 +1,4 @@
-"""Graphs that pass as they are because this package runs them for itself."""
+"""What this package does for itself, and what is decided already, is let pass."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 class _Thread(threading.local):
     leaves_graphs_alone: bool = False
+    takes_all: bool = False
 
 
 _thread = _Thread()
@@ -27,3 +28,18 @@ def leaving_graphs_alone() -> Iterator[None]:
         yield
     finally:
         _thread.leaves_graphs_alone = False
+
+
+def takes_all() -> bool:
+    """Tell whether the running code is not to be asked for overflows."""
+    return _thread.takes_all
+
+
+@contextlib.contextmanager
+def taking_all() -> Iterator[None]:
+    """Let every step inside be taken, and whatever is assigned be assigned."""
+    before, _thread.takes_all = _thread.takes_all, True
+    try:
+        yield
+    finally:
+        _thread.takes_all = before

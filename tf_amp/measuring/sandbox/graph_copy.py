@@ -36,8 +36,14 @@ from grappler_pass.graph.view import (
 from tf_amp.errors import AmpError
 from tf_amp.measuring.sandbox.bounds import shape_at, upper_bounds
 from tf_amp.measuring.sandbox.contents import Content, describe
-from tf_amp.measuring.sandbox.needed import needed_by, roots_of
-from tf_amp.measuring.sandbox.roles import OPAQUE, Role, may_be_handle, roles_for
+from tf_amp.measuring.sandbox.roles import (
+    OPAQUE,
+    Role,
+    may_be_handle,
+    needed_by,
+    roles_for,
+    roots_of,
+)
 
 STEP = "tf_amp_step"
 # What stands for an output whose node rests, and for an input that is waited for.

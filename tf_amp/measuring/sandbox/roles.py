@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.eligibility.reachability import spread
 from grappler_pass.graph.op_traits import is_random, is_update
 from grappler_pass.graph.type_slots import op_def_of
+from grappler_pass.graph.view import GraphView
 
 OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 
@@ -196,3 +198,22 @@ def _may_run_inside(
     if _is_call(node, library):
         return all(_is_harmless(name, library, known) for name in _called_by(node))
     return role_of_op(node.op) is Role.COMPUTE
+
+
+def roots_of(view: GraphView) -> list[int]:
+    """Return what is run: what the caller relies on, or all that nobody reads."""
+    wanted = [view.index[n] for n in sorted(view.item.untouchable) if n in view.index]
+    if wanted:
+        return wanted
+    read = {port.node for node in view.nodes for port in node.inputs}
+    read |= {i for node in view.nodes for i in node.controls}
+    return [node.index for node in view.nodes if node.index not in read]
+
+
+def needed_by(view: GraphView, roots: Iterable[int]) -> list[bool]:
+    """Tell for every node whether one of `roots` is it or waits for it."""
+    before: list[list[int]] = [
+        [*(port.node for port in node.inputs), *node.controls] for node in view.nodes
+    ]
+    reached = spread(roots, before, [True] * len(before))
+    return [origin >= 0 for origin in reached]

@@ -119,7 +119,7 @@ def call_of(draft: Draft, node: Node) -> OpCall:
 
     from grappler_pass.costs import TensorSpec
     from grappler_pass.graph.shapes import known_shape
-    from grappler_pass.pricing import node_calls
+    from grappler_pass.pricing.seconds import call_of
 
     def spec(port: Port) -> TensorSpec:
         shape = known_shape(draft.shapes, draft.view, port)
@@ -127,4 +127,4 @@ def call_of(draft: Draft, node: Node) -> OpCall:
         name = dtypes.as_dtype(enum).base_dtype.name if enum else "float32"
         return TensorSpec(shape, str(name))
 
-    return node_calls.call_of(node, draft.slots, spec)
+    return call_of(node, draft.slots, spec)

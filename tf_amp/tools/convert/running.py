@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tf_amp.tools.convert.unmixed import unmixed
+from tf_amp.runtime import scope, switch
 from tf_amp.tools.graph_runs.batches import Batch, InputSpec, batches_from_file
 
 if TYPE_CHECKING:
@@ -93,3 +95,8 @@ def _made_up(spec: InputSpec, batch: int) -> Any:
         values = np.random.default_rng(0).standard_normal(sizes)
         return values.astype("float32")
     return np.zeros(sizes, dtype=spec.dtype)
+
+
+def unmixed() -> AbstractContextManager[Any]:
+    """Return a context in which what is traced or loaded is not rewritten later."""
+    return scope.float32_scope() if switch.is_enabled() else contextlib.nullcontext()

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.graph.op_traits import is_random
+from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.rewriting.apply import MARK
@@ -35,7 +35,6 @@ from tf_amp.measuring.sandbox.graph_copy import (
 from tf_amp.rewriting.compiled.clusters import with_clusters
 from tf_amp.tools.graph_runs.cases import Case, Values, Watched
 from tf_amp.tools.graph_runs.filling import FILLED, HANDLES, filling_graph, made_up
-from tf_amp.tools.ranges.passing import input_behind, passes_on
 from tf_amp.tools.verify.differences import Array
 from tf_amp.tracing.traces import with_traced_shapes
 

@@ -13,7 +13,7 @@ from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import NEXT_ITERATION_OPS, GraphView, Node, Port
-from grappler_pass.pricing.node_calls import call_of
+from grappler_pass.pricing.seconds import call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import TensorRange
 from tf_amp.tracing.stamp_reader import origins_of

@@ -43,7 +43,7 @@ from tf_amp.training.loss_scale.gradient_marks import (
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 from tf_amp.training.loss_scale.variables import state_of
 from tf_amp.training.overflow import inputs as overflow_inputs
-from tf_amp.training.overflow import warning as overflow_warning
+from tf_amp.training.overflow import messages as overflow_messages
 
 # float16 holds no larger power of two.
 _LARGEST_SEED = 2.0**15
@@ -195,7 +195,7 @@ class ScaledCall:
 
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
         """Adjust the loss scale; return the gradients, which tell how they came out."""
-        overflow_warning.warn_if_eager(finite, self._reading)
+        overflow_messages.warn_if_eager(finite, self._reading)
         scale_update = self._scale_update(unscaled)
         adjusting: list[Any]
         with scale_update_scope():

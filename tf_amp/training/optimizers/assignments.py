@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import assigning as private
 from tf_amp._tensorflow_private import install as install_hook
-from tf_amp.tracing import taking
+from tf_amp.tracing import bypass
 from tf_amp.training.finiteness.of_gradients import is_scalable, must_select
 from tf_amp.training.optimizers.finite_steps import finite_value
 
@@ -55,7 +55,7 @@ def _skipping(assign: Callable[..., Any], neutral: Neutral) -> Callable[..., Any
         given.apply_defaults()
         target = next(iter(given.arguments.values()))
         values = given.arguments[name]
-        if taking.takes_all() or not is_scalable(values):
+        if bypass.takes_all() or not is_scalable(values):
             return assign(*args, **kwargs)
         finite = finite_value(target, values)
         if finite is None:

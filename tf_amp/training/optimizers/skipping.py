@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp.tracing import taking
+from tf_amp.tracing import bypass
 from tf_amp.training.optimizers import finite_branches
 from tf_amp.training.optimizers.finite_steps import finite_step
 
@@ -42,7 +42,7 @@ class Step:
         in_graph = not tf.executing_eagerly()
         call = (self.call_in_branch if in_graph else None) or self.call
         # Some optimizers hand on to others.
-        with taking.taking_all():
+        with bypass.taking_all():
             return call(grads)
 
 
@@ -59,7 +59,7 @@ def take_unless_overflowed(step: Step) -> Any:
       else an operation.
     """
     _applied[:] = [True]
-    if taking.takes_all():
+    if bypass.takes_all():
         return step.call(step.grads)
     finite = finite_step(step.grads, step.optimizer)
     if finite is None:
@@ -100,7 +100,7 @@ def _in_all_replicas(finite: Any, step: Step) -> Any:
 
         def part() -> None:
             # What replicas do together they do in this thread.
-            with taking.taking_all():
+            with bypass.taking_all():
                 strategy.extended.call_for_each_replica(call_with, args=given)
 
         return _when(together, part, step.name)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tf_amp._tensorflow_private.frames import frames_of
+from tf_amp.training.overflow.messages import warn_of_overflow
 from tf_amp.training.overflow.origin import WATCH, Watch
-from tf_amp.training.overflow.warning import warn_of_overflow
 
 # First parts of the names of what cannot be asked a second time.
 _SOURCES = (
