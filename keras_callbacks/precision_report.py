@@ -176,7 +176,7 @@ class PrecisionReport(Monitor):
 
 def _cause(scale: ScaleReading) -> str:
     """Say where the latest overflow began, if steps were skipped by this package."""
-    from tf_amp.training.loss_scale.report import loss_scale_state
+    from tf_amp.training.report import loss_scale_state
 
     origin = None if scale.is_own else loss_scale_state().overflow_origin
     return f"; the latest overflow began at {origin}" if origin else ""

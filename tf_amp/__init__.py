@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tf_amp.tools.verify.functions import ranges, verify
     from tf_amp.tools.verify.verification import Verification
     from tf_amp.training.gradients.unscaled import in_true_units
-    from tf_amp.training.loss_scale.report import LossScaleState, loss_scale_state
+    from tf_amp.training.report import LossScaleState, loss_scale_state
 
 __version__ = "0.1.0"
 
@@ -103,7 +103,7 @@ _HOMES = {
     "ConversionReport": "tf_amp.tools.convert.report",
     "DynamicLossScale": "tf_amp.config.loss_scales.dynamic",
     "LossScale": "tf_amp.config.loss_scales.protocol",
-    "LossScaleState": "tf_amp.training.loss_scale.report",
+    "LossScaleState": "tf_amp.training.report",
     "NoOpLossScale": "tf_amp.config.loss_scales.constant",
     "Plan": "grappler_pass.planning.plan",
     "Prediction": "tf_amp.tools.explain.prediction",
@@ -122,7 +122,7 @@ _HOMES = {
     "init_trainer": "tf_amp.runtime.apex",
     "initialize": "tf_amp.runtime.apex",
     "is_enabled": "tf_amp.runtime.switch",
-    "loss_scale_state": "tf_amp.training.loss_scale.report",
+    "loss_scale_state": "tf_amp.training.report",
     "mixed_precision_scope": "tf_amp.runtime.scope",
     "optimize": "tf_amp.tools.optimize",
     "plans": "tf_amp.runtime.switch",

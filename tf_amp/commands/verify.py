@@ -100,7 +100,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
     from tf_amp.config.exclusion import checked_patterns
-    from tf_amp.tools.graph_runs.function_cases import Choice
+    from tf_amp.tools.verify.function_cases import Choice
     from tf_amp.tools.verify.functions import verify_saved_model
 
     choice = Choice(

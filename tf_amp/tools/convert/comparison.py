@@ -17,8 +17,8 @@ from tf_amp.tools.convert.running import (
     with_rounded_weights,
 )
 from tf_amp.tools.graph_runs.batches import specs_of, specs_of_graph
+from tf_amp.tools.graph_runs.differences import rounded
 from tf_amp.tools.verify.comparing import compare
-from tf_amp.tools.verify.differences import rounded
 
 if TYPE_CHECKING:
     from grappler_pass.graph.view import Item

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tf_amp.errors import UnfitDataError
-from tf_amp.tools.verify.differences import Array
+from tf_amp.tools.graph_runs.differences import Array
 
 Batch = Mapping[str, Array]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.batches import Batch, specs_of
-from tf_amp.tools.verify.differences import Array
+from tf_amp.tools.graph_runs.differences import Array
 
 
 def arguments_by_placeholder(

@@ -34,8 +34,8 @@ from tf_amp.measuring.sandbox.graph_copy import (
 )
 from tf_amp.rewriting.compiled.clusters import with_clusters
 from tf_amp.tools.graph_runs.cases import Case, Values, Watched
+from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.graph_runs.filling import FILLED, HANDLES, filling_graph, made_up
-from tf_amp.tools.verify.differences import Array
 from tf_amp.tracing.traces import with_traced_shapes
 
 _SEED = 20

@@ -12,7 +12,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from tf_amp.measuring.sandbox.contents import Content, describe
 from tf_amp.tools.graph_runs.cases import Values
-from tf_amp.tools.verify.differences import Array
+from tf_amp.tools.graph_runs.differences import Array
 
 HANDLES = ("VarHandleOp", "VariableV2")
 FILLED = "filled"

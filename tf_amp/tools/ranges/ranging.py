@@ -40,7 +40,7 @@ def ranges_of(
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from tf_amp.tools.graph_runs import batches as data
-    from tf_amp.tools.graph_runs.function_cases import (
+    from tf_amp.tools.verify.function_cases import (
         plain_case,
         plain_case_from_function,
     )

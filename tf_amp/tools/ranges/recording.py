@@ -19,7 +19,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
-from tf_amp.tools.verify.differences import Array
+from tf_amp.tools.graph_runs.differences import Array
 
 # In the names of the nodes that are added.
 RECORDER = "tf_amp_record"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tf_amp.config.ranges import Ranges, TensorRange
-from tf_amp.tools.verify.differences import Array
+from tf_amp.tools.graph_runs.differences import Array
 
 # Halfway from the largest value to what would come next: from here on it is infinity.
 _OVERFLOW = {"float16": 65520.0, "bfloat16": 3.3961775e38}

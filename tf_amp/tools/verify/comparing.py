@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tf_amp.tools.verify.differences import Array, difference_of, rounded
+from tf_amp.tools.graph_runs.differences import Array, difference_of, rounded
 from tf_amp.tools.verify.verification import (
     OUTPUT,
     TensorCheck,

@@ -17,8 +17,8 @@ from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.explain.signatures import signatures_of
 from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs.call_values import batch_by_placeholder
-from tf_amp.tools.graph_runs.function_cases import Choice, case_from_function, case_of
 from tf_amp.tools.ranges.ranging import joined, ranges_of
+from tf_amp.tools.verify.function_cases import Choice, case_from_function, case_of
 from tf_amp.tools.verify.verification import TensorCheck, Verdict, Verification
 from tf_amp.tools.verify.verifying import verified
 

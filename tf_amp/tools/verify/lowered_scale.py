@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tf_amp.tools.graph_runs.cases import Case, Values
+from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.graph_runs.executing import run
-from tf_amp.tools.verify.differences import Array
 from tf_amp.tools.verify.verification import GRADIENT
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
 

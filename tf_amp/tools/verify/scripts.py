@@ -11,7 +11,7 @@ from tf_amp.config.ranges import Ranges
 from tf_amp.rewriting import arriving_graphs
 from tf_amp.rewriting.compiled import uncompiled
 from tf_amp.tools import running_scripts
-from tf_amp.tools.graph_runs.capturing import Captures, is_recording
+from tf_amp.tools.verify.capturing import Captures, is_recording
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

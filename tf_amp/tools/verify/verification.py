@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from tf_amp.tools.verify.differences import Difference
+from tf_amp.tools.graph_runs.differences import Difference
 
 if TYPE_CHECKING:
     from tf_amp.tools.verify.culprits import Culprit

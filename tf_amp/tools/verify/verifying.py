@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.tools.graph_runs.cases import Case, Values
+from tf_amp.tools.graph_runs.differences import Array, rounded
 from tf_amp.tools.graph_runs.executing import completed, run, with_run_shapes
 from tf_amp.tools.verify.comparing import checks_of
-from tf_amp.tools.verify.differences import Array, rounded
 from tf_amp.tools.verify.lowered_scale import with_settled_scale
 from tf_amp.tools.verify.verification import Verification, default_tolerance
 

@@ -17,7 +17,7 @@ from tf_amp.tools.explain import explanation
 from tf_amp.tools.graph_runs.batches import specs_of
 from tf_amp.tools.graph_runs.call_values import arguments_by_placeholder, places_of
 from tf_amp.tools.graph_runs.cases import Case
-from tf_amp.tools.verify.differences import Array
+from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.traces import variable_names, with_traced_shapes
 

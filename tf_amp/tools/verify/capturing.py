@@ -18,7 +18,7 @@ from tf_amp.errors import NotMeasurableError
 from tf_amp.rewriting.compiled import uncompiled
 from tf_amp.rewriting.compiled.uncompiled import Uncompiled
 from tf_amp.tools.graph_runs.cases import Case
-from tf_amp.tools.graph_runs.function_cases import case_from_traced
+from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.ranges.recording import (
     DEREFERENCE,
     READ,
@@ -28,7 +28,7 @@ from tf_amp.tools.ranges.recording import (
     Tap,
     with_records,
 )
-from tf_amp.tools.verify.differences import Array
+from tf_amp.tools.verify.function_cases import case_from_traced
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing.grappler_preview import with_bodies
 from tf_amp.tracing.traces import variable_names, with_traced_shapes
