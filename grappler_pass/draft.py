@@ -89,6 +89,7 @@ class Outcome(enum.Enum):
     FASTER = "the rewritten graph is faster"
     SLOWER = "it is not"
     OPEN = "the program's own steps are being compared"
+    KERNEL_STATE = "a second instance would not share state: predictions decide"
     UNKNOWN = "it cannot be found out, or need not: predictions decide"
 
 

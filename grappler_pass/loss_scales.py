@@ -4,7 +4,7 @@ Before   scale * seed --> ... --> gradient / scale --> finite? --> update
 After    seed --> ... --> gradient --> update
 
 A scale of 1 changes no gradient, whatever it is: so every scale becomes 1, no product
-with it stays, and whoever asks whether gradients are finite is told that they are, as
+with it stays, and whatever reads whether gradients are finite reads that they are, as
 late as before. Nothing is counted, and infinities go where they go without scaling.
 
 Not done: where part of what is scaled or unscaled may be elsewhere, in a function that
@@ -28,7 +28,7 @@ from grappler_pass.eligibility.state_updates import (
     BARRIER,
     LOSS_SCALE,
     SCALE,
-    SETTLING,
+    SCALE_UPDATE,
 )
 from grappler_pass.graph import ENTER_OPS, MERGE_OPS, Item
 
@@ -50,25 +50,25 @@ class _Graph:
 
     Attributes:
       outside: the nodes that do not adjust a loss scale, by name.
-      settling: those that do.
+      updating: those that do.
       readers: the nodes outside by each of their inputs, as written in `_texts`.
     """
 
     outside: Mapping[str, NodeDef]
-    settling: Mapping[str, NodeDef]
+    updating: Mapping[str, NodeDef]
     readers: Mapping[str, Sequence[NodeDef]]
 
     @classmethod
     def from_graph_def(cls, graph_def: GraphDef) -> _Graph:
-        outside, settling, readers = {}, {}, defaultdict(list)
+        outside, updating, readers = {}, {}, defaultdict(list)
         for node in graph_def.node:
-            if SETTLING in node.name:
-                settling[node.name] = node
+            if SCALE_UPDATE in node.name:
+                updating[node.name] = node
                 continue
             outside[node.name] = node
             for text in _texts(node):
                 readers[text].append(node)
-        return cls(outside, settling, readers)
+        return cls(outside, updating, readers)
 
 
 def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
@@ -83,7 +83,7 @@ def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
     """
     graph = _Graph.from_graph_def(graph_def)
     scales = [node for node in graph.outside.values() if SCALE in node.attr]
-    if not scales or not graph.settling:
+    if not scales or not graph.updating:
         return None
     try:
         return _without(graph_def, graph, scales, item)
@@ -173,18 +173,18 @@ def _gone(graph: _Graph, kept: Collection[str]) -> set[str]:
     """Return what nobody needs if it is not asked whether gradients are finite."""
     staying = set()
     for text in graph.readers:
-        node = graph.settling.get(_name_of(text))
+        node = graph.updating.get(_name_of(text))
         if node is None or text.startswith("^"):
             continue
         if node.op == "Const" and not node.input:
             staying.add(node.name)
         elif text != node.name or not _is_flag(node):
             raise _NotWhole(node.name)
-    for name in graph.settling.keys() & kept:
-        if graph.settling[name].op != "NoOp":
+    for name in graph.updating.keys() & kept:
+        if graph.updating[name].op != "NoOp":
             raise _NotWhole(name)
         staying.add(name)
-    return graph.settling.keys() - staying
+    return graph.updating.keys() - staying
 
 
 def _is_flag(node: NodeDef) -> bool:
@@ -231,7 +231,7 @@ class _Instead:
 
     def _flag(self, name: str) -> NodeDef:
         """Return a constant in the place of a node that is gone, just as late."""
-        node = self._graph.settling[name]
+        node = self._graph.updating[name]
         before = frozenset(self._before(node))
         if before not in self.made:
             controls = sorted({f"^{_name_of(self._input(text))}" for text in before})
@@ -250,7 +250,7 @@ class _Instead:
                     yield f"^{name}"
                 elif name not in seen:
                     seen.add(name)
-                    waiting.append(self._graph.settling[name])
+                    waiting.append(self._graph.updating[name])
 
 
 def _constant(

@@ -9,6 +9,7 @@ import functools
 import re
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.type_slots import op_def_of
 
@@ -33,6 +34,7 @@ _DECOMPOSITIONS = frozenset(
 )
 INPUT = "an input of the graph"
 RESULT = "a result of the graph"
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _CONSTANT = "a constant; 16-bit readers get a copy made beforehand"
 _VARIABLE = "a variable, whose type is stored with it"
 _BITS = "its result depends on the bits of its operand"
@@ -75,6 +77,20 @@ _FIXED = {
     "UniqueWithCountsV2": _COUNTS,
     "UpperBound": _COUNTS,
 }
+# What a kernel makes for itself, and keeps, where it is not given a name to share.
+_UNSHARED = frozenset(
+    """Barrier Batch BatchFunction ConditionalAccumulator FIFOQueue FIFOQueueV2
+    FixedLengthRecordReader FixedLengthRecordReaderV2 HashTable HashTableV2
+    IdentityReader IdentityReaderV2 Iterator IteratorV2 LMDBReader MultiDeviceIterator
+    MutableDenseHashTable MutableDenseHashTableV2 MutableHashTable
+    MutableHashTableOfTensors MutableHashTableOfTensorsV2 MutableHashTableV2
+    OneShotIterator PaddingFIFOQueue PaddingFIFOQueueV2 PriorityQueue PriorityQueueV2
+    RandomShuffleQueue RandomShuffleQueueV2 ResourceConditionalAccumulator
+    SparseConditionalAccumulator TFRecordReader TFRecordReaderV2 TextLineReader
+    TextLineReaderV2 Unbatch UnbatchGrad WholeFileReader WholeFileReaderV2""".split()
+)
+# By these a kernel draws the same numbers in each run; with none it draws fresh ones.
+_SEEDS = ("seed", "seed2")
 _OPAQUE = frozenset({types_pb2.DT_STRING, types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 
 
@@ -96,9 +112,28 @@ def has_effects(op: str) -> bool:
 
 
 @functools.cache
+def keeps_kernel(op: str) -> bool:
+    """Tell whether all graphs of a Session share one kernel for a node of `op`."""
+    op_def = op_def_of(op)
+    return op_def is not None and bool(op_def.is_stateful) and op not in _CALLS
+
+
+@functools.cache
 def is_random(op: str) -> bool:
     """Tell whether `op` draws random numbers."""
     return _DRAWS.match(op) is not None
+
+
+def keeps_state_in_kernel(node: NodeDef) -> bool:
+    """Tell whether two kernels of a node differ in what they have gone through.
+
+    Each of them draws a stream of numbers of its own from the seed, or has a queue, a
+    table, an accumulator or a batch of its own. Fresh random numbers tell nobody which
+    kernel has drawn them.
+    """
+    if node.op in _UNSHARED:
+        return "shared_name" not in node.attr or not node.attr["shared_name"].s
+    return any(name in node.attr and node.attr[name].i for name in _SEEDS)
 
 
 def magnifies_rounding(op: str) -> bool:

@@ -17,6 +17,10 @@ class Cause(enum.Enum):
     WRITTEN = "hands on a variable's memory, which may be written before it is read"
     ISLAND = "eligible, but no matrix product or convolution beside it went low"
     MARGIN = "the whole plan gains too little to be applied"
+    KERNEL_STATE = (
+        "the plan gains too little for one whose steps cannot be compared: "
+        "kernels keep state"
+    )
     TRIAL = "the whole graph was run both ways, and 16 bits were not faster"
     RESUMED = "float32, as in the run that is resumed"
     LEVEL = "the optimization level keeps everything in float32"
@@ -61,6 +65,7 @@ DECIDED = (
     Cause.WRITTEN,
     Cause.ISLAND,
     Cause.MARGIN,
+    Cause.KERNEL_STATE,
     Cause.TRIAL,
     Cause.RESUMED,
     Cause.LEVEL,

@@ -43,9 +43,9 @@ def color_as_recalled(draft: Draft, low: tuple[bool, ...]) -> Draft:
 
 
 def keep(draft: Draft) -> Draft:
-    """Have it remembered how a graph came out, once that is decided by its costs."""
+    """Have it remembered how a graph came out, where its costs decide."""
     memory = draft.settings.memory
-    if memory is not None and draft.has_candidates and not draft.is_open:
+    if memory is not None and draft.has_candidates:
         if draft.settings.opt_level == PRICED:
             memory.keep(draft)
     return draft

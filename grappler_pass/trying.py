@@ -34,6 +34,8 @@ def tried(draft: Draft) -> Draft:
             return _withdrawn(draft, Cause.TRIAL)
         case Outcome.OPEN:
             return dataclasses.replace(draft, is_open=True)
+        case Outcome.KERNEL_STATE if not draft.is_sure:
+            return _withdrawn(draft, Cause.KERNEL_STATE)
         case Outcome.UNKNOWN if not draft.is_sure:
             return _withdrawn(draft, Cause.MARGIN)
     return draft

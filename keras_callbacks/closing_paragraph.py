@@ -64,7 +64,7 @@ def _why_not(plan: Plan) -> str:
     from grappler_pass.plan import Cause
 
     causes = {row.reason.cause for row in plan.decisions}
-    whole = (Cause.TRIAL, Cause.LEVEL, Cause.MARGIN)
+    whole = (Cause.TRIAL, Cause.LEVEL, Cause.MARGIN, Cause.KERNEL_STATE)
     found = [cause.value for cause in whole if cause in causes]
     return found[0] if found else "no conversion was predicted to pay"
 

@@ -50,7 +50,7 @@ ROWS_OF_ALL_KINDS = [
     CostRow(DEVICE, VERSION, Measured(TRANSPOSE, "float32", sample(5e-7, count=9))),
     CostRow("another CPU", VERSION, Measured(MATMUL, "float32", sample(7.0))),
     CostRow(DEVICE, "2.20.0", measured(8)),
-    VerdictRow(DEVICE, VERSION, "0f3c", Verdict(True, 1.25, 1e9)),
+    VerdictRow(DEVICE, VERSION, "0f3c", Verdict(True, 1.25, 1.0, 1e9)),
 ]
 
 

@@ -62,7 +62,7 @@ GARBAGE = {
     "count": [{**GOOD, "count": each} for each in (0, 1.5, True, 2**70, "3")],
     "when": [{**GOOD, "when": each} for each in (-1, 1e15, "now", 2e11)] + [
         {"device": "a", "tensorflow": "b", "fingerprint": "c", "faster": True,
-         "ratio": 1, "when": time.time() + 1e6}
+         "seconds_before": 1, "seconds_after": 1, "when": time.time() + 1e6}
     ],
     "probe": [
         {**GOOD, "probe": each}
@@ -82,13 +82,13 @@ GARBAGE = {
             TRANSPOSE.key.replace("[[1,", "[[9,"),
         )
     ],
-    "ratio": [
+    "seconds_before": [
         {"device": "a", "tensorflow": "b", "fingerprint": "c", "faster": True,
-         "ratio": 0, "when": 1}
+         "seconds_before": 0, "seconds_after": 1, "when": 1}
     ],
     "faster": [
         {"device": "a", "tensorflow": "b", "fingerprint": "c", "faster": "yes",
-         "ratio": 1, "when": 1}
+         "seconds_before": 1, "seconds_after": 1, "when": 1}
     ],
 }  # fmt: skip
 

@@ -21,7 +21,7 @@ samples = st.builds(
     count=st.integers(1, 1000),
     when=st.floats(0, 2e9),
 )
-verdicts = st.builds(Verdict, st.booleans(), positive, st.floats(0, 2e9))
+verdicts = st.builds(Verdict, st.booleans(), positive, positive, st.floats(0, 2e9))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_what_is_kept_is_there_for_the_next_process(path):
 
 def test_figures_of_another_device_or_tensorflow_are_not_used(path):
     database = CostDatabase(path)
-    verdict = Verdict(True, 1.5, 1e9)
+    verdict = Verdict(True, 1.5, 1.0, 1e9)
     keep(database, 1)
     database.keep_verdict(DEVICE, VERSION, "fingerprint", verdict)
     assert database.verdict(DEVICE, VERSION, "fingerprint") == verdict
@@ -75,8 +75,8 @@ def test_of_two_figures_the_better_supported_stays(path):
 def test_of_two_verdicts_the_newer_stays(path):
     database = CostDatabase(path)
     for when, faster in ((5.0, True), (9.0, False), (7.0, True)):
-        database.keep_verdict(DEVICE, VERSION, "it", Verdict(faster, 1.1, when))
-    assert database.verdict(DEVICE, VERSION, "it") == Verdict(False, 1.1, 9.0)
+        database.keep_verdict(DEVICE, VERSION, "it", Verdict(faster, 1.1, 1.0, when))
+    assert database.verdict(DEVICE, VERSION, "it") == Verdict(False, 1.1, 1.0, 9.0)
 
 
 @given(samples, samples, samples)
@@ -123,7 +123,7 @@ def test_clearing_removes_what_is_named_and_counts_it(path):
     database = CostDatabase(path)
     keep(database, 1, 2, 3)
     database.keep("another", VERSION, [measured(1)])
-    database.keep_verdict(DEVICE, VERSION, "it", Verdict(True, 1.1, 1.0))
+    database.keep_verdict(DEVICE, VERSION, "it", Verdict(True, 1.1, 1.0, 1.0))
     assert database.clear({"device": "another"}) == 1
     assert sizes_in(database) == {1, 2, 3}
     assert database.clear() == 4

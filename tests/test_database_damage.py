@@ -104,7 +104,7 @@ def assert_left_alone(path, caplog, reason):
     database = CostDatabase(path)
     for elements in (1, 2):
         keep(database, elements)
-    verdict = Verdict(True, 2.0, 1.0)
+    verdict = Verdict(True, 2.0, 1.0, 1.0)
     database.keep_verdict(DEVICE, VERSION, "it", verdict)
     assert sizes_in(database) == {1, 2}
     assert database.verdict(DEVICE, VERSION, "it") == verdict

@@ -36,7 +36,7 @@ class Steps:
     begun: int = 0
     waiting: list[step_comparison.Decided] = dataclasses.field(default_factory=list)
 
-    def begin(self, decided: step_comparison.Decided) -> bool:
+    def begin(self, trial: Trial, decided: step_comparison.Decided) -> bool:
         """Begin a comparison."""
         self.begun += 1
         self.waiting.append(decided)
@@ -89,7 +89,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Steps that begin in this process."""
     steps = Steps()
     monkeypatch.setattr(compared_calls, "begin", steps.begin)
-    monkeypatch.setattr(verdicts, "_found", {})
+    monkeypatch.setattr(verdicts, "_known", {})
     monkeypatch.setattr(verdicts, "_rejected", set())
     return steps
 

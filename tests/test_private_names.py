@@ -73,7 +73,7 @@ for gone in hooks_in(MODULES):
     told.clear()
     tf_amp.disable()
     kept = {private.CALL_FUNCTION, private.RUN_SESSION, exports.CONVERT_TO_TFLITE}
-    kept.add(calls.CALL_IN_EAGER_MODE)
+    kept |= {calls.CALL_IN_EAGER_MODE, calls.RUN_IN_SESSION}
     assert set(private.installed()) == kept - {gone}
     private.remove()
 """

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from tests.forking import run_forked
+from tf_amp.tuning.step_comparison import FLOAT32, StepComparison, Steps
 
 # Predictions promise a gain that is in doubt; which instance is slow is injected: the
 # constant `delay` of one instance says how long a function in its graph sleeps.
@@ -267,6 +268,19 @@ print(set(labels_of(20)))
     assert run(code.format(before=""), tmp_path, TF_AMP_TUNE="off")[-1] == "{''}"
 
 
+def test_what_is_not_remembered_is_said_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(is_faster: bool, steps: Steps) -> bool:
+        raise OSError("planted")
+
+    comparison = StepComparison(name="__inference_step_7")
+    comparison.when_decided(fail)
+    assert comparison.failed(lambda label: label) == FLOAT32
+    assert "__inference_step_7" in caplog.text
+    assert "OSError: planted" in caplog.text and "TF_AMP_TUNE=off" in caplog.text
+
+
 REFUTED = """
 def believed_until_seen(self, call, dtype, probe=None):
     seen = probe is not None and self.prices.get(probe.key, dtype) is not None
@@ -284,12 +298,12 @@ def step(x):
         x = tf.tanh(x @ A)
     return x @ A
 
-# The first plan is slow, the second is not, float32 is in between.
+# Of the first process: the first plan is slow, the second is not, float32 is between.
 rewriter.rewrite_graph = lambda data, item: by_label(data, item)
 
 def by_label(data, item):
     global slow, seconds
-    seconds = {"": 0.5, "float32": 0.25}.get(compared_calls._thread.label, 0.0)
+    seconds = delays.get(compared_calls._thread.label, 0.0)
     slow = "float32" if compared_calls.is_float32_instance() else ""
     return slowing(data, item)
 
@@ -304,7 +318,47 @@ print([labels[-1]], low, sorted(set(labels)))
 
 
 def test_what_loses_gives_up_what_its_steps_refute(tmp_path: pathlib.Path) -> None:
-    first, second = (run(REFUTED, tmp_path)[-1] for _ in range(2))
+    delays = ({"": 0.5, "float32": 0.25}, {})
+    codes = (f"delays = {each}\n{REFUTED}" for each in delays)
+    first, second = (run(code, tmp_path)[-1] for code in codes)
     assert first == "['plan 2'] [['MatMul']] ['', 'float32', 'plan 2']"
     # In the next process the prices are known, and so is the verdict.
     assert second == "[''] [['MatMul']] ['']"
+
+
+DROPOUT = """
+CostModel.price = lambda *args: dataclasses.replace(believed(*args), error={error})
+{seed}
+
+def masks():
+    found = []
+
+    @tf.function
+    def product(x):
+        return 0.0 * ((((x @ A) @ A) @ A) @ A) + tf.nn.dropout(tf.ones_like(x), 0.5)
+
+    labels = labels_of(40, lambda x: found.append(product(x).numpy()))
+    return found, sorted(set(labels))
+
+plain, _ = masks()
+{seed}
+tf_amp.enable(dtype="bfloat16")
+found, labels = masks()
+equal = all((a == b).all() for a, b in zip(plain, found, strict=True))
+print(equal, labels, len(rewriter.applied_plans()))
+"""
+
+
+@pytest.mark.parametrize(("error", "plans"), [(0.3, 1), (3.0, 0)])
+def test_random_numbers_under_a_seed_are_the_same_since_nothing_is_compared(
+    error: float, plans: int, tmp_path: pathlib.Path
+) -> None:
+    code = DROPOUT.format(error=error, seed="tf.random.set_seed(1)")
+    assert run(code, tmp_path)[-1] == f"True [''] {plans}"
+
+
+def test_fresh_random_numbers_may_come_from_either_instance(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = run(DROPOUT.format(error=0.3, seed=""), tmp_path)
+    assert lines[-1].startswith("False ['', 'float32']")

@@ -143,11 +143,20 @@ def test_a_plan_known_to_be_faster_is_kept(low_share: float) -> None:
     assert _rewritten(_convolution_step(), settings).changed
 
 
-def test_where_nothing_is_known_an_uncertain_gain_is_not_applied() -> None:
-    step, steps = _convolution_step(), Steps(Outcome.UNKNOWN)
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (Outcome.UNKNOWN, Cause.MARGIN),
+        (Outcome.KERNEL_STATE, Cause.KERNEL_STATE),
+    ],
+)
+def test_where_nothing_is_known_an_uncertain_gain_is_not_applied(
+    answer: Outcome, cause: Cause
+) -> None:
+    step, steps = _convolution_step(), Steps(answer)
     assert _rewritten(step, _settings(steps)).changed
     uncertain = _rewritten(step, _settings(steps, BelievedPrices(0.9)))
-    assert _causes(uncertain) >= {Cause.MARGIN}
+    assert _causes(uncertain) >= {cause}
     assert not uncertain.changed and len(steps.asked) == 2
 
 

@@ -267,10 +267,10 @@ GRAPH = """
     gradient = Neg(scaled)
     inverse = Reciprocal(scale)
     unscaled = Mul(gradient, inverse) _tf_amp_barrier=true
-    tf_amp_settle/finite = IsFinite(unscaled)
-    tf_amp_settle/out = Identity(tf_amp_settle/finite) T=bool
-    chosen = Switch(unscaled, tf_amp_settle/out)
-    out = Identity(chosen:1, ^tf_amp_settle/out)
+    tf_amp_scale_update/finite = IsFinite(unscaled)
+    tf_amp_scale_update/out = Identity(tf_amp_scale_update/finite) T=bool
+    chosen = Switch(unscaled, tf_amp_scale_update/out)
+    out = Identity(chosen:1, ^tf_amp_scale_update/out)
 """
 
 
@@ -288,7 +288,7 @@ def test_what_scales_and_what_asks_goes_and_the_rest_waits_as_before():
     assert nodes["out"] == ["chosen:1", "^tf_amp_finite/0"]
     assert nodes["tf_amp_finite/0"] == ["^gradient"]
     assert nodes["scale/one"] == ["^read"]
-    assert not any("settle" in name for name in nodes)
+    assert not any("scale_update" in name for name in nodes)
 
 
 @pytest.mark.parametrize(
@@ -297,12 +297,12 @@ def test_what_scales_and_what_asks_goes_and_the_rest_waits_as_before():
         ("_tf_amp_scale=0", "_tf_amp_scale=-1"),
         ("Mul(gradient, inverse)", "Mul(gradient, seed)"),
         ("seed = Placeholder", "seed = Placeholder\n other = Neg(read)"),
-        ("Identity(chosen:1", "Identity(tf_amp_settle/other"),
+        ("Identity(chosen:1", "Identity(tf_amp_scale_update/other"),
     ],
 )
 def test_a_loss_scale_of_which_a_part_is_elsewhere_stays(line, instead):
     text = GRAPH.replace(line, instead)
-    text += "\n tf_amp_settle/other = Abs(unscaled)"
+    text += "\n tf_amp_scale_update/other = Abs(unscaled)"
     assert line in GRAPH
 
     assert without_loss_scales(graph_from_text(text), Item(fetch=("out",))) is None

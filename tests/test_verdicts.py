@@ -30,13 +30,13 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "_found", {})
+    monkeypatch.setattr(verdicts, "_known", {})
     monkeypatch.setattr(verdicts, "_rejected", set())
 
 
 def outcome(trial: Trial, folder: pathlib.Path) -> Outcome:
     """Return what a process says that has just started."""
-    verdicts._found.clear()
+    verdicts._known.clear()
     verdicts._rejected.clear()
     costs = KnownCosts.load("CPU", "this CPU", tf.__version__, folder)
     return verdicts.outcome_of(trial, costs, lambda is_faster: None)
@@ -70,6 +70,40 @@ def test_what_is_certain_is_not_compared_unless_steps_have_said_otherwise(
     assert outcome(trial, tmp_path) is Outcome.OPEN
     steps.end(SLOWER)
     assert outcome(certain, tmp_path) is Outcome.SLOWER
+
+
+def _with_function_of(op: str, **attrs: object) -> tf.compat.v1.GraphDef:
+    """Return a graph that has a function with a node in its library."""
+    graph_def = product(16)
+    function = graph_def.library.function.add()
+    function.signature.name = "inner"
+    node = function.node_def.add(name="inner", op=op)
+    for name, value in attrs.items():
+        field = "s" if isinstance(value, bytes) else "i"
+        setattr(node.attr[name], field, value)
+    return graph_def
+
+
+@pytest.mark.parametrize(
+    ("graph_def", "expected"),
+    [
+        (_with_function_of("RandomUniform", seed=0, seed2=0), Outcome.OPEN),
+        (_with_function_of("RandomUniform", seed=0, seed2=7), Outcome.KERNEL_STATE),
+        (_with_function_of("StatelessRandomUniformV2"), Outcome.OPEN),
+        (_with_function_of("FIFOQueueV2"), Outcome.KERNEL_STATE),
+        (_with_function_of("FIFOQueueV2", shared_name=b"queue"), Outcome.OPEN),
+        (_with_function_of("BatchFunction", shared_name=b""), Outcome.KERNEL_STATE),
+        (_with_function_of("Stage"), Outcome.OPEN),
+    ],
+)
+def test_what_keeps_state_in_kernels_is_not_compared(
+    graph_def: tf.compat.v1.GraphDef,
+    expected: Outcome,
+    tmp_path: pathlib.Path,
+    steps: Steps,
+) -> None:
+    assert outcome(trial_of(graph_def), tmp_path) is expected
+    assert steps.begun == (expected is Outcome.OPEN)
 
 
 def test_outside_of_a_call_nothing_is_compared(

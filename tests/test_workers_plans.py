@@ -29,7 +29,7 @@ class Exchange:
         self.is_chief = own == self.chief
         self.told = told
 
-    def tell(self, what: str, value: str) -> None:
+    def tell(self, what: str, value: str, *, anew: bool = False) -> None:
         self.told[f"{self.own}/{what}"] = value
 
     def ask(self, worker: str, what: str, seconds: float) -> str | None:

@@ -15,9 +15,8 @@ import itertools
 import os
 import pathlib
 import re
-import threading
 import traceback
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from absl import logging
@@ -27,19 +26,14 @@ if TYPE_CHECKING:
 
     from grappler_pass.graph import Item
     from grappler_pass.pipeline import Rewrite, Settings
-    from grappler_pass.plan import Plan
 
 _numbers = itertools.count(1)
-_thread = threading.local()
 
 
 def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) -> None:
-    """Write one graph before and, where it changed, after; and its plan.
-
-    One that was left alone comes a second time from Grappler, and is written once.
-    """
+    """Write one graph before and, where it changed, after; and its plan."""
     plan = rewrite.plan
-    if plan is None or _comes_again(None if rewrite.changed else _rows_of(plan)):
+    if plan is None:
         return
     texts: dict[str, Callable[[], str]] = {
         "before.pbtxt": lambda: str(before),
@@ -54,9 +48,7 @@ def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) ->
 def dump_failed(
     folder: pathlib.Path, name: str, before: Callable[[], GraphDef], error: Exception
 ) -> None:
-    """Write one graph, and what has failed in its rewrite; once, as in `dump`."""
-    if _comes_again((name, str(error))):
-        return
+    """Write one graph, and what has failed in its rewrite."""
     _write(
         folder,
         name,
@@ -95,19 +87,6 @@ def _write(
         logging.log_first_n(
             logging.WARNING, "TF_AMP_LOG: cannot write to %s: %s", 1, folder, error
         )
-
-
-def _rows_of(plan: Plan) -> Hashable:
-    """Return what a graph in whatever order is known again by."""
-    return plan.graph, frozenset((d.slot, d.reason) for d in plan.decisions)
-
-
-def _comes_again(rows: Hashable | None) -> bool:
-    """Tell whether this thread had the same graph just before; None: it has changed."""
-    before = getattr(_thread, "left_alone", None)
-    # But for its name, the third may be another graph.
-    _thread.left_alone = None if rows == before else rows
-    return rows is not None and rows == before
 
 
 def _file_name(name: str) -> str:

@@ -101,7 +101,8 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
     plugin.load(rewriter.rewrite_graph)
     private.install(private.CREATE_SESSION, stamping)
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
-    private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing)
+    private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing_calls)
+    private.install(calls.RUN_IN_SESSION, compared_calls.comparing_runs)
     private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
     private.install(workers.SERVER_START, _serving)
     if config.strict:
@@ -111,9 +112,8 @@ def install_rewriting(config: AmpConfig, stamp_graph: Callable[[Any], None]) -> 
 
 def remove() -> None:
     """Undo all but what graphs need that were traced before, and still arrive."""
-    private.remove(
-        kept=(*_RAISING, exports.CONVERT_TO_TFLITE, calls.CALL_IN_EAGER_MODE)
-    )
+    comparing = (calls.CALL_IN_EAGER_MODE, calls.RUN_IN_SESSION)
+    private.remove(kept=(*_RAISING, exports.CONVERT_TO_TFLITE, *comparing))
 
 
 def _passing_graphs_through(convert: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,15 @@ COST_COLUMNS = (
     "count",
     "when",
 )
-VERDICT_COLUMNS = ("device", "tensorflow", "fingerprint", "faster", "ratio", "when")
+VERDICT_COLUMNS = (
+    "device",
+    "tensorflow",
+    "fingerprint",
+    "faster",
+    "seconds_before",
+    "seconds_after",
+    "when",
+)
 SPENDING_COLUMNS = ("device", "tensorflow", "fingerprint", "seconds")
 
 # A spread below this is luck: machines repeat themselves no better.
@@ -44,12 +52,14 @@ class Verdict:
 
     Attributes:
         faster: whether the rewritten graph was.
-        ratio: seconds before over seconds after.
+        seconds_before: that a step took before the rewrite.
+        seconds_after: that one took after it.
         when: seconds since 1970.
     """
 
     faster: bool
-    ratio: float
+    seconds_before: float
+    seconds_after: float
     when: float
 
 
@@ -117,7 +127,8 @@ class VerdictRow:
     def columns(self) -> tuple[str | float | bool, ...]:
         """The values of VERDICT_COLUMNS."""
         it = self.verdict
-        return (*self.identity, bool(it.faster), float(it.ratio), float(it.when))
+        seconds = (float(it.seconds_before), float(it.seconds_after))
+        return (*self.identity, bool(it.faster), *seconds, float(it.when))
 
     def merged(self, other: VerdictRow) -> VerdictRow:
         """Return which of two rows of one identity is to be kept."""
@@ -137,7 +148,8 @@ class VerdictRow:
             raise ValueError(f"faster: received {faster!r}; allowed are true and false")
         verdict = Verdict(
             faster=bool(faster),
-            ratio=read_number(columns, "ratio", above=0.0),
+            seconds_before=_read_seconds(columns, "seconds_before"),
+            seconds_after=_read_seconds(columns, "seconds_after"),
             when=read_time(columns),
         )
         return cls(*_origin(columns), read_name(columns, "fingerprint"), verdict)
@@ -209,7 +221,12 @@ def better_supported(one: Sample, other: Sample) -> Sample:
 
 def newer(one: Verdict, other: Verdict) -> Verdict:
     """Return the later of two verdicts; of equally old ones the more careful."""
-    return max(one, other, key=lambda each: (each.when, not each.faster, -each.ratio))
+    return max(one, other, key=_careful)
+
+
+def _careful(verdict: Verdict) -> tuple[float, ...]:
+    seconds = (verdict.seconds_after, verdict.seconds_before)
+    return (verdict.when, not verdict.faster, *seconds)
 
 
 def _support(sample: Sample) -> tuple[float, ...]:

@@ -19,7 +19,7 @@ from grappler_pass.costs.records import (
 )
 
 APPLICATION_ID = int.from_bytes(b"tfAM", "big")
-VERSION = 2
+VERSION = 3
 
 # Rows skipped in search of a readable one; a page holds far fewer.
 _MOST_FAILURES = 2000

@@ -22,7 +22,7 @@ LOSS_SCALE = "_tf_amp_loss_scale"
 SCALE = "_tf_amp_scale"
 # The name scope in which it is found out whether gradients are finite, and the state of
 # a loss scale is adjusted. What leaves it are flags that are True where they are.
-SETTLING = "tf_amp_settle"
+SCALE_UPDATE = "tf_amp_scale_update"
 
 
 def state_update_region(view: GraphView, lists: OpLists) -> list[int]:

@@ -1,8 +1,9 @@
-"""TensorFlow's private names around calls of functions in eager mode.
+"""TensorFlow's private names around calls of functions, and runs of a Session's graph.
 
 TensorFlow makes an instance of a function, optimized by itself, for each ConfigProto
-that comes with its calls. One function can so be run rewritten and as it was, call by
-call, on the same variables.
+that comes with its calls in eager mode. One function can so be run rewritten and as it
+was, call by call, on the same variables. A Session makes one for each list of feeds,
+fetches and targets.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tf_amp._tensorflow_private import Hook, warn_once
@@ -18,19 +20,22 @@ from tf_amp._tensorflow_private import Hook, warn_once
 _CONTEXT = "tensorflow.python.eager.context"
 _WITHOUT = "predictions alone decide whether 16 bits are used"
 CALL_IN_EAGER_MODE = Hook(_CONTEXT, "Context", "call_function", _WITHOUT)
+_SESSION = "tensorflow.python.client.session"
+RUN_IN_SESSION = Hook(_SESSION, "BaseSession", "_do_run", _WITHOUT)
 
 
-@contextlib.contextmanager
-def in_instance(context: Any, label: str) -> Iterator[None]:
+def in_instance(context: Any, label: str) -> AbstractContextManager[None]:
     """Let this thread call instances of functions that belong to a label.
 
     Args:
       context: TensorFlow's eager context.
       label: "" for those that are called without this.
     """
-    if not label:
-        yield
-        return
+    return _in_labelled(context, label) if label else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _in_labelled(context: Any, label: str) -> Iterator[None]:
     given = context.function_call_options
     context.function_call_options = _labelled(given.config_proto_serialized, label)
     try:
@@ -47,6 +52,22 @@ def has_instances(context: Any) -> bool:
     except (AttributeError, TypeError, ValueError):
         warn_once("Context.function_call_options", _WITHOUT)
         return False
+
+
+def targets_of_instance(
+    number: int, targets: Sequence[Any], fetches: Sequence[Any]
+) -> list[Any]:
+    """Return targets of a run in one of the instances that a Session makes of a graph.
+
+    Args:
+      number: of the instance, 0 for the one that is run without this.
+      targets: operations to run.
+      fetches: tensors to fetch, which may be none if there are targets.
+    """
+    if not number:
+        return [*targets]
+    named = [*targets, *(fetch.op for fetch in fetches)]
+    return [*targets, *[named[0]] * number]
 
 
 @functools.lru_cache(maxsize=16)

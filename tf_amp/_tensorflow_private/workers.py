@@ -57,8 +57,13 @@ def collective_server() -> Any | None:
     return server_def if coordinated else None
 
 
-def tell_workers(key: str, value: str) -> None:
-    """Tell all workers that train in step something, once.
+def tell_workers(key: str, value: str, *, anew: bool = False) -> None:
+    """Tell all workers that train in step something; what was told before stays.
+
+    Args:
+      key: name of it.
+      value: what is told.
+      anew: whether what was told before goes.
 
     Raises:
       tf.errors.OpError: they cannot be reached.
@@ -67,6 +72,8 @@ def tell_workers(key: str, value: str) -> None:
     import tensorflow as tf
 
     context = eager_context()
+    if anew:
+        context.delete_config_key_value(key)
     with contextlib.suppress(tf.errors.AlreadyExistsError):
         context.set_config_key_value(key, value)
 

@@ -59,7 +59,9 @@ class Memory:
         return low_from(plan, order)
 
     def keep(self, draft: Draft) -> None:
-        """Remember how a graph came out."""
+        """Remember how a graph came out, once that is decided."""
+        if draft.is_open:
+            return
         key, order = key_and_order(draft)
         plan = record_of(draft, order)
         with self._lock:

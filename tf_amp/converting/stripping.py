@@ -21,8 +21,6 @@ _PREFIX = "_tf_amp"
 _WATCH = "_tf_amp_watch"
 # Of a node with another gradient than TensorFlow's, and how the names of ours begin.
 _SLOPE, _OWN_SLOPES = "_gradient_op_type", b"TfAmp"
-# Of a loss scale that may be taken out.
-_SCALE = "_tf_amp_scale"
 # A collection of v1 graphs: what optimizers have made.
 _UPDATES = "train_op"
 
@@ -44,11 +42,13 @@ def strip_stamps(graph_def: Any) -> None:
     stands behind the unscaling of gradients. Who asked for its loss scale is not known
     there, so that it stays, too.
     """
+    from grappler_pass.eligibility.state_updates import SCALE
+
     originals.restore(graph_def)
     _silence_watches(graph_def)
     _forget_slopes(graph_def)
     for attr in _attributes(graph_def):
-        for name in (ATTRIBUTE, _SCALE):
+        for name in (ATTRIBUTE, SCALE):
             if name in attr:
                 del attr[name]
 

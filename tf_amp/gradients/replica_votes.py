@@ -20,7 +20,7 @@ from absl import logging
 from tf_amp._tensorflow_private import training as private
 from tf_amp.gradients import votes
 from tf_amp.gradients.finiteness import on_several_replicas
-from tf_amp.gradients.settling import Settlement
+from tf_amp.gradients.scale_update import ScaleUpdate
 from tf_amp.lasting import made_outside
 from tf_amp.loss_scaling.scale_state import ScaleState
 
@@ -81,7 +81,7 @@ def has_noted(state: ScaleState) -> bool:
     return state in _noted
 
 
-def settled_flags(states: Sequence[ScaleState], gradients: Sequence[Any]) -> list[Any]:
+def updated_flags(states: Sequence[ScaleState], gradients: Sequence[Any]) -> list[Any]:
     """Let replicas meet; return whether noted gradients were finite in all of them.
 
     Args:
@@ -91,18 +91,18 @@ def settled_flags(states: Sequence[ScaleState], gradients: Sequence[Any]) -> lis
     Returns:
       A bool scalar for each state that something may have been noted for.
     """
-    return [_settled(state, gradients) for state in states if state in _noted]
+    return [_updated(state, gradients) for state in states if state in _noted]
 
 
-def _settled(state: ScaleState, gradients: Sequence[Any]) -> Any:
+def _updated(state: ScaleState, gradients: Sequence[Any]) -> Any:
     noted = _noted[state]
     counts = noted.counts
     overflows, calls = tf.unstack(_sum_over_replicas(counts.read_value()))
     counts.assign(tf.zeros_like(counts), read_value=False)
     finite = tf.equal(overflows, 0.0)
     before = state.read()
-    settlement = Settlement(state, before, gradients, calls > 0, noted.limit)
-    settlement.settle(finite)
+    scale_update = ScaleUpdate(state, before, gradients, calls > 0, noted.limit)
+    scale_update.apply(finite)
     return finite if tf.executing_eagerly() else _with_earlier(state, finite, gradients)
 
 

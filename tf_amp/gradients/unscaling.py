@@ -31,10 +31,14 @@ from tf_amp.gradients.finiteness import (
 )
 from tf_amp.gradients.inner_graphs import seen_from_here
 from tf_amp.gradients.results import handed_on
+from tf_amp.gradients.scale_update import ScaleUpdate, symbolic
 from tf_amp.gradients.seeds import dtype_of
-from tf_amp.gradients.settling import Settlement, symbolic
 from tf_amp.gradients.votes import Vote
-from tf_amp.loss_scaling.gradient_marks import mark_scale, mark_unscaled, settling
+from tf_amp.loss_scaling.gradient_marks import (
+    mark_scale,
+    mark_unscaled,
+    scale_update_scope,
+)
 from tf_amp.loss_scaling.protocol import LossScale
 from tf_amp.loss_scaling.scale_state import ScaleState, Vectors
 from tf_amp.loss_scaling.variables import state_of
@@ -164,7 +168,7 @@ class ScaledCall:
             mark_scale(self.scale, self._ends_here(unscaled))
             if private.in_function() and not must_select() and not self._is_special():
                 return self._checked_in_one(unscaled)
-            with settling():
+            with scale_update_scope():
                 finite = are_finite(unscaled)
             return self._checked(unscaled, finite)
 
@@ -192,47 +196,47 @@ class ScaledCall:
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
         """Adjust the loss scale; return the gradients, which tell how they came out."""
         overflow_warning.warn_if_eager(finite, self._reading)
-        settlement = self._settlement(unscaled)
+        scale_update = self._scale_update(unscaled)
         adjusting: list[Any]
-        with settling():
+        with scale_update_scope():
             watched = overflow_inputs.watch(
-                settlement.but_for_earlier(finite), self._reading, self.loss_scale
+                scale_update.but_for_earlier(finite), self._reading, self.loss_scale
             )
             if private.can_merge():
                 finite = agreed(finite)
-                counting = self._counting_once(settlement, finite)
-                adjusting = counting.settle(finite) + self._noted(counting, finite)
+                counting = self._counting_once(scale_update, finite)
+                adjusting = counting.apply(finite) + self._noted(counting, finite)
             else:
                 adjusting = replica_votes.note(self._state, finite, self._limit)
             adjusting = symbolic(adjusting)
         with tf.control_dependencies([*adjusting, *watched]):
-            whole = tf.identity(settlement.with_earlier(finite))
+            whole = tf.identity(scale_update.with_earlier(finite))
         in_graph = not tf.executing_eagerly() and not private.in_function()
-        waits = in_graph and settlement.counts is None
+        waits = in_graph and scale_update.counts is None
         vote = Vote(
             finite=whole,
             own=finite,
-            settlement=settlement,
-            settled=whole.op if waits else None,
+            scale_update=scale_update,
+            updated=whole.op if waits else None,
             adjusting=tuple(adjusting),
         )
         return handed_on(vote, unscaled)
 
-    def _counting_once(self, settlement: Settlement, finite: Any) -> Settlement:
-        """Return how to settle, together with the other calls that this one repeats.
+    def _counting_once(self, scale_update: ScaleUpdate, finite: Any) -> ScaleUpdate:
+        """Return the update, together with the other calls that this one repeats.
 
         Outside of functions, inner gradients may have overflowed since the tape was
         begun.
         """
-        # In a `tf.Graph` optimizers let the calls of one step settle together.
+        # In a `tf.Graph` optimizers let the calls of one step share an update.
         runs_as_written = tf.executing_eagerly() or private.in_function()
         if self._is_repeated and runs_as_written:
-            return settlement.counting_since(self._vectors, finite)
+            return scale_update.counting_since(self._vectors, finite)
         if self._begun is not None and not bool(finite):
-            return settlement.counting_since(self._begun, finite)
-        return settlement
+            return scale_update.counting_since(self._begun, finite)
+        return scale_update
 
-    def _noted(self, counting: Settlement, finite: Any) -> list[Any]:
+    def _noted(self, counting: ScaleUpdate, finite: Any) -> list[Any]:
         """Note an overflow that is not counted, where the tape lies outside."""
         is_inside = self._is_repeated and private.in_function()
         here = tf.compat.v1.get_default_graph()
@@ -242,21 +246,21 @@ class ScaledCall:
 
     def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
         """Do the same within a function, where one branch serves the ordinary step."""
-        settlement = self._settlement(unscaled)
+        scale_update = self._scale_update(unscaled)
         hand_over = overflow_inputs.handing_over(
             tf.compat.v1.get_default_graph(), self._reading, self.loss_scale
         )
-        with settling():
-            finite = settlement.settle_in_function(
+        with scale_update_scope():
+            finite = scale_update.apply_in_function(
                 sum_is_finite(unscaled), lambda: each_is_finite(unscaled), hand_over
             )
-        vote = Vote(settlement.with_earlier(finite), finite, settlement)
+        vote = Vote(scale_update.with_earlier(finite), finite, scale_update)
         return handed_on(vote, unscaled)
 
-    def _settlement(self, unscaled: Sequence[Any]) -> Settlement:
+    def _scale_update(self, unscaled: Sequence[Any]) -> ScaleUpdate:
         earlier = inner_calls.finite_flags(unscaled, self._state)
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
-        return Settlement(self._state, self._vectors, unscaled, counts, self._limit)
+        return ScaleUpdate(self._state, self._vectors, unscaled, counts, self._limit)
 
 
 def map_scalable(compute: Callable[[list[Any]], list[Any]], structure: Any) -> Any:

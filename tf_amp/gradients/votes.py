@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tf_amp.gradients.finiteness import is_scalable
 from tf_amp.gradients.inner_graphs import flag_seen_from_here
-from tf_amp.gradients.settling import Settlement
+from tf_amp.gradients.scale_update import ScaleUpdate
 from tf_amp.steps import eager_steps
 
 _VOTES = "_tf_amp_votes"
@@ -31,17 +31,17 @@ class Vote:
     Attributes:
       finite: whether its results are, bool scalar; those it was made from included.
       own: the same, regardless of what the results were made from.
-      settlement: adjusts the loss scale, from a tensor that says whether the gradients
+      scale_update: adjusts the loss scale, from a tensor that says whether gradients
         are finite.
-      settled: in a `tf.Graph`, the operation that waits for the loss scale to be
+      updated: in a `tf.Graph`, the operation that waits for the loss scale to be
         adjusted; None elsewhere, and where the results are made from others'.
-      adjusting: what `settled` waits for.
+      adjusting: what `updated` waits for.
     """
 
     finite: Any
     own: Any
-    settlement: Settlement
-    settled: Any = None
+    scale_update: ScaleUpdate
+    updated: Any = None
     adjusting: tuple[Any, ...] = ()
 
 
@@ -184,12 +184,12 @@ def _vote_or_branch(tensor: Any) -> Any:
 def _seen_from_here(vote: Vote) -> Vote | None:
     """Return a vote that can be used here; None where it was cast in an old loop.
 
-    One that was cast in an old branch has settled there.
+    One that was cast in an old branch has updated the scale there.
     """
     finite = flag_seen_from_here(vote.finite)
     if finite is None or finite is vote.finite:
         return None if finite is None else vote
-    return dataclasses.replace(vote, finite=finite, own=finite, settled=None)
+    return dataclasses.replace(vote, finite=finite, own=finite, updated=None)
 
 
 def _captured(tensor: Any) -> Any:

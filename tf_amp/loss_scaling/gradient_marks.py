@@ -10,7 +10,7 @@ from grappler_pass.eligibility.state_updates import (
     BARRIER,
     LOSS_SCALE,
     SCALE,
-    SETTLING,
+    SCALE_UPDATE,
 )
 
 
@@ -36,7 +36,7 @@ def mark_unscaled(gradient: Any) -> None:
 def mark_scale(scale: Any, is_unscaled_here: bool) -> None:
     """Tell of a scale whether what it multiplies is divided again in the same graph.
 
-    What it was once told not to be, it stays.
+    Once it has not been, it never is.
 
     Args:
       scale: scalar, unpacked from a state that was read.
@@ -55,9 +55,9 @@ def mark_scale(scale: Any, is_unscaled_here: bool) -> None:
         scale.op._set_attr(SCALE, AttrValue(i=index))
 
 
-def settling() -> Any:
+def scale_update_scope() -> Any:
     """Name what is made within as what a loss scale is adjusted by."""
-    return tf.name_scope(SETTLING)
+    return tf.name_scope(SCALE_UPDATE)
 
 
 def _mark(tensor: Any, name: str) -> None:

@@ -120,7 +120,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             return id(handle) in self.weights
         return shape is not None and shape in self._shapes
 
-    def alone(self, settle: Callable[[], Any]) -> Any:
+    def alone(self, update: Callable[[], Any]) -> Any:
         """Return a result once nothing else in a `tf.Graph` adjusts the state.
 
         A Session runs the steps of several losses at once, of which none may undo what
@@ -131,7 +131,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             mutex = tf.raw_ops.MutexV2(shared_name=name, name="loss_scale_mutex")
             lock = tf.raw_ops.MutexLock(mutex=mutex, name="loss_scale_lock")
         with tf.control_dependencies([lock]):
-            result = settle()
+            result = update()
         with tf.control_dependencies([result]):
             release = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
         with tf.control_dependencies([release]):

@@ -46,6 +46,7 @@ class Watch:
       graph: the function or graph as traced.
       origin: found last; None before.
       float32: nodes that went back to float32, when the loss scale was at its minimum.
+      times_returned: how often some did.
     """
 
     def __init__(self, graph: Any, loss_scale: Any) -> None:
@@ -54,6 +55,7 @@ class Watch:
         self.graph = weakref.ref(graph)
         self.origin: OverflowOrigin | None = None
         self.float32: tuple[str, ...] = ()
+        self.times_returned = 0
         self._loss_scale = loss_scale
         self._overflows = 0
         self._pending: Sequence[Any] | None = None
@@ -187,6 +189,7 @@ class Watch:
         new = len(self.float32) - len(known)
         if not new:
             return False
+        self.times_returned += 1
         logging.warning(
             "The loss scale is at its minimum: back to float32 goes %s, with what "
             "feeds it and what float16 cannot hold (%d operations).",
@@ -242,25 +245,21 @@ def settling(run: Any) -> Any:
     def run_and_settle(
         session: Any, handle: Any, fetches: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        watches = [w for w in tuple(_watches.values()) if w.graph() is session.graph]
-        anew = _fetch_anew(session.graph) if any(w.float32 for w in watches) else None
-        if anew is None:
-            result = run(session, handle, fetches, *args, **kwargs)
-        else:
-            result = run(session, handle, [fetches, anew], *args, **kwargs)[0]
-        for watched in watches:
+        result = run(session, handle, fetches, *args, **kwargs)
+        for watched in _watches_of(session.graph):
             watched.settle_pending(session)
         return result
 
     return run_and_settle
 
 
-def _fetch_anew(graph: Any) -> Any | None:
-    """Return what to run besides, so that a Session optimizes its graph once more.
+def times_returned(graph: Any) -> int:
+    """Return how often operations of a Session's graph have gone back to float32."""
+    return sum(watched.times_returned for watched in _watches_of(graph))
 
-    It keeps what it has optimized for the same feeds and fetches.
-    """
-    return next((op for op in graph.get_operations() if op.type == "Const"), None)
+
+def _watches_of(graph: Any) -> list[Watch]:
+    return [w for w in tuple(_watches.values()) if w.graph() is graph]
 
 
 def _begin(look: Callable[[], None]) -> bool:

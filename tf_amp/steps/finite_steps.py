@@ -19,7 +19,7 @@ from tf_amp.gradients.finiteness import agreed, are_finite, is_scalable
 from tf_amp.loss_scaling.variables import states_here
 from tf_amp.loss_scaling.weights import shape_of
 from tf_amp.steps import called_functions, eager_steps
-from tf_amp.steps.towers import settle_as_one_step
+from tf_amp.steps.towers import update_as_one_step
 
 
 def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
@@ -34,13 +34,13 @@ def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
     if not parts:
         return None
     states = [state for state in states_here() if _can_be_read(state)]
-    noted = replica_votes.settled_flags(states, parts)
+    noted = replica_votes.updated_flags(states, parts)
     if tf.executing_eagerly():
         if not all(map(bool, noted)):
             return False
         return eager_steps.is_to_be_taken(parts, states, optimizer)
     found = votes.ancestry_of(parts)
-    settle_as_one_step(found.votes)
+    update_as_one_step(found.votes)
     flags = [*noted, *(vote.finite for vote in found.votes)]
     of_calls = called_functions.finite_flags(found.calls, states)
     flags += [flag for flag in of_calls if flag is not None]

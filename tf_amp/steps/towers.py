@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp.gradients.settling import Settlement, joined
+from tf_amp.gradients.scale_update import ScaleUpdate, joined
 from tf_amp.gradients.votes import Vote
-from tf_amp.loss_scaling.gradient_marks import settling
+from tf_amp.loss_scaling.gradient_marks import scale_update_scope
 from tf_amp.loss_scaling.scale_state import ScaleState
 
 _GROUPS = "_tf_amp_towers"
@@ -31,39 +31,39 @@ class _Group:
     adjusting: tuple[Any, ...]
 
 
-def settle_as_one_step(found: Sequence[Vote]) -> None:
+def update_as_one_step(found: Sequence[Vote]) -> None:
     """Let the towers of one step change the loss scale together.
 
     Several optimizers may apply what comes from the same towers.
     """
-    waiting = [vote for vote in found if vote.settled is not None]
+    waiting = [vote for vote in found if vote.updated is not None]
     if len(waiting) < 2:
         return
-    groups = _groups_in(waiting[0].settled.graph)
+    groups = _groups_in(waiting[0].updated.graph)
     met = [group for group in groups if not set(waiting).isdisjoint(group.votes)]
     if any(set(waiting) <= set(group.votes) for group in met):
         return
     towers = dict.fromkeys([vote for group in met for vote in group.votes] + waiting)
     # An optimizer that waits for another must not let what they share wait for it.
     with tf.control_dependencies(None) if met else contextlib.nullcontext():
-        adjusting = _settle(tuple(towers))
+        adjusting = _update(tuple(towers))
     for vote in towers:
         for old in [group.adjusting for group in met if vote in group.votes]:
-            private.wait_instead(vote.settled, old, ())
-        private.wait_instead(vote.settled, vote.adjusting, adjusting)
+            private.wait_instead(vote.updated, old, ())
+        private.wait_instead(vote.updated, vote.adjusting, adjusting)
     groups[:] = [group for group in groups if group not in met]
     groups.append(_Group(tuple(towers), adjusting))
 
 
-def _settle(towers: Sequence[Vote]) -> tuple[Any, ...]:
+def _update(towers: Sequence[Vote]) -> tuple[Any, ...]:
     """Add what adjusts each loss scale if one of the towers overflows."""
-    by_state: dict[ScaleState, list[Settlement]] = {}
+    by_state: dict[ScaleState, list[ScaleUpdate]] = {}
     for vote in towers:
-        by_state.setdefault(vote.settlement.state, []).append(vote.settlement)
-    with settling():
+        by_state.setdefault(vote.scale_update.state, []).append(vote.scale_update)
+    with scale_update_scope():
         together = tf.reduce_all(tf.stack([vote.own for vote in towers]))
         return tuple(
-            op for one in by_state.values() for op in joined(one).settle(together)
+            op for one in by_state.values() for op in joined(one).apply(together)
         )
 
 

@@ -1,92 +1,198 @@
-"""Which calls of which functions take part in comparisons of steps.
+"""Which calls of what take part in comparisons of steps.
 
-Wraps the method of TensorFlow that calls functions in eager mode. A graph arrives on
-the thread of the call that needs it, so that the thread tells whose graph it is, and
-for which instance.
+Wraps the methods of TensorFlow that call functions in eager mode, and that run a graph
+in a Session. A graph arrives on the thread of the call that needs it, so that the
+thread tells whose graph it is, and for which instance.
+
+A Session keeps what it has optimized by the names of feeds, fetches and targets: a
+target that is named again makes another instance. Instances share variables, queues,
+iterators and all kernels of stateful ops, by the names of their nodes, so that seeded
+random draws go on in one stream; only those within functions that are not inlined are
+each instance's own. A plan that changes the type of such a kernel is not compared.
+Partial runs, `make_callable`, and Sessions on a server, whose graphs arrive elsewhere,
+go by their prices.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
-from typing import Any
+import weakref
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grappler_pass.costs.records import Verdict
 from grappler_pass.fork_safety import renewed_lock
+from grappler_pass.op_traits import keeps_kernel
 from tf_amp._tensorflow_private import calls
+from tf_amp.overflow import origin as overflow_origin
 from tf_amp.tuning.step_comparison import (
     FLOAT32,
+    LABELS,
     MIXED,
     MOST_PLANS,
     OWN_FAULTS,
+    Agree,
     Decided,
     StepComparison,
 )
+from tf_amp.tuning.verdict_check import VerdictCheck
+
+if TYPE_CHECKING:
+    from grappler_pass.draft import Trial
+
+
+class _Callee(NamedTuple):
+    """What is called, in one instance or another.
+
+    Attributes:
+      key: tells it from others of its kind.
+      comparisons: of its kind, by key.
+      checks: of its kind, by key.
+      has_instances: tells whether two graphs may be run in turn.
+    """
+
+    key: Hashable
+    comparisons: dict[Hashable, StepComparison]
+    checks: dict[Hashable, VerdictCheck]
+    has_instances: Callable[[Trial], bool]
+
+    @property
+    def name(self) -> str:
+        """Of a function, for people."""
+        return self.key.decode() if isinstance(self.key, bytes) else ""
 
 
 class _Thread(threading.local):
     """What a thread calls, and in which instance."""
 
-    name: bytes | None = None
+    callee: _Callee | None = None
     label: str = MIXED
 
 
 _thread = _Thread()
 _lock = renewed_lock()
 # By name of a function, which TensorFlow gives once in a process.
-_comparisons: dict[bytes, StepComparison] = {}
+_of_functions: dict[Hashable, StepComparison] = {}
+_checks_of_functions: dict[Hashable, VerdictCheck] = {}
+_OfSession = tuple[dict[Hashable, StepComparison], dict[Hashable, VerdictCheck]]
+_of_sessions: weakref.WeakKeyDictionary[Any, _OfSession] = weakref.WeakKeyDictionary()
 
 
-def comparing(call_function: Callable[..., Any]) -> Callable[..., Any]:
+def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the method that calls a function in eager mode."""
 
     @functools.wraps(call_function)
     def call_in_turn(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
+        callee = _Callee(name, _of_functions, _checks_of_functions, _has_functions)
+
         def call(label: str) -> Any:
             with calls.in_instance(context, label):
-                return _called(name, label, call_function, context, *args, **kwargs)
+                return _called(
+                    callee, label, call_function, context, name, *args, **kwargs
+                )
 
-        comparison = _comparisons.get(name)
-        if comparison is None:
-            try:
-                return _called(name, MIXED, call_function, context, *args, **kwargs)
-            except OWN_FAULTS:
-                # It may have begun with this call.
-                comparison = _comparisons.get(name)
-                if comparison is None:
-                    raise
-                return comparison.failed(call)
-        if comparison.is_faster and comparison.mixed == MIXED:
-            _comparisons.pop(name, None)
-        outputs = comparison.run(call)
-        if comparison.may_go_on and comparison.number < MOST_PLANS:
-            comparison.may_go_on = False
-            _comparisons[name] = StepComparison(comparison.number + 1)
-        return outputs
+        return _in_turn(callee, call)
 
     return call_in_turn
 
 
+def comparing_runs(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the method that runs a graph in a Session.
+
+    Its graph is optimized anew, too, when operations have gone back to float32 since.
+    """
+
+    @functools.wraps(run)
+    def run_in_turn(
+        session: Any, handle: Any, targets: Any, fetches: Any, feeds: Any, *args: Any
+    ) -> Any:
+        if handle is not None:
+            return run(session, handle, targets, fetches, feeds, *args)
+        anew = overflow_origin.times_returned(session.graph) * len(LABELS)
+        names = (frozenset(t.ref() for t in fetches), frozenset(targets))
+        known = _of_sessions.setdefault(session, ({}, {}))
+        callee = _Callee((frozenset(feeds), *names), *known, _shares_kernels)
+
+        def call(label: str) -> Any:
+            number = anew + LABELS.index(label)
+            again = calls.targets_of_instance(number, targets, fetches)
+            return _called(
+                callee, label, run, session, None, again, fetches, feeds, *args
+            )
+
+        return _in_turn(callee, call)
+
+    return run_in_turn
+
+
+def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
+    """Make a call in the instance whose turn it is.
+
+    Args:
+      callee: what is called.
+      call: makes the call in the instance of a label.
+    """
+    key, comparisons, checks, _ = callee
+    comparison = comparisons.get(key)
+    if comparison is None:
+        check = checks.get(key)
+        if check is not None and check.is_over:
+            checks.pop(key, None)
+        try:
+            return call(MIXED) if check is None else check.run(call)
+        except OWN_FAULTS:
+            # It may have begun with this call.
+            comparison = comparisons.get(key)
+            if comparison is None or comparison.is_shared:
+                raise
+            return comparison.failed(call)
+    if comparison.is_faster and comparison.mixed == MIXED:
+        comparisons.pop(key, None)
+    outputs = comparison.run(call)
+    if comparison.may_go_on and comparison.number < MOST_PLANS:
+        comparison.may_go_on = False
+        comparisons[key] = StepComparison(comparison.number + 1, callee.name)
+    return outputs
+
+
 def _called(
-    name: bytes,
-    label: str,
-    call_function: Callable[..., Any],
-    context: Any,
-    *args: Any,
-    **kwargs: Any,
+    callee: _Callee, label: str, call: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function, and tell the graphs that arrive meanwhile which it is."""
-    outer = _thread.name, _thread.label
-    _thread.name, _thread.label = name, label
+    """Call something, and tell the graphs that arrive meanwhile what it is."""
+    outer = _thread.callee, _thread.label
+    _thread.callee, _thread.label = callee, label
     try:
-        return call_function(context, name, *args, **kwargs)
+        return call(*args, **kwargs)
     finally:
-        _thread.name, _thread.label = outer
+        _thread.callee, _thread.label = outer
+
+
+def _has_functions(trial: Trial) -> bool:
+    from tensorflow.python.eager import context
+
+    return calls.has_instances(context.context())
+
+
+def _shares_kernels(trial: Trial) -> bool:
+    """Tell whether nodes that share a kernel, by name, would make the same one."""
+    before = {node.name: node for node in trial.before.node if keeps_kernel(node.op)}
+    return all(
+        _kernel_of(node) == _kernel_of(before[node.name])
+        for node in trial.after.node
+        if node.name in before
+    )
+
+
+def _kernel_of(node: Any) -> tuple[str, dict[str, Any]]:
+    attrs = {name: node.attr[name] for name in node.attr if not name.startswith("_")}
+    return node.op, attrs
 
 
 def _current() -> StepComparison | None:
     """Return the comparison that this thread's call takes part in."""
-    return None if _thread.name is None else _comparisons.get(_thread.name)
+    callee = _thread.callee
+    return None if callee is None else callee.comparisons.get(callee.key)
 
 
 def accept() -> None:
@@ -106,30 +212,83 @@ def is_float32_instance() -> bool:
     return _thread.label == FLOAT32
 
 
-def begin(decided: Decided) -> bool:
-    """Compare the steps of the function whose graph has just been rewritten.
+def begin(trial: Trial, decided: Decided) -> bool:
+    """Compare the steps of what the graph belongs to that has just been rewritten.
 
     Args:
+      trial: both graphs.
       decided: called once with the outcome.
 
     Returns:
-      Whether that can be done: the function is called in eager mode on this thread.
+      Whether that can be done: it is called on this thread, and has instances.
     """
-    from tensorflow.python.eager import context
-
-    name = _thread.name
-    if name is None or not calls.has_instances(context.context()):
+    callee = _thread.callee
+    if callee is None or not callee.has_instances(trial):
         return False
-    with _lock:
-        if name not in _comparisons or _comparisons[name].is_faster is not None:
-            _comparisons[name] = StepComparison()
-        comparison = _comparisons[name]
-    comparison.when_decided(decided)
+    _begun(callee).when_decided(decided)
     return True
+
+
+def share(agree: Agree) -> None:
+    """Compare the steps of this thread's call together with other workers."""
+    callee = _thread.callee
+    if callee is not None and callee.comparisons is _of_functions:
+        _begun(callee).share(agree)
+
+
+def _begun(callee: _Callee) -> StepComparison:
+    """Return the comparison that is going on of something, or a new one."""
+    key, comparisons, *_ = callee
+    with _lock:
+        if key not in comparisons or comparisons[key].is_faster is not None:
+            comparisons[key] = StepComparison(name=callee.name)
+        return comparisons[key]
+
+
+def check(
+    trial: Trial, verdict: Verdict, decided: Decided, forget: Callable[[], None]
+) -> None:
+    """Compare the instances of this thread's call anew if steps contradict a verdict.
+
+    Where float32 is remembered, there is no instance in 16 bits. It is made as that of
+    a next plan is, the first one having lost.
+
+    Args:
+      trial: both graphs.
+      verdict: that is remembered of them.
+      decided: called once with the outcome, if the instances are compared anew.
+      forget: called before that.
+    """
+    callee = _thread.callee
+    if callee is None or is_another_plan() or not callee.has_instances(trial):
+        return
+
+    def contradicted() -> None:
+        forget()
+        comparison = StepComparison(1 if verdict.faster else 2, callee.name)
+        for each in checked.decided if verdict.faster else ():
+            comparison.when_decided(each)
+        callee.comparisons[callee.key] = comparison
+
+    checked = callee.checks[callee.key] = VerdictCheck(verdict, contradicted)
+    checked.decided.append(decided)
+
+
+def shares_kernels() -> bool:
+    """Tell whether instances of this thread's call share the kernels that keep state.
+
+    Those of a Session do, but for the kernels in functions that it calls.
+    """
+    return (
+        _thread.callee is not None and _thread.callee.has_instances is _shares_kernels
+    )
 
 
 def when_decided(decided: Decided) -> None:
     """Have told how the comparison ends that this thread's call takes part in."""
+    callee = _thread.callee
     comparison = _current()
     if comparison is not None and comparison.is_faster is None:
         comparison.when_decided(decided)
+    elif comparison is None and callee is not None and callee.key in callee.checks:
+        callee.checks[callee.key].decided.append(decided)

@@ -65,9 +65,7 @@ class Comparison:
     @property
     def error(self) -> float:
         """Standard error of the logarithm of the ratio."""
-        logs = self._logs
-        spread = max(spread_of(logs), _LEAST_SPREAD[len(logs) < _FEW])
-        return _MEDIAN * spread / math.sqrt(len(logs))
+        return error_of_median(self._logs)
 
     @property
     def leans_faster(self) -> bool:
@@ -100,6 +98,12 @@ class Comparison:
     @property
     def _logs(self) -> list[float]:
         return [math.log(before / after) for before, after in self.pairs]
+
+
+def error_of_median(logs: Sequence[float]) -> float:
+    """Return the standard error of the median of logarithms of times."""
+    spread = max(spread_of(logs), _LEAST_SPREAD[len(logs) < _FEW])
+    return _MEDIAN * spread / math.sqrt(len(logs))
 
 
 def spread_of(values: Sequence[float]) -> float:

@@ -1,7 +1,8 @@
 """Let a program's own steps tell whether 16 bits are faster.
 
 TensorFlow keeps several instances of one function, told apart by the options of its
-calls. While the plan of a function is in doubt, its calls alternate between the
+calls, and a Session several of one graph (`compared_calls`). While a plan is in doubt,
+calls alternate between the
 instance that is rewritten and one that is not, in blocks of a few calls, on the same
 variables and data: nothing is copied, nothing is made up, and every call is a step of
 the program.
@@ -18,6 +19,12 @@ to. The loser is not called again. TensorFlow frees its kernels with the functio
 Of a plan that has lost, one more call of each instance is profiled. If what its nodes
 take refutes their prices, another plan is made, with an instance of its own, and
 compared in the same way; after MOST_PLANS it is float32.
+
+Workers that train in step alternate at the same calls, since blocks have the same
+length there. The chief decides; all go by what it has decided a pair of blocks before,
+so that nobody waits for a call that waits for it. What no worker hears of the chief
+ends the comparison with the plan that was begun with. There are no further plans, and
+errors are the program's.
 
 What raises an error that is of the instance's own making (no memory, no kernel) in one
 of its first calls loses, and the call is repeated in the other one.
@@ -47,9 +54,13 @@ _CALLS_BEFORE = 4
 _WARM_UPS = 2
 # A block takes about so long, and no more calls than that.
 _BLOCK_SECONDS, _MOST_CALLS = 0.05, 10
+# Of workers that train in step.
+_SHARED_CALLS = 3
 # Labels of the instances; TensorFlow's own is the one that is rewritten first.
 MIXED, FLOAT32 = "", "float32"
-MOST_PLANS = 3
+_PLANS = (MIXED, "plan 2", "plan 3")
+LABELS = (*_PLANS, FLOAT32)
+MOST_PLANS = len(_PLANS)
 
 # Errors that may be an instance's own, and not the program's.
 OWN_FAULTS = (
@@ -76,6 +87,9 @@ class Steps:
     mixed: Seconds = dataclasses.field(default_factory=dict)
 
 
+# Called after each pair of blocks from `FEWEST_PAIRS` on, with their number and whether
+# 16 bits are faster, if that is decided here; returns what is decided for all.
+Agree = Callable[[int, bool | None], bool | None]
 # Told whether 16 bits were faster, and what was measured; returns whether another plan
 # may be.
 Decided = Callable[[bool, Steps], bool]
@@ -87,15 +101,18 @@ class StepComparison:
     Several threads may call the function; one of them at a time is timed.
     """
 
-    def __init__(self, number: int = 1) -> None:
+    def __init__(self, number: int = 1, name: str = "") -> None:
         """Begin with the calls that are not counted.
 
         Args:
           number: of the plan, counted from 1.
+          name: of the function, for people.
         """
         self.number = number
-        self.mixed = MIXED if number == 1 else f"plan {number}"
+        self.name = name
+        self.mixed = _PLANS[number - 1]
         self._decided: list[Decided] = []
+        self._agree: Agree | None = None
         self._profiles: dict[str, Seconds] | None = None
         self._timing = threading.Lock()
         self._course = self._compared()
@@ -107,6 +124,15 @@ class StepComparison:
     def when_decided(self, decided: Decided) -> None:
         """Have a function told of the verdict; on the thread of the call."""
         self._decided.append(decided)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is that of several workers."""
+        return self._agree is not None
+
+    def share(self, agree: Agree) -> None:
+        """Let workers decide together; to be called during the first call."""
+        self._agree = agree
 
     def run(self, call: Callable[[str], Any]) -> Any:
         """Make a call of the function in the instance whose turn it is.
@@ -129,9 +155,9 @@ class StepComparison:
                 outputs = call(label)
             else:
                 outputs, self._profiles[label] = profiled(lambda: call(label))
-            _wait_for_devices()
+            wait_for_devices()
         except OWN_FAULTS:
-            if self._counts[label] >= _WARM_UPS:
+            if self.is_shared or self._counts[label] >= _WARM_UPS:
                 raise
             return self._without(label, call)
         self._counts[label] += 1
@@ -158,8 +184,7 @@ class StepComparison:
         try:
             self._next = self._course.send(seconds)
         except StopIteration as end:
-            steps: Steps = end.value
-            self._decide(bool(steps.compared and steps.compared.leans_faster), steps)
+            self._decide(*end.value)
 
     def _decide(self, is_faster: bool, steps: Steps) -> None:
         self.is_faster = is_faster
@@ -167,25 +192,34 @@ class StepComparison:
             try:
                 self.may_go_on |= decided(is_faster, steps) and not is_faster
             except Exception as error:
-                logging.warning("A comparison of steps is not remembered: %s", error)
+                logging.warning(
+                    "What the steps of %s have shown is not remembered (%s: %s). The "
+                    "next process compares them again, unless TF_AMP_TUNE=off.",
+                    self.name or "a graph",
+                    type(error).__name__,
+                    error,
+                )
         self._decided.clear()
 
-    def _compared(self) -> Generator[str, float, Steps]:
+    def _compared(self) -> Generator[str, float, tuple[bool, Steps]]:
         """Yield the instance of each call and receive what it took."""
-        compared = yield from self._pairs()
-        if compared.leans_faster or _has_other_devices():
-            return Steps(compared)
+        is_faster, compared = yield from self._pairs()
+        if is_faster or self.is_shared or _has_other_devices():
+            return is_faster, Steps(compared)
         self._profiles = {}
         yield FLOAT32
         yield self.mixed
-        return Steps(compared, self._profiles[FLOAT32], self._profiles[self.mixed])
+        return False, Steps(
+            compared, self._profiles[FLOAT32], self._profiles[self.mixed]
+        )
 
-    def _pairs(self) -> Generator[str, float, Comparison]:
+    def _pairs(self) -> Generator[str, float, tuple[bool, Comparison]]:
         took = {self.mixed: 0.0, FLOAT32: 0.0}
         for label, count in ((self.mixed, _CALLS_BEFORE - 1), (FLOAT32, _WARM_UPS)):
             for _ in range(count):
                 took[label] = yield label
         count = min(math.ceil(_BLOCK_SECONDS / max(took.values())), _MOST_CALLS)
+        count = _SHARED_CALLS if self.is_shared else count
         pairs: list[tuple[float, float]] = []
         begin = time.perf_counter()
         while True:
@@ -194,11 +228,14 @@ class StepComparison:
                 took[label] = yield from self._block(label, count)
             pairs.append((took[FLOAT32], took[self.mixed]))
             compared = Comparison(tuple(pairs))
+            if len(pairs) < FEWEST_PAIRS:
+                continue
             is_late = time.perf_counter() - begin > MOST_SECONDS
-            if compared.is_faster is not None:
-                return compared
-            if is_late and len(pairs) >= FEWEST_PAIRS:
-                return compared
+            is_faster = compared.leans_faster if is_late else compared.is_faster
+            if self._agree is not None:
+                is_faster = self._agree(len(pairs), is_faster)
+            if is_faster is not None:
+                return is_faster, compared
 
     def _block(self, label: str, count: int) -> Generator[str, float, float]:
         """Yield some calls of one instance and return what one of them takes."""
@@ -210,9 +247,9 @@ class StepComparison:
         return statistics.median(seconds)
 
 
-def _wait_for_devices() -> None:
-    """Wait for what a call has left to a device to finish."""
-    if _has_other_devices():
+def wait_for_devices() -> None:
+    """Wait for what a call has left to a device to finish; a Session leaves nothing."""
+    if tf.executing_eagerly() and _has_other_devices():
         tf.test.experimental.sync_devices()
 
 

@@ -25,6 +25,7 @@ from tf_amp.tuning.progress import Left, Measuring, is_read, note, tell
 from tf_amp.tuning.runnable import dtypes_of
 from tf_amp.tuning.sandbox import local_device
 from tf_amp.workers.peers import peers
+from tf_amp.workers.shared_plans import is_joint
 
 # Without a limit, one op gets this long.
 _LONGEST_PROBE_SECONDS = 20.0
@@ -82,12 +83,12 @@ class OnlineTuner:
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
         """Tell which of two graphs is faster, or have their steps compared.
 
-        Workers that train in step follow the chief's plan from the first step on, so
-        that theirs are not compared.
+        Of workers that train in step the chief decides, about what all of them run.
         """
         from tf_amp.tuning import verdicts
 
-        if peers() is not None:
+        others = peers()
+        if others and not (others.is_chief and is_joint(trial.before)):
             return Outcome.UNKNOWN
         return verdicts.outcome_of(trial, self.costs, decided)
 

@@ -7,24 +7,30 @@ in every process.
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Hashable, Iterator
 
 from absl import logging
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.records import Verdict
 from grappler_pass.draft import Outcome, Trial
+from grappler_pass.op_traits import keeps_state_in_kernel
+from tf_amp.function_graphs import with_bodies
 from tf_amp.seeds import digest_of_seeds, stamps_of_seeds
 from tf_amp.tuning import compared_calls
 from tf_amp.tuning.fingerprint import fingerprint_of
 from tf_amp.tuning.known_costs import KnownCosts
 from tf_amp.tuning.step_comparison import Steps
+from tf_amp.workers.peers import peers
 
 # Of the seconds of a node in one step, as the logarithm's deviation.
 _SPREAD = 0.2
-# What this process has found, by device and fingerprint.
-_found: dict[tuple[str, str], bool] = {}
+# What this process knows, by device and fingerprint; None: that it knows nothing.
+_known: dict[tuple[str, str], bool | None] = {}
 # Graphs that stay float32, as Grappler brings them back: what differs a little from one
 # that was rejected must not be tried again, what is merely called alike must be.
 _rejected: set[Hashable] = set()
@@ -35,7 +41,9 @@ def outcome_of(
 ) -> Outcome:
     """Tell which of two graphs is faster, or have it found out.
 
-    What is certain without is not compared.
+    What is certain without is not compared, nor is what keeps state in its kernels: a
+    second instance would repeat the random numbers of the first, or miss what lies in
+    its queues.
 
     Args:
       trial: both graphs.
@@ -46,7 +54,16 @@ def outcome_of(
     if again in _rejected:
         return Outcome.SLOWER
     fingerprint = fingerprint_of(trial)
-    known = _known(fingerprint, costs)
+    key = costs.key, fingerprint
+    keep = functools.partial(_keep, trial, fingerprint, costs, decided)
+    if key not in _known:
+        remembered = _remembered(fingerprint, costs)
+        _known[key] = remembered.faster if remembered else None
+        # Workers in step go by what the chief finds, at the calls of a comparison.
+        if remembered and not peers() and _state_keeper(trial.before) is None:
+            forget = functools.partial(_forget, trial, key, again)
+            compared_calls.check(trial, remembered, keep, forget)
+    known = _known[key]
     if known is False:
         _rejected.add(again)
     if known:
@@ -55,8 +72,25 @@ def outcome_of(
         return Outcome.FASTER if known else Outcome.SLOWER
     if trial.is_certain and not compared_calls.is_another_plan():
         return Outcome.UNKNOWN
-    keep = functools.partial(_keep, trial, fingerprint, costs, decided)
-    return Outcome.OPEN if compared_calls.begin(keep) else Outcome.UNKNOWN
+    keeper = _state_keeper(trial.before)
+    if keeper is not None:
+        logging.info(
+            "%s is not compared: %s (%s) keeps state in its kernel; predictions decide",
+            trial.name or "A graph",
+            keeper.name,
+            keeper.op,
+        )
+        return Outcome.KERNEL_STATE
+    return Outcome.OPEN if compared_calls.begin(trial, keep) else Outcome.UNKNOWN
+
+
+def _state_keeper(graph_def: GraphDef) -> NodeDef | None:
+    """Return a node of a graph, or of its functions, that cannot have two kernels."""
+    graph_def = with_bodies(graph_def)
+    bodies = (function.node_def for function in graph_def.library.function)
+    own = () if compared_calls.shares_kernels() else graph_def.node
+    nodes = itertools.chain(own, *bodies)
+    return next(filter(keeps_state_in_kernel, nodes), None)
 
 
 def _again(trial: Trial, costs: KnownCosts) -> Hashable:
@@ -66,13 +100,21 @@ def _again(trial: Trial, costs: KnownCosts) -> Hashable:
     return costs.key, trial.low_dtype, trial.name, trial.item.fetch, seeds, stamps
 
 
-def _known(fingerprint: str, costs: KnownCosts) -> bool | None:
-    key = (costs.key, fingerprint)
-    if key not in _found and costs.database is not None:
-        known = costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
-        if known is not None:
-            _found[key] = known.faster
-    return _found.get(key)
+def _remembered(fingerprint: str, costs: KnownCosts) -> Verdict | None:
+    if costs.database is None:
+        return None
+    return costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
+
+
+def _forget(trial: Trial, key: tuple[str, str], again: Hashable) -> None:
+    """Know a verdict no more that steps contradict."""
+    logging.info(
+        "%s takes longer than it did when its steps were compared; they are compared "
+        "again",
+        trial.name or "A graph",
+    )
+    _known[key] = None
+    _rejected.discard(again)
 
 
 def _keep(
@@ -91,9 +133,10 @@ def _keep(
     compared, name = steps.compared, trial.name or "A graph"
     kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
     logging.info("%s compared: %s; %s", name, compared or "failed", kept)
-    _found[costs.key, fingerprint] = is_faster
+    _known[costs.key, fingerprint] = is_faster
     if compared is not None and costs.database is not None:
-        verdict = Verdict(is_faster, compared.ratio, time.time())
+        seconds = compared.seconds_before, compared.seconds_after
+        verdict = Verdict(is_faster, *seconds, time.time())
         costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
     decided(is_faster)
     rows = () if is_faster else tuple(_corrections(trial, steps))

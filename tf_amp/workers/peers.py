@@ -34,12 +34,18 @@ class Peers:
         """Tell whether this worker is the one that decides."""
         return self.own == self.chief
 
-    def tell(self, what: str, value: str) -> None:
-        """Tell the others something; not being able to is logged."""
+    def tell(self, what: str, value: str, *, anew: bool = False) -> None:
+        """Tell the others something; not being able to is logged.
+
+        Args:
+          what: name of it.
+          value: what holds from the first time on that it is told.
+          anew: whether it replaces what was told before.
+        """
         import tensorflow as tf
 
         try:
-            private.tell_workers(f"{_PREFIX}/{self.own}/{what}", value)
+            private.tell_workers(f"{_PREFIX}/{self.own}/{what}", value, anew=anew)
         except (tf.errors.OpError, AttributeError) as error:
             _say_unreachable(error)
 

@@ -3,19 +3,23 @@
 Each worker has its own prices, measured on its own machine, so each might decide
 otherwise; a mirrored step would then be as slow as the slowest of them, and its
 replicas would round differently. The chief decides, and measures; the others wait for
-what it has decided for the same graph. Where that does not come or does not fit, a
-worker decides by itself, and says so.
+what it has decided for the same graph. A plan in doubt is compared by all at the same
+calls, and they hear from the chief how that ends. Where its plan does not come or does
+not fit, a worker decides by itself, and says so.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
 from tf_amp.checkpoints import plans
 from tf_amp.checkpoints.record import PlanRecord
+from tf_amp.tuning import compared_calls
+from tf_amp.tuning.comparison import FEWEST_PAIRS
 from tf_amp.workers.peers import Peers, peers
 
 if TYPE_CHECKING:
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
 
 # The chief may be measuring meanwhile.
 PATIENCE_SECONDS = 120.0
+# It has told long ago how a comparison goes on.
+_VERDICT_SECONDS = 10.0
+_VERDICTS = {"go on": None, "16 bits": True, "float32": False}
 
 
 class SharedPlans:
@@ -44,7 +51,7 @@ class SharedPlans:
 
     def recall(self, draft: Draft) -> tuple[bool, ...] | None:
         """Return what the chief has decided for a graph that all workers run."""
-        if self._peers.is_chief or not is_joint(draft):
+        if self._peers.is_chief or not is_joint(draft.graph_def):
             return self._own.recall(draft)
         key, order = plans.key_and_order(draft)
         told = self._peers.ask(self._peers.chief, key, self._seconds)
@@ -58,18 +65,25 @@ class SharedPlans:
                 self._peers.own,
             )
             return self._own.recall(draft)
-        return plans.low_from(PlanRecord(**json.loads(told)), order)
+        plan = json.loads(told)
+        if plan.pop("open"):
+            compared_calls.share(functools.partial(agreed, self._peers, key))
+        return plans.low_from(PlanRecord(**plan), order)
 
     def keep(self, draft: Draft) -> None:
         """Remember how a graph came out, and tell the others if this is the chief."""
         self._own.keep(draft)
-        if not is_joint(draft):
+        if not is_joint(draft.graph_def):
             return
         key, order = plans.key_and_order(draft)
         record = plans.record_of(draft, order)
         if self._peers.is_chief:
             told = {"graph": record.graph, "low": record.low, "count": record.count}
-            self._peers.tell(key, json.dumps(told))
+            told["open"] = draft.is_open
+            # What was in doubt is told again once it is decided.
+            self._peers.tell(key, json.dumps(told), anew=not draft.is_open)
+            if draft.is_open:
+                compared_calls.share(functools.partial(agreed, self._peers, key))
         elif draft.recalled is None:
             self._compare(key, record)
 
@@ -91,6 +105,32 @@ def memory_for(own: PlanMemory) -> PlanMemory:
     return own if others is None else SharedPlans(own, others)
 
 
-def is_joint(draft: Draft) -> bool:
+def is_joint(graph_def: Any) -> bool:
     """Tell whether the workers run a graph together, and so all have it."""
-    return any(node.op.startswith("Collective") for node in draft.graph_def.node)
+    return any(node.op.startswith("Collective") for node in graph_def.node)
+
+
+def agreed(workers: Peers, key: str, pairs: int, is_faster: bool | None) -> bool | None:
+    """Return how a comparison ends for all workers, or None if it goes on.
+
+    Args:
+      workers: who take part.
+      key: of the graph.
+      pairs: of blocks that have been run.
+      is_faster: what this worker has found, which counts if it is the chief.
+    """
+    if workers.is_chief:
+        told = next(word for word, found in _VERDICTS.items() if found is is_faster)
+        workers.tell(f"{key}/{pairs}", told)
+    if pairs == FEWEST_PAIRS:
+        return None
+    # By then all workers have run a pair more.
+    word = workers.ask(workers.chief, f"{key}/{pairs - 1}", _VERDICT_SECONDS)
+    if word is None:
+        logging.warning(
+            "%s has not heard of %s whether 16 bits are faster: they are kept.",
+            workers.own,
+            workers.chief,
+        )
+        return True
+    return _VERDICTS[word]

@@ -22,7 +22,7 @@ Watching = Callable[[Any], list[Any]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Settlement:
+class ScaleUpdate:
     """How to adjust a state, once it is known how gradients came out.
 
     Attributes:
@@ -41,7 +41,7 @@ class Settlement:
     counts: Any = None
     limit: float = math.inf
 
-    def settle(self, finite: Any) -> list[Any]:
+    def apply(self, finite: Any) -> list[Any]:
         """Adjust the state; return the operations that do, or what they leave.
 
         Args:
@@ -51,14 +51,14 @@ class Settlement:
             before = self.state.unpacked(self.vectors)
             return self.state.write(self._selected(finite, before), before)
         if not tf.executing_eagerly() and not private.in_function():
-            # Gradients of gradients wait for what the inner ones have settled: the lock
+            # Gradients of gradients wait for what the inner ones have updated: the lock
             # may be taken only once nothing more is waited for.
             known = [finite] if self.counts is None else [finite, self.counts]
             with tf.control_dependencies(known):
-                return [self.state.alone(lambda: self._settle_anew(finite))]
+                return [self.state.alone(lambda: self._apply_anew(finite))]
         return [self._if_it_counts(lambda: self._branch(finite))]
 
-    def settle_in_function(
+    def apply_in_function(
         self, sum_is_finite: Any, look: Callable[[], Any], hand_over: Watching
     ) -> Any:
         """Adjust the state within a function; return whether gradients are finite.
@@ -82,14 +82,14 @@ class Settlement:
             with tf.control_dependencies([counting] if waits else []):
                 return tf.constant(True)
 
-        def look_and_settle() -> Any:
+        def look_and_update() -> Any:
             finite = look()
             done = self._if_it_counts(lambda: self._branch(finite))
             with tf.control_dependencies([done]):
                 return tf.identity(finite)
 
         def take_care() -> Any:
-            finite = private.apart(look_and_settle)()
+            finite = private.apart(look_and_update)()
             with tf.control_dependencies(hand_over(self.but_for_earlier(finite))):
                 return tf.identity(finite)
 
@@ -112,8 +112,8 @@ class Settlement:
         """Return whether gradients are finite, or cannot be for those before them."""
         return finite if self.counts is None else finite | ~self.counts
 
-    def counting_since(self, vectors_then: Vectors, finite: Any) -> Settlement:
-        """Return how to settle where others may have been counted since a reading.
+    def counting_since(self, vectors_then: Vectors, finite: Any) -> ScaleUpdate:
+        """Return how to update it where others may have been counted since a reading.
 
         An overflow counts unless another has been, finite gradients unless anything
         has.
@@ -126,15 +126,15 @@ class Settlement:
         counts = counts if self.counts is None else counts & self.counts
         return dataclasses.replace(self, vectors=vectors, counts=counts)
 
-    def _settle_anew(self, finite: Any) -> Any:
+    def _apply_anew(self, finite: Any) -> Any:
         """Adjust the state as it is by now: another loss may have adjusted it."""
         anew = dataclasses.replace(self, vectors=self.state.read_anew())
         return anew._if_it_counts(lambda: anew._branch(finite))
 
-    def _if_it_counts(self, settle: Callable[[], Any]) -> Any:
+    def _if_it_counts(self, update: Callable[[], Any]) -> Any:
         if self.counts is None:
-            return settle()
-        return tf.cond(self.counts, settle, lambda: tf.constant(True))
+            return update()
+        return tf.cond(self.counts, update, lambda: tf.constant(True))
 
     def _branch(self, finite: Any) -> Any:
         return tf.cond(finite, lambda: self._write(True), lambda: self._write(False))
@@ -179,12 +179,12 @@ class Settlement:
         return scale if self.limit == math.inf else tf.minimum(scale, self.limit)
 
 
-def joined(settlements: Sequence[Settlement]) -> Settlement:
-    """Return how to settle several calls at once, of one state."""
+def joined(scale_updates: Sequence[ScaleUpdate]) -> ScaleUpdate:
+    """Return the update of several calls at once, of one state."""
     return dataclasses.replace(
-        settlements[0],
-        gradients=[g for one in settlements for g in one.gradients],
-        limit=min(one.limit for one in settlements),
+        scale_updates[0],
+        gradients=[g for one in scale_updates for g in one.gradients],
+        limit=min(one.limit for one in scale_updates),
     )
 
 

@@ -1,0 +1,72 @@
+"""A graph that stays float32 is planned once, though Grappler brings it twice."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from grappler_pass import pipeline
+from tf_amp import rewriter, second_visits
+
+pytestmark = pytest.mark.usefixtures("disabled_afterwards")
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the graphs that are planned from now on."""
+    names: list[str] = []
+    optimize = pipeline.optimize
+
+    def noting(*args: object, name: str, **kwargs: object) -> pipeline.Rewrite:
+        names.append(name)
+        return optimize(*args, name=name, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pipeline, "optimize", noting)
+    return names
+
+
+def test_each_float32_graph_is_planned_once(
+    planned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits: list[bytes] = []
+    original = rewriter.rewrite_graph
+
+    def noting(data: bytes, item: object) -> bytes | None:
+        if b"MatMul" in data:
+            visits.append(data)
+        return original(data, item)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(rewriter, "rewrite_graph", noting)
+    tf_amp.enable(dtype="bfloat16", tune="off")
+
+    @tf.function(reduce_retracing=False)
+    def small(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(x @ x)
+
+    for size in (3, 4, 5):
+        small(tf.ones([size, size]))
+
+    assert planned == ["small"] * 3
+    assert len(visits) == 6
+
+
+def _key(name: str, stamp: bytes, instance: bool = False) -> object:
+    graph_def = tf.compat.v1.GraphDef()
+    node = graph_def.node.add(name=name, op="MatMul")
+    node.attr["_tf_amp"].s = stamp
+    return second_visits.key_of(graph_def, ("fetch",), instance)
+
+
+def test_only_the_next_visit_of_the_same_graph_is_the_second() -> None:
+    key = _key("product", b"a:step:1")
+    second_visits.note_float32(key)
+    assert second_visits.has_stayed_float32(_key("product", b"a:step:1"))
+    assert not second_visits.has_stayed_float32(key)
+    for other in (
+        _key("product", b"a:step:2"),
+        _key("another", b"a:step:1"),
+        _key("product", b"a:step:1", instance=True),
+    ):
+        second_visits.note_float32(key)
+        assert not second_visits.has_stayed_float32(other)
