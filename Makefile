@@ -17,15 +17,21 @@ TF_VERSION = $(BIN)/pip show tensorflow-cpu | sed -n 's/^Version: \([0-9]*\.[0-9
 VERSIONS ?= 2.21 2.20 2.19 2.16
 # Which tests each of them runs.
 TESTS ?= tests
+# A file's tests share what is set up for them, and so stay in one process.
+PYTEST := python -m pytest -n $(JOBS) --dist loadfile
 
-.PHONY: demo test test-versions lint bench fuzz clean
+.PHONY: demo test test-fast test-versions lint bench fuzz clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/demo.py
 
 test: lint
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/$(PYTEST) --durations=20
+
+# Without the tests that take more than ten seconds each.
+test-fast: lint
+	$(BIN)/$(PYTEST) -m 'not slow'
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -48,7 +54,7 @@ fuzz: $(VENV)/.installed-test
 test-versions: $(VERSIONS:%=.venv-tf%/.installed)
 	failed=; for version in $(VERSIONS); do \
 		echo "TensorFlow $$version"; \
-		.venv-tf$$version/bin/python -m pytest -q -n $(JOBS) --dist loadfile $(TESTS) \
+		.venv-tf$$version/bin/$(PYTEST) -q $(TESTS) \
 			|| failed="$$failed $$version"; \
 	done; test -z "$$failed" || (echo "failed with:$$failed"; exit 1)
 

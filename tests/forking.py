@@ -1,8 +1,10 @@
 """Run programs in children of one process that has imported TensorFlow, and no more.
 
 A child is as a fresh process is once it has imported TensorFlow, which takes most of a
-small program's time. What is about the start or the end of an interpreter, or about
-what TensorFlow reads from the environment, needs a process of its own: `run_python`.
+small program's time. It ends after what was registered with `atexit`: to clear all of
+TensorFlow's modules takes longer than most programs. What is about the start or the
+end of an interpreter, or about what TensorFlow reads from the environment, needs a
+process of its own: `run_python`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import functools
+import gc
 import io
 import json
 import os
@@ -19,23 +22,49 @@ import sys
 import tempfile
 import textwrap
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tests.processes import ROOT, Outcome, environment
 
 _TIMEOUT_SECONDS = 300
 
 
-def run_forked(code: str, *, env: Mapping[str, str] | None = None) -> Outcome:
+def run_forked(
+    code: str,
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path = ROOT,
+) -> Outcome:
     """Run code, with what is ours in the environment as given."""
     assert all("TF_AMP" in name or "AUTO_MIXED" in name for name in env or {})
     with tempfile.TemporaryDirectory() as folder:
         out, err = pathlib.Path(folder, "out"), pathlib.Path(folder, "err")
-        asked = {"code": textwrap.dedent(code), "env": dict(env or {})}
+        asked = {
+            "code": textwrap.dedent(code),
+            "env": dict(env or {}),
+            "cwd": str(cwd),
+        }
         server = _server()
         print(json.dumps([asked, str(out), str(err)]), file=server.stdin, flush=True)
         status = os.waitstatus_to_exitcode(int(server.stdout.readline()))
         return Outcome(status, out.read_text(), err.read_text())
+
+
+def run_forked_command(
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: pathlib.Path = ROOT,
+) -> Outcome:
+    """Run what `python ARGUMENTS` does: a script, or with `-m` a module."""
+    code = f"import runpy, sys; sys.argv = {list(map(str, arguments))!r}\n"
+    if arguments[0] == "-m":
+        code += f"del sys.argv[0]; sys.path[0] = {str(cwd)!r}\n"
+        code += "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+    else:
+        code += f"sys.path[0] = {str((cwd / arguments[0]).parent)!r}\n"
+        code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    return run_forked(code, env=env, cwd=cwd)
 
 
 @functools.cache
@@ -60,8 +89,12 @@ def _end(server: subprocess.Popen[str]) -> None:
 
 def _serve() -> None:
     """Fork for each line of standard input; answer how the child ended."""
+    # The first to be registered runs last, in each child.
+    atexit.register(_leave)
     import tensorflow  # noqa: F401 - so that the children need not
 
+    # What was imported is nothing that a child's garbage collector need look at.
+    gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
     for line in iter(sys.stdin.readline, ""):
         asked, out, err = json.loads(line)
@@ -79,8 +112,27 @@ def _run(asked: dict[str, object], out: str, err: str) -> None:
     faulthandler.dump_traceback_later(_TIMEOUT_SECONDS, exit=True)
     sys.stdin = io.StringIO()
     os.environ.update(asked["env"])
+    os.chdir(asked["cwd"])
     module = sys.modules["__main__"] = types.ModuleType("__main__")
-    exec(compile(asked["code"], "<string>", "exec", dont_inherit=True), vars(module))
+    try:
+        exec(
+            compile(asked["code"], "<string>", "exec", dont_inherit=True), vars(module)
+        )
+        _ended["status"] = 0
+    except SystemExit as ended:
+        code = ended.code
+        _ended["status"] = code if isinstance(code, int) else bool(code)
+        raise
+
+
+_ended = {"status": 1}
+
+
+def _leave() -> None:
+    """End this process as it is."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_ended["status"])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Programs on two replicas, for fresh processes."""
+"""Programs on two replicas, for processes of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.processes import run_python
+from tests.forking import run_forked
 
 # Data, models and steps that one device and two replicas go through alike.
 PROGRAM = """
@@ -23,7 +23,6 @@ logging.get_absl_logger().addHandler(to_output)
 cpu, = tf.config.list_physical_devices("CPU")
 two = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(cpu, two)
-keras = tf.keras
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(64, 20)).astype(np.float32)
 Y = RNG.normal(size=(64, 3)).astype(np.float32)
@@ -73,7 +72,9 @@ def message(call):
 """
 
 
-def sections_of(programs: Mapping[str, str], **env: str) -> dict[str, list[str]]:
+def sections_of(
+    programs: Mapping[str, str], kit: str = "keras"
+) -> dict[str, list[str]]:
     """Run PROGRAM and others, one after the other, in one process.
 
     What is logged goes where results go, so that each section has its own.
@@ -81,10 +82,10 @@ def sections_of(programs: Mapping[str, str], **env: str) -> dict[str, list[str]]
     Returns:
       The lines that each of them prints, by name, or fails with the errors.
     """
-    code = [PROGRAM]
+    code = [f"import {kit} as keras", PROGRAM]
     for name, program in programs.items():
         code += [f"print('section {name}', flush=True)", program]
-    lines = run_python("\n".join(code), env=env).lines()
+    lines = run_forked("\n".join(code)).lines()
     text = "\n" + "\n".join(lines)
     parts = [part.split("\n") for part in text.split("\nsection ")[1:]]
     return {part[0]: [line for line in part[1:] if line] for part in parts}

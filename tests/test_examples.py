@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from grappler_pass.planning.plan import Plan
-from tests.forking import run_forked
+from tests.forking import run_forked_command
 from tests.fresh_process import ROOT, run_interpreter
 from tf_amp.config.amp_config import LOG, OPT_LEVEL, STRICT, SWITCH
 from tf_amp.runtime import autostart
@@ -34,6 +34,11 @@ FLOAT32 = {SWITCH: "0"}
 FLOAT32_OF = {"set_in_script": {OPT_LEVEL: "O0"}}
 
 
+# They start further processes as they were started, or choose their Keras before they
+# import TensorFlow, or are to show that a fresh process does as well.
+FRESH = ("two_workers", "parameter_server", "legacy_keras", "set_in_script")
+
+
 def output_of(
     name: str, env: Mapping[str, str], folder: pathlib.Path, *arguments: str
 ) -> list[str]:
@@ -43,18 +48,13 @@ def output_of(
     bare = env.get(SWITCH) == "1" and not autostart.is_installed()
     starter = ("-m", "tf_amp", "run") if bare else ()
     command = (*starter, str(EXAMPLES / f"{name}.py"), *arguments)
-    return run_interpreter(command, env=env, cwd=folder).lines()
+    run = run_interpreter if name in FRESH else run_forked_command
+    return run(command, env=env, cwd=folder).lines()
 
 
 def float32_accuracy(name: str, folder: pathlib.Path) -> float:
     """Return the final accuracy of an example while nothing is rewritten."""
-    env = FLOAT32_OF.get(name, FLOAT32)
-    if name == "legacy_keras":
-        # It chooses its Keras before it imports TensorFlow.
-        return accuracy(output_of(name, env, folder))
-    path = str(EXAMPLES / f"{name}.py")
-    code = f"import runpy; runpy.run_path({path!r}, run_name='__main__')"
-    return accuracy(run_forked(code, env=env).lines())
+    return accuracy(output_of(name, FLOAT32_OF.get(name, FLOAT32), folder))
 
 
 def accuracy(lines: list[str]) -> float:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from tests.fresh_process import ROOT, run_interpreter
+from tests.forking import run_forked
+from tests.processes import ROOT
 
 README = ROOT / "README.md"
 LONGEST = 250
@@ -20,7 +21,7 @@ SAMPLE = re.compile(
 
 def output_of(code: str) -> str:
     """Run a sample and return what it prints."""
-    done = run_interpreter(["-c", code])
+    done = run_forked(code)
     done.lines()
     return done.out
 

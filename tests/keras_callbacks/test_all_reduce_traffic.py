@@ -6,7 +6,7 @@ from benchmarks.all_reduce import resnet50_shapes
 from keras_callbacks.all_reduce import traffic
 from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 from keras_callbacks.all_reduce.encoding import ENCODINGS
-from tests.processes import run_python
+from tests.forking import run_forked
 
 COUNTED = """
 from benchmarks import all_reduce as b
@@ -29,7 +29,7 @@ for way, encoding in ENCODINGS.items():
 
 def test_counted_bytes_and_messages_are_those_calculated():
     # A step beside the exchange sends its learning rate, and where it is kept.
-    one, *fused = map(int, run_python(COUNTED).lines())
+    one, *fused = map(int, run_forked(COUNTED).lines())
     assert 0 <= one <= 16
     assert all(0 <= over <= 16 for over in fused[::2])
     # Four gradients go there and back; one bucket has two shards, there and back.

@@ -11,6 +11,7 @@ import tf_keras
 
 import tf_amp
 from keras_callbacks import AutoMixedPrecision, StepTimeMonitor
+from tests.forking import run_forked
 from tests.keras_programs import (
     X,
     Y,
@@ -22,7 +23,6 @@ from tests.keras_programs import (
     regression,
     telling_model,
 )
-from tests.processes import run_python
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import switch
 
@@ -261,7 +261,7 @@ def test_in_evaluate_and_predict_it_says_what_to_write_instead(caplog):
 def test_replicas_of_a_mirrored_strategy_train_in_mixed_precision(kit):
     # Each in its own process: strategies of one take the same keys for what they
     # exchange, which has to have the same shapes then.
-    done = run_python(
+    done = run_forked(
         f"""
         import {kit} as kit, tensorflow as tf
         two = [tf.config.LogicalDeviceConfiguration()] * 2
@@ -269,7 +269,8 @@ def test_replicas_of_a_mirrored_strategy_train_in_mixed_precision(kit):
         tf.config.set_logical_device_configuration(cpu, two)
 
         import keras_callbacks, tf_amp
-        from tests.keras_programs import X, Y, fit, is_float32, telling_model
+        from tests.forking import run_forked
+from tests.keras_programs import X, Y, fit, is_float32, telling_model
 
         with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
             model = telling_model(kit)

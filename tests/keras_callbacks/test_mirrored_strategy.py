@@ -15,8 +15,7 @@ def either_keras(request):
         "saved": sections.SAVED,
         "foreign": sections.FOREIGN,
     }
-    legacy = str(int(request.param == "tf_keras"))
-    return sections_of(programs, TF_USE_LEGACY_KERAS=legacy)
+    return sections_of(programs, request.param)
 
 
 @pytest.fixture(scope="module")

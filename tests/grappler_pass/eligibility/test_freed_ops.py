@@ -7,7 +7,7 @@ import pytest
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.planning.plan import Cause
 from tests.coloring import color
-from tests.fresh_process import run_interpreter
+from tests.forking import run_forked
 from tests.small_graphs import CHAIN
 
 LOGARITHM = f"""{CHAIN}
@@ -51,5 +51,5 @@ for _ in range(2):
 def test_one_warning_names_the_ops_that_the_user_frees(
     lists: dict[str, object], times: int
 ) -> None:
-    done = run_interpreter(["-c", PROGRAM.format(lists=lists)])
+    done = run_forked(PROGRAM.format(lists=lists))
     assert done.err.count("Your op lists let Log compute in 16 bits") == times

@@ -5,6 +5,7 @@ import argparse
 import pytest
 
 import tf_amp
+from tests.forking import run_forked, run_forked_command
 from tests.fresh_process import PROBE, run_interpreter
 from tests.processes import ROOT
 from tf_amp.commands import cli
@@ -49,19 +50,23 @@ def folder(tmp_path):
 
 
 def tf_amp_of(folder, *arguments, env=None):
-    return run_interpreter(("-m", "tf_amp", *arguments), cwd=folder, env=env)
+    return run_forked_command(("-m", "tf_amp", *arguments), cwd=folder, env=env)
+
+
+def fresh_tf_amp_of(folder, *arguments):
+    return run_interpreter(("-m", "tf_amp", *arguments), cwd=folder)
 
 
 def test_a_script_runs_as_under_python(folder):
     command = ("run", "scripts/script.py", "--epochs", "3", "-v")
-    done = tf_amp_of(folder, *command)
+    done = fresh_tf_amp_of(folder, *command)
     plain = run_interpreter(command[1:], cwd=folder)
     assert plain.out.splitlines()[-1] == "neighbor"
     assert (done.out, done.code) == (plain.out, 0), done.err
 
 
 def test_a_script_needs_no_run_and_its_exit_code_is_kept(folder):
-    done = tf_amp_of(folder, "scripts/script.py", "fail")
+    done = fresh_tf_amp_of(folder, "scripts/script.py", "fail")
     assert done.code == 7
     assert "neighbor" in done.out
 
@@ -87,11 +92,11 @@ def test_a_wrong_setting_that_a_script_comes_upon_is_not_the_scripts(folder, com
 
 
 def test_a_module_runs_as_under_python(folder):
-    done = tf_amp_of(folder / "scripts", "run", "-m", "script", "a")
+    done = fresh_tf_amp_of(folder / "scripts", "run", "-m", "script", "a")
     assert done.out.splitlines()[0] == (
         f"__main__ ['{folder}/scripts/script.py', 'a'] script.py False"
     )
-    missing = tf_amp_of(folder, "run", "-m", "no.such.module")
+    missing = fresh_tf_amp_of(folder, "run", "-m", "no.such.module")
     assert missing.code == 2
     assert "no module named no.such.module" in missing.err
 
@@ -238,7 +243,7 @@ class Dense(tf.Module):
 dense = Dense()
 tf.saved_model.save(dense, "model", signatures={"serve": dense.serve})
 """
-    assert run_interpreter(("-c", program), cwd=folder).code == 0
+    assert run_forked(program, cwd=folder).code == 0
     env = {"TF_AMP_DEVICE_PROFILE": "v100"}
     done = tf_amp_of(folder, "explain", "model", "--top", "5", env=env)
     assert done.code == 0, done.err

@@ -45,7 +45,7 @@ def test_a_working_installation_is_healthy():
 
 def test_settings_without_the_switch_are_pointed_out():
     env = {"TF_AMP_OPT_LEVEL": "O2"}
-    done = run_interpreter(("-c", STARTED), env=env)
+    done = run_forked(STARTED, env=env)
     assert done.code == 0, done.err
     assert lines_of(done)["switch"][0] == "note"
     assert "export TF_ENABLE_AUTO_MIXED_PRECISION=1, since TF_AMP_OPT_LEVEL" in (
@@ -120,7 +120,7 @@ def test_a_copy_that_is_not_installed_says_so():
     )
     program += "f in sys.meta_path if not getattr(f, 'tf_amp_autostart', False)]\n"
     program += "from tf_amp.commands import doctor; print(*doctor._start(), sep='')"
-    done = run_interpreter(("-c", program))
+    done = run_forked(program)
     assert "tf_amp_autostart.pth is in no site folder" in done.out, done.err
     assert "in your copy of the repository: pip install . (without --target)" in (
         done.out

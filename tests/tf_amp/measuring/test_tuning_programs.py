@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.fresh_process import run_interpreter
+from tests.forking import run_forked_command
 from tests.gelu_program import gelu_program
 from tests.processes import run_python
 from tf_amp.config.devices import cpu_flags
@@ -169,7 +169,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 def tf_amp_of(folder, *arguments, **settings):
     env = {f"TF_AMP_{name.upper()}": value for name, value in settings.items()}
     env["TF_AMP_CACHE"] = str(folder / "cache")
-    return run_interpreter(("-m", "tf_amp", *arguments), cwd=folder, env=env)
+    return run_forked_command(("-m", "tf_amp", *arguments), cwd=folder, env=env)
 
 
 def prices_measured(done):

@@ -2,6 +2,7 @@
 
 import re
 
+from tests.forking import run_forked
 from tests.fresh_process import output_of
 from tests.processes import ROOT, run_python
 
@@ -198,7 +199,7 @@ def test_devices_can_be_configured_after_enabling():
             tf.function(lambda x: tf.nn.relu(x @ x))(tf.ones([8, 8]))
         print(len(tf.config.list_logical_devices("CPU")), len(tf_amp.plans()))
     """
-    assert run_python(program).lines() == ["2 1"]
+    assert run_forked(program).lines() == ["2 1"]
 
 
 def test_import_is_quick_and_needs_no_tensorflow():

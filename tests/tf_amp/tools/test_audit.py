@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.costs import DeviceProfile
-from tests.fresh_process import run_interpreter
+from tests.forking import run_forked_command
 from tf_amp.commands import cli
 from tf_amp.commands.shared import model_options
 from tf_amp.errors import ConfigError
@@ -244,7 +244,7 @@ def audited_script(tmp_path, *arguments, env=None):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(SCRIPT))
     command = ("-m", "tf_amp", "audit", str(script), "--device", "v100")
-    return run_interpreter((*command, *arguments), env=env)
+    return run_forked_command((*command, *arguments), env=env)
 
 
 def test_a_script_runs_with_its_graphs_planned(tmp_path):

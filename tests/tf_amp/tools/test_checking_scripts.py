@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from tests.fresh_process import run_interpreter
+from tests.forking import run_forked_command
 from tests.processes import Outcome
 
 # The third batch is out of float16's range, within the first layer.
@@ -63,7 +63,7 @@ def _script(tmp_path: pathlib.Path, text: str) -> pathlib.Path:
 
 def _tf_amp(*arguments: object, cwd: pathlib.Path, **env: str) -> Outcome:
     command = ["-m", "tf_amp", *map(str, arguments)]
-    return run_interpreter(command, cwd=cwd, env=env)
+    return run_forked_command(command, cwd=cwd, env=env)
 
 
 def _loss(outcome: Outcome) -> str:
@@ -72,7 +72,7 @@ def _loss(outcome: Outcome) -> str:
 
 def test_a_training_script_is_verified_at_its_first_step(tmp_path):
     script = _script(tmp_path, _TRAINING)
-    plain = run_interpreter([str(script), "--fast"], cwd=tmp_path)
+    plain = run_forked_command([str(script), "--fast"], cwd=tmp_path)
     options = ("--dtype", "bfloat16", "--opt-level", "O2", "--json")
     done = _tf_amp("verify", script, *options, "--", "--fast", cwd=tmp_path)
     assert done.code == 0, done.err
@@ -166,7 +166,7 @@ print("loss", float(tape.gradient(value, body)[0, 0]), float(train(x)), float(tr
 
 def test_compiled_functions_are_verified_under_xla(tmp_path):
     script, file = _script(tmp_path, _COMPILED), tmp_path / "exclude.txt"
-    plain = run_interpreter([str(script)], cwd=tmp_path)
+    plain = run_forked_command([str(script)], cwd=tmp_path)
     options = ("--bisect", "--write", file, "--json")
     done = _tf_amp("verify", script, *options, cwd=tmp_path, **_FORCED)
     assert done.code == 1, done.err

@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 
 from tests.checkpointing import BAD, Model, X, training
-from tests.processes import run_python
+from tests.forking import run_forked
 from tests.scaling import figures
 from tf_amp import (
     DynamicLossScale,
@@ -220,4 +220,4 @@ def test_the_variable_in_the_environment_suffices_for_restoring(tmp_path):
     print(tf_amp.loss_scale_state().skipped_steps)
     """
     env = {"TF_ENABLE_AUTO_MIXED_PRECISION": "float16", "TF_AMP_OPT_LEVEL": "O2"}
-    assert [run_python(program, env=env).lines()[-1] for _ in range(2)] == ["1", "2"]
+    assert [run_forked(program, env=env).lines()[-1] for _ in range(2)] == ["1", "2"]

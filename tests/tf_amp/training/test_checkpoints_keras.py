@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from tests.checkpointing import BAD, X, training
-from tests.processes import run_python
+from tests.forking import run_forked
 from tests.scaling import figures
 from tf_amp import DynamicLossScale
 from tf_amp.training.checkpoints import side_file
@@ -295,4 +295,4 @@ def test_with_two_devices_one_process_writes_the_model_of_the_user(tmp_path):
     state = tf_amp.loss_scale_state()
     print(state.good_steps + state.skipped_steps)
     """
-    assert run_python(program).lines()[-2:] == ["['m.keras', 'm.keras'] 4", "6"]
+    assert run_forked(program).lines()[-2:] == ["['m.keras', 'm.keras'] 4", "6"]

@@ -3,7 +3,6 @@
 import textwrap
 
 from tests.forking import run_forked
-from tests.processes import run_python
 
 PROGRAM = """
 import math
@@ -13,7 +12,6 @@ import tf_amp
 
 X = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
 Y = X.sum(axis=1, keepdims=True)
-keras = tf.keras
 
 def model_with(optimizer):
     keras.utils.set_random_seed(0)
@@ -69,11 +67,9 @@ EACH = [slice(0, 8), slice(8, 16)]
 """
 
 
-def lines_of(program, **env):
-    code = PROGRAM + textwrap.dedent(program)
-    # Which Keras is tf.keras, TensorFlow reads as it is imported.
-    run = run_python if "TF_USE_LEGACY_KERAS" in env else run_forked
-    return run(code, env={"TF_AMP_TUNE": "off", **env}).lines()
+def lines_of(program, kit="keras", **env):
+    code = f"import {kit} as keras" + PROGRAM + textwrap.dedent(program)
+    return run_forked(code, env=env).lines()
 
 
 def test_float16_scales_by_itself_and_survives_overflows():
@@ -160,7 +156,7 @@ with strategy.scope():
     model = model_with(keras.optimizers.AdamW(0.01))
     check(model, fit(model), EACH[1:])
 """,
-        TF_USE_LEGACY_KERAS="1",
+        kit="tf_keras",
     )
     assert lines == [
         "True True 512 1 1 2",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.processes import run_python
+from tests.forking import run_forked
 
 PROGRAM = """
 import queue, signal, threading
@@ -57,7 +57,7 @@ def told():
 
 
 def test_a_graph_that_reads_a_queue_goes_on_and_the_layer_is_named() -> None:
-    done = run_python(
+    done = run_forked(
         PROGRAM
         + """
 with tf.Graph().as_default():
@@ -81,7 +81,7 @@ with tf.Graph().as_default():
 
 @pytest.mark.parametrize("kind", ["numpy_function", "py_function"])
 def test_a_function_of_the_program_is_called_once_a_step(kind: str) -> None:
-    done = run_python(
+    done = run_forked(
         PROGRAM
         + f"""
 step = training_step(lambda: from_program(tf.{kind}))
@@ -95,7 +95,7 @@ print(told(), len(taken))
 
 
 def test_what_a_loop_takes_from_the_program_is_not_taken_again() -> None:
-    done = run_python(
+    done = run_forked(
         PROGRAM
         + """
 from absl import logging
@@ -126,14 +126,14 @@ def after(rounds):
 
 
 def test_the_layer_behind_a_loop_is_named() -> None:
-    done = run_python(
+    done = run_forked(
         PROGRAM + LOOP + "training_step(lambda: after(3))(); print(told())"
     )
     assert done.lines() == ["layer"], done.err
 
 
 def test_a_step_that_takes_long_to_run_again_is_given_up() -> None:
-    done = run_python(
+    done = run_forked(
         PROGRAM
         + LOOP
         + """
