@@ -6,11 +6,11 @@ made of it in `model`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from grappler_pass.costs.probes import Probe
+from grappler_pass.fork_safety import renewed_lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PriceList:
 
     def __init__(self, rows: Iterable[Measured] = ()) -> None:
         """Start from `rows`; of two for one probe and dtype the last counts."""
-        self._lock = threading.Lock()
+        self._lock = renewed_lock()
         self._rows: dict[tuple[str, str], Measured] = {}
         self._version = 0
         self.add(rows)

@@ -14,13 +14,13 @@ import dataclasses
 import math
 import os
 import pathlib
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.fork_safety import renewed_lock
 
 # Graphs whose allowance is remembered: the same one comes several times in a row.
 _GRAPHS_KEPT = 256
@@ -101,7 +101,7 @@ class Budget:
         self.limits = limits
         self._clock = clock
         self._start = clock() - age
-        self._lock = threading.Lock()
+        self._lock = renewed_lock()
         self._spent = 0.0
         self._graphs: OrderedDict[Hashable, float] = OrderedDict()
         # Of those seconds, the ones that other processes have taken.

@@ -17,6 +17,9 @@ _TAKERS = {
     "variables._lock": "variables.states_here()",
     "plans.MEMORY._lock": "plans.MEMORY.known()",
     "training._installing": "training.install_if_loaded(training.TAPE_ENTER, id)",
+    "prices._lock": "prices.add([])",
+    "seen._lock": "seen.add_graph([])",
+    "spent._lock": "spent.open('graph', float)",
 }
 
 
@@ -25,10 +28,14 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
     ended = run_forked(
         f"""
         import os, signal, threading
+        from grappler_pass.costs.price_list import PriceList
         from tf_amp._tensorflow_private import training
+        from tf_amp.measuring.budget import DEFAULT, Budget
         from tf_amp.rewriting import resumed_plans as plans
+        from tf_amp.tools.ranges.statistics import Statistics
         from tf_amp.training.loss_scale import resumption, variables
 
+        prices, seen, spent = PriceList(), Statistics(), Budget(DEFAULT)
         held, over = threading.Event(), threading.Event()
 
         def hold():

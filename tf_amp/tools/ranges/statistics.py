@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp.config.ranges import Ranges, TensorRange
 from tf_amp.tools.graph_runs.differences import Array
 
@@ -38,7 +38,7 @@ class Statistics:
         """Begin without tensors."""
         self._tensors: list[_Tensor] = []
         self._runs: list[int] = []
-        self._lock = threading.Lock()
+        self._lock = renewed_lock()
 
     def add_graph(self, tensors: Sequence[TensorRange]) -> tuple[int, int]:
         """Take in the tensors of another graph, of which nothing was seen.

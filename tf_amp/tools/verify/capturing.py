@@ -7,12 +7,12 @@ data, variables before they change) is recorded there. The program goes on in fl
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.view import GraphView
 from tf_amp.errors import NotMeasurableError
 from tf_amp.rewriting.compiled import uncompiled
@@ -77,7 +77,7 @@ class Captures:
         self._chosen = chosen
         self._found: list[_Captured] = []
         self._place: list[tuple[_Captured, str]] = []
-        self._lock = threading.Lock()
+        self._lock = renewed_lock()
         self._recorder = Recorder(self._record)
         self.skipped: dict[str, str] = {}
 
