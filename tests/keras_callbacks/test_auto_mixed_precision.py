@@ -269,8 +269,7 @@ def test_replicas_of_a_mirrored_strategy_train_in_mixed_precision(kit):
         tf.config.set_logical_device_configuration(cpu, two)
 
         import keras_callbacks, tf_amp
-        from tests.forking import run_forked
-from tests.keras_programs import X, Y, fit, is_float32, telling_model
+        from tests.keras_programs import X, Y, fit, is_float32, telling_model
 
         with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
             model = telling_model(kit)
