@@ -13,7 +13,7 @@ from tests.tolerance import EPSILON
 from tf_amp.config.amp_config import OPT_LEVEL, STRICT, SWITCH
 from tf_amp.runtime import autostart
 
-PROGRAMS = ROOT / "tests" / "end_to_end_programs.py"
+PROGRAMS = ROOT / "tests" / "scripts" / "end_to_end_programs.py"
 # Three standard deviations between two accuracies of 0.95 on 397 images.
 TOLERANCE = 3 * (2 * 0.95 * 0.05 / 397) ** 0.5
 

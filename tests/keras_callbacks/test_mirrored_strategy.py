@@ -98,7 +98,7 @@ def test_eager_steps_are_exchanged_too(printed):
 
 def test_disabling_undoes_the_hook_until_the_strategy_runs_again(printed):
     assert without_warnings(printed["disabled"]) == [
-        "call_function wrapped_convert",
+        "call_function _do_run wrapped_convert",
         "True 1",
     ]
 

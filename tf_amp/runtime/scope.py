@@ -183,9 +183,10 @@ def mixed_precision_scope(
     Raises:
       ConfigError: an argument is none of those allowed.
     """
-    if callable(dtype):
+    function = next((v for v in (dtype, loss_scale) if _is_function(v)), None)
+    if function is not None:
         raise ConfigError(
-            f"mixed_precision_scope: received the function {dtype!r}; as a "
+            f"mixed_precision_scope: received the function {function!r}; as a "
             "decorator it is written with parentheses: @mixed_precision_scope()."
         )
     checked_bool(enabled, "enabled")
@@ -206,6 +207,10 @@ def mixed_precision_scope(
     if not enabled:
         return Scope(text, lambda: None)
     return Scope(text, functools.partial(_configuration, chosen, patterns))
+
+
+def _is_function(value: object) -> bool:
+    return callable(value) and not hasattr(value, "adjust")
 
 
 def float32_scope() -> Scope:

@@ -83,7 +83,7 @@ def test_what_a_command_writes_after_a_script_is_where_the_command_was_given(
     lines = output_of(
         f"""
         import os
-        from tf_amp.tools import running_scripts as running
+        from tf_amp.tools import running_scripts
 
         os.chdir({str(tmp_path)!r})
         running_scripts.run_limited("leaves.py", [], None)

@@ -55,12 +55,12 @@ def test_calls_are_timed_until_the_twentieth(now: float, expected: list[str]) ->
 CHANGED = """
 now = {now}
 
-def by_label(data, item):
+def by_label(host, data, item):
     global slow, seconds
     label = compared_calls._thread.label
     slow = "float32" if label == "float32" else ""
     seconds = now.get(label, 0.0)
-    return slowing(data, item)
+    return slowing(host, data, item)
 
 rewriter.rewrite_graph = by_label
 tf_amp.enable(dtype="bfloat16")

@@ -60,7 +60,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
 
 def run_elsewhere(base: pathlib.Path, names: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "loads_alone.py"), str(base)],
+        [sys.executable, str(ROOT / "tests" / "scripts" / "loads_alone.py"), str(base)],
         input="\n".join(names),
         capture_output=True,
         text=True,

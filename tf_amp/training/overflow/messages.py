@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from grappler_pass.eligibility.exclusions import without_call_scopes
@@ -77,5 +76,7 @@ def warn_of_overflow(scale: float) -> None:
 
 def warn_if_eager(finite: Any, state: Mapping[str, Any]) -> None:
     """Do so under eager execution; functions and graphs hand overflows over."""
+    import tensorflow as tf
+
     if tf.executing_eagerly() and not bool(finite):
         warn_of_overflow(float(state["scale"]))
