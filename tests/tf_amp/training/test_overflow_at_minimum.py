@@ -58,8 +58,9 @@ def test_at_the_minimum_few_overflows_are_looked_into_that_nothing_helps(monkeyp
         for _ in range(9):
             step(tf.constant(ONES * np.float32("inf")))
             overflow_origin.latest_origin(loss_scale)
-    # The first sends back what it can, the second finds no more; 4th and 8th.
-    assert len(looked) <= 4
+    # The first sends back what it can, the second the product by the name that it has
+    # where it is not fused, the third finds no more; 4th and 8th.
+    assert len(looked) <= 5
 
 
 @pytest.mark.parametrize("at_minimum", ["warn", "raise", "float32"])
