@@ -14,11 +14,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from grappler_pass.annotations import FLOAT32, ORIGIN
+
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
-
-FLOAT32 = "_tf_amp_float32"
-ORIGIN = "_tf_amp_origin"
 
 _GRADIENT_SCOPE = re.compile(r"(?:^|/)(?:gradient_tape|gradients(?:_\d+)?)/")
 _GRADIENT_SUFFIX = re.compile(r"_grad(?:_\d+)?(?=/)")

@@ -8,21 +8,12 @@ from __future__ import annotations
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.annotations import BARRIER, LOSS_SCALE
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.op_traits import has_effects, is_update
 from grappler_pass.graph.view import GraphView
-
-BARRIER = "_tf_amp_barrier"
-# On what reads the state of a loss scale.
-LOSS_SCALE = "_tf_amp_loss_scale"
-# On what takes the scale out of what was read: which of its outputs that is, where all
-# that is scaled by it is unscaled in the same graph, else -1.
-SCALE = "_tf_amp_scale"
-# The name scope in which it is found out whether gradients are finite, and the state of
-# a loss scale is adjusted. What leaves it are flags that are True where they are.
-SCALE_UPDATE = "tf_amp_scale_update"
 
 
 def state_update_region(view: GraphView, lists: OpLists) -> list[int]:

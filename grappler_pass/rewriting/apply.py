@@ -11,15 +11,13 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.python.framework import tensor_util
 
+from grappler_pass.annotations import REWRITTEN, STAMP
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.eligibility.fused_ops import split_fused
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
 from grappler_pass.planning.casts import CastPlan, Conversion
-
-# On every node this pass made or retyped: such a graph is not rewritten again.
-MARK = "_tf_amp_rewritten"
 
 # Every cast this pass made is called by it, behind the name of what it converts.
 CAST_STEM = "tf_amp_cast_"
@@ -108,7 +106,7 @@ def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
 
 def is_rewritten(graph_def: GraphDef) -> bool:
     """Tell whether this pass has already changed the graph."""
-    return any(MARK in node.attr for node in graph_def.node)
+    return any(REWRITTEN in node.attr for node in graph_def.node)
 
 
 def without_marks(graph_def: GraphDef) -> tuple[GraphDef, set[str]]:
@@ -118,9 +116,9 @@ def without_marks(graph_def: GraphDef) -> tuple[GraphDef, set[str]]:
     """
     copy = GraphDef()
     copy.CopyFrom(graph_def)
-    marked = [node for node in copy.node if MARK in node.attr]
+    marked = [node for node in copy.node if REWRITTEN in node.attr]
     for node in marked:
-        del node.attr[MARK]
+        del node.attr[REWRITTEN]
     return copy, {node.name for node in marked}
 
 
@@ -128,7 +126,7 @@ def with_marks(graph_def: GraphDef, names: set[str]) -> GraphDef:
     """Return the graph, in place, with nodes marked as changed."""
     for node in graph_def.node:
         if node.name in names:
-            node.attr[MARK].b = True
+            node.attr[REWRITTEN].b = True
     return graph_def
 
 
@@ -165,13 +163,13 @@ def _retype(
             value.list.type[slot.index] = low_dtype
         else:
             value.type = low_dtype
-    copy.attr[MARK].b = True
+    copy.attr[REWRITTEN].b = True
 
 
 def _absorb(copy: NodeDef, low_dtype: int) -> None:
     """Let an existing Cast read the low tensor; between equal types it passes on."""
     target = copy.attr["DstT"].type
-    copy.attr[MARK].b = True
+    copy.attr[REWRITTEN].b = True
     if target != low_dtype:
         copy.attr["SrcT"].type = low_dtype
         return
@@ -257,9 +255,9 @@ def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> Node
 
 
 def _copy_stamp(source: NodeDef, made: NodeDef) -> None:
-    made.attr[MARK].b = True
-    if "_tf_amp" in source.attr:
-        made.attr["_tf_amp"].CopyFrom(source.attr["_tf_amp"])
+    made.attr[REWRITTEN].b = True
+    if STAMP in source.attr:
+        made.attr[STAMP].CopyFrom(source.attr[STAMP])
 
 
 def _hoisted(

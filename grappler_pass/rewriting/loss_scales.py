@@ -22,12 +22,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_BOOL, DT_FLOAT
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.eligibility.state_updates import (
-    BARRIER,
-    LOSS_SCALE,
-    SCALE,
-    SCALE_UPDATE,
-)
+from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.view import ENTER_OPS, MERGE_OPS, Item
 from grappler_pass.rewriting.branches import colocation

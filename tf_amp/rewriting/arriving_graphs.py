@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from grappler_pass.annotations import STAMP
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config.presets import preset_of
 from tf_amp.latest import Latest
@@ -30,7 +31,7 @@ from tf_amp.rewriting import (
     unneeded_loss_scales,
 )
 from tf_amp.rewriting.failures import naming_stage, reporting
-from tf_amp.tracing import bypass, stamps, terms
+from tf_amp.tracing import bypass, terms
 from tf_amp.tracing.stamp_reader import (
     Marks,
     excluded_parts,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 # Plans of large graphs take megabytes, and some programs trace without end.
 _PLANS_KEPT = 256
 
-_STAMP = stamps.ATTRIBUTE.encode()
+_STAMP = STAMP.encode()
 _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)

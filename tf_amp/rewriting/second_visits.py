@@ -12,8 +12,8 @@ import threading
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
+from grappler_pass.annotations import STAMP
 from tf_amp.tracing.graph_identity import digest_of_seeds
-from tf_amp.tracing.stamps import ATTRIBUTE
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -36,7 +36,7 @@ def key_of(graph_def: GraphDef, fetch: Sequence[str], instance: Hashable) -> Has
       fetch: what is fetched of it.
       instance: of its function.
     """
-    stamps = {n.attr[ATTRIBUTE].s for n in graph_def.node if ATTRIBUTE in n.attr}
+    stamps = {n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr}
     return digest_of_seeds(graph_def, {}), frozenset(stamps), tuple(fetch), instance
 
 

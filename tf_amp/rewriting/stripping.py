@@ -12,13 +12,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from grappler_pass.annotations import REWRITTEN, SCALE, STAMP, WATCH
 from tf_amp._tensorflow_private import exports
 from tf_amp.rewriting.compiled import originals
-from tf_amp.tracing.stamps import ATTRIBUTE
 
-_PREFIX = "_tf_amp"
-# Of a node that hands the inputs of a step that overflowed over to this process.
-_WATCH = "_tf_amp_watch"
 # Of a node with another gradient than TensorFlow's, and how the names of ours begin.
 _SLOPE, _OWN_SLOPES = "_gradient_op_type", b"TfAmp"
 # A collection of v1 graphs: what optimizers have made.
@@ -31,7 +28,7 @@ def strip(graph_def: Any) -> None:
     _silence_watches(graph_def)
     _forget_slopes(graph_def)
     for attr in _attributes(graph_def):
-        for name in [name for name in attr if name.startswith(_PREFIX)]:
+        for name in [name for name in attr if name.startswith(STAMP)]:
             del attr[name]
 
 
@@ -42,13 +39,11 @@ def strip_stamps(graph_def: Any) -> None:
     stands behind the unscaling of gradients. Who asked for its loss scale is not known
     there, so that it stays, too.
     """
-    from grappler_pass.eligibility.state_updates import SCALE
-
     originals.restore(graph_def)
     _silence_watches(graph_def)
     _forget_slopes(graph_def)
     for attr in _attributes(graph_def):
-        for name in (ATTRIBUTE, SCALE):
+        for name in (STAMP, SCALE):
             if name in attr:
                 del attr[name]
 
@@ -59,11 +54,11 @@ def is_converted(graph_def: Any) -> bool:
     The casts in it have their names, and no node has the mark of a graph that was
     rewritten in this process.
     """
-    from grappler_pass.rewriting.apply import CAST_STEM, MARK
+    from grappler_pass.rewriting.apply import CAST_STEM
 
     if not any(CAST_STEM in node.name for node in graph_def.node):
         return False
-    return not any(MARK in node.attr for node in graph_def.node)
+    return not any(REWRITTEN in node.attr for node in graph_def.node)
 
 
 def stripping_built(build: Callable[..., Any]) -> Callable[..., Any]:
@@ -137,7 +132,7 @@ def _forget_slopes(graph_def: Any) -> None:
 def _silence_watches(graph_def: Any) -> None:
     """Make each callback, which has no results, a NoOp."""
     for node in _nodes(graph_def):
-        if _WATCH not in node.attr:
+        if WATCH not in node.attr:
             continue
         name, device = node.name, node.device
         controls = [text for text in node.input if text.startswith("^")]

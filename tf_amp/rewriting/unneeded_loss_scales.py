@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from grappler_pass.annotations import SCALE
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config.peers import peers
 from tf_amp.tracing.stamp_reader import settings_in
@@ -27,8 +28,6 @@ def taken_out(data: bytes, item: Callable[[], Item]) -> bytes | None:
       data: the serialized GraphDef, which is not going to be rewritten.
       item: returns what TensorFlow relies on.
     """
-    from grappler_pass.eligibility.state_updates import SCALE
-
     if SCALE.encode() not in data or _is_shared():
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef

@@ -21,8 +21,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from grappler_pass.annotations import FLOAT32, ORIGIN
 from grappler_pass.cached_attributes import cached_attribute
-from grappler_pass.eligibility.exclusions import FLOAT32, ORIGIN
 
 # In the attributes that a tape keeps of an operation.
 _TAPE_KEY = "_tf_amp_operation"

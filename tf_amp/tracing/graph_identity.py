@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.annotations import STAMP
 from grappler_pass.graph.op_table import ALLOW, OP_TABLE
 from grappler_pass.graph.shapes import Shape, Shapes
-from tf_amp.tracing.stamps import ATTRIBUTE
 
 # What the low precision of a plan starts from: the ops on the allow list.
 _SEED_OPS = frozenset(
@@ -46,7 +46,7 @@ def stamps_of_seeds(graph_def: GraphDef) -> tuple[str, ...]:
     Grappler has taken those of fused nodes.
     """
     seeds = _seeds_in(graph_def)
-    stamps = {node.attr[ATTRIBUTE].s for node in seeds if ATTRIBUTE in node.attr}
+    stamps = {node.attr[STAMP].s for node in seeds if STAMP in node.attr}
     return tuple(sorted(stamp.decode(errors="replace") for stamp in stamps))
 
 

@@ -13,9 +13,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from grappler_pass.eligibility.exclusions import FLOAT32, ORIGIN, finder
+from grappler_pass.annotations import FLOAT32, ORIGIN, STAMP
+from grappler_pass.eligibility.exclusions import finder
 from tf_amp.tracing import forward_ops, graph_registry
-from tf_amp.tracing.stamps import ATTRIBUTE, OFF, Stamp
+from tf_amp.tracing.stamps import OFF, Stamp
 
 # Operations that seed low precision are stamped whenever their function was traced
 # under settings, since Grappler makes no new ones but the fused kinds.
@@ -142,7 +143,7 @@ def origins_of(node: Any) -> tuple[str, ...]:
     """
     if ORIGIN in node.attr:
         return tuple(name.decode() for name in node.attr[ORIGIN].list.s)
-    stamp = node.attr[ATTRIBUTE].s if ATTRIBUTE in node.attr else b""
+    stamp = node.attr[STAMP].s if STAMP in node.attr else b""
     graph = graph_registry.graph_of(Stamp.from_bytes(stamp).number)
     op = graph_registry.inlined_op(graph, node.name) if graph is not None else None
     return forward_ops.origin_from(op).names[1:] if op is not None else ()
@@ -163,9 +164,9 @@ def terms_in(graph_def: Any) -> frozenset[tuple[str, str]]:
 
 def _stamps(graph_def: Any) -> dict[str, Stamp]:
     return {
-        node.name: Stamp.from_bytes(node.attr[ATTRIBUTE].s)
+        node.name: Stamp.from_bytes(node.attr[STAMP].s)
         for node in graph_def.node
-        if ATTRIBUTE in node.attr
+        if STAMP in node.attr
     }
 
 
@@ -183,7 +184,7 @@ def _why(op: Any, find: Callable[[str], str]) -> str:
 
 def _owner(op: Any, canonical: Canonical) -> str | None:
     try:
-        stamp = Stamp.from_bytes(op.get_attr(ATTRIBUTE))
+        stamp = Stamp.from_bytes(op.get_attr(STAMP))
     except ValueError:
         return None
     return canonical(str(stamp.settings))

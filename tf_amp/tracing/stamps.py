@@ -18,13 +18,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from grappler_pass.annotations import STAMP
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp.config.scope_registry import excludes_names
 from tf_amp.tracing import forward_ops, graph_registry
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.terms import terms_of
 
-ATTRIBUTE = "_tf_amp"
 # In the place of settings: the operation was made where mixed precision is off.
 OFF = "off"
 _MEMORY = "_tf_amp_stamp"
@@ -176,13 +176,13 @@ def _stamp(settings: str, graph: str, number: str, terms: str) -> Stamp:
 
 def _put_stamp(op: Any, stamp: Stamp) -> str | None:
     if stamp.settings is not None:
-        op._set_attr(ATTRIBUTE, stamp.attribute)
+        op._set_attr(STAMP, stamp.attribute)
     return stamp.settings
 
 
 def _is_stamped(op: Any) -> bool:
     try:
-        op.get_attr(ATTRIBUTE)
+        op.get_attr(STAMP)
     except ValueError:
         return False
     return True

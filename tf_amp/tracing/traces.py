@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from grappler_pass.annotations import STAMP
 from grappler_pass.graph.view import GraphView, Node
 from tf_amp.tracing import graph_registry
-from tf_amp.tracing.stamps import ATTRIBUTE, Stamp
+from tf_amp.tracing.stamps import Stamp
 from tf_amp.tracing.variable_values import outermost
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _variable_of(reader: Any) -> str:
 
 def _traced(node: Any) -> Any | None:
     """Return the operation that a node was traced as; None where it is not known."""
-    if ATTRIBUTE not in node.attr:
+    if STAMP not in node.attr:
         return None
-    graph = graph_registry.graph_of(Stamp.from_bytes(node.attr[ATTRIBUTE].s).number)
+    graph = graph_registry.graph_of(Stamp.from_bytes(node.attr[STAMP].s).number)
     return None if graph is None else graph_registry.inlined_op(graph, node.name)

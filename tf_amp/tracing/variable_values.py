@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from grappler_pass.annotations import STAMP
 from tf_amp.tracing import graph_registry
-from tf_amp.tracing.stamps import ATTRIBUTE, Stamp
+from tf_amp.tracing.stamps import Stamp
 
 Variable = Callable[[Any], Any]
 
@@ -30,9 +31,9 @@ def of_function(graph: Any) -> Variable:
             handles[id(handle)] = (handle, tracing.variable_value(handle, contents[0]))
 
     def value_of(node: Any) -> Any:
-        if ATTRIBUTE not in node.attr:
+        if STAMP not in node.attr:
             return None
-        number = Stamp.from_bytes(node.attr[ATTRIBUTE].s).number
+        number = Stamp.from_bytes(node.attr[STAMP].s).number
         home = graph_registry.graph_of(number)
         op = home and graph_registry.inlined_op(home, node.name)
         if op is None or not op.inputs:

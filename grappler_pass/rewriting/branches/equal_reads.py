@@ -20,12 +20,10 @@ from collections.abc import Hashable, Mapping
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.annotations import STAMP
 from grappler_pass.graph.view import Item
 from grappler_pass.rewriting.branches import colocation
 from grappler_pass.rewriting.branches.copying import copied
-
-# What begins the names of attributes that mark nodes for the pass.
-_OWN = "_tf_amp"
 
 
 def merge_equal_reads(
@@ -59,7 +57,7 @@ def merge_equal_reads(
 
 def _what_is_read(node: NodeDef) -> Hashable:
     handle, *controls = node.input
-    marks = {name: mark for name, mark in node.attr.items() if name.startswith(_OWN)}
+    marks = {name: mark for name, mark in node.attr.items() if name.startswith(STAMP)}
     told = frozenset((name, m.SerializeToString()) for name, m in marks.items())
     return handle, frozenset(controls), node.attr["dtype"].type, node.device, told
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grappler_pass.eligibility.state_updates import BARRIER
+from grappler_pass.annotations import BARRIER
 from grappler_pass.functions.bodies import Body, bodies_of
 from grappler_pass.functions.body_rewriting import with_bodies
 from grappler_pass.functions.calls import callers_first, rename_functions

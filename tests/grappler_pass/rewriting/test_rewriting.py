@@ -9,12 +9,12 @@ import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import tensor_util
 
+from grappler_pass.annotations import REWRITTEN
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, Settings, StageError, optimize
-from grappler_pass.rewriting.apply import MARK
 from tests.grappler_pass.eligibility.test_variable_reads import READ_IN_LOOP, VARIABLE
 from tests.soundness import casts_down, casts_up
 from tests.text_graph import graph_from_text
@@ -329,8 +329,11 @@ def test_what_was_made_is_marked_and_keeps_its_stamp() -> None:
     made = optimize(before, Item(fetch=("fetch",)), settings(), shapes=dict).graph_def
     (down,) = casts_down(made)
     assert down.attr["_tf_amp"].s == b"1:step"
-    assert MARK in down.attr and MARK in node(made, "allow1").attr
-    assert MARK not in node(made, "x").attr and MARK not in node(before, "x").attr
+    assert REWRITTEN in down.attr and REWRITTEN in node(made, "allow1").attr
+    assert (
+        REWRITTEN not in node(made, "x").attr
+        and REWRITTEN not in node(before, "x").attr
+    )
 
 
 def test_o0_plans_nothing_and_says_so() -> None:

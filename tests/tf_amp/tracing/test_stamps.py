@@ -5,8 +5,8 @@ from google.protobuf import text_format
 
 import tf_amp
 from benchmarks.executed import count_executed
+from grappler_pass.annotations import STAMP
 from tests.fresh_process import output_of
-from tf_amp.tracing import stamps
 from tf_amp.tracing.stamp_reader import Marks, marks_from_graph_def
 
 
@@ -18,7 +18,7 @@ def graph_def(*lines: str) -> tf.compat.v1.GraphDef:
         node = graph.node.add(name=name, op=op)
         if stamp:
             text = f's: "{stamp[0]}"'
-            text_format.Parse(text, node.attr[stamps.ATTRIBUTE])
+            text_format.Parse(text, node.attr[STAMP])
     return graph
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grappler_pass.eligibility.state_updates import BARRIER
+from grappler_pass.annotations import BARRIER
 from tests.scaling import figures, scaled_by
 from tests.ways_to_gradients import EVERYWHERE, IN_FUNCTIONS, of_rows
 from tf_amp import DynamicLossScale, StaticLossScale

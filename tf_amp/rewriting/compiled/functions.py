@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from grappler_pass.annotations import STAMP
 from tf_amp._tensorflow_private import functions as private
 from tf_amp._tensorflow_private import tracing
 from tf_amp.config import scope_registry
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from grappler_pass.functions.bodies import Body
     from grappler_pass.functions.conversion import Known
     from grappler_pass.graph.shapes import Shape, Shapes
-
-_STAMP = stamps.ATTRIBUTE
 
 
 def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,7 +113,7 @@ def rewritten_bodies(
 
 
 def _rewritten(body: Body) -> GraphDef | None:
-    if not any(_STAMP in node.attr for node in body.graph_def.node):
+    if not any(STAMP in node.attr for node in body.graph_def.node):
         return None
     given = arriving_graphs.Given(
         body.graph_def,

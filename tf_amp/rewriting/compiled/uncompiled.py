@@ -10,9 +10,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from grappler_pass.annotations import STAMP
 from tf_amp._tensorflow_private import functions as private
 from tf_amp.tracing import graph_registry
-from tf_amp.tracing.stamps import ATTRIBUTE, Stamp
+from tf_amp.tracing.stamps import Stamp
 
 _ONLY_COMPILED = "Xla"
 
@@ -76,7 +77,7 @@ def behind(graph_def: Any) -> Uncompiled | None:
     Args:
       graph_def: as handed over; operations have their stamps.
     """
-    stamps = (n.attr[ATTRIBUTE].s for n in graph_def.node if ATTRIBUTE in n.attr)
+    stamps = (n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr)
     numbers = dict.fromkeys(Stamp.from_bytes(stamp).number for stamp in stamps)
     return next((_known[number] for number in numbers if number in _known), None)
 

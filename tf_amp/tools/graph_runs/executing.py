@@ -17,10 +17,10 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.annotations import REWRITTEN
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item, split_input
-from grappler_pass.rewriting.apply import MARK
 from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError
@@ -191,7 +191,7 @@ def _port_of(
 
 
 def _passes_on(node: NodeDef) -> bool:
-    return passes_on(node.op) or (node.op == "Cast" and MARK in node.attr)
+    return passes_on(node.op) or (node.op == "Cast" and REWRITTEN in node.attr)
 
 
 def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:

@@ -10,8 +10,9 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
+from grappler_pass.annotations import BARRIER
 from grappler_pass.eligibility.reachability import UNREACHED
-from grappler_pass.eligibility.state_updates import BARRIER, state_update_region
+from grappler_pass.eligibility.state_updates import state_update_region
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_traits import input_behind, is_update, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape

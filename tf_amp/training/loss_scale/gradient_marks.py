@@ -6,12 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.eligibility.state_updates import (
-    BARRIER,
-    LOSS_SCALE,
-    SCALE,
-    SCALE_UPDATE,
-)
+from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 
 
 def mark_reading(value: Any) -> Any:

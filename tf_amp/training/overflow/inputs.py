@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from grappler_pass.annotations import WATCH
 from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.training.overflow.messages import warn_of_overflow
-from tf_amp.training.overflow.origin import WATCH, Watch
+from tf_amp.training.overflow.origin import Watch
 
 # First parts of the names of what cannot be asked a second time.
 _SOURCES = (

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from grappler_pass.annotations import REWRITTEN, WATCH
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp.errors import AmpError
 from tf_amp.latest import Latest
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from grappler_pass.graph.view import Item
     from tf_amp.training.overflow.search import Search
 
-WATCH = "_tf_amp_watch"
 _WATCH = WATCH.encode()
 # Those of large models take megabytes.
 _GRAPHS_KEPT = 256
@@ -69,9 +69,7 @@ class Watch:
 
     def keep_graph(self, given: bytes, running: bytes) -> None:
         """Remember the graph that runs from now on, and what it was made of."""
-        from grappler_pass.rewriting.apply import MARK
-
-        before = self._graphs()[0] if MARK.encode() in given else given
+        before = self._graphs()[0] if REWRITTEN.encode() in given else given
         _graphs.put(self.number, (before, running))
 
     def _graphs(self) -> tuple[bytes, bytes]:

@@ -15,11 +15,10 @@ from typing import Any
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.annotations import REWRITTEN, WATCH
 from grappler_pass.graph.type_slots import DTYPE_NAMES
 from grappler_pass.graph.view import GraphView, Node, Port
-from grappler_pass.rewriting.apply import MARK
 from tf_amp.tracing.stamp_reader import SEED_OPS, traced_in
-from tf_amp.training.overflow.origin import WATCH
 from tf_amp.training.overflow.replay import (
     SWITCHES,
     NotReplayableError,
@@ -104,7 +103,7 @@ class Search:
         node = self._view.nodes[origin]
         types = [node.proto.attr[a].type for a in _DTYPES if a in node.proto.attr]
         dtype = DTYPE_NAMES.get(types[0], "") if types else ""
-        if node.op == "Cast" and MARK in node.proto.attr:
+        if node.op == "Cast" and REWRITTEN in node.proto.attr:
             # The cast cannot hold what the node before it has computed.
             node = self._view.nodes[node.inputs[0].node]
         return Found(node.proto, dtype)
@@ -236,7 +235,7 @@ def _feeding(view: GraphView, node: Node) -> list[str]:
     while waiting:
         for port in view.nodes[waiting.pop()].inputs:
             source = view.nodes[port.node]
-            is_low = MARK in source.proto.attr
+            is_low = REWRITTEN in source.proto.attr
             if port.node in seen or not is_low:
                 continue
             seen.add(port.node)

@@ -17,10 +17,11 @@ import numpy as np
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import tensor_util
 
+from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
-from grappler_pass.rewriting.apply import CAST_STEM, MARK, cast_constant
+from grappler_pass.rewriting.apply import CAST_STEM, cast_constant
 from tf_amp.tools.convert.files.stored_shapes import SHAPES
 from tf_amp.tools.convert.weights.handles import (
     REFERENCES,
@@ -90,7 +91,7 @@ def retype_constants(
         if is_kept(node.name):
             continue
         rounded = cast_constant(node, low_dtype)
-        del rounded.attr[MARK]
+        del rounded.attr[REWRITTEN]
         if not _fits(node, NUMPY_DTYPES[low_dtype]):
             continue
         node.CopyFrom(rounded)

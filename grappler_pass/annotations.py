@@ -1,0 +1,28 @@
+"""What is written on the nodes of a graph: the attributes, and a name scope.
+
+Each begins with the same letters, so that whoever stores a graph finds them.
+"""
+
+from __future__ import annotations
+
+# Which settings hold for an operation, and where it was traced.
+STAMP = "_tf_amp"
+# The operation stays float32.
+FLOAT32 = "_tf_amp_float32"
+# What the operation is a gradient of.
+ORIGIN = "_tf_amp_origin"
+# Gradients leave it unscaled.
+BARRIER = "_tf_amp_barrier"
+# On what reads the state of a loss scale.
+LOSS_SCALE = "_tf_amp_loss_scale"
+# On what takes the scale out of what was read: which of its outputs that is, where all
+# that is scaled by it is unscaled in the same graph, else -1.
+SCALE = "_tf_amp_scale"
+# On what passes the inputs of a step that overflowed to this process.
+WATCH = "_tf_amp_watch"
+# On every node that the pass has made or retyped: such a graph is not rewritten again.
+REWRITTEN = "_tf_amp_rewritten"
+
+# The name scope in which it is found out whether gradients are finite, and the state of
+# a loss scale is adjusted. What leaves it are flags that are True where they are.
+SCALE_UPDATE = "tf_amp_scale_update"
