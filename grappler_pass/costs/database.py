@@ -105,12 +105,7 @@ class CostDatabase:
     def correct(self, device: str, tensorflow: str, rows: Iterable[Measured]) -> None:
         """Keep rows in place of what was measured before, however well."""
         corrected = [CostRow(device, tensorflow, measured) for measured in rows]
-
-        def write() -> int:
-            with self._file.writing(self._patience) as writer:
-                return tables.put(writer, corrected, always=True)
-
-        self._attempt(write)
+        self._attempt(lambda: self._written(corrected, always=True))
 
     def verdict(self, device: str, tensorflow: str, fingerprint: str) -> Verdict | None:
         """Return how a comparison ended on a device, if there was one."""
@@ -148,12 +143,7 @@ class CostDatabase:
 
     def put(self, rows: Sequence[AnyRow]) -> int:
         """Keep all rows or none; return how many of them were there before."""
-
-        def write() -> int:
-            with self._file.writing(self._patience) as writer:
-                return tables.put(writer, rows)
-
-        return _twice_if_damaged(write)
+        return _twice_if_damaged(lambda: self._written(rows))
 
     def clear(self, where: dict[str, str] | None = None) -> int:
         """Remove every row, or those with these values of "device", "tensorflow".
@@ -196,13 +186,17 @@ class CostDatabase:
             else:
                 self._warn_once(f"not a cost to be kept: {flaw}")
         waiting = dict(self._waiting)
-        if self._attempt(lambda: self.put(list(waiting.values()))) is None:
+        if self._attempt(lambda: self._written(waiting.values())) is None:
             return
         self._patience = self._full_patience
         for identity, row in waiting.items():
             # Another thread may have put a better one there meanwhile.
             if self._waiting.get(identity) is row:
                 self._waiting.pop(identity, None)
+
+    def _written(self, rows: Iterable[AnyRow], *, always: bool = False) -> int:
+        with self._file.writing(self._patience) as writer:
+            return tables.put(writer, rows, always=always)
 
     def _waiting_in(self, kind: type[_T]) -> Iterator[_T]:
         return (row for row in list(self._waiting.values()) if isinstance(row, kind))

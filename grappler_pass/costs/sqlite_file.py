@@ -121,10 +121,9 @@ class SqliteFile:
             raise UnusableCostsError(
                 f"{self._path} is of a later version of tf-amp; it is left alone"
             )
-        names = {name for (name,) in found}
         if version < tables.VERSION:
             return False
-        if not names >= set(tables.NAMES):
+        if not {name for (name,) in found} >= set(tables.NAMES):
             raise sqlite3.DatabaseError("tables are missing")
         if self._checked != self.identity():
             answers = connection.execute("PRAGMA quick_check(1)").fetchall()

@@ -91,6 +91,9 @@ _UNSHARED = frozenset(
 )
 # By these a kernel draws the same numbers in each run; with none it draws fresh ones.
 _SEEDS = ("seed", "seed2")
+# Those that pass on all that they read, and those that pass on their first input.
+_EACH = "IdentityN"
+_FIRST = ("Identity", "RefSwitch", "Snapshot", "Switch", "_SwitchN")
 _OPAQUE = frozenset({types_pb2.DT_STRING, types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 
 
@@ -182,10 +185,6 @@ def why_fixed(op: str, is_listed: bool) -> str:
 
 def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
     return any(a.is_ref for a in (*op_def.input_arg, *op_def.output_arg))
-
-
-_EACH = "IdentityN"
-_FIRST = ("Identity", "RefSwitch", "Snapshot", "Switch", "_SwitchN")
 
 
 def passes_on(op: str) -> bool:

@@ -62,7 +62,7 @@ def tell_workers(key: str, value: str, *, anew: bool = False) -> None:
 
     Args:
       key: name of it.
-      value: what is told.
+      value: to be read by the others.
       anew: whether what was told before goes.
 
     Raises:

@@ -24,7 +24,7 @@ from tf_amp.config.amp_config import (
 from tf_amp.errors import AmpError
 from tf_amp.runtime import autostart
 
-SUMMARY = "say whether it works here, and what mends it"
+SUMMARY = "say whether it works here, and how to fix it"
 # What is imported, and what installs it; TensorFlow has a check of its own.
 DEPENDENCIES = (
     ("absl", "absl-py"),

@@ -40,8 +40,8 @@ class Peers:
 
         Args:
           what: name of it.
-          value: what holds from the first time on that it is told.
-          anew: whether it replaces what was told before.
+          value: what it is; the first value that is given holds.
+          anew: whether it replaces the value before.
         """
         import tensorflow as tf
 
@@ -81,13 +81,13 @@ def peers() -> Peers | None:
     return Peers(own, tuple(name for name in names if name != own), names[0])
 
 
+def is_joint(graph_def: Any) -> bool:
+    """Tell whether the workers run a graph together, and so all have it."""
+    return any(node.op.startswith("Collective") for node in graph_def.node)
+
+
 def _say_unreachable(error: Exception) -> None:
     text = str(error).partition("\n")[0]
     logging.log_first_n(
         logging.WARNING, "Workers do not hear of each other's plans: %s", 1, text
     )
-
-
-def is_joint(graph_def: Any) -> bool:
-    """Tell whether the workers run a graph together, and so all have it."""
-    return any(node.op.startswith("Collective") for node in graph_def.node)

@@ -57,15 +57,14 @@ def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
     return scope
 
 
-def put_in_force(config: AmpConfig, nonce: str) -> Scope:
-    """Return the scope of a configuration that holds wherever no other one does.
+def put_in_force(config: AmpConfig, nonce: str) -> None:
+    """Let a configuration hold wherever no scope says otherwise.
 
     Not to be called by several threads at once.
     """
     global _in_force, _latest
     _latest = config
     _in_force = scope_from_config(config, nonce)
-    return _in_force
 
 
 def put_out_of_force() -> None:

@@ -80,7 +80,7 @@ class SharedPlans:
         if self._peers.is_chief:
             told = {"graph": record.graph, "low": record.low, "count": record.count}
             told["open"] = draft.is_open
-            # What was in doubt is told again once it is decided.
+            # What was in doubt is sent again once it is decided.
             self._peers.tell(key, json.dumps(told), anew=not draft.is_open)
             if draft.is_open:
                 compared_calls.share(functools.partial(agreed, self._peers, key))

@@ -1,8 +1,7 @@
 """Which hooks of TensorFlow are taken, and by what.
 
-`_tensorflow_private` names the hooks; `stamps` and `forward_ops` say what is done
-in them.
-Not to be called by several threads at once.
+`_tensorflow_private` names the hooks; `stamps` and `forward_ops` say what is done in
+them. Not to be called by several threads at once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tf_amp._tensorflow_private import calls, exports, functions, tracing, worke
 from tf_amp.config import jobs
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.rewriting import arriving_graphs, failures, stripping
+from tf_amp.rewriting import agreement, arriving_graphs, failures, stripping
 from tf_amp.rewriting.compiled import functions as compiled
 from tf_amp.tracing import forward_ops, stamps
 from tf_amp.tracing import stack as scope_stack
@@ -53,7 +52,6 @@ def install_marking() -> None:
 def install_loss_scaling() -> None:
     """Scale losses where gradients are computed, and skip steps that overflow."""
     from tf_amp.config.loss_scales.choosing import NO_SCALING, loss_scale_for
-    from tf_amp.rewriting import agreement
     from tf_amp.training.checkpoints import installing
     from tf_amp.training.gradients import decorators as gradients
     from tf_amp.training.gradients import other_exchanges

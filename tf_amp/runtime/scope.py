@@ -22,6 +22,7 @@ from tf_amp._tensorflow_private import tracing
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
 from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.exclusion import checked_patterns
+from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.config.setting_values import checked_bool
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import switch
@@ -196,8 +197,6 @@ def mixed_precision_scope(
     if opt_level is not None:
         chosen["opt_level"] = checked_level(opt_level)
     if loss_scale is not None:
-        from tf_amp.config.loss_scales.words import loss_scale_from_words
-
         chosen["loss_scale"] = loss_scale_from_words(loss_scale)
     patterns = checked_patterns(exclude)
     given = {**chosen, **({"exclude": patterns} if patterns else {})}

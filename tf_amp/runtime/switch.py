@@ -25,6 +25,7 @@ from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.list_edits import edits_from_mapping
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
+from tf_amp.errors import ShimError
 from tf_amp.rewriting import arriving_graphs, failures, graph_settings
 from tf_amp.runtime import installation, model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
@@ -127,8 +128,6 @@ def enable_from_environment(made: Any = None) -> None:
     if not config.enabled:
         return
     check_tensorflow()
-    from grappler_pass.errors import ShimError
-
     try:
         _switch_on(config)
     except ShimError as error:
