@@ -15,6 +15,7 @@ go by their prices.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import weakref
@@ -41,25 +42,47 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Trial
 
 
+@dataclasses.dataclass(frozen=True)
+class _Known:
+    """What is going on with functions, or with the graph of one Session, by key."""
+
+    comparisons: dict[Hashable, StepComparison] = dataclasses.field(
+        default_factory=dict
+    )
+    checks: dict[Hashable, VerdictCheck] = dataclasses.field(default_factory=dict)
+
+
 class _Callee(NamedTuple):
     """What is called, in one instance or another.
 
     Attributes:
-      key: tells it from others of its kind.
-      comparisons: of its kind, by key.
-      checks: of its kind, by key.
-      has_instances: tells whether two graphs may be run in turn.
+      key: of a function its name, of a run what is fed, fetched and run.
+      known: of its kind.
+      is_run: whether it is a run of a Session's graph.
     """
 
     key: Hashable
-    comparisons: dict[Hashable, StepComparison]
-    checks: dict[Hashable, VerdictCheck]
-    has_instances: Callable[[Trial], bool]
+    known: _Known
+    is_run: bool = False
 
     @property
     def name(self) -> str:
         """Of a function, for people."""
-        return self.key.decode() if isinstance(self.key, bytes) else ""
+        return "" if self.is_run else self.key.decode()  # type: ignore[attr-defined]
+
+    @property
+    def comparison(self) -> StepComparison | None:
+        """That it takes part in."""
+        return self.known.comparisons.get(self.key)
+
+    def compare(self, comparison: StepComparison) -> StepComparison:
+        """Let it take part in a comparison, and return that."""
+        self.known.comparisons[self.key] = comparison
+        return comparison
+
+    def has_instances(self, trial: Trial) -> bool:
+        """Tell whether two graphs may be run in turn."""
+        return _shares_kernels(trial) if self.is_run else _has_functions()
 
 
 class _Thread(threading.local):
@@ -72,10 +95,8 @@ class _Thread(threading.local):
 _thread = _Thread()
 _lock = renewed_lock()
 # By name of a function, which TensorFlow gives once in a process.
-_of_functions: dict[Hashable, StepComparison] = {}
-_checks_of_functions: dict[Hashable, VerdictCheck] = {}
-_OfSession = tuple[dict[Hashable, StepComparison], dict[Hashable, VerdictCheck]]
-_of_sessions: weakref.WeakKeyDictionary[Any, _OfSession] = weakref.WeakKeyDictionary()
+_of_functions = _Known()
+_of_sessions: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
 
 
 def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +104,7 @@ def comparing_calls(call_function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(call_function)
     def call_in_turn(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
-        callee = _Callee(name, _of_functions, _checks_of_functions, _has_functions)
+        callee = _Callee(name, _of_functions)
 
         def call(label: str) -> Any:
             with calls.in_instance(context, label):
@@ -115,8 +136,8 @@ def comparing_runs(
             return run(session, handle, targets, fetches, feeds, *args)
         anew = times_changed(session.graph) * len(LABELS)
         names = (frozenset(t.ref() for t in fetches), frozenset(targets))
-        known = _of_sessions.setdefault(session, ({}, {}))
-        callee = _Callee((frozenset(feeds), *names), *known, _shares_kernels)
+        known = _of_sessions.setdefault(session, _Known())
+        callee = _Callee((frozenset(feeds), *names), known, is_run=True)
 
         def call(label: str) -> Any:
             number = anew + LABELS.index(label)
@@ -137,26 +158,26 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
       callee: what is called.
       call: makes the call in the instance of a label.
     """
-    key, comparisons, checks, _ = callee
-    comparison = comparisons.get(key)
+    key, known, _ = callee
+    comparison = callee.comparison
     if comparison is None:
-        check = checks.get(key)
+        check = known.checks.get(key)
         if check is not None and check.is_over:
-            checks.pop(key, None)
+            known.checks.pop(key, None)
         try:
             return call(MIXED) if check is None else check.run(call)
         except OWN_FAULTS:
             # It may have begun with this call.
-            comparison = comparisons.get(key)
+            comparison = callee.comparison
             if comparison is None or comparison.is_shared:
                 raise
             return comparison.failed(call)
     if comparison.is_faster and comparison.mixed == MIXED:
-        comparisons.pop(key, None)
+        known.comparisons.pop(key, None)
     outputs = comparison.run(call)
     if comparison.may_go_on and comparison.number < MOST_PLANS:
         comparison.may_go_on = False
-        comparisons[key] = StepComparison(comparison.number + 1, callee.name)
+        callee.compare(StepComparison(comparison.number + 1, callee.name))
     return outputs
 
 
@@ -172,7 +193,8 @@ def _called(
         _thread.callee, _thread.label = outer
 
 
-def _has_functions(trial: Trial) -> bool:
+def _has_functions() -> bool:
+    """Tell whether a function may have two instances."""
     from tensorflow.python.eager import context
 
     return calls.has_instances(context.context())
@@ -196,7 +218,7 @@ def _kernel_of(node: Any) -> tuple[str, dict[str, Any]]:
 def _current() -> StepComparison | None:
     """Return the comparison that this thread's call takes part in."""
     callee = _thread.callee
-    return None if callee is None else callee.comparisons.get(callee.key)
+    return None if callee is None else callee.comparison
 
 
 def accept() -> None:
@@ -236,17 +258,17 @@ def begin(trial: Trial, decided: Decided) -> bool:
 def share(agree: Agree) -> None:
     """Compare the steps of this thread's call together with other workers."""
     callee = _thread.callee
-    if callee is not None and callee.comparisons is _of_functions:
+    if callee is not None and not callee.is_run:
         _begun(callee).share(agree)
 
 
 def _begun(callee: _Callee) -> StepComparison:
     """Return the comparison that is going on of something, or a new one."""
-    key, comparisons, *_ = callee
     with _lock:
-        if key not in comparisons or comparisons[key].is_faster is not None:
-            comparisons[key] = StepComparison(name=callee.name)
-        return comparisons[key]
+        comparison = callee.comparison
+        if comparison is None or comparison.is_faster is not None:
+            comparison = callee.compare(StepComparison(name=callee.name))
+        return comparison
 
 
 def check(
@@ -272,9 +294,9 @@ def check(
         comparison = StepComparison(1 if verdict.faster else 2, callee.name)
         for each in checked.decided if verdict.faster else ():
             comparison.when_decided(each)
-        callee.comparisons[callee.key] = comparison
+        callee.compare(comparison)
 
-    checked = callee.checks[callee.key] = VerdictCheck(verdict, contradicted)
+    checked = callee.known.checks[callee.key] = VerdictCheck(verdict, contradicted)
     checked.decided.append(decided)
 
 
@@ -283,16 +305,15 @@ def shares_kernels() -> bool:
 
     Those of a Session do, but for the kernels in functions that it calls.
     """
-    return (
-        _thread.callee is not None and _thread.callee.has_instances is _shares_kernels
-    )
+    return _thread.callee is not None and _thread.callee.is_run
 
 
 def when_decided(decided: Decided) -> None:
     """Have told how the comparison ends that this thread's call takes part in."""
-    callee = _thread.callee
-    comparison = _current()
+    callee, comparison = _thread.callee, _current()
     if comparison is not None and comparison.is_faster is None:
         comparison.when_decided(decided)
-    elif comparison is None and callee is not None and callee.key in callee.checks:
-        callee.checks[callee.key].decided.append(decided)
+    elif comparison is None and callee is not None:
+        check = callee.known.checks.get(callee.key)
+        if check is not None:
+            check.decided.append(decided)
