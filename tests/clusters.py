@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import pathlib
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.processes import ROOT, SETTINGS, Outcome
-from tf_amp.runtime import autostart
+from tests.forking import Child
+from tests.processes import Outcome
 
 # Ample on a busy machine; each job takes some 15 seconds otherwise.
 TIMEOUT_SECONDS = 180.0
@@ -44,8 +39,6 @@ class Job:
           env_of: variables of one task.
         """
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-job-"))
-        script = self.folder / "program.py"
-        script.write_text(textwrap.dedent(program))
         tasks = [(name, i) for name, count in counts.items() for i in range(count)]
         ports = iter(free_ports(len(tasks)))
         cluster = {
@@ -53,48 +46,33 @@ class Job:
             for name, count in counts.items()
         }
         self._processes = {
-            task: self._start(script, task, cluster, {**env, **env_of.get(task, {})})
+            task: self._start(program, task, cluster, {**env, **env_of.get(task, {})})
             for task in tasks
         }
 
     def _start(
         self,
-        script: pathlib.Path,
+        program: str,
         task: Task,
         cluster: Mapping[str, Sequence[str]],
         env: Mapping[str, str],
-    ) -> subprocess.Popen[bytes]:
+    ) -> Child:
         name, index = task
         place = {"cluster": cluster, "task": {"type": name, "index": index}}
-        # Where it is not installed, the command line stands in for the autostart file.
-        bare = () if autostart.is_installed() else ("-m", "tf_amp", "run")
-        own = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED", "PYTHON")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
         variables = {
-            **kept,
-            **SETTINGS,
-            "PYTHONPATH": str(ROOT),
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            "CUDA_VISIBLE_DEVICES": "-1",
             "TF_NUM_INTRAOP_THREADS": "1",
             **env,
             "TF_CONFIG": json.dumps(place),
         }
-        with self._file(task, "out").open("wb") as out:
-            with self._file(task, "err").open("wb") as err:
-                return subprocess.Popen(
-                    [sys.executable, *bare, str(script)],
-                    env=variables,
-                    stdout=out,
-                    stderr=err,
-                )
+        out, err = (self._file(task, suffix) for suffix in ("out", "err"))
+        return Child(program, variables, out, err)
 
     def _file(self, task: Task, suffix: str) -> pathlib.Path:
         return self.folder / f"{task[0]}-{task[1]}.{suffix}"
 
     def kill(self, task: Task) -> None:
         """End one process as `kill -9` does."""
-        self._processes[task].send_signal(signal.SIGKILL)
+        self._processes[task].kill()
 
     def wait(
         self, serving: Sequence[str] = (), timeout: float = TIMEOUT_SECONDS
@@ -108,11 +86,11 @@ class Job:
         end = time.monotonic() + timeout
         working = {t: p for t, p in self._processes.items() if t[0] not in serving}
         for task, process in working.items():
-            try:
-                process.wait(max(1.0, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                self.stop()
-                raise AssertionError(f"{task} hangs\n{self.report()}") from None
+            while process.poll() is None:
+                if time.monotonic() > end:
+                    self.stop()
+                    raise AssertionError(f"{task} hangs\n{self.report()}")
+                time.sleep(0.05)
         self.stop()
         return {task: self.outcome(task) for task in self._processes}
 
@@ -130,9 +108,8 @@ class Job:
     def stop(self) -> None:
         """Kill what still runs."""
         for process in self._processes.values():
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

@@ -17,16 +17,23 @@ import io
 import json
 import os
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 import types
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tests.processes import ROOT, Outcome, environment
 
 _TIMEOUT_SECONDS = 300
+# What TensorFlow and Python read from the environment as they start.
+_EARLY = re.compile(
+    "(?!TF_AMP|TF_CONFIG|TF_(ENABLE_)?AUTO_MIXED|TF_NUM_INTRAOP)(TF|CUDA|XLA|PYTHON|OMP)"
+)
 
 
 def run_forked(
@@ -36,18 +43,57 @@ def run_forked(
     cwd: pathlib.Path = ROOT,
 ) -> Outcome:
     """Run code, with what is ours in the environment as given."""
-    assert all("TF_AMP" in name or "AUTO_MIXED" in name for name in env or {})
     with tempfile.TemporaryDirectory() as folder:
         out, err = pathlib.Path(folder, "out"), pathlib.Path(folder, "err")
+        child = Child(code, env or {}, out, err, cwd)
+        return Outcome(child.wait(), out.read_text(), err.read_text())
+
+
+class Child:
+    """A program in a process of its own, under way."""
+
+    def __init__(
+        self,
+        code: str,
+        env: Mapping[str, str],
+        out: pathlib.Path,
+        err: pathlib.Path,
+        cwd: pathlib.Path = ROOT,
+    ) -> None:
+        """Start it.
+
+        Args:
+          code: of the program.
+          env: further variables that nothing reads as it starts.
+          out: file for what it prints.
+          err: file for its errors.
+          cwd: folder to run in.
+        """
+        assert not any(map(_EARLY.match, env)), env
         asked = {
             "code": textwrap.dedent(code),
-            "env": dict(env or {}),
+            "env": dict(env),
             "cwd": str(cwd),
+            "out": str(out),
+            "err": str(err),
         }
-        server = _server()
-        print(json.dumps([asked, str(out), str(err)]), file=server.stdin, flush=True)
-        status = os.waitstatus_to_exitcode(int(server.stdout.readline()))
-        return Outcome(status, out.read_text(), err.read_text())
+        for path in (out, err):
+            path.touch()
+        self.pid = int(_answer(asked))
+
+    def wait(self) -> int:
+        """Return the exit status once it has ended."""
+        return int(_answer({"wait": self.pid}))
+
+    def poll(self) -> int | None:
+        """Return the exit status, or None while it runs."""
+        status = _answer({"poll": self.pid})
+        return None if status == "None" else int(status)
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def run_forked_command(
@@ -65,6 +111,12 @@ def run_forked_command(
         code += f"sys.path[0] = {str((cwd / arguments[0]).parent)!r}\n"
         code += "runpy.run_path(sys.argv[0], run_name='__main__')"
     return run_forked(code, env=env, cwd=cwd)
+
+
+def _answer(question: Mapping[str, object]) -> str:
+    server = _server()
+    print(json.dumps(question), file=server.stdin, flush=True)
+    return server.stdout.readline().strip()
 
 
 @functools.cache
@@ -96,19 +148,33 @@ def _serve() -> None:
     # What was imported is nothing that a child's garbage collector need look at.
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
+    statuses: dict[int, int] = {}
     for line in iter(sys.stdin.readline, ""):
-        asked, out, err = json.loads(line)
-        child = os.fork()
-        if not child:
-            return _run(asked, out, err)
-        _, status = os.waitpid(child, 0)
-        print(status, file=answers, flush=True)
+        asked = json.loads(line)
+        if "code" in asked:
+            answer = os.fork()
+            if not answer:
+                return _run(asked)
+        else:
+            answer = _status(asked, statuses)
+        print(answer, file=answers, flush=True)
 
 
-def _run(asked: dict[str, object], out: str, err: str) -> None:
+def _status(asked: Mapping[str, int], statuses: dict[int, int]) -> int | None:
+    """Return how a child has ended; None where it is only looked at, and runs."""
+    ((how, child),) = asked.items()
+    if child not in statuses:
+        ended, status = os.waitpid(child, os.WNOHANG if how == "poll" else 0)
+        if ended != child:
+            return None
+        statuses[child] = os.waitstatus_to_exitcode(status)
+    return statuses[child]
+
+
+def _run(asked: Mapping[str, Any]) -> None:
     """Be the program, with its own standard streams."""
-    for number, path in ((1, out), (2, err)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT), number)
     faulthandler.dump_traceback_later(_TIMEOUT_SECONDS, exit=True)
     sys.stdin = io.StringIO()
     os.environ.update(asked["env"])

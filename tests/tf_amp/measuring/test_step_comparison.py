@@ -36,7 +36,7 @@ def believed(self, call, dtype, probe=None):
     return dataclasses.replace(float32, seconds=share * float32.seconds, error=0.3)
 
 CostModel.price = believed
-slow, seconds = None, 0.25
+slow, seconds = None, 0.1
 rewrite = rewriter.rewrite_graph
 
 def slowing(host, data, item):
@@ -115,7 +115,7 @@ def test_the_next_process_knows_the_verdict(slow: str, tmp_path: pathlib.Path) -
     code = f"""
 slow = {"" if slow == "mixed" else "float32"!r}
 tf_amp.enable(dtype="bfloat16")
-print("float32" in labels_of(80), len(rewriter.applied_plans()))
+print("float32" in labels_of(40), len(rewriter.applied_plans()))
 """
     first, second = (run(code, tmp_path)[-1] for _ in range(2))
     plans = 0 if slow == "mixed" else 1
@@ -319,7 +319,7 @@ print([labels[-1]], low, sorted(set(labels)))
 
 
 def test_what_loses_gives_up_what_its_steps_refute(tmp_path: pathlib.Path) -> None:
-    delays = ({"": 0.5, "float32": 0.25}, {})
+    delays = ({"": 0.3, "float32": 0.15}, {})
     codes = (f"delays = {each}\n{REFUTED}" for each in delays)
     first, second = (run(code, tmp_path)[-1] for code in codes)
     assert first == "['plan 2'] [['MatMul']] ['', 'float32', 'plan 2']"
