@@ -14,7 +14,7 @@ from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.database import CostDatabase
 from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.probes import Constant, Probe, cast_probe
-from grappler_pass.costs.records import CostRow, Verdict, VerdictRow
+from grappler_pass.costs.records import CostRow, Verdict
 from tests.processes import ROOT
 
 DEVICE, VERSION = "a CPU, avx2, 2 threads, oneDNN on", "2.21.0"
@@ -50,12 +50,16 @@ ROWS_OF_ALL_KINDS = [
     CostRow(DEVICE, VERSION, Measured(TRANSPOSE, "float32", sample(5e-7, count=9))),
     CostRow("another CPU", VERSION, Measured(MATMUL, "float32", sample(7.0))),
     CostRow(DEVICE, "2.20.0", measured(8)),
-    VerdictRow(DEVICE, VERSION, "0f3c", Verdict(True, 1.25, 1.0, 1e9)),
+    Verdict(DEVICE, VERSION, "0f3c", True, 1.25, 1.0, 1e9),
 ]
 
 
+def rows_of(*found):
+    return [CostRow(DEVICE, VERSION, each) for each in found]
+
+
 def keep(database, *sizes):
-    database.keep(DEVICE, VERSION, [measured(elements) for elements in sizes])
+    database.keep(rows_of(*map(measured, sizes)))
 
 
 def sizes_in(database, device=DEVICE, version=VERSION):

@@ -14,11 +14,18 @@ from typing import TextIO
 def replacing(path: Path) -> Iterator[TextIO]:
     """Yield a new file that takes the place of the one at `path` on leaving.
 
-    Where anything fails the old file stays, and nothing is left beside it.
+    Where anything fails the old file stays, and nothing is left beside it. A link goes
+    on leading there; a pipe or a terminal is written to as it is.
 
     Raises:
         OSError: the folder is not there or cannot be written, or the disk is full.
     """
+    if path.exists() and not path.is_file():
+        # A folder refuses by itself.
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+        return
+    path = path.resolve()
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with draft.open("x", encoding="utf-8") as file:

@@ -5,119 +5,110 @@ A row may come from a file that somebody else wrote.
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING
-from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
+from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
 
-_LARGEST_COUNT = 2**53
-_LONGEST_NAME = 500
 # Of two machines, or of one that was set right.
 _CLOCKS_DIFFER_SECONDS = 86400.0
 _OP_NAME = re.compile(r"[A-Za-z_][\w>.]*", re.ASCII)
-_INPUT_DTYPES = frozenset(DTYPE_BYTES) | {MEASURED_DTYPE}
+_INPUT_DTYPES = {*DTYPE_BYTES, MEASURED_DTYPE}
 
 
-def read_number(
-    columns: Mapping[str, object],
-    name: str,
-    *,
-    above: float | None = None,
-    most: float = 1e300,
-) -> float:
-    """Return a number of 0 or more, or greater than `above`; `most` at most.
+def checked(plain: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of a row that was read from JSON, which has these columns.
 
     Raises:
-        ValueError: it is missing, of a wrong type or out of range; as all below.
+        ValueError: a column is missing, unknown, of a wrong type or out of range.
     """
-    value = columns.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # Comparing before converting: an int may be too large to become a float.
-    if is_number and isinstance(value, int | float) and 0 <= value <= most:
-        if above is None or value > above:
-            return float(value)
-    least = "0 or more" if above is None else f"more than {above:g}"
-    raise ValueError(
-        f"{name}: received {_shown(value)}; wanted is a number, {least} and at most "
-        f"{most:g}"
-    )
+    if unknown := sorted(set(plain) - set(names)):
+        raise ValueError(f"unknown column {unknown[0][:40]!r}")
+    values = {}
+    for name in names:
+        read, wanted = _COLUMNS[name]
+        values[name] = read(received := plain.get(name))
+        if values[name] is None:
+            shown = "nothing" if received is None else f"{received!r:.60}"
+            raise ValueError(f"{name}: received {shown}; wanted is {wanted}")
+    return values
 
 
-def read_time(columns: Mapping[str, object]) -> float:
-    """Return when something was measured, in seconds since 1970."""
-    try:
-        return read_number(columns, "when", most=time.time() + _CLOCKS_DIFFER_SECONDS)
-    except ValueError as error:
-        # What claims to be from the future would count as the newest for ever.
-        raise ValueError(f"{error}, a day from now") from error
+def _number(least: float, most: float) -> Callable[[Any], float | None]:
+    def read(value: Any) -> float | None:
+        is_number = type(value) in (int, float) and least <= value <= most
+        return float(value) if is_number else None
+
+    return read
 
 
-def read_count(columns: Mapping[str, object]) -> int:
-    """Return how often something was measured."""
-    value = columns.get("count")
-    is_whole = isinstance(value, int) and not isinstance(value, bool)
-    if is_whole and isinstance(value, int) and 1 <= value <= _LARGEST_COUNT:
-        return value
-    raise ValueError(f"count: received {_shown(value)}; wanted is 1 or more")
+def _time(value: Any) -> float | None:
+    # What claims to be from the future would count as the newest for ever.
+    return _number(0.0, time.time() + _CLOCKS_DIFFER_SECONDS)(value)
 
 
-def read_dtype(columns: Mapping[str, object]) -> str:
-    """Return the floating type that was measured."""
-    value = columns.get("dtype")
-    if isinstance(value, str) and value in FLOATING:
-        return value
-    allowed = ", ".join(sorted(FLOATING))
-    raise ValueError(f"dtype: received {_shown(value)}; allowed are {allowed}")
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 1 <= value <= 2**53 else None
 
 
-def read_name(columns: Mapping[str, object], name: str) -> str:
-    """Return a short text that can be printed."""
-    value = columns.get(name)
-    if not isinstance(value, str) or not value or len(value) > _LONGEST_NAME:
-        raise ValueError(f"{name}: received {_shown(value)}; wanted is a short text")
-    if not value.isprintable():
-        raise ValueError(f"{name}: received {_shown(value)}, which cannot be printed")
-    return value
+def _truth(value: Any) -> bool | None:
+    return value if type(value) is bool else None
 
 
-def read_probe(columns: Mapping[str, object]) -> Probe:
-    """Return the probe whose key is given."""
-    key = columns.get("probe")
-    if not isinstance(key, str):
-        raise ValueError(f"probe: received {_shown(key)}; wanted is a probe's key")
+def _text(value: Any) -> str | None:
+    is_short = type(value) is str and 0 < len(value) <= 500
+    return value if is_short and value.isprintable() else None
+
+
+def _dtype(value: Any) -> str | None:
+    return value if type(value) is str and value in FLOATING else None
+
+
+def _probe(key: Any) -> Probe | None:
     try:
         probe = Probe.from_key(key)
-        is_probe = _is_sensible(probe) and probe.key == key
+        return probe if _is_sensible(probe) and probe.key == key else None
     except (ValueError, TypeError, ArithmeticError, RecursionError):
-        is_probe = False
-    if not is_probe:
-        raise ValueError(f"probe: received {_shown(key)}; wanted is a probe's key")
-    return probe
+        return None
 
 
 def _is_sensible(probe: Probe) -> bool:
+    constants = [constant for _, constant in probe.constants]
+    shapes = [spec.shape or () for spec in probe.inputs]
+    shapes += [constant.shape for constant in constants]
+    values = [value for constant in constants for value in constant.values]
     return (
         _OP_NAME.fullmatch(probe.op) is not None
-        and all(_is_shape(spec.shape) for spec in probe.inputs)
-        and all(spec.dtype in _INPUT_DTYPES for spec in probe.inputs)
-        and all(
-            0 <= position < len(probe.inputs) and _is_constant(each)
-            for position, each in probe.constants
-        )
+        and all(type(size) is int and size >= 0 for shape in shapes for size in shape)
+        and {spec.dtype for spec in probe.inputs} <= _INPUT_DTYPES
+        and {constant.dtype for constant in constants} <= set(DTYPE_BYTES)
+        and all(isinstance(value, int | float) for value in values)
+        and all(0 <= position < len(probe.inputs) for position, _ in probe.constants)
     )
 
 
-def _is_constant(constant: Constant) -> bool:
-    are_values = all(isinstance(value, int | float) for value in constant.values)
-    return constant.dtype in DTYPE_BYTES and _is_shape(constant.shape) and are_values
-
-
-def _is_shape(shape: tuple[int | None, ...] | None) -> bool:
-    return shape is not None and all(isinstance(s, int) and s >= 0 for s in shape)
-
-
-def _shown(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+_TEXT = (_text, "a short text that can be printed")
+# Nobody measures for longer, nor does any op scatter so wildly; beyond, prices would
+# leave the numbers that a computer has.
+_SECONDS = (_number(math.ulp(0.0), 1e5), "a number, more than 0 and at most 100000")
+# What reads the value of a column, None where it is not allowed; and what is.
+_COLUMNS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "device": _TEXT,
+    "tensorflow": _TEXT,
+    "fingerprint": _TEXT,
+    "probe": (_probe, "a probe's key"),
+    "dtype": (_dtype, " or ".join(sorted(FLOATING))),
+    "seconds": _SECONDS,
+    "cold_seconds": _SECONDS,
+    "seconds_before": _SECONDS,
+    "seconds_after": _SECONDS,
+    "spent_seconds": (_number(0.0, 1e300), "a number, 0 or more and at most 1e300"),
+    "spread": (_number(0.0, 10.0), "a number, 0 or more and at most 10"),
+    "count": (_count, "a whole number, 1 or more"),
+    "when": (_time, "seconds since 1970, 0 or more and at most a day from now"),
+    "faster": (_truth, "true or false"),
+}

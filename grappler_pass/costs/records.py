@@ -1,66 +1,25 @@
-"""The rows of the cost database, and which of two is the better."""
+"""The rows of the cost database, and which of two is the better.
+
+A row is kept, and carried to another machine, as one JSON object on a line.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import TypeVar
 
-from grappler_pass.costs.columns import (
-    read_count,
-    read_dtype,
-    read_name,
-    read_number,
-    read_probe,
-    read_time,
-)
+from grappler_pass.costs.columns import checked
 from grappler_pass.costs.price_list import Measured, Sample
-
-COST_COLUMNS = (
-    "device",
-    "tensorflow",
-    "probe",
-    "dtype",
-    "seconds",
-    "cold_seconds",
-    "spread",
-    "count",
-    "when",
-)
-VERDICT_COLUMNS = (
-    "device",
-    "tensorflow",
-    "fingerprint",
-    "faster",
-    "seconds_before",
-    "seconds_after",
-    "when",
-)
-SPENDING_COLUMNS = ("device", "tensorflow", "fingerprint", "seconds")
 
 # A spread below this is luck: machines repeat themselves no better.
 _LEAST_SPREAD = 0.02
-# Nobody measures for longer, nor does any op scatter so wildly; beyond, prices would
-# leave the numbers that a computer has.
-_MOST_SECONDS = 1e5
-_MOST_SPREAD = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a comparison of two graphs ended.
-
-    Attributes:
-        faster: whether the rewritten graph was.
-        seconds_before: that a step took before the rewrite.
-        seconds_after: that one took after it.
-        when: seconds since 1970.
-    """
-
-    faster: bool
-    seconds_before: float
-    seconds_after: float
-    when: float
+# What no two rows have in common: the device, TensorFlow, and kind with subject.
+Identity = tuple[str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,173 +31,140 @@ class CostRow:
     measured: Measured
 
     @property
-    def identity(self) -> tuple[str, str, str, str]:
-        """What no two rows have in common."""
-        key = self.measured.probe.key
-        return (self.device, self.tensorflow, key, self.measured.dtype)
+    def identity(self) -> Identity:
+        """What no other row has."""
+        subject = f"cost {self.measured.probe.key} {self.measured.dtype}"
+        return (self.device, self.tensorflow, subject)
 
     @property
-    def columns(self) -> tuple[str | float, ...]:
-        """The values of COST_COLUMNS."""
-        it = self.measured.sample
-        seconds = (float(it.seconds), float(it.cold_seconds))
-        # Whoever measures may count in NumPy's types.
-        rest = (float(it.spread), int(it.count), float(it.when))
-        return (*self.identity, *seconds, *rest)
-
-    def merged(self, other: CostRow) -> CostRow:
-        """Return which of two rows of one identity is to be kept."""
-        sample = better_supported(self.measured.sample, other.measured.sample)
-        return self if sample is self.measured.sample else other
-
-    @classmethod
-    def from_columns(cls, columns: Mapping[str, object]) -> CostRow:
-        """Make a row of values by column.
-
-        Raises:
-            ValueError: one is missing, of a wrong type or out of range.
-        """
-        sample = Sample(
-            seconds=_read_seconds(columns, "seconds"),
-            cold_seconds=_read_seconds(columns, "cold_seconds"),
-            spread=read_number(columns, "spread", most=_MOST_SPREAD),
-            count=read_count(columns),
-            when=read_time(columns),
-        )
-        measured = Measured(read_probe(columns), read_dtype(columns), sample)
-        return cls(*_origin(columns), measured)
+    def rank(self) -> tuple[float, ...]:
+        """Greater in the better supported of two."""
+        return _support(self.measured.sample)
 
 
 @dataclass(frozen=True, slots=True)
-class VerdictRow:
-    """The verdict on a graph, by fingerprint, on one device."""
-
-    device: str
-    tensorflow: str
-    fingerprint: str
-    verdict: Verdict
-
-    @property
-    def identity(self) -> tuple[str, str, str]:
-        """What no two rows have in common."""
-        return (self.device, self.tensorflow, self.fingerprint)
-
-    @property
-    def columns(self) -> tuple[str | float | bool, ...]:
-        """The values of VERDICT_COLUMNS."""
-        it = self.verdict
-        seconds = (float(it.seconds_before), float(it.seconds_after))
-        return (*self.identity, bool(it.faster), *seconds, float(it.when))
-
-    def merged(self, other: VerdictRow) -> VerdictRow:
-        """Return which of two rows of one identity is to be kept."""
-        verdict = newer(self.verdict, other.verdict)
-        return self if verdict is self.verdict else other
-
-    @classmethod
-    def from_columns(cls, columns: Mapping[str, object]) -> VerdictRow:
-        """Make a row of values by column.
-
-        Raises:
-            ValueError: one is missing, of a wrong type or out of range.
-        """
-        faster = columns.get("faster")
-        # SQLite has no truth values, so 0 and 1 stand for them.
-        if faster not in (False, True):
-            raise ValueError(f"faster: received {faster!r}; allowed are true and false")
-        verdict = Verdict(
-            faster=bool(faster),
-            seconds_before=_read_seconds(columns, "seconds_before"),
-            seconds_after=_read_seconds(columns, "seconds_after"),
-            when=read_time(columns),
-        )
-        return cls(*_origin(columns), read_name(columns, "fingerprint"), verdict)
-
-
-@dataclass(frozen=True, slots=True)
-class SpendingRow:
-    """What finding out about a graph, by fingerprint, has taken so far.
+class Verdict:
+    """How a comparison of a graph with the rewritten one ended, on which device.
 
     Attributes:
-        seconds: of all processes together.
+        fingerprint: of the graph.
+        faster: whether the rewritten graph was.
+        seconds_before: that a step took before the rewrite.
+        seconds_after: that one took after it.
+        when: seconds since 1970.
     """
 
     device: str
     tensorflow: str
     fingerprint: str
-    seconds: float
+    faster: bool
+    seconds_before: float
+    seconds_after: float
+    when: float
 
     @property
-    def identity(self) -> tuple[str, str, str, str]:
-        """What no two rows of any kind have in common."""
-        return (self.device, self.tensorflow, self.fingerprint, "spending")
+    def identity(self) -> Identity:
+        """What no other row has."""
+        return (self.device, self.tensorflow, f"verdict {self.fingerprint}")
 
     @property
-    def columns(self) -> tuple[str | float, ...]:
-        """The values of SPENDING_COLUMNS."""
-        return (*self.identity[:3], float(self.seconds))
-
-    def merged(self, other: SpendingRow) -> SpendingRow:
-        """Return which of two rows of one identity is to be kept."""
-        return max(self, other, key=lambda row: row.seconds)
-
-    @classmethod
-    def from_columns(cls, columns: Mapping[str, object]) -> SpendingRow:
-        """Make a row of values by column.
-
-        Raises:
-            ValueError: one is missing, of a wrong type or out of range.
-        """
-        fingerprint = read_name(columns, "fingerprint")
-        return cls(*_origin(columns), fingerprint, read_number(columns, "seconds"))
+    def rank(self) -> tuple[float, ...]:
+        """Greater in the later of two; of equally old ones in the more careful."""
+        return (self.when, not self.faster, self.seconds_after, self.seconds_before)
 
 
-AnyRow = CostRow | VerdictRow | SpendingRow
-_COLUMNS: Mapping[type[AnyRow], tuple[str, ...]] = {
-    CostRow: COST_COLUMNS,
-    VerdictRow: VERDICT_COLUMNS,
-    SpendingRow: SPENDING_COLUMNS,
-}
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What finding out about a graph has taken so far, in all processes together."""
+
+    device: str
+    tensorflow: str
+    fingerprint: str
+    spent_seconds: float
+
+    @property
+    def identity(self) -> Identity:
+        """What no other row has."""
+        return (self.device, self.tensorflow, f"spending {self.fingerprint}")
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """Greater in the larger of two."""
+        return (self.spent_seconds,)
 
 
-def flaw_of(row: AnyRow) -> str | None:
+Row = CostRow | Verdict | Spending
+_R = TypeVar("_R", bound=Row)
+
+_FIGURES = tuple(field.name for field in fields(Sample))
+_COST_COLUMNS = ("device", "tensorflow", "probe", "dtype", *_FIGURES)
+
+
+def text_from_row(row: Row) -> str:
+    """Return a row as one line of JSON."""
+    if not isinstance(row, CostRow):
+        return json.dumps(asdict(row))
+    it = row.measured
+    values = (row.device, row.tensorflow, it.probe.key, it.dtype)
+    figures = (getattr(it.sample, name) for name in _FIGURES)
+    return json.dumps(dict(zip(_COST_COLUMNS, (*values, *figures), strict=True)))
+
+
+def row_from_text(text: str) -> Row:
+    """Return what `text_from_row` wrote.
+
+    Raises:
+        ValueError: it is something else, or a value is not to be believed.
+    """
+    try:
+        plain = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"not JSON: {text!r:.40}") from error
+    if not isinstance(plain, dict):
+        raise ValueError(f"not a row: {text!r:.40}")
+    if "fingerprint" in plain:
+        kind = Spending if "spent_seconds" in plain else Verdict
+        return kind(**checked(plain, [field.name for field in fields(kind)]))
+    values = checked(plain, _COST_COLUMNS)
+    sample = Sample(**{name: values.pop(name) for name in _FIGURES})
+    device, tensorflow, probe, dtype = values.values()
+    return CostRow(device, tensorflow, Measured(probe, dtype, sample))
+
+
+def flaw_of(row: Row) -> str | None:
     """Return why a row is not acceptable; None where it is."""
     try:
-        type(row).from_columns(dict(zip(_COLUMNS[type(row)], row.columns, strict=True)))
+        row_from_text(text_from_row(row))
     except (ValueError, TypeError) as error:
         return str(error)
     return None
+
+
+def better(known: _R | None, row: _R) -> _R:
+    """Return which of two rows of one identity is to be kept, the known one if equal.
+
+    What else is equal is decided by the figures, so that the order never matters.
+    """
+    return row if known is None else max(known, row, key=lambda each: each.rank)
+
+
+def best_rows(rows: Iterable[_R]) -> tuple[_R, ...]:
+    """Return the best row of each identity."""
+    best: dict[Identity, _R] = {}
+    for row in rows:
+        best[row.identity] = better(best.get(row.identity), row)
+    return tuple(best.values())
 
 
 def better_supported(one: Sample, other: Sample) -> Sample:
     """Return the figure to keep of two for the same probe and dtype.
 
     The smaller standard error, spread / sqrt(count), wins; of equal ones the newer.
-    What remains equal is decided by the figures, so that the order never matters.
     """
     return max(one, other, key=_support)
-
-
-def newer(one: Verdict, other: Verdict) -> Verdict:
-    """Return the later of two verdicts; of equally old ones the more careful."""
-    return max(one, other, key=_careful)
-
-
-def _careful(verdict: Verdict) -> tuple[float, ...]:
-    seconds = (verdict.seconds_after, verdict.seconds_before)
-    return (verdict.when, not verdict.faster, *seconds)
 
 
 def _support(sample: Sample) -> tuple[float, ...]:
     error = max(sample.spread, _LEAST_SPREAD) / math.sqrt(sample.count)
     figures = (sample.seconds, sample.cold_seconds, sample.spread)
     return (-error, sample.when, sample.count, *(-figure for figure in figures))
-
-
-def _read_seconds(columns: Mapping[str, object], name: str) -> float:
-    return read_number(columns, name, above=0.0, most=_MOST_SECONDS)
-
-
-def _origin(columns: Mapping[str, object]) -> tuple[str, str]:
-    """Return the device and the TensorFlow of a row."""
-    return read_name(columns, "device"), read_name(columns, "tensorflow")

@@ -22,7 +22,7 @@ from tf_amp.tensorflow_version import check_tensorflow
 if TYPE_CHECKING:
     from grappler_pass.costs.database import CostDatabase
     from grappler_pass.costs.exchange import Export
-    from grappler_pass.costs.tables import Row
+    from grappler_pass.costs.records import Row
 
 SORTS = ("op", "dtype", "seconds", "spread", "count", "when")
 _DEVICES = ("all", "this")

@@ -12,7 +12,7 @@ from absl import logging
 
 from grappler_pass.costs.errors import SURE, measured_error
 from grappler_pass.costs.price_list import Measured, PriceList
-from grappler_pass.costs.records import better_supported
+from grappler_pass.costs.records import CostRow, Spending, better_supported
 
 if TYPE_CHECKING:
     from grappler_pass.costs.database import CostDatabase
@@ -95,7 +95,8 @@ class KnownCosts:
     def keep_spent(self, fingerprint: str, seconds: float) -> None:
         """Remember what a graph has taken, if there is a database; never raises."""
         if self.database is not None:
-            self.database.keep_spent(self.key, self.tensorflow, fingerprint, seconds)
+            spending = Spending(self.key, self.tensorflow, fingerprint, seconds)
+            self.database.keep([spending])
 
     def add(self, rows: Sequence[Measured]) -> None:
         """Use rows from now on, of two the better; the next `keep` writes them."""
@@ -108,7 +109,7 @@ class KnownCosts:
         self.prices.add(rows)
         self.measured.update((row.probe.key, row.dtype) for row in rows)
         if self.database is not None:
-            self.database.correct(self.key, self.tensorflow, rows)
+            self.database.correct(self._of_device(rows))
 
     def _take(self, rows: Iterable[Measured]) -> None:
         """Use the rows that are better than what is known."""
@@ -121,5 +122,8 @@ class KnownCosts:
     def keep(self) -> None:
         """Write what is new to the database, if there is one; never raises."""
         if self.unkept and self.database is not None:
-            self.database.keep(self.key, self.tensorflow, tuple(self.unkept))
+            self.database.keep(self._of_device(self.unkept))
         self.unkept.clear()
+
+    def _of_device(self, rows: Iterable[Measured]) -> list[CostRow]:
+        return [CostRow(self.key, self.tensorflow, row) for row in rows]

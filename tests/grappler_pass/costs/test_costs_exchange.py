@@ -15,6 +15,8 @@ from grappler_pass.costs.exchange import (
     read_export,
     write_export,
 )
+from grappler_pass.costs.price_list import Measured, Sample
+from grappler_pass.costs.records import CostRow, Verdict
 from tests.costs_examples import (
     DEVICE,
     MATMUL,
@@ -30,6 +32,45 @@ def test_an_export_can_be_piped(tmp_path):
         write_export(pathlib.Path(f"/dev/fd/{write}"), ROWS_OF_ALL_KINDS)
         os.close(write)
         assert len(lines.readlines()) == 1 + len(ROWS_OF_ALL_KINDS)
+
+
+def test_an_export_goes_where_a_link_leads(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "file")
+    write_export(link, ROWS_OF_ALL_KINDS)
+    assert link.is_symlink()
+    assert len(read_export(tmp_path / "file").rows) == len(ROWS_OF_ALL_KINDS)
+
+
+def test_an_export_made_by_the_first_version_is_read(tmp_path):
+    file = tmp_path / "costs.jsonl"
+    verdict = {
+        "device": DEVICE,
+        "tensorflow": VERSION,
+        "fingerprint": "0f3c",
+        "faster": True,
+        "seconds_before": 1.25,
+        "seconds_after": 1.0,
+        "when": 1e9,
+    }
+    header = {"format": "tf-amp costs", "version": 1, "rows": 2}
+    lines = [json.dumps(each) for each in (header, GOOD, verdict)]
+    file.write_text("".join(f"{line}\n" for line in lines))
+    export = read_export(file)
+    assert export.refused == ()
+    assert set(export.rows) == {
+        CostRow(
+            DEVICE, VERSION, Measured(MATMUL, "float32", Sample(1e-3, 1e-3, 0, 1, 0))
+        ),
+        Verdict(DEVICE, VERSION, "0f3c", True, 1.25, 1.0, 1e9),
+    }
+    again = tmp_path / "again"
+    write_export(again, export.rows)
+    assert [json.loads(line) for line in again.read_text().splitlines()] == [
+        header,
+        GOOD,
+        verdict,
+    ]
 
 
 GOOD = {

@@ -1,6 +1,7 @@
 """The cost database: what is kept, for whom, and which of two figures."""
 
 import dataclasses
+import functools
 import math
 
 import pytest
@@ -8,8 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grappler_pass.costs.database import CostDatabase, costs_path
-from grappler_pass.costs.records import Verdict, better_supported, newer
-from tests.costs_examples import DEVICE, VERSION, keep, measured, sample, sizes_in
+from grappler_pass.costs.records import (
+    CostRow,
+    Spending,
+    Verdict,
+    better,
+    better_supported,
+)
+from tests.costs_examples import (
+    DEVICE,
+    VERSION,
+    keep,
+    measured,
+    rows_of,
+    sample,
+    sizes_in,
+)
 
 positive = st.floats(1e-9, 1e3, allow_nan=False)
 samples = st.builds(
@@ -19,7 +34,13 @@ samples = st.builds(
     count=st.integers(1, 1000),
     when=st.floats(0, 2e9),
 )
-verdicts = st.builds(Verdict, st.booleans(), positive, positive, st.floats(0, 2e9))
+verdicts = st.builds(
+    functools.partial(Verdict, DEVICE, VERSION, "it"),
+    st.booleans(),
+    positive,
+    positive,
+    st.floats(0, 2e9),
+)
 
 
 @pytest.fixture
@@ -41,15 +62,15 @@ def test_nothing_is_made_before_something_is_kept(path):
 
 def test_what_is_kept_is_there_for_the_next_process(path):
     rows = [measured(1), measured(2), dataclasses.replace(measured(2), dtype="float16")]
-    CostDatabase(path).keep(DEVICE, VERSION, rows)
+    CostDatabase(path).keep(rows_of(*rows))
     assert set(CostDatabase(path).load(DEVICE, VERSION)) == set(rows)
 
 
 def test_figures_of_another_device_or_tensorflow_are_not_used(path):
     database = CostDatabase(path)
-    verdict = Verdict(True, 1.5, 1.0, 1e9)
+    verdict = Verdict(DEVICE, VERSION, "fingerprint", True, 1.5, 1.0, 1e9)
     keep(database, 1)
-    database.keep_verdict(DEVICE, VERSION, "fingerprint", verdict)
+    database.keep([verdict])
     assert database.verdict(DEVICE, VERSION, "fingerprint") == verdict
     for device, version in ((DEVICE, "2.20.0"), (DEVICE.upper(), VERSION)):
         assert not sizes_in(database, device, version)
@@ -62,19 +83,20 @@ def test_of_two_figures_the_better_supported_stays(path):
     good, poor = sample(1e-3, spread=0.1, count=100), sample(2e-3, count=2)
     fresher = dataclasses.replace(good, seconds=3e-3, when=good.when + 1)
     for offered, stays in ((poor, poor), (good, good), (poor, good)):
-        database.keep(DEVICE, VERSION, [measured(1, offered)])
+        database.keep(rows_of(measured(1, offered)))
         assert figure(database, 1) == stays
-    database.keep(DEVICE, VERSION, [measured(1, fresher)])
+    database.keep(rows_of(measured(1, fresher)))
     assert figure(database, 1) == fresher
-    database.keep(DEVICE, VERSION, [measured(1, good)])
+    database.keep(rows_of(measured(1, good)))
     assert figure(database, 1) == fresher
 
 
 def test_of_two_verdicts_the_newer_stays(path):
     database = CostDatabase(path)
     for when, faster in ((5.0, True), (9.0, False), (7.0, True)):
-        database.keep_verdict(DEVICE, VERSION, "it", Verdict(faster, 1.1, 1.0, when))
-    assert database.verdict(DEVICE, VERSION, "it") == Verdict(False, 1.1, 1.0, 9.0)
+        database.keep([Verdict(DEVICE, VERSION, "it", faster, 1.1, 1.0, when)])
+    newest = Verdict(DEVICE, VERSION, "it", False, 1.1, 1.0, 9.0)
+    assert database.verdict(DEVICE, VERSION, "it") == newest
 
 
 @given(samples, samples, samples)
@@ -97,8 +119,8 @@ def test_more_executions_and_a_smaller_spread_win(a, times):
 
 @given(verdicts, verdicts)
 def test_the_choice_of_a_verdict_depends_on_no_order(a, b):
-    assert newer(a, a) == a
-    assert newer(a, b) == newer(b, a)
+    assert better(a, a) == a
+    assert better(a, b) == better(b, a)
 
 
 def test_a_figure_that_makes_no_sense_is_not_kept(path, caplog):
@@ -111,7 +133,7 @@ def test_a_figure_that_makes_no_sense_is_not_kept(path, caplog):
         {"count": 0},
     ):
         row = measured(1, dataclasses.replace(sample(), **wrong))
-        database.keep(DEVICE, VERSION, [row, measured(2)])
+        database.keep(rows_of(row, measured(2)))
     assert sizes_in(database) == {2}
     assert len(caplog.records) == 1
     assert "not a cost to be kept: seconds" in caplog.text
@@ -120,8 +142,8 @@ def test_a_figure_that_makes_no_sense_is_not_kept(path, caplog):
 def test_clearing_removes_what_is_named_and_counts_it(path):
     database = CostDatabase(path)
     keep(database, 1, 2, 3)
-    database.keep("another", VERSION, [measured(1)])
-    database.keep_verdict(DEVICE, VERSION, "it", Verdict(True, 1.1, 1.0, 1.0))
+    database.keep([CostRow("another", VERSION, measured(1))])
+    database.keep([Verdict(DEVICE, VERSION, "it", True, 1.1, 1.0, 1.0)])
     assert database.clear({"device": "another"}) == 1
     assert sizes_in(database) == {1, 2, 3}
     assert database.clear() == 4
@@ -149,9 +171,9 @@ def test_a_figure_that_took_the_place_of_another_is_new(path):
     keep(other, 1, 2)
     assert new_sizes(mine) == {1, 2}
     for elements in (2, 1):
-        better = measured(elements, sample(2e-3, count=1000))
-        other.keep(DEVICE, VERSION, [better])
-        assert set(mine.load_new(DEVICE, VERSION)) == {better}
+        surer = measured(elements, sample(2e-3, count=1000))
+        other.keep(rows_of(surer))
+        assert set(mine.load_new(DEVICE, VERSION)) == {surer}
 
 
 def test_a_file_that_was_cleared_or_replaced_is_read_from_its_beginning(path):
@@ -159,8 +181,27 @@ def test_a_file_that_was_cleared_or_replaced_is_read_from_its_beginning(path):
     keep(other, 1, 2, 3)
     assert new_sizes(mine) == {1, 2, 3}
     other.clear()
-    keep(other, 4)
-    assert new_sizes(mine) == {4}
+    keep(other, 4, 5, 6, 7)
+    assert new_sizes(mine) == {4, 5, 6, 7}
     path.rename(path.with_suffix(".aside"))
-    keep(other, 5, 6)
-    assert new_sizes(mine) == {5, 6}
+    keep(other, 8)
+    assert new_sizes(mine) == {8}
+    keep(other, 9)
+    assert new_sizes(mine) == {9}
+
+
+def test_figures_of_another_run_are_corrected(path):
+    database = CostDatabase(path)
+    database.keep(rows_of(measured(1, sample(1e-3, count=1000))))
+    poorer = sample(2e-3, count=1)
+    database.correct(rows_of(measured(1, poorer)))
+    assert figure(database, 1) == poorer
+
+
+def test_what_a_graph_has_taken_only_grows(path):
+    database = CostDatabase(path)
+    for seconds, most in ((2.0, 2.0), (1.0, 2.0), (3.0, 3.0)):
+        database.keep([Spending(DEVICE, VERSION, "it", seconds)])
+        assert database.spent(DEVICE, VERSION, "it") == most
+    assert database.spent(DEVICE, VERSION, "another") == 0.0
+    assert database.rows() == []

@@ -151,7 +151,7 @@ def test_a_child_forked_amid_a_transaction_remembers_by_itself(path):
     keep(database, 1)
     inside, leave = threading.Event(), threading.Event()
     def stay():
-        with sqlite_file._turn.taken(database.path, 1.0):
+        with sqlite_file._turn:
             inside.set()
             leave.wait()
     thread = threading.Thread(target=stay)

@@ -1,5 +1,6 @@
 """A damaged cost database is set aside; what is not ours is left alone."""
 
+import contextlib
 import os
 import pathlib
 import random
@@ -7,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from grappler_pass.costs import tables
+from grappler_pass.costs import sqlite_file
 from grappler_pass.costs.database import CostDatabase, costs_path
 from grappler_pass.costs.records import Verdict
 from tests.costs_examples import (
@@ -79,6 +80,18 @@ def test_a_file_that_is_no_database_is_set_aside_whole(path, content):
         assert pathlib.Path(f"{path}.broken").read_bytes() == content
 
 
+@pytest.mark.parametrize("body", ["'noise'", "'{}'", "NULL", "7", "x'ff'"])
+def test_a_row_of_noise_is_read_as_if_it_were_not_there(path, caplog, body):
+    keep(CostDatabase(path), 1, 2)
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute(f"UPDATE rows SET body = CAST({body} AS TEXT) WHERE number = 1")
+    database = CostDatabase(path)
+    assert sizes_in(database) == {2}
+    keep(database, 1)
+    assert sizes_in(database) == {1, 2}
+    assert not caplog.records
+
+
 def test_a_database_of_somebody_else_is_left_alone(path, caplog):
     foreign = sqlite3.connect(path)
     foreign.execute("CREATE TABLE costs (device)")
@@ -89,14 +102,14 @@ def test_a_database_of_somebody_else_is_left_alone(path, caplog):
 
 def test_a_database_of_a_later_version_is_left_alone(path, caplog):
     content = bytearray(full_content())
-    content[60:64] = (tables.VERSION + 1).to_bytes(4, "big")
+    content[60:64] = (sqlite_file.VERSION + 1).to_bytes(4, "big")
     path.write_bytes(content)
     assert_left_alone(path, caplog, "a later version of tf-amp")
 
 
 def test_a_database_of_an_earlier_version_is_begun_anew(path, caplog):
     content = bytearray(full_content())
-    content[60:64] = (tables.VERSION - 1).to_bytes(4, "big")
+    content[60:64] = (sqlite_file.VERSION - 1).to_bytes(4, "big")
     path.write_bytes(content)
     database = CostDatabase(path)
     assert not sizes_in(database)
@@ -110,8 +123,8 @@ def assert_left_alone(path, caplog, reason):
     database = CostDatabase(path)
     for elements in (1, 2):
         keep(database, elements)
-    verdict = Verdict(True, 2.0, 1.0, 1.0)
-    database.keep_verdict(DEVICE, VERSION, "it", verdict)
+    verdict = Verdict(DEVICE, VERSION, "it", True, 2.0, 1.0, 1.0)
+    database.keep([verdict])
     assert sizes_in(database) == {1, 2}
     assert database.verdict(DEVICE, VERSION, "it") == verdict
     assert not sizes_in(CostDatabase(path))

@@ -12,8 +12,9 @@ from tests.tf_amp.measuring.test_step_comparison import run
 from tf_amp.measuring.steps.step_comparison import MIXED
 from tf_amp.measuring.steps.verdict_check import VerdictCheck, contradicts
 
-FASTER = Verdict(True, seconds_before=2.0, seconds_after=1.0, when=0.0)
-SLOWER = Verdict(False, seconds_before=2.0, seconds_after=2.1, when=0.0)
+GRAPH = "a CPU", "2.21.0", "fingerprint"
+FASTER = Verdict(*GRAPH, True, seconds_before=2.0, seconds_after=1.0, when=0.0)
+SLOWER = Verdict(*GRAPH, False, seconds_before=2.0, seconds_after=2.1, when=0.0)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_steps_contradict_a_verdict_beyond_the_noise(
 def test_calls_are_timed_until_the_twentieth(now: float, expected: list[str]) -> None:
     found: list[str] = []
     check = VerdictCheck(
-        Verdict(True, 0.01, 0.005, 0.0), lambda: found.append("contradicted")
+        Verdict(*GRAPH, True, 0.01, 0.005, 0.0), lambda: found.append("contradicted")
     )
     for _ in range(18):
         assert check.run(lambda label: time.sleep(now) or label) == MIXED

@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from grappler_pass.costs.probes import MEASURED_DTYPE
-from grappler_pass.costs.records import CostRow, VerdictRow
-from grappler_pass.costs.tables import Row
+from grappler_pass.costs.records import CostRow, Row, Verdict
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
@@ -96,8 +95,8 @@ def _duration(seconds: float) -> str:
 def _print_rest(group: Sequence[Row], matching: int, limit: int | None) -> None:
     if limit is not None and matching > limit:
         print(f"... and {matching - limit} more: --limit 0 shows all")
-    verdicts = [row for row in group if isinstance(row, VerdictRow)]
+    verdicts = [row for row in group if isinstance(row, Verdict)]
     if verdicts:
-        faster = sum(row.verdict.faster for row in verdicts)
+        faster = sum(row.faster for row in verdicts)
         print(f"graphs compared: {len(verdicts)}, of which faster rewritten: {faster}")
     print()

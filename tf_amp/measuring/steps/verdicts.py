@@ -135,9 +135,9 @@ def _keep(
     logging.info("%s compared: %s; %s", name, compared or "failed", kept)
     _known[costs.key, fingerprint] = is_faster
     if compared is not None and costs.database is not None:
+        graph = costs.key, costs.tensorflow, fingerprint
         seconds = compared.seconds_before, compared.seconds_after
-        verdict = Verdict(is_faster, *seconds, time.time())
-        costs.database.keep_verdict(costs.key, costs.tensorflow, fingerprint, verdict)
+        costs.database.keep([Verdict(*graph, is_faster, *seconds, time.time())])
     decided(is_faster)
     rows = () if is_faster else tuple(_corrections(trial, steps))
     if rows:
