@@ -209,31 +209,6 @@ POOLS = {
 # Classes whose work is multiplication of matrices: their peak is that of matrix units.
 MATRIX_PREFIXES = ("matmul", "batch_matmul", "conv")
 
-# What a fused node does after its product, in TensorFlow's names, and the op that does
-# the same alone.
-EPILOGUES = {
-    "BiasAdd": "BiasAdd",
-    "Add": "AddV2",
-    "Relu": "Relu",
-    "Relu6": "Relu6",
-    "Elu": "Elu",
-    "LeakyRelu": "LeakyRelu",
-    "Tanh": "Tanh",
-    "Sigmoid": "Sigmoid",
-    "GeluApproximate": "gelu_approximate",
-    "GeluExact": "gelu_exact",
-    "_MklSwish": "_MklSwish",
-    "_FusedHardSwish": "hard_swish",
-    "Mul": "Mul",
-    "FusedBatchNorm": "FusedBatchNorm.inference",
-}
-# Several plain ops that stand for one epilogue where no fused kernel exists.
-CHAINS = {
-    "gelu_exact": ("Mul", "Erf", "AddV2", "Mul", "Mul"),
-    "gelu_approximate": ("Pow", "Mul", "AddV2", "Mul", "Tanh", "AddV2", "Mul", "Mul"),
-    "hard_swish": ("AddV2", "Relu", "Mul", "Mul"),
-}
-
 
 def axes_of(op_class: str) -> tuple[str, ...]:
     """Return the names of the axes over which ``op_class`` is measured."""

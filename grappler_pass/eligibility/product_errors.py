@@ -22,6 +22,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.eligibility.constant_ranges import values_of
 from grappler_pass.eligibility.contractions import has_sum
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.graph.fusions import epilogue_of
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, ERRORS, Errors
 from grappler_pass.graph.shapes import Shapes, known_shape
@@ -66,10 +67,6 @@ _DIVISIONS = frozenset({"Div", "DivNoNan", "RealDiv", "Xdivy"})
 # Ops with statistics in float32 beside their first result.
 _WITH_STATISTICS = (Errors.NORMALIZES, Errors.GRADIENT)
 
-# Parts of fused products that keep the grade of what they read, and how many operands
-# of their own each part takes; one that is not named here takes none.
-_LINEAR_PARTS = frozenset({b"Relu", b"Relu6", b"LeakyRelu", b"Mul"})
-_PART_OPERANDS = {b"Add": 1, b"BiasAdd": 1, b"FusedBatchNorm": 4, b"Mul": 1}
 # Position of what `_FusedBatchNormEx` adds to its result.
 _SIDE_INPUT = 5
 # So many values tell of most constants that 16 bits do not hold them.
@@ -224,19 +221,19 @@ def product_errors(
 def fused_operands(proto: NodeDef) -> list[tuple[int, bool]]:
     """Return positions of operands behind a product; whether each is broadcast."""
     return [
-        (position + i, name != b"Add")
+        (position + i, name != "Add")
         for name, position in fused_parts(proto)
-        for i in range(_PART_OPERANDS.get(name, 0))
+        for i in range(epilogue_of(name).operands)
     ]
 
 
-def fused_parts(proto: NodeDef) -> Iterator[tuple[bytes, int]]:
+def fused_parts(proto: NodeDef) -> Iterator[tuple[str, int]]:
     """Yield what is fused behind a product, each with its first operand's position."""
     if "fused_ops" in proto.attr:
         position = 2
         for name in proto.attr["fused_ops"].list.s:
-            yield name, position
-            position += _PART_OPERANDS.get(name, 0)
+            yield name.decode(), position
+            position += epilogue_of(name.decode()).operands
 
 
 def _kind(
@@ -348,11 +345,11 @@ class _Grading:
         """Return the grade of a product with what is fused behind it."""
         grade, steps = Grade.PRODUCT, Steps()
         for name, position in fused_parts(node.proto):
-            if name == b"Add" and not self._errors.is_broadcast(node, position):
+            if name == "Add" and not self._errors.is_broadcast(node, position):
                 grade, steps = self._with(grade, steps, node.inputs[position])
-            elif name in (b"Add", b"BiasAdd", b"FusedBatchNorm"):
+            elif name in ("Add", "BiasAdd", "FusedBatchNorm"):
                 grade = min(grade, Grade.BIASED)
-            elif name not in _LINEAR_PARTS:
+            elif ERRORS.get(name) not in (Errors.MOVES, Errors.SCALES):
                 is_made = grade in (Grade.BIASED, Grade.PRODUCT)
                 grade = Grade.ACTIVATED if is_made else Grade.FLOAT32
         return grade, steps
