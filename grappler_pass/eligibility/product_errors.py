@@ -24,16 +24,17 @@ from grappler_pass.eligibility.contractions import has_sum
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.graph.fusions import epilogue_of
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_table import ALLOW, ERRORS, Errors
-from grappler_pass.graph.shapes import Shapes, known_shape
-from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import (
+from grappler_pass.graph.op_table import (
+    ALLOW,
+    ERRORS,
     MERGE_OPS,
     NEXT_ITERATION_OPS,
-    GraphView,
-    Node,
-    Port,
+    Errors,
 )
+from grappler_pass.graph.op_traits import gradient_input
+from grappler_pass.graph.shapes import Shapes, known_shape
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import GraphView, Node, Port
 
 
 class Grade(enum.IntEnum):
@@ -62,7 +63,6 @@ MOST_FACTORS = 2
 # What a constant factor below that leaves of a small value, such as a gradient's mean,
 # float16 holds in fewer bits or not at all; by head sizes attention divides by less.
 _SMALL_FACTOR = 2.0**-4
-_DIVISIONS = frozenset({"Div", "DivNoNan", "RealDiv", "Xdivy"})
 
 # Ops with statistics in float32 beside their first result.
 _WITH_STATISTICS = (Errors.NORMALIZES, Errors.GRADIENT)
@@ -71,46 +71,6 @@ _WITH_STATISTICS = (Errors.NORMALIZES, Errors.GRADIENT)
 _SIDE_INPUT = 5
 # So many values tell of most constants that 16 bits do not hold them.
 _FIRST_VALUES = 1000
-
-
-class Others(enum.Enum):
-    """What an op that hands a gradient on makes of its other operands."""
-
-    SIGN = "looks at signs, or at which element is the largest"
-    SMOOTH = "multiplies by a function as exact as they are"
-    CANCELS = "subtracts them from 1"
-
-
-# Position of the gradient among the inputs, and what becomes of the others.
-GRADIENT_INPUTS: dict[str, tuple[int, Others]] = {
-    "AvgPool3DGrad": (1, Others.SIGN),
-    "AvgPoolGrad": (1, Others.SIGN),
-    "EluGrad": (0, Others.CANCELS),
-    "FusedBatchNormGradV2": (0, Others.SMOOTH),
-    "FusedBatchNormGradV3": (0, Others.SMOOTH),
-    "InvGrad": (1, Others.SMOOTH),
-    "LRNGrad": (0, Others.SMOOTH),
-    "LeakyReluGrad": (0, Others.SIGN),
-    "MaxPool3DGrad": (2, Others.SIGN),
-    "MaxPool3DGradGrad": (2, Others.SIGN),
-    "MaxPoolGrad": (2, Others.SIGN),
-    "MaxPoolGradGrad": (2, Others.SIGN),
-    "MaxPoolGradGradV2": (2, Others.SIGN),
-    "MaxPoolGradV2": (2, Others.SIGN),
-    "MaxPoolGradWithArgmax": (1, Others.SIGN),
-    "ReciprocalGrad": (1, Others.SMOOTH),
-    "Relu6Grad": (0, Others.SIGN),
-    "ReluGrad": (0, Others.SIGN),
-    "ResizeBilinearGrad": (0, Others.SIGN),
-    "RsqrtGrad": (1, Others.SMOOTH),
-    "SeluGrad": (0, Others.CANCELS),
-    "SigmoidGrad": (1, Others.CANCELS),
-    "SoftplusGrad": (0, Others.SMOOTH),
-    "SoftsignGrad": (0, Others.SMOOTH),
-    "SqrtGrad": (1, Others.SMOOTH),
-    "TanhGrad": (1, Others.CANCELS),
-    "_FusedBatchNormGradEx": (0, Others.SMOOTH),
-}
 
 
 class Steps(NamedTuple):
@@ -304,7 +264,7 @@ class _Grading:
             case Errors.SUMS:
                 return self._summed(node, read, grades, steps)
             case Errors.GRADIENT:
-                gradient = node.inputs[GRADIENT_INPUTS[node.op][0]]
+                gradient = node.inputs[gradient_input(node.op)]
                 return errors.grade(gradient), errors.steps[gradient.node]
             case Errors.ACTIVATES:
                 is_made = worst in (Grade.BIASED, Grade.PRODUCT)
@@ -407,7 +367,7 @@ class _Grading:
             if nodes[port.node].op == "Const":
                 tensor = nodes[port.node].proto.attr["value"].tensor
                 most = np.abs(values_of(tensor)).max(initial=0.0)
-                divides = position == 1 and node.op in _DIVISIONS
+                divides = position == 1 and "Div" in node.op
                 if most > 1 / _SMALL_FACTOR if divides else 0 < most < _SMALL_FACTOR:
                     return True
         return False
