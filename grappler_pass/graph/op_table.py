@@ -70,15 +70,12 @@ class OpRow(NamedTuple):
       bfloat16: its list where the low dtype is bfloat16; None for no list.
       float16: its list where the low dtype is float16; None for no list.
       why: it is there, and what it makes of rounding errors.
-      reduces_gradients: its result is a gradient made by the backward pass, so a walk
-        back from a variable's update ends here.
     """
 
     op: str
     bfloat16: str | None
     float16: str | None
     why: _Why
-    reduces_gradients: bool = False
 
 
 _PRODUCT = _Why("matrix product: 16-bit units, float32 accumulation", Errors.PRODUCT)
@@ -208,7 +205,7 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("Sub", INFER, INFER, _SUM),
     OpRow("TensorScatterAdd", INFER, INFER, _SCATTER),
     OpRow("TensorScatterSub", INFER, INFER, _SCATTER),
-    OpRow("BiasAddGrad", INFER, INFER, _BIAS, reduces_gradients=True),
+    OpRow("BiasAddGrad", INFER, INFER, _BIAS),
     # Division and roots.
     OpRow("Div", INFER, INFER, _DIVISION),
     OpRow("DivNoNan", INFER, INFER, _DIVISION),
@@ -251,8 +248,8 @@ _ROWS: tuple[OpRow, ...] = (
     OpRow("AvgPool3D", INFER, INFER, _POOLING),
     OpRow("AvgPool3DGrad", INFER, INFER, _POOLING_GRADIENT),
     OpRow("AvgPoolGrad", INFER, INFER, _POOLING_GRADIENT),
-    OpRow("FusedBatchNormGradV2", INFER, INFER, _NORMALIZATION_GRADIENT, True),
-    OpRow("FusedBatchNormGradV3", INFER, INFER, _NORMALIZATION_GRADIENT, True),
+    OpRow("FusedBatchNormGradV2", INFER, INFER, _NORMALIZATION_GRADIENT),
+    OpRow("FusedBatchNormGradV3", INFER, INFER, _NORMALIZATION_GRADIENT),
     OpRow("FusedBatchNormV2", INFER, INFER, _NORMALIZATION),
     OpRow("FusedBatchNormV3", INFER, INFER, _NORMALIZATION),
     OpRow("LRN", INFER, DENY, _RANGE_NORMALIZATION),
@@ -522,9 +519,13 @@ POPPED_OUTPUT = {
 }
 
 # Arithmetic.
+PRODUCT_OPS = _ops("", _PRODUCT, _CONVOLUTION)
 CONVOLUTION_OPS = _ops("", _CONVOLUTION)
 RECURRENT_OPS = _ops("", _RECURRENT)
 BATCH_NORM_OPS = frozenset(op for op in _ROW_OF.keys() | ROOTS if "BatchNorm" in op)
+# Their results are gradients that the backward pass has summed, so that a walk back
+# from a variable's update ends here.
+SUMMING_GRADIENT_OPS = _ops("", _BIAS, _NORMALIZATION_GRADIENT)
 EINSUM_OPS = _ops("Einsum XlaEinsum")
 COMPARISON_OPS = _ops("", _COMPARISON)
 # Their first two operands are compared with each other.

@@ -16,10 +16,10 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import REWRITTEN, WATCH
-from grappler_pass.graph.op_table import IDENTITY_OPS, SWITCH_OPS
+from grappler_pass.graph.op_table import IDENTITY_OPS, PRODUCT_OPS, SWITCH_OPS
 from grappler_pass.graph.type_slots import DTYPE_NAMES
 from grappler_pass.graph.view import GraphView, Node, Port
-from tf_amp.tracing.stamp_reader import SEED_OPS, traced_in
+from tf_amp.tracing.stamp_reader import traced_in
 from tf_amp.training.overflow.replay import NotReplayableError, Replay, Step, anchors
 
 # What stands for a branch that is taken, constant folding's anchors included.
@@ -234,7 +234,7 @@ def _feeding(view: GraphView, node: Node) -> list[str]:
             if port.node in seen or not is_low:
                 continue
             seen.add(port.node)
-            if source.op.removeprefix("_Fused").startswith(SEED_OPS):
+            if source.op in PRODUCT_OPS:
                 continue
             waiting.append(port.node)
             if "/tf_amp_cast_" not in source.name:
