@@ -6,6 +6,8 @@ that is in no row is priced by the roofline.
 
 from __future__ import annotations
 
+from grappler_pass.graph import op_table as table
+
 MATMUL_AXES = ("m", "k", "n")
 CONV_AXES = ("pixels", "in_channels", "out_channels")
 DEPTHWISE_AXES = ("pixels", "channels")
@@ -13,26 +15,23 @@ ELEMENTS = ("elements",)
 ROWS = ("rows", "columns")
 
 # The value is computed when the graph is built, or is a view, or moves no data.
-FREE_OPS = frozenset(
-    """
-    Const HostConst Placeholder PlaceholderWithDefault VarHandleOp ReadVariableOp
-    VariableV2 Variable _Arg _Retval _DeviceArg _DeviceRetval NoOp Identity IdentityN
-    StopGradient PreventGradient CheckNumerics EnsureShape Snapshot Reshape ExpandDims
-    Squeeze Shape ShapeN Size Rank BroadcastGradientArgs InvertPermutation Enter Exit
-    Merge Switch NextIteration LoopCond RefEnter RefExit RefMerge RefSwitch
-    RefNextIteration Assert Range Bitcast _Send _Recv _HostSend _HostRecv
-    TensorListReserve TensorListLength TensorListElementShape EmptyTensorList
-    TensorListGetItem TensorListSetItem TensorListPushBack TensorListPopBack
-    TensorArrayV3 TensorArrayGradV3 TensorArraySizeV3 TensorArrayCloseV3
-    """.split()
-)
-
-# They give a tensor another shape or name.
-VIEWS = frozenset(
-    """
-    EnsureShape ExpandDims Identity PreventGradient Reshape Snapshot Squeeze
-    StopGradient
-    """.split()
+FREE_OPS = (
+    table.CONSTANT_OPS
+    | table.INPUT_OPS
+    | table.RESULT_OPS
+    | table.VARIABLE_OPS
+    | table.CONTROL_FLOW_OPS
+    | table.ALIASING_OPS
+    | table.EXCHANGE_OPS
+    | table.SHAPE_OPS
+    | frozenset(
+        """
+        Assert BroadcastGradientArgs EmptyTensorList InvertPermutation NoOp Range
+        ReadVariableOp TensorArrayCloseV3 TensorArrayGradV3 TensorArraySizeV3
+        TensorArrayV3 TensorListElementShape TensorListGetItem TensorListLength
+        TensorListPopBack TensorListPushBack TensorListReserve TensorListSetItem
+        """.split()
+    )
 )
 
 # Elementwise ops whose seconds follow from the larger tensor's elements: class -> ops.
@@ -142,30 +141,22 @@ BATCH_MATMULS = frozenset(
     }
 )
 
-CONVOLUTIONS = {
-    "Conv": "forward",
-    "Conv2D": "forward",
-    "FusedPadConv2D": "forward",
-    "FusedResizeAndPadConv2D": "forward",
-    "_FusedConv2D": "forward",
-    "Conv3D": "forward",
-    "_FusedConv3D": "forward",
-    "Conv2DBackpropInput": "input_gradient",
-    "Conv2DBackpropInputV2": "input_gradient",
-    "Conv3DBackpropInput": "input_gradient",
-    "Conv3DBackpropInputV2": "input_gradient",
-    "Conv2DBackpropFilter": "filter_gradient",
-    "Conv2DBackpropFilterV2": "filter_gradient",
-    "Conv3DBackpropFilter": "filter_gradient",
-    "Conv3DBackpropFilterV2": "filter_gradient",
-}
-DEPTHWISE = {
-    "DepthwiseConv2dNative": "forward",
-    "_FusedDepthwiseConv2dNative": "forward",
-    "DepthwiseConv2dNativeBackpropInput": "input_gradient",
-    "DepthwiseConv2dNativeBackpropFilter": "filter_gradient",
-}
 DIRECTIONS = ("forward", "input_gradient", "filter_gradient")
+
+
+def _direction(op: str) -> str:
+    if "Backprop" not in op:
+        return "forward"
+    return "input_gradient" if "Input" in op else "filter_gradient"
+
+
+_CONVOLUTIONS = {op: _direction(op) for op in sorted(table.CONVOLUTION_OPS)}
+DEPTHWISE = {op: way for op, way in _CONVOLUTIONS.items() if "Depthwise" in op}
+CONVOLUTIONS = {
+    op: way
+    for op, way in _CONVOLUTIONS.items()
+    if op not in DEPTHWISE and op != "XlaConv"
+}
 # Kernel areas that are measured, and the strides of each; others are scaled from the
 # nearest below in proportion to their area.
 CONV_KERNELS: dict[int, tuple[int, ...]] = {1: (1, 2), 9: (1, 2), 49: (2,)}
@@ -190,14 +181,8 @@ UPDATES: dict[str, int] = {
 }
 
 BATCH_NORMS = {
-    "FusedBatchNorm": "FusedBatchNorm",
-    "FusedBatchNormV2": "FusedBatchNorm",
-    "FusedBatchNormV3": "FusedBatchNorm",
-    "_FusedBatchNormEx": "FusedBatchNorm",
-    "FusedBatchNormGrad": "FusedBatchNormGrad",
-    "FusedBatchNormGradV2": "FusedBatchNormGrad",
-    "FusedBatchNormGradV3": "FusedBatchNormGrad",
-    "_FusedBatchNormGradEx": "FusedBatchNormGrad",
+    op: "FusedBatchNormGrad" if "Grad" in op else "FusedBatchNorm"
+    for op in ("FusedBatchNorm", "FusedBatchNormGrad", *table.BATCH_NORM_OPS)
 }
 POOLS = {
     "MaxPool": "MaxPool",
@@ -208,31 +193,6 @@ POOLS = {
 
 # Classes whose work is multiplication of matrices: their peak is that of matrix units.
 MATRIX_PREFIXES = ("matmul", "batch_matmul", "conv")
-
-# What a fused node does after its product, in TensorFlow's names, and the op that does
-# the same alone.
-EPILOGUES = {
-    "BiasAdd": "BiasAdd",
-    "Add": "AddV2",
-    "Relu": "Relu",
-    "Relu6": "Relu6",
-    "Elu": "Elu",
-    "LeakyRelu": "LeakyRelu",
-    "Tanh": "Tanh",
-    "Sigmoid": "Sigmoid",
-    "GeluApproximate": "gelu_approximate",
-    "GeluExact": "gelu_exact",
-    "_MklSwish": "_MklSwish",
-    "_FusedHardSwish": "hard_swish",
-    "Mul": "Mul",
-    "FusedBatchNorm": "FusedBatchNorm.inference",
-}
-# Several plain ops that stand for one epilogue where no fused kernel exists.
-CHAINS = {
-    "gelu_exact": ("Mul", "Erf", "AddV2", "Mul", "Mul"),
-    "gelu_approximate": ("Pow", "Mul", "AddV2", "Mul", "Tanh", "AddV2", "Mul", "Mul"),
-    "hard_swish": ("AddV2", "Relu", "Mul", "Mul"),
-}
 
 
 def axes_of(op_class: str) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ from grappler_pass.costs.work import (
     elementwise,
     integers,
 )
+from grappler_pass.graph.op_table import EINSUM_OPS
 
 _SPLIT_REDUCTION = 512
 
@@ -186,7 +187,7 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(op_classes.DEPTHWISE, depthwise),
     **dict.fromkeys(op_classes.BATCH_NORMS, _batch_norm),
     **dict.fromkeys(op_classes.POOLS, _pool),
-    **dict.fromkeys(("Einsum", "XlaEinsum"), einsum),
+    **dict.fromkeys(EINSUM_OPS, einsum),
     "XlaDot": xla_dot,
     "XlaConv": xla_convolution,
     **dict.fromkeys(BLOCK_LSTM, block_lstm),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from grappler_pass.costs import op_classes
@@ -22,9 +22,8 @@ from grappler_pass.costs.work import (
     text,
     texts,
 )
+from grappler_pass.graph.fusions import SPLIT_IN_BFLOAT16, epilogue_of
 
-# No bfloat16 kernel is registered for these: there, they run as their parts.
-SPLIT_IN_BFLOAT16 = frozenset({"_FusedConv2D"})
 _HIDDEN = "ABCDEFGH"
 # Of the result of a convolution, the least side that is measured in calibration.
 _LEAST_SIDE = 8
@@ -308,19 +307,12 @@ def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:
     )
 
 
-def _alone(name: str, call: OpCall, output: TensorSpec, dtype: str) -> tuple[Work, ...]:
-    op_class = op_classes.EPILOGUES.get(name, name)
-    if op_class in op_classes.CHAINS:
-        return _chain(op_class, output.elements, dtype)
-    if op_classes.axes_of(op_class) == op_classes.ROWS:
-        channels = output.dims[channel_axis(call)]
-        return (by_rows(op_class, output.elements, channels, dtype),)
-    tensors = 3 if name == "Add" else 2
-    return (elementwise(op_class, output.elements, dtype, tensors),)
-
-
-def _chain(name: str, elements: int, dtype: str) -> tuple[Work, ...]:
-    """Return the plain ops that stand for an activation without a kernel of its own."""
-    return tuple(
-        elementwise(op_class, elements, dtype) for op_class in op_classes.CHAINS[name]
-    )
+def _alone(name: str, call: OpCall, output: TensorSpec, dtype: str) -> Iterator[Work]:
+    epilogue = epilogue_of(name)
+    for op_class in (epilogue.alone or epilogue.part).split():
+        if op_classes.axes_of(op_class) == op_classes.ROWS:
+            channels = output.dims[channel_axis(call)]
+            yield by_rows(op_class, output.elements, channels, dtype)
+        else:
+            tensors = 3 if name == "Add" else 2
+            yield elementwise(op_class, output.elements, dtype, tensors)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from grappler_pass.costs.calls import DTYPE_BYTES, OpCall
 from grappler_pass.costs.product_work import single
 from grappler_pass.costs.work import Work, dims_of, elementwise, text
+from grappler_pass.graph.op_table import RECURRENT_OPS
 
 # Mode of cuDNN, and TensorFlow's cells -> gates, of them sigmoids, and hyperbolic
 # tangents of either gates or states.
@@ -25,13 +26,8 @@ _LSTM = (4, 3, 2)
 _GRU = (3, 2, 1)
 _MODES = {"lstm": _LSTM, "gru": _GRU, "rnn_tanh": (1, 0, 1), "rnn_relu": (1, 0, 0)}
 
-BLOCK_LSTM = frozenset({"BlockLSTM", "BlockLSTMV2", "BlockLSTMGrad", "BlockLSTMGradV2"})
-CUDNN = frozenset(
-    """
-    CudnnRNN CudnnRNNV2 CudnnRNNV3 CudnnRNNBackprop CudnnRNNBackpropV2
-    CudnnRNNBackpropV3
-    """.split()
-)
+BLOCK_LSTM = frozenset(op for op in RECURRENT_OPS if op.startswith("BlockLSTM"))
+CUDNN = frozenset(op for op in RECURRENT_OPS if op.startswith("CudnnRNN"))
 
 
 class _Steps(NamedTuple):

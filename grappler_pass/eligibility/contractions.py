@@ -16,9 +16,9 @@ from grappler_pass.costs.op_classes import (
     DEPTHWISE,
     MATMULS,
 )
+from grappler_pass.graph.op_table import EINSUM_OPS
 from grappler_pass.graph.shapes import Shape
 
-_EINSUMS = frozenset({"Einsum", "XlaEinsum"})
 _TRANSPOSES = ("transpose_a", "adj_x")
 
 
@@ -29,7 +29,7 @@ def has_sum(proto: NodeDef, operands: Sequence[Shape | None]) -> bool:
       proto: a node on the allow list; not modified.
       operands: shapes of its inputs.
     """
-    if proto.op in _EINSUMS:
+    if proto.op in EINSUM_OPS:
         return _einsum_has_sum(proto.attr["equation"].s.decode(), operands)
     if proto.op in MATMULS or proto.op in BATCH_MATMULS:
         return _summed_size(proto, operands[0]) != 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.graph.op_traits import is_decomposition
+from grappler_pass.graph.op_table import DECOMPOSING_OPS
 from grappler_pass.graph.type_slots import FLOAT32, SlotTable
 from grappler_pass.graph.view import GraphView
 
@@ -25,7 +25,7 @@ def slots_beside_decompositions(
     starts = [
         slot
         for node in view.nodes
-        if is_decomposition(node.op)
+        if node.op in DECOMPOSING_OPS
         for slot in slots.slots_of[node.index]
         if slots.dtypes[slot] == FLOAT32
     ]

@@ -15,11 +15,8 @@ from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.graph.op_traits import (
-    is_random,
-    is_trigonometric,
-    magnifies_rounding,
-)
+from grappler_pass.graph.op_table import COUNTING_OPS, TRIGONOMETRIC_OPS
+from grappler_pass.graph.op_traits import is_random, magnifies_rounding
 from grappler_pass.graph.type_slots import FLOAT32, SlotTable
 from grappler_pass.graph.view import GraphView
 
@@ -35,7 +32,6 @@ _WIDE_INTEGERS = frozenset(
     }
 )
 _INTEGERS = _WIDE_INTEGERS | {types_pb2.DT_INT8, types_pb2.DT_UINT8}
-_COUNTERS = frozenset({"Range", "LinSpace"})
 
 
 def exact_slots(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[int]:
@@ -73,7 +69,7 @@ def _exact_values(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[i
         if node.op == "Cast":
             if slots.input_dtype(node.index, 0) in _WIDE_INTEGERS:
                 starts.extend(slots.slots_of[node.index])
-        elif node.op in _COUNTERS or is_random(node.op):
+        elif node.op in COUNTING_OPS or is_random(node.op):
             starts.extend(slots.slots_of[node.index])
     crosses = [a or b for a, b in zip(edges.infer_or_clear, edges.deny, strict=True)]
     enters = [a or b for a, b in zip(crosses, edges.allow, strict=True)]
@@ -96,5 +92,5 @@ class _Starts:
                     self.to_integer.append(own[0])
             elif magnifies_rounding(node.op) and exact[own[0]] != UNREACHED:
                 self.magnified.append(own[0])
-            elif is_trigonometric(node.op):
+            elif node.op in TRIGONOMETRIC_OPS:
                 self.angles.append(own[0])

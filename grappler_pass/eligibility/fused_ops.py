@@ -14,22 +14,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import STAMP
 from grappler_pass.eligibility.kernel_limits import cancels, has_kernel
-from grappler_pass.graph.fusions import root_of
+from grappler_pass.graph.fusions import epilogue_of, root_of
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
 from grappler_pass.graph.view import device_type_of
-
-# Names in `fused_ops` -> the op of that part, and how many of `args` it takes.
-_EPILOGUES = {
-    "BiasAdd": ("BiasAdd", 1),
-    "Add": ("AddV2", 1),
-    "Mul": ("Mul", 1),
-    "Relu": ("Relu", 0),
-    "Relu6": ("Relu6", 0),
-    "Elu": ("Elu", 0),
-    "LeakyRelu": ("LeakyRelu", 0),
-    "Tanh": ("Tanh", 0),
-    "Sigmoid": ("Sigmoid", 0),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +39,12 @@ def parts_of(proto: NodeDef) -> tuple[Part, ...]:
     parts = [Part(root, (0, 1))]
     position = 2
     for name in proto.attr["fused_ops"].list.s:
-        if name.decode() not in _EPILOGUES:
+        epilogue = epilogue_of(name.decode())
+        if not epilogue.part:
             return ()
-        op, count = _EPILOGUES[name.decode()]
-        parts.append(Part(op, tuple(range(position, position + count))))
-        position += count
+        end = position + epilogue.operands
+        parts.append(Part(epilogue.part, tuple(range(position, end))))
+        position = end
     data_inputs = sum(not text.startswith("^") for text in proto.input)
     return tuple(parts) if position == data_inputs else ()
 

@@ -22,17 +22,19 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.eligibility.constant_ranges import values_of
 from grappler_pass.eligibility.contractions import has_sum
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.graph.fusions import epilogue_of
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_table import ALLOW, ERRORS, Errors
-from grappler_pass.graph.shapes import Shapes, known_shape
-from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import (
+from grappler_pass.graph.op_table import (
+    ALLOW,
+    ERRORS,
     MERGE_OPS,
     NEXT_ITERATION_OPS,
-    GraphView,
-    Node,
-    Port,
+    Errors,
 )
+from grappler_pass.graph.op_traits import gradient_input
+from grappler_pass.graph.shapes import Shapes, known_shape
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import GraphView, Node, Port
 
 
 class Grade(enum.IntEnum):
@@ -61,59 +63,14 @@ MOST_FACTORS = 2
 # What a constant factor below that leaves of a small value, such as a gradient's mean,
 # float16 holds in fewer bits or not at all; by head sizes attention divides by less.
 _SMALL_FACTOR = 2.0**-4
-_DIVISIONS = frozenset({"Div", "DivNoNan", "RealDiv", "Xdivy"})
 
 # Ops with statistics in float32 beside their first result.
 _WITH_STATISTICS = (Errors.NORMALIZES, Errors.GRADIENT)
 
-# Parts of fused products that keep the grade of what they read, and how many operands
-# of their own each part takes; one that is not named here takes none.
-_LINEAR_PARTS = frozenset({b"Relu", b"Relu6", b"LeakyRelu", b"Mul"})
-_PART_OPERANDS = {b"Add": 1, b"BiasAdd": 1, b"FusedBatchNorm": 4, b"Mul": 1}
 # Position of what `_FusedBatchNormEx` adds to its result.
 _SIDE_INPUT = 5
 # So many values tell of most constants that 16 bits do not hold them.
 _FIRST_VALUES = 1000
-
-
-class Others(enum.Enum):
-    """What an op that hands a gradient on makes of its other operands."""
-
-    SIGN = "looks at signs, or at which element is the largest"
-    SMOOTH = "multiplies by a function as exact as they are"
-    CANCELS = "subtracts them from 1"
-
-
-# Position of the gradient among the inputs, and what becomes of the others.
-GRADIENT_INPUTS: dict[str, tuple[int, Others]] = {
-    "AvgPool3DGrad": (1, Others.SIGN),
-    "AvgPoolGrad": (1, Others.SIGN),
-    "EluGrad": (0, Others.CANCELS),
-    "FusedBatchNormGradV2": (0, Others.SMOOTH),
-    "FusedBatchNormGradV3": (0, Others.SMOOTH),
-    "InvGrad": (1, Others.SMOOTH),
-    "LRNGrad": (0, Others.SMOOTH),
-    "LeakyReluGrad": (0, Others.SIGN),
-    "MaxPool3DGrad": (2, Others.SIGN),
-    "MaxPool3DGradGrad": (2, Others.SIGN),
-    "MaxPoolGrad": (2, Others.SIGN),
-    "MaxPoolGradGrad": (2, Others.SIGN),
-    "MaxPoolGradGradV2": (2, Others.SIGN),
-    "MaxPoolGradV2": (2, Others.SIGN),
-    "MaxPoolGradWithArgmax": (1, Others.SIGN),
-    "ReciprocalGrad": (1, Others.SMOOTH),
-    "Relu6Grad": (0, Others.SIGN),
-    "ReluGrad": (0, Others.SIGN),
-    "ResizeBilinearGrad": (0, Others.SIGN),
-    "RsqrtGrad": (1, Others.SMOOTH),
-    "SeluGrad": (0, Others.CANCELS),
-    "SigmoidGrad": (1, Others.CANCELS),
-    "SoftplusGrad": (0, Others.SMOOTH),
-    "SoftsignGrad": (0, Others.SMOOTH),
-    "SqrtGrad": (1, Others.SMOOTH),
-    "TanhGrad": (1, Others.CANCELS),
-    "_FusedBatchNormGradEx": (0, Others.SMOOTH),
-}
 
 
 class Steps(NamedTuple):
@@ -224,19 +181,19 @@ def product_errors(
 def fused_operands(proto: NodeDef) -> list[tuple[int, bool]]:
     """Return positions of operands behind a product; whether each is broadcast."""
     return [
-        (position + i, name != b"Add")
+        (position + i, name != "Add")
         for name, position in fused_parts(proto)
-        for i in range(_PART_OPERANDS.get(name, 0))
+        for i in range(epilogue_of(name).operands)
     ]
 
 
-def fused_parts(proto: NodeDef) -> Iterator[tuple[bytes, int]]:
+def fused_parts(proto: NodeDef) -> Iterator[tuple[str, int]]:
     """Yield what is fused behind a product, each with its first operand's position."""
     if "fused_ops" in proto.attr:
         position = 2
         for name in proto.attr["fused_ops"].list.s:
-            yield name, position
-            position += _PART_OPERANDS.get(name, 0)
+            yield name.decode(), position
+            position += epilogue_of(name.decode()).operands
 
 
 def _kind(
@@ -307,7 +264,7 @@ class _Grading:
             case Errors.SUMS:
                 return self._summed(node, read, grades, steps)
             case Errors.GRADIENT:
-                gradient = node.inputs[GRADIENT_INPUTS[node.op][0]]
+                gradient = node.inputs[gradient_input(node.op)]
                 return errors.grade(gradient), errors.steps[gradient.node]
             case Errors.ACTIVATES:
                 is_made = worst in (Grade.BIASED, Grade.PRODUCT)
@@ -348,11 +305,11 @@ class _Grading:
         """Return the grade of a product with what is fused behind it."""
         grade, steps = Grade.PRODUCT, Steps()
         for name, position in fused_parts(node.proto):
-            if name == b"Add" and not self._errors.is_broadcast(node, position):
+            if name == "Add" and not self._errors.is_broadcast(node, position):
                 grade, steps = self._with(grade, steps, node.inputs[position])
-            elif name in (b"Add", b"BiasAdd", b"FusedBatchNorm"):
+            elif name in ("Add", "BiasAdd", "FusedBatchNorm"):
                 grade = min(grade, Grade.BIASED)
-            elif name not in _LINEAR_PARTS:
+            elif ERRORS.get(name) not in (Errors.MOVES, Errors.SCALES):
                 is_made = grade in (Grade.BIASED, Grade.PRODUCT)
                 grade = Grade.ACTIVATED if is_made else Grade.FLOAT32
         return grade, steps
@@ -410,7 +367,7 @@ class _Grading:
             if nodes[port.node].op == "Const":
                 tensor = nodes[port.node].proto.attr["value"].tensor
                 most = np.abs(values_of(tensor)).max(initial=0.0)
-                divides = position == 1 and node.op in _DIVISIONS
+                divides = position == 1 and "Div" in node.op
                 if most > 1 / _SMALL_FACTOR if divides else 0 < most < _SMALL_FACTOR:
                     return True
         return False

@@ -15,35 +15,22 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
-from grappler_pass.costs.op_classes import VIEWS
+from grappler_pass.graph.op_table import (
+    ALIASING_OPS,
+    ENTER_OPS,
+    REF_VARIABLE_OPS,
+    VIEW_OPS,
+)
 from grappler_pass.graph.precedence import Precedence
 from grappler_pass.graph.type_slots import op_def_of
-from grappler_pass.graph.view import (
-    ENTER_OPS,
-    EXIT_OPS,
-    MERGE_OPS,
-    NEXT_ITERATION_OPS,
-    GraphView,
-    Node,
-    Port,
-    Reader,
-)
+from grappler_pass.graph.view import GraphView, Node, Port, Reader
 
-_VARIABLES = frozenset({"TemporaryVariable", "Variable", "VariableV2"})
+_VARIABLES = REF_VARIABLE_OPS | {"TemporaryVariable"}
 # What passes a tensor, or a part of it, on without a copy.
-_PASSING = (
-    VIEWS
-    | ENTER_OPS
-    | EXIT_OPS
-    | MERGE_OPS
-    | NEXT_ITERATION_OPS
-    | frozenset(
-        """Bitcast CheckNumerics IdentityN PlaceholderWithDefault Print RefIdentity
-        RefSelect RefSwitch Slice Split SplitV StridedSlice Switch Unpack
-        """.split()
-    )
+_PASSING = ALIASING_OPS | frozenset(
+    """PlaceholderWithDefault Print RefSelect Slice Split SplitV StridedSlice
+    Unpack""".split()
 )
-_ONLY_LOOKS = frozenset({"IsVariableInitialized"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +76,7 @@ class RefReads:
             return ()
         awaited: list[int] = []
         node = view.nodes[port.node]
-        while node.op in VIEWS:
+        while node.op in VIEW_OPS:
             awaited.extend(node.controls)
             node = view.nodes[node.inputs[0].node]
         if reader is not None:
@@ -175,7 +162,7 @@ def _memory(view: GraphView, variables: list[int]) -> _Memory:
 def _written_inputs(op: str) -> frozenset[int]:
     """Return which inputs of an op are variables that it may write."""
     op_def = op_def_of(op)
-    if op_def is None or op in _PASSING or op in _ONLY_LOOKS:
+    if op_def is None or op in _PASSING or op == "IsVariableInitialized":
         return frozenset()
     return frozenset(i for i, arg in enumerate(op_def.input_arg) if arg.is_ref)
 

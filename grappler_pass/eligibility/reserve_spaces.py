@@ -11,44 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_traits import why_fixed
+from grappler_pass.graph.op_table import PASSING_OPS
+from grappler_pass.graph.op_traits import reserve_input, reserve_output, why_fixed
 from grappler_pass.graph.type_slots import NO_SLOT, SlotTable
-from grappler_pass.graph.view import (
-    ENTER_OPS,
-    EXIT_OPS,
-    MERGE_OPS,
-    NEXT_ITERATION_OPS,
-    GraphView,
-    Node,
-    Port,
-    device_type_of,
-)
+from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
 
 Groups = tuple[tuple[int, ...], ...]
-
-# The output that is a reserve space.
-_LEAVES = {
-    "CudnnRNN": 3,
-    "CudnnRNNV2": 3,
-    "CudnnRNNV3": 3,
-    "FusedBatchNormV3": 5,
-    "_FusedBatchNormEx": 5,
-}
-# The input that is one.
-_TAKES = {
-    "CudnnRNNBackprop": 10,
-    "CudnnRNNBackpropV2": 10,
-    "CudnnRNNBackpropV3": 11,
-    "FusedBatchNormGradV3": 5,
-    "_FusedBatchNormGradEx": 5,
-}
-_PASSES = (
-    ENTER_OPS
-    | EXIT_OPS
-    | MERGE_OPS
-    | NEXT_ITERATION_OPS
-    | {"Identity", "IdentityN", "Snapshot", "StopGradient", "Switch"}
-)
 
 
 def edge_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
@@ -115,7 +83,7 @@ def _is_fixed(view: GraphView, lists: OpLists, node: Node) -> bool:
 
 
 def _is_end(node: Node) -> bool:
-    return node.op in _LEAVES or node.op in _TAKES
+    return reserve_output(node.op) is not None or reserve_input(node.op) is not None
 
 
 def _reserve_ports(view: GraphView, slots: SlotTable) -> tuple[Port, ...]:
@@ -137,9 +105,10 @@ def _own_port(node: Node) -> Port | None:
     trains = "is_training" not in attrs or attrs["is_training"].b
     if device_type_of(node.device) == "CPU" or not trains:
         return None
-    if node.op in _LEAVES:
-        return Port(node.index, _LEAVES[node.op])
-    return node.inputs[_TAKES[node.op]]
+    left, taken = reserve_output(node.op), reserve_input(node.op)
+    if left is not None:
+        return Port(node.index, left)
+    return None if taken is None else node.inputs[taken]
 
 
 def _neighbors(view: GraphView, port: Port) -> Iterator[Port]:
@@ -147,11 +116,11 @@ def _neighbors(view: GraphView, port: Port) -> Iterator[Port]:
     producer = view.nodes[port.node]
     if producer.op == "IdentityN":
         yield producer.inputs[port.output]
-    elif producer.op in _PASSES:
+    elif producer.op in PASSING_OPS:
         yield from producer.inputs
     for reader in view.readers(port):
         op = view.nodes[reader.node].op
         if op == "IdentityN":
             yield Port(reader.node, reader.input)
-        elif op in _PASSES:
+        elif op in PASSING_OPS:
             yield from view.output_ports(reader.node)

@@ -19,24 +19,25 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility.fused_ops import parts_of
-from grappler_pass.eligibility.product_errors import (
-    GRADIENT_INPUTS,
-    MADE,
-    Grade,
-    Others,
-    ProductErrors,
-)
+from grappler_pass.eligibility.product_errors import MADE, Grade, ProductErrors
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.graph.op_table import Errors
+from grappler_pass.graph.op_table import (
+    COMPARISON_OPS,
+    MERGE_OPS,
+    OTHERS,
+    READ_OPS,
+    REF_VARIABLE_OPS,
+    Errors,
+    Others,
+)
+from grappler_pass.graph.op_traits import gradient_input
 from grappler_pass.graph.type_slots import FLOATING
-from grappler_pass.graph.view import MERGE_OPS, Node, Port
+from grappler_pass.graph.view import Node, Port
 
 # Their results are as exact as what they read.
 _FREE = (Errors.MOVES, Errors.IGNORES)
-_COMPARISONS = frozenset({"Greater", "GreaterEqual", "Less", "LessEqual"})
-_VARIABLES = frozenset(
-    "ReadVariableOp Variable VariableV2 ResourceGather ResourceGatherNd".split()
-)
+_ORDERS = COMPARISON_OPS - {"Equal", "NotEqual"}
+_STATES = MERGE_OPS | READ_OPS | REF_VARIABLE_OPS
 
 
 class _Way(enum.Enum):
@@ -160,7 +161,7 @@ class Roundings:
         if exact is None:
             return Reason(Cause.NEAR_NUMBERS)
         source = self._source(exact)
-        is_state = source.op in _VARIABLES or source.op in MERGE_OPS
+        is_state = source.op in _STATES
         return Reason(Cause.STATE if is_state else Cause.PROMOTED, source.name)
 
     def _source(self, port: Port) -> Node:
@@ -268,7 +269,7 @@ class Roundings:
 
     def _asks_sign(self, node: Node) -> bool:
         """Tell whether a value is compared with zero, which rounding leaves alone."""
-        if node.op not in _COMPARISONS or self._low_dtype != types_pb2.DT_BFLOAT16:
+        if node.op not in _ORDERS or self._low_dtype != types_pb2.DT_BFLOAT16:
             # float16 makes zeros of small numbers.
             return False
         return any(
@@ -293,7 +294,7 @@ class Roundings:
         return _Way.GOES_ON if is_made else Cause.NO_PRODUCT
 
     def _at_gradient(self, node: Node, position: int, is_bare: bool, on: _Way) -> _Harm:
-        gradient, others = GRADIENT_INPUTS[node.op]
+        gradient, others = gradient_input(node.op), OTHERS[node.op]
         if position == gradient:
             return Cause.NO_PRODUCT if is_bare else on
         if others is Others.SIGN:

@@ -10,24 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from grappler_pass.graph.op_table import (
+    COMPARING_OPS,
+    FORWARDING_OPS,
+    MERGE_OPS,
+    SELECTING_OPS,
+    VIEW_OPS,
+)
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Port
 
-# Ops whose first two operands are compared with each other.
-_COMPARISONS = frozenset(
-    """Equal NotEqual Greater GreaterEqual Less LessEqual MaxPoolGrad MaxPoolGradV2
-    MaxPoolGradGrad MaxPoolGradGradV2 MaxPool3DGrad MaxPool3DGradGrad""".split()
-)
-# Ops whose results are elements of their operands, bit by bit.
-_SELECTIONS = frozenset(
-    """Max Min Maximum Minimum SegmentMax SegmentMin UnsortedSegmentMax
-    UnsortedSegmentMin TopK TopKV2 NthElement MaxPool MaxPoolV2 MaxPool3D""".split()
-)
 # Ops that keep every bit, but for a sign.
-_MOVEMENTS = frozenset(
-    """BroadcastTo Enter EnsureShape Exit ExpandDims Gather GatherNd GatherV2 Identity
-    Merge Neg NextIteration Reshape ReverseV2 Slice Squeeze StopGradient StridedSlice
-    Switch Tile Transpose""".split()
+_MOVEMENTS = (
+    FORWARDING_OPS
+    | MERGE_OPS
+    | VIEW_OPS
+    | frozenset(
+        """BroadcastTo Gather GatherNd GatherV2 Neg ReverseV2 Slice StridedSlice Tile
+        Transpose""".split()
+    )
 )
 
 
@@ -41,11 +42,11 @@ def selection_ties(
       slots: of `view`.
       lists: the slots of each tensor list; what a list returns was put into it.
     """
-    if not any(node.op in _SELECTIONS for node in view.nodes):
+    if not any(node.op in SELECTING_OPS for node in view.nodes):
         return
     walk = _Walk(view, slots, lists)
     for node in view.nodes:
-        if node.op not in _COMPARISONS:
+        if node.op not in COMPARING_OPS:
             continue
         own = slots.input_slot(node.index, 0)
         if own == NO_SLOT or slots.dtypes[own] != FLOAT32:
@@ -69,7 +70,7 @@ class _Walk:
     def slots_behind(self, operands: Sequence[Port]) -> list[int]:
         """Return the slots on the way to a selection, it included; none if none."""
         ports = self._ports_behind(operands, frozenset())
-        selected = [p for p in ports if self._view.nodes[p.node].op in _SELECTIONS]
+        selected = [p for p in ports if self._view.nodes[p.node].op in SELECTING_OPS]
         if not selected:
             return []
         # What the selection reads is where both sides begin.
@@ -89,7 +90,7 @@ class _Walk:
         while waiting:
             port = waiting.pop()
             sources = self._sources(port)
-            if sources or self._view.nodes[port.node].op in _SELECTIONS:
+            if sources or self._view.nodes[port.node].op in SELECTING_OPS:
                 kept.append(port)
             for source in sources:
                 if source not in found and source not in begin:

@@ -11,7 +11,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.annotations import BARRIER, LOSS_SCALE
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_table import ALLOW
+from grappler_pass.graph.op_table import ALLOW, SUMMING_GRADIENT_OPS
 from grappler_pass.graph.op_traits import has_effects, is_update
 from grappler_pass.graph.view import GraphView
 
@@ -30,7 +30,7 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
     untouchable = view.item.untouchable
     open_to_walk = [
         lists.place_of(node.proto).list_name != ALLOW
-        and not lists.reduces_gradients(node.op)
+        and node.op not in SUMMING_GRADIENT_OPS
         and not is_update(node.op)
         and node.name not in untouchable
         for node in view.nodes

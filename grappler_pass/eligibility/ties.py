@@ -20,39 +20,24 @@ from grappler_pass.eligibility.reachability import Groups
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.selections import selection_ties
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_table import ALLOW
-from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import (
+from grappler_pass.graph.op_table import (
+    ALLOW,
     ENTER_OPS,
     EXIT_OPS,
+    LIST_OPS,
     MERGE_OPS,
     NEXT_ITERATION_OPS,
-    GraphView,
-    Node,
-    Port,
+    PASSING_OPS,
+    SWITCH_OPS,
 )
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import GraphView, Node, Port
 
 _LOOP_SOURCES = ENTER_OPS | NEXT_ITERATION_OPS
-_SWITCH_OPS = frozenset({"Switch", "RefSwitch"})
 _HANDLES = frozenset({types_pb2.DT_VARIANT, types_pb2.DT_RESOURCE})
 
-# Ops that take a list or make one, its elements' type being theirs.
-_LIST_OPS = frozenset(
-    """EmptyTensorList StackCloseV2 StackPopV2 StackPushV2 StackV2
-    TensorArrayCloseV3 TensorArrayConcatV3 TensorArrayGatherV3
-    TensorArrayGradV3 TensorArrayGradWithShape TensorArrayReadV3 TensorArrayScatterV3
-    TensorArraySizeV3 TensorArraySplitV3 TensorArrayV3 TensorArrayWriteV3
-    TensorListConcat TensorListConcatLists TensorListConcatV2 TensorListElementShape
-    TensorListFromTensor TensorListGather TensorListGetItem TensorListLength
-    TensorListPopBack TensorListPushBack TensorListPushBackBatch TensorListReserve
-    TensorListResize TensorListScatter TensorListScatterIntoExistingList
-    TensorListScatterV2 TensorListSetItem TensorListSplit TensorListStack""".split()
-)
 # Ops that pass a list on as it is, or make one of the same type from it.
-_CARRIERS = frozenset(
-    """AddN Enter Exit Identity IdentityN Merge NextIteration Switch
-    ZerosLike""".split()
-)
+_CARRIERS = PASSING_OPS | {"AddN", "ZerosLike"}
 
 
 # Slots of lists in pairs, and those of lists that escape, each with where.
@@ -106,9 +91,9 @@ def loop_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
     if not loop_merges:
         return
     for node in view.nodes:
-        if node.op in _SWITCH_OPS and node.inputs[0].node in loop_merges:
+        if node.op in SWITCH_OPS and node.inputs[0].node in loop_merges:
             yield _through(slots, node)
-        elif node.op in EXIT_OPS and _op(view, node.inputs[0]) in _SWITCH_OPS:
+        elif node.op in EXIT_OPS and _op(view, node.inputs[0]) in SWITCH_OPS:
             yield _through(slots, node)
 
 
@@ -120,7 +105,7 @@ def anchor_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
     own optimizers removes the Identity and leaves its control edges dangling.
     """
     for node in view.nodes:
-        if node.op != "Identity" or _op(view, node.inputs[0]) not in _SWITCH_OPS:
+        if node.op != "Identity" or _op(view, node.inputs[0]) not in SWITCH_OPS:
             continue
         is_read = bool(view.readers(Port(node.index, 0)))
         if not is_read and node.name not in view.item.untouchable:
@@ -152,7 +137,7 @@ def product_ties(
 
 def list_ties(view: GraphView, slots: SlotTable) -> ListTies:
     """Return the slots of each list in pairs, and the slots of lists that escape."""
-    if not any(node.op in _LIST_OPS for node in view.nodes):
+    if not any(node.op in LIST_OPS for node in view.nodes):
         return [], {}
     handles = _Handles(view, slots)
     pairs: list[tuple[int, int]] = []
@@ -184,7 +169,7 @@ class _Handles:
         # Ports first, in order of discovery, then nodes: a node joins its ports.
         self._pairs: list[tuple[int, Port]] = []
         for node in view.nodes:
-            if node.op in _LIST_OPS or node.op in _CARRIERS:
+            if node.op in LIST_OPS or node.op in _CARRIERS:
                 self._visit(node)
         self._groups = self._joined()
 
@@ -225,7 +210,7 @@ class _Handles:
         """Yield the float32 slots of each list, and where it escapes (or empty)."""
         members: dict[int, list[int]] = {}
         for node in self._view.nodes:
-            if node.op in _LIST_OPS and node.index in self._vertices:
+            if node.op in LIST_OPS and node.index in self._vertices:
                 leader = self._groups.leader(self._vertices[node.index])
                 own = self._slots.slots_of[node.index]
                 members.setdefault(leader, []).extend(own)
@@ -247,11 +232,11 @@ class _Handles:
         readers = [reader.node for reader in self._view.readers(port)]
         for i in (port.node, *readers):
             node = self._view.nodes[i]
-            if node.op not in _LIST_OPS and node.op not in _CARRIERS:
+            if node.op not in LIST_OPS and node.op not in _CARRIERS:
                 return node.name
             if node.name in self._view.item.untouchable:
                 return node.name
-            if node.op in _LIST_OPS and self._holds_handles(node):
+            if node.op in LIST_OPS and self._holds_handles(node):
                 return node.name
         return ""
 

@@ -13,24 +13,21 @@ from collections.abc import Iterable, Mapping
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 
 from grappler_pass.eligibility.ref_variables import RefReads
+from grappler_pass.graph.op_table import (
+    ENTER_OPS,
+    LOOK_OPS,
+    MERGE_OPS,
+    PASSING_OPS,
+    READ_OPS,
+)
+from grappler_pass.graph.op_traits import input_behind
 from grappler_pass.graph.precedence import Precedence
 from grappler_pass.graph.type_slots import attr_of
-from grappler_pass.graph.view import ENTER_OPS, MERGE_OPS, GraphView, Port
+from grappler_pass.graph.view import GraphView, Port
 
-# Ops that take a handle and neither write the variable nor read its value.
-_PASS_HANDLE = frozenset(
-    {"Identity", "IdentityN", "Enter", "Switch", "Exit", "NextIteration"}
-)
-_HARMLESS = frozenset(
-    {
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "VariableShape",
-        "VarIsInitializedOp",
-        "NoOp",
-    }
-)
+# Ops that take a handle and do not write the variable.
+_HARMLESS = READ_OPS | LOOK_OPS | {"NoOp"}
+_PASS_HANDLE = PASSING_OPS - MERGE_OPS
 # Code outside of the graph, which writes a variable without taking its handle.
 _CALLS_OUTSIDE = frozenset({"EagerPyFunc", "PyFunc"})
 # What is behind a handle that one of several became.
@@ -91,7 +88,7 @@ def _variable_of(view: GraphView, port: Port) -> object:
     """Return what identifies the variable behind a handle."""
     node = view.nodes[port.node]
     while node.op in _PASS_HANDLE:
-        port = node.inputs[port.output if node.op == "IdentityN" else 0]
+        port = node.inputs[input_behind(node.op, port.output)]
         node = view.nodes[port.node]
     if node.op in MERGE_OPS and attr_of(node.proto, "T").type == DT_RESOURCE:
         return _ANY

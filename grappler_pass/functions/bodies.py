@@ -19,7 +19,7 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.eligibility.reachability import UNREACHED
 from grappler_pass.eligibility.state_updates import behind_barriers
 from grappler_pass.functions.body_facts import FactsOfFunctions
-from grappler_pass.functions.calls import LOOPS, Call, call_of, callers_first
+from grappler_pass.functions.calls import Call, call_of, callers_first
 from grappler_pass.functions.conversion import (
     FunctionError,
     Known,
@@ -30,7 +30,7 @@ from grappler_pass.functions.conversion import (
 )
 from grappler_pass.functions.trip_counts import trip_count_of
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_table import ALLOW
+from grappler_pass.graph.op_table import ALLOW, WHILE_OPS
 from grappler_pass.graph.shapes import (
     Shape,
     Shapes,
@@ -165,7 +165,7 @@ class _Collector:
     ) -> _Site:
         arguments = node.inputs[call.first :]
         weight = body.weight * view.weight(node.index)
-        if node.op in LOOPS:
+        if node.op in WHILE_OPS:
             weight *= trip_count_of(view, node.index, self._library)
         return _Site(
             tuple(_known(body, view, port) for port in arguments),
@@ -184,7 +184,7 @@ def _known(body: Body, view: GraphView, port: Port) -> Known:
 def _source(view: GraphView, port: Port) -> Node:
     """Return the node that makes a handle, through names and loops."""
     node = view.nodes[port.node]
-    while node.op == "Identity" or node.op in LOOPS:
+    while node.op == "Identity" or node.op in WHILE_OPS:
         # What goes around a loop comes out with the number that it went in by.
         port = node.inputs[port.output]
         node = view.nodes[port.node]

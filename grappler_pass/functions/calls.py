@@ -12,19 +12,7 @@ from typing import NamedTuple
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.functions.conversion import Library, called_by
-
-# The first input that is an argument of the functions.
-_FIRST_ARGUMENT = {
-    "Case": 1,
-    "If": 1,
-    "PartitionedCall": 0,
-    "StatefulPartitionedCall": 0,
-    "StatelessCase": 1,
-    "StatelessIf": 1,
-    "StatelessWhile": 0,
-    "While": 0,
-}
-LOOPS = frozenset({"StatelessWhile", "While"})
+from grappler_pass.graph.op_table import CALL_OPS
 
 
 class Call(NamedTuple):
@@ -43,7 +31,7 @@ def call_of(node: NodeDef, library: Library) -> Call | None:
     """Return what a node calls; None where it calls nothing, or in an unknown way."""
     if node.op in library:
         return Call((str(node.op),), 0)
-    first = _FIRST_ARGUMENT.get(node.op)
+    first = CALL_OPS.get(node.op)
     functions = () if first is None else called_by(node, library)
     return Call(functions, first or 0) if functions else None
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grappler_pass.functions.calls import LOOPS, loop_functions
+from grappler_pass.functions.calls import loop_functions
 from grappler_pass.functions.conversion import Library, graph_from_function
 from grappler_pass.graph.loops import counts_in
+from grappler_pass.graph.op_table import WHILE_OPS
 from grappler_pass.graph.view import TRIP_COUNT_GUESS, GraphView, Node, Port
 
 _PASS = frozenset({"Identity", "LogicalAnd"})
@@ -48,7 +49,7 @@ def _bound_outside(
 ) -> Iterator[float]:
     """Yield a bound that the loop is called with: a constant, or another's count."""
     bound = _behind_identities(view, loop.inputs[argument])
-    if bound.op in LOOPS and bound.index != loop.index:
+    if bound.op in WHILE_OPS and bound.index != loop.index:
         # The loop of a gradient counts to what its forward loop has counted.
         yield from _bounds(view, bound, library)
     else:

@@ -11,15 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes, tensor_util
 
-from grappler_pass.graph.view import (
+from grappler_pass.graph.op_table import (
     ENTER_OPS,
     EXIT_OPS,
     MERGE_OPS,
     NEXT_ITERATION_OPS,
-    TRIP_COUNT_GUESS,
-    Frame,
-    Node,
 )
+from grappler_pass.graph.view import TRIP_COUNT_GUESS, Frame, Node
 
 
 def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None, ...]:

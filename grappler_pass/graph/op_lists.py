@@ -41,13 +41,11 @@ class OpLists:
       low_dtype: "bfloat16" or "float16".
       lists: list name ("allow", "infer", "deny", "clear") to its ops; disjoint.
       reasons: op to why it is there.
-      gradient_reductions: ops whose result is a gradient made by the backward pass.
     """
 
     low_dtype: str
     lists: Mapping[str, frozenset[str]]
     reasons: Mapping[str, str]
-    gradient_reductions: frozenset[str]
     _list_of: Mapping[str, str] = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -102,9 +100,6 @@ class OpLists:
                 for name in LIST_NAMES
             },
             reasons={row.op: row.why.text for row in OP_TABLE},
-            gradient_reductions=frozenset(
-                row.op for row in OP_TABLE if row.reduces_gradients
-            ),
         )
 
     def list_of(self, op: str) -> str | None:
@@ -135,10 +130,6 @@ class OpLists:
             return Place(self.list_of(op), self.reason_of(op), op)
         reason = ": ".join(filter(None, (f"as {op} in it", self.reason_of(op))))
         return Place(self.list_of(op), reason, op)
-
-    def reduces_gradients(self, op: str) -> bool:
-        """Tell whether `op` ends the walk back from a variable's update."""
-        return op in self.gradient_reductions
 
     def edited(
         self,

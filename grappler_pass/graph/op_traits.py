@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable, Sequence
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.graph import op_table as table
 from grappler_pass.graph.type_slots import op_def_of
 
 _UPDATES = re.compile(
@@ -20,80 +22,32 @@ _DRAWS = re.compile(
     r"(Stateless|Stateful)?"
     r"(Random|Truncated|Standard|Uniform|Parameterized|Multinomial|Sample)"
 )
-_TRIGONOMETRIC = frozenset({"Sin", "Cos", "Tan"})
-_COMPARISONS = frozenset(
-    {"Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual"}
-)
-_ROUNDINGS = frozenset({"Ceil", "Floor", "Rint", "Round"})
-_LOGARITHMS = frozenset({"Log", "Log1p"})
-_DECOMPOSITIONS = frozenset(
-    """BandedTriangularSolve Cholesky CholeskyGrad Eig LogMatrixDeterminant Lu
-    MatrixDeterminant MatrixExponential MatrixInverse MatrixLogarithm MatrixSolve
-    MatrixSolveLs MatrixSquareRoot MatrixTriangularSolve Qr SelfAdjointEig
-    SelfAdjointEigV2 Svd TridiagonalSolve""".split()
-)
 INPUT = "an input of the graph"
 RESULT = "a result of the graph"
-_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_MAGNIFYING = table.COMPARISON_OPS | table.ROUNDING_OPS | {"Log", "Log1p"}
+_PASSING = table.IDENTITY_OPS | table.SWITCH_OPS | {"IdentityN"}
 _CONSTANT = "a constant; 16-bit readers get a copy made beforehand"
 _VARIABLE = "a variable, whose type is stored with it"
 _BITS = "its result depends on the bits of its operand"
 _COUNTS = "the size of its result depends on its operand's exact values"
 
 _FIXED = {
-    "Placeholder": INPUT,
-    "PlaceholderV2": INPUT,
-    "PlaceholderWithDefault": INPUT,
-    "_Arg": INPUT,
-    "_DeviceArg": INPUT,
-    "_Retval": RESULT,
-    "_DeviceRetval": RESULT,
-    "Const": _CONSTANT,
-    "HostConst": _CONSTANT,
-    "ImmutableConst": _CONSTANT,
-    "_EagerConst": _CONSTANT,
-    "ReadVariableOp": _VARIABLE,
-    "ResourceGather": _VARIABLE,
-    "ResourceGatherNd": _VARIABLE,
-    "VarHandleOp": _VARIABLE,
-    "Variable": _VARIABLE,
-    "VariableV2": _VARIABLE,
-    "Bitcast": _BITS,
-    "Bincount": _COUNTS,
-    "Bucketize": _COUNTS,
-    "DenseBincount": _COUNTS,
-    "HistogramFixedWidth": _COUNTS,
-    "LinSpace": _COUNTS,
-    "ListDiff": _COUNTS,
-    "LowerBound": _COUNTS,
-    "NonMaxSuppressionV2": _COUNTS,
-    "NonMaxSuppressionV3": _COUNTS,
-    "NonMaxSuppressionV4": _COUNTS,
-    "NonMaxSuppressionV5": _COUNTS,
-    "Range": _COUNTS,
-    "Unique": _COUNTS,
-    "UniqueV2": _COUNTS,
-    "UniqueWithCounts": _COUNTS,
-    "UniqueWithCountsV2": _COUNTS,
-    "UpperBound": _COUNTS,
+    op: why
+    for why, ops in (
+        (INPUT, table.INPUT_OPS),
+        (RESULT, table.RESULT_OPS),
+        (_CONSTANT, table.CONSTANT_OPS),
+        (_VARIABLE, table.VARIABLE_OPS | table.READ_OPS),
+        (_BITS, {"Bitcast"}),
+        (_COUNTS, table.SIZING_OPS),
+    )
+    for op in ops
 }
-# What a kernel makes for itself, and keeps, where it is not given a name to share.
-_UNSHARED = frozenset(
-    """Barrier Batch BatchFunction ConditionalAccumulator FIFOQueue FIFOQueueV2
-    FixedLengthRecordReader FixedLengthRecordReaderV2 HashTable HashTableV2
-    IdentityReader IdentityReaderV2 Iterator IteratorV2 LMDBReader MultiDeviceIterator
-    MutableDenseHashTable MutableDenseHashTableV2 MutableHashTable
-    MutableHashTableOfTensors MutableHashTableOfTensorsV2 MutableHashTableV2
-    OneShotIterator PaddingFIFOQueue PaddingFIFOQueueV2 PriorityQueue PriorityQueueV2
-    RandomShuffleQueue RandomShuffleQueueV2 ResourceConditionalAccumulator
-    SparseConditionalAccumulator TFRecordReader TFRecordReaderV2 TextLineReader
-    TextLineReaderV2 Unbatch UnbatchGrad WholeFileReader WholeFileReaderV2""".split()
-)
 # By these a kernel draws the same numbers in each run; with none it draws fresh ones.
 _SEEDS = ("seed", "seed2")
-# Those that pass on all that they read, and those that pass on their first input.
-_EACH = "IdentityN"
-_FIRST = ("Identity", "RefSwitch", "Snapshot", "Switch", "_SwitchN")
+# Names of an input that is a gradient, and of what only cuDNN's gradients can read.
+_GRADIENTS = ("dy", "grad", "gradients", "grads", "input_grads", "y_backprop")
+_RESERVES = ("reserve_space", "reserve_space_3")
 _OPAQUE = frozenset({types_pb2.DT_STRING, types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 
 
@@ -117,8 +71,8 @@ def has_effects(op: str) -> bool:
 @functools.cache
 def keeps_kernel(op: str) -> bool:
     """Tell whether all graphs of a Session share one kernel for a node of `op`."""
-    op_def = op_def_of(op)
-    return op_def is not None and bool(op_def.is_stateful) and op not in _CALLS
+    op_def = None if op in table.PLAIN_CALL_OPS else op_def_of(op)
+    return op_def is not None and bool(op_def.is_stateful)
 
 
 @functools.cache
@@ -134,7 +88,7 @@ def keeps_state_in_kernel(node: NodeDef) -> bool:
     table, an accumulator or a batch of its own. Fresh random numbers tell nobody which
     kernel has drawn them.
     """
-    if node.op in _UNSHARED:
+    if node.op in table.UNSHARED_OPS:
         return "shared_name" not in node.attr or not node.attr["shared_name"].s
     return any(name in node.attr and node.attr[name].i for name in _SEEDS)
 
@@ -145,17 +99,7 @@ def magnifies_rounding(op: str) -> bool:
     A uniform draw just below 1 rounds to 1: a comparison falls out differently, a floor
     is 1, the logarithm of its logarithm is infinite.
     """
-    return op in _COMPARISONS or op in _ROUNDINGS or op in _LOGARITHMS
-
-
-def is_trigonometric(op: str) -> bool:
-    """Tell whether `op` takes an angle, of which large ones need all their bits."""
-    return op in _TRIGONOMETRIC
-
-
-def is_decomposition(op: str) -> bool:
-    """Tell whether `op` decomposes, inverts or solves with a matrix."""
-    return op in _DECOMPOSITIONS
+    return op in _MAGNIFYING
 
 
 @functools.cache
@@ -188,10 +132,39 @@ def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
 
 
 def passes_on(op: str) -> bool:
-    """Tell whether the outputs of an op are inputs of it, unchanged."""
-    return op == _EACH or op in _FIRST
+    """Tell whether the outputs of an op are inputs of it, unchanged, outside loops."""
+    return op in _PASSING
 
 
 def input_behind(op: str, output: int) -> int:
     """Return which input an output is, of an op that passes on."""
-    return output if op == _EACH else 0
+    return output if op == "IdentityN" else 0
+
+
+@functools.cache
+def gradient_input(op: str) -> int:
+    """Return which input is the gradient, of an op that hands a gradient on."""
+    op_def = op_def_of(op)
+    found = None if op_def is None else _position(op_def.input_arg, _GRADIENTS)
+    assert found is not None, f"{op} takes no gradient"
+    return found
+
+
+@functools.cache
+def reserve_output(op: str) -> int | None:
+    """Return which output is a reserve space of cuDNN's, for the op's gradient."""
+    op_def = None if "Grad" in op else op_def_of(op)
+    return None if op_def is None else _position(op_def.output_arg, _RESERVES)
+
+
+@functools.cache
+def reserve_input(op: str) -> int | None:
+    """Return which input is a reserve space of cuDNN's."""
+    op_def = op_def_of(op)
+    return None if op_def is None else _position(op_def.input_arg, _RESERVES)
+
+
+def _position(
+    args: Iterable[op_def_pb2.OpDef.ArgDef], names: Sequence[str]
+) -> int | None:
+    return next((i for i, arg in enumerate(args) if arg.name in names), None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grappler_pass.graph.view import NEXT_ITERATION_OPS, GraphView
+from grappler_pass.graph.op_table import NEXT_ITERATION_OPS
+from grappler_pass.graph.view import GraphView
 
 
 class Precedence:

@@ -16,14 +16,10 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
+from grappler_pass.graph.op_table import MERGE_OPS, NEXT_ITERATION_OPS
 
 # Times a loop body is assumed to run when the graph does not tell.
 TRIP_COUNT_GUESS = 16.0
-
-ENTER_OPS = frozenset({"Enter", "RefEnter"})
-EXIT_OPS = frozenset({"Exit", "RefExit"})
-MERGE_OPS = frozenset({"Merge", "RefMerge", "_XlaMerge"})
-NEXT_ITERATION_OPS = frozenset({"NextIteration", "RefNextIteration"})
 
 
 class GraphError(AmpError, ValueError):

@@ -21,32 +21,32 @@ from tensorflow.python.framework import dtypes
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.op_classes import ELEMENTWISE
 from grappler_pass.eligibility.existing_casts import is_foldable
+from grappler_pass.graph.op_table import (
+    ALIASING_OPS,
+    CONSTANT_OPS,
+    EXCHANGE_OPS,
+    INPUT_OPS,
+    POPPED_OUTPUT,
+    PUSHED_INPUT,
+    RESULT_OPS,
+    VARIABLE_OPS,
+)
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
 from grappler_pass.planning.casts import CastPlan, Conversion
 from grappler_pass.planning.schedule import schedule
-from grappler_pass.pricing.shape_guesses import PUSHED_INPUT
 
-_WEIGHTS = frozenset(
-    """
-    Const HostConst Placeholder PlaceholderWithDefault VarHandleOp ReadVariableOp
-    VariableV2 Variable _Arg _DeviceArg
-    """.split()
-)
+_WEIGHTS = CONSTANT_OPS | INPUT_OPS | VARIABLE_OPS | {"ReadVariableOp"}
 # What these write is what they read, or a part of it: output i of input i for
 # IdentityN, else of the first.
-_VIEWS = frozenset(
-    """
-    Identity IdentityN StopGradient PreventGradient CheckNumerics EnsureShape Snapshot
-    Reshape ExpandDims Squeeze Bitcast Enter Exit Merge Switch NextIteration RefEnter
-    RefExit RefMerge RefSwitch RefNextIteration TensorListGetItem TensorListSetItem
-    TensorListPushBack TensorListPopBack TensorArrayReadV3
-    TensorArrayGradV3 StackPopV2 _Send _Recv _HostSend _HostRecv
-    """.split()
+_VIEWS = (
+    ALIASING_OPS
+    | EXCHANGE_OPS
+    | POPPED_OUTPUT.keys()
+    | {"TensorArrayGradV3", "TensorListPushBack", "TensorListSetItem"}
 )
 _SPREADS = frozenset({"TensorListFromTensor", "TensorListSplit"})
-_RESULTS = frozenset({"_Retval", "_DeviceRetval"})
 _REUSES = frozenset({*ELEMENTWISE, "AddN", "BiasAdd", "Softmax", "LogSoftmax"})
 
 
@@ -125,7 +125,7 @@ class _Liveness:
         read = [self._read(node, position) for position in range(len(node.inputs))]
         for buffer in read:
             if buffer is not None:
-                end = self._last if node.op in _RESULTS else moment
+                end = self._last if node.op in RESULT_OPS else moment
                 buffer.death = max(buffer.death, end)
         if node.op in _WEIGHTS:
             return

@@ -12,14 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from grappler_pass.costs.op_classes import GATHER, MOVEMENT, VIEWS
+from grappler_pass.costs.op_classes import GATHER, MOVEMENT
+from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.planning.assignment import FLOAT32_SIDE, Problem, minimum_cut
 from grappler_pass.planning.cut_problem import Variables, variables_of_nodes
 from grappler_pass.planning.draft import Draft
 
 # Lists of tensors are no part of it: what is kept in them for the backward pass takes
 # half the memory in 16 bits.
-_MOVING = VIEWS | GATHER | {op for op in MOVEMENT if not op.startswith("Tensor")}
+_MOVING = VIEW_OPS | GATHER | {op for op in MOVEMENT if not op.startswith("Tensor")}
 
 
 def forced_colors(

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grappler_pass.graph.view import (
-    EXIT_OPS,
-    MERGE_OPS,
-    NEXT_ITERATION_OPS,
-    Frame,
-    GraphView,
-)
+from grappler_pass.graph.op_table import EXIT_OPS, MERGE_OPS, NEXT_ITERATION_OPS
+from grappler_pass.graph.view import Frame, GraphView
 
 
 def schedule(view: GraphView) -> tuple[int, ...]:

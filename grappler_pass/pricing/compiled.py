@@ -22,8 +22,9 @@ from dataclasses import replace
 from grappler_pass.costs import CostModel
 from grappler_pass.costs.calls import DTYPE_BYTES, Price, TensorSpec
 from grappler_pass.costs.errors import roofline_error
-from grappler_pass.costs.op_classes import ELEMENTWISE, REDUCTIONS, VIEWS
+from grappler_pass.costs.op_classes import ELEMENTWISE, REDUCTIONS
 from grappler_pass.costs.probes import Probe
+from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.graph.op_traits import is_random
 from grappler_pass.graph.view import Node, Port
 from grappler_pass.pricing.seconds import Pricer
@@ -55,7 +56,7 @@ class FusingPricer(Pricer):
     def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
         """Return what a node takes, or adds to the kernel that it is part of."""
         model = self.model(node)
-        if node.op in VIEWS:
+        if node.op in VIEW_OPS:
             return _FREE
         if node.op in _FUSED:
             return self._price_in_kernel(node, dtype, model)
@@ -120,7 +121,7 @@ class FusingPricer(Pricer):
     def _source(self, port: Port) -> Node:
         """Return the node that computes a tensor, behind what only renames it."""
         node = self._view.nodes[port.node]
-        while node.op in VIEWS:
+        while node.op in VIEW_OPS:
             node = self._view.nodes[node.inputs[0].node]
         return node
 
@@ -136,7 +137,7 @@ class FusingPricer(Pricer):
             for reader in self._view.readers(waiting.pop()):
                 node = self._view.nodes[reader.node]
                 renamed = Port(node.index, 0)
-                if node.op in VIEWS and self._view.readers(renamed):
+                if node.op in VIEW_OPS and self._view.readers(renamed):
                     waiting.append(renamed)
                 else:
                     yield node

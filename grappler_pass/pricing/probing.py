@@ -20,15 +20,15 @@ from tensorflow.python.framework import dtypes, tensor_util
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.op_classes import FREE_OPS
 from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
+from grappler_pass.graph.op_table import CONSTANT_OPS, FORWARDING_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import SlotTable, attr_of, op_def_of
-from grappler_pass.graph.view import ENTER_OPS, GraphView, Node, Port
+from grappler_pass.graph.view import GraphView, Node, Port
 
 MOST_CONSTANT_VALUES = 64
 
 _NO_TENSORS = frozenset({"resource", "variant", "string"})
 _INTEGERS = frozenset("bool int8 uint8 int16 uint16 int32 uint32 int64 uint64".split())
-_PASS = frozenset({"Identity", "Snapshot", *ENTER_OPS})
 # Operands that tell what to do rather than being computed with: their values matter.
 _DIRECTING = frozenset(
     """
@@ -207,11 +207,9 @@ def _count(node: Node, arg: op_def_pb2.OpDef.ArgDef) -> int:
 
 def _const_behind(view: GraphView, port: Port) -> TensorProto | None:
     node = view.nodes[port.node]
-    while node.op in _PASS:
+    while node.op in FORWARDING_OPS:
         node = view.nodes[node.inputs[0].node]
-    return (
-        node.proto.attr["value"].tensor if node.op in ("Const", "HostConst") else None
-    )
+    return node.proto.attr["value"].tensor if node.op in CONSTANT_OPS else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -14,27 +14,18 @@ import numpy as np
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs.op_classes import ELEMENTWISE, MATMULS
+from grappler_pass.graph.op_table import (
+    FORWARDING_OPS,
+    MERGE_OPS,
+    POPPED_OUTPUT,
+    PUSHED_INPUT,
+)
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, shape_from_proto
 from grappler_pass.graph.view import GraphView, Node, Port
 
-_PASS = frozenset(
-    "Identity Enter Exit Switch Merge NextIteration StopGradient Cast ZerosLike".split()
-)
-# The input that these keep in the list that input 0 refers to.
-PUSHED_INPUT = {
-    "TensorListPushBack": 1,
-    "TensorListSetItem": 2,
-    "TensorArrayWriteV3": 2,
-    "StackPushV2": 1,
-}
+_PASS = FORWARDING_OPS | MERGE_OPS | {"Cast", "ZerosLike"}
 # Their lists are made of the rows of this input.
 _UNSTACKED = {"TensorListFromTensor": 0}
-_POPPED_OUTPUT = {
-    "TensorListPopBack": 1,
-    "TensorListGetItem": 0,
-    "TensorArrayReadV3": 0,
-    "StackPopV2": 0,
-}
 
 
 def fill_shapes(view: GraphView, shapes: Shapes) -> Shapes:
@@ -44,7 +35,7 @@ def fill_shapes(view: GraphView, shapes: Shapes) -> Shapes:
       view: the graph.
       shapes: static shapes by node name; not modified.
     """
-    if not any(node.op in _POPPED_OUTPUT for node in view.nodes):
+    if not any(node.op in POPPED_OUTPUT for node in view.nodes):
         return shapes
     filling = _Filling(view, shapes)
     # The second sweep carries on what came around a loop.
@@ -70,7 +61,7 @@ class _Filling:
 
     def _guess(self, node: Node) -> Shape | None:
         inputs = [self._shape(port) for port in node.inputs]
-        if node.op in _POPPED_OUTPUT:
+        if node.op in POPPED_OUTPUT:
             return self._pushed(node)
         if node.op in _PASS:
             return next(filter(_is_known, inputs), None)
@@ -141,7 +132,7 @@ def _merged(
     node: Node, known: Sequence[Shape | None], guess: Shape
 ) -> tuple[Shape | None, ...]:
     """Put the guess where a shape is missing; a popped list has but one tensor."""
-    only = _POPPED_OUTPUT.get(node.op)
+    only = POPPED_OUTPUT.get(node.op)
     count = max(len(known), 1 if only is None else only + 1)
     padded = (*known, *[None] * (count - len(known)))
     return tuple(

@@ -12,14 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.graph.op_table import INPUT_OPS, LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.op_traits import has_effects
 from grappler_pass.graph.view import split_input
 
 # They have state, and change none.
-_ONLY_READ = frozenset(
-    """ReadVariableOp ResourceGather ResourceGatherNd VarHandleOp Variable VariableV2
-    VariableShape _Arg _DeviceArg""".split()
-)
+_ONLY_READ = READ_OPS | LOOK_OPS | VARIABLE_OPS | INPUT_OPS
 
 Nodes = Mapping[str, NodeDef]
 

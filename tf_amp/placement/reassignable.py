@@ -8,18 +8,13 @@ from collections.abc import Sequence
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, INPUT_OPS, RESULT_OPS
 from grappler_pass.graph.type_slots import kernel_exists, op_def_of, signature_of
 from grappler_pass.graph.view import GraphView, Node
 
 _COLOCATION = b"loc:@"
 # Belong to whoever calls the graph, or decide which of its nodes run.
-_FIXED = frozenset(
-    """
-    Placeholder PlaceholderV2 PlaceholderWithDefault _Arg _Retval NoOp
-    Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit LoopCond
-    NextIteration RefNextIteration ControlTrigger
-    """.split()
-)
+_FIXED = INPUT_OPS | RESULT_OPS | CONTROL_FLOW_OPS | {"ControlTrigger", "NoOp"}
 _PLAIN = frozenset(
     {
         types_pb2.DT_FLOAT,

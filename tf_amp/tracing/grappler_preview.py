@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from grappler_pass.graph.op_table import CALL_OPS, PLAIN_CALL_OPS
 from tf_amp._tensorflow_private import graphs as private
 from tf_amp._tensorflow_private import tracing, warn_once
 from tf_amp.config import devices
@@ -35,7 +36,7 @@ class Traced:
         return cls(graph, graph.inputs, graph.outputs)
 
 
-_CONTROL_FLOW = ("If", "While", "Case")
+_CONTROL_FLOW = CALL_OPS.keys() - PLAIN_CALL_OPS
 _LOWER = "_lower_using_switch_merge"
 # In the name that Grappler gives to a function for one call of it.
 _SPECIALIZED = "_specialized_for_"
@@ -67,7 +68,7 @@ def _lowering(graph_def: GraphDef) -> GraphDef:
     lowering.CopyFrom(graph_def)
     bodies = (function.node_def for function in lowering.library.function)
     for node in itertools.chain(lowering.node, *bodies):
-        if node.op.removeprefix("Stateless") in _CONTROL_FLOW:
+        if node.op in _CONTROL_FLOW:
             node.attr[_LOWER].b = True
     return lowering
 

@@ -15,12 +15,13 @@ from typing import Any
 
 from grappler_pass.annotations import FLOAT32, ORIGIN, STAMP
 from grappler_pass.eligibility.exclusions import finder
+from grappler_pass.graph.op_table import PRODUCT_OPS
 from tf_amp.tracing import forward_ops, graph_registry
 from tf_amp.tracing.stamps import OFF, Stamp
 
 # Operations that seed low precision are stamped whenever their function was traced
 # under settings, since Grappler makes no new ones but the fused kinds.
-SEED_OPS = ("MatMul", "BatchMatMul", "Conv", "Einsum", "DepthwiseConv")
+_SEED_OPS = frozenset(op for op in PRODUCT_OPS if not op.startswith("_"))
 
 Canonical = Callable[[str], str | None]
 
@@ -96,7 +97,7 @@ def marks_from_graph_def(
         op = graph_registry.op_named(main, node.name) if main is not None else None
         if op is not None:
             owners[node.name] = _owner(op, canonical)
-        elif node.op.startswith(SEED_OPS):
+        elif node.op in _SEED_OPS:
             owners[node.name] = None
     strangers: tuple[str, ...] = ()
     if set(owners.values()) != {settings}:

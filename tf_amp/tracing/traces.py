@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.annotations import STAMP
+from grappler_pass.graph.op_table import FORWARDING_OPS
 from grappler_pass.graph.view import GraphView, Node
 from tf_amp.tracing import graph_registry
 from tf_amp.tracing.stamps import Stamp
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.graph.shapes import Shapes
-
-_PASSING = ("Identity", "Switch", "_SwitchN")
 
 
 def with_traced_shapes(graph_def: GraphDef, shapes: Shapes) -> Shapes:
@@ -54,10 +53,10 @@ def _readers(view: GraphView, node: Node) -> Iterator[Node]:
         for port in view.output_ports(source.index):
             for reader in view.readers(port):
                 found = view.nodes[reader.node]
-                if found.op in _PASSING and found.index not in seen:
+                if found.op in FORWARDING_OPS and found.index not in seen:
                     seen.add(found.index)
                     waiting.append(found)
-                elif found.op not in _PASSING:
+                elif found.op not in FORWARDING_OPS:
                     yield found
 
 

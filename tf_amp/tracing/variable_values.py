@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from grappler_pass.annotations import STAMP
+from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from tf_amp.tracing import graph_registry
 from tf_amp.tracing.stamps import Stamp
 
@@ -51,7 +52,7 @@ def of_session(session: Any) -> Variable:
         op = graph_registry.op_named(session.graph, node.name)
         if op is None:
             return None
-        if op.type in ("VariableV2", "Variable"):
+        if op.type in REF_VARIABLE_OPS:
             return session.run(op.outputs[0])
         readers = op.outputs[0].consumers() if op.type == "VarHandleOp" else []
         reads = (r for r in readers if r.type == "ReadVariableOp")

@@ -18,7 +18,8 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.graph.view import ENTER_OPS, EXIT_OPS, MERGE_OPS, Item
+from grappler_pass.graph.op_table import ENTER_OPS, EXIT_OPS, MERGE_OPS
+from grappler_pass.graph.view import Item
 from grappler_pass.rewriting.branches.copying import copied
 
 # By the name of a node, whatever of it is read.

@@ -20,23 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.graph.view import (
-    ENTER_OPS,
-    EXIT_OPS,
-    MERGE_OPS,
-    NEXT_ITERATION_OPS,
-    Item,
-)
+from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
+from grappler_pass.graph.view import Item
 from grappler_pass.rewriting.branches import colocation
 from grappler_pass.rewriting.branches.copying import copied
 
-_BOUND = (
-    ENTER_OPS
-    | EXIT_OPS
-    | MERGE_OPS
-    | NEXT_ITERATION_OPS
-    | {"LoopCond", "Switch", "_Retval"}
-)
+_BOUND = CONTROL_FLOW_OPS | {"_Retval"}
 
 # By the name of a node or of its output, as inputs are written.
 _Readers = Mapping[str, Sequence[NodeDef]]

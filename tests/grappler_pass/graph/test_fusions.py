@@ -6,7 +6,6 @@ import pytest
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import op_def_registry
 
-from grappler_pass.costs.product_work import SPLIT_IN_BFLOAT16
 from grappler_pass.eligibility.fused_ops import needs_split
 from grappler_pass.graph import fusions
 from grappler_pass.graph.op_lists import OpLists
@@ -81,9 +80,10 @@ def fused_node(op: str, *names: str) -> NodeDef:
 
 def test_every_op_that_a_fused_one_may_be_made_of_exists() -> None:
     tables = (
-        fusions._ROOTS.values(),
+        fusions.ROOTS.values(),
         fusions._WITHIN.values(),
-        fusions._NAMED.values(),
+        (each.stands_for for each in fusions.EPILOGUES.values()),
+        (each.part for each in fusions.EPILOGUES.values()),
     )
     ops = {op for table in tables for names in table for op in names.split()}
     assert [op for op in sorted(ops) if op_def_registry.get(op) is None] == []
@@ -94,14 +94,14 @@ def test_a_fused_op_is_shipped_on_the_list_of_what_it_begins_with(
     low_dtype: str,
 ) -> None:
     lists = OpLists.for_dtype(low_dtype)
-    for fused, root in fusions._ROOTS.items():
+    for fused, root in fusions.ROOTS.items():
         if op_def_registry.get(fused) is not None:
             assert lists.list_of(fused) == lists.list_of(root), fused
 
 
 def test_a_fused_op_is_priced_as_its_parts_where_it_is_split_into_them() -> None:
     split = set()
-    for op in fusions._ROOTS:
+    for op in fusions.ROOTS:
         op_def = op_def_registry.get(op)
         if op_def is None or all(attr.name != "fused_ops" for attr in op_def.attr):
             continue
@@ -109,7 +109,7 @@ def test_a_fused_op_is_priced_as_its_parts_where_it_is_split_into_them() -> None
         node.input.extend("xwb")
         if needs_split(node, DTYPE_ENUMS["bfloat16"]):
             split.add(op)
-    assert split == SPLIT_IN_BFLOAT16
+    assert split == fusions.SPLIT_IN_BFLOAT16
 
 
 @pytest.mark.parametrize(

@@ -6,22 +6,21 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tensorflow.python.framework import tensor_util
 
+from grappler_pass.graph.op_table import FORWARDING_OPS, MERGE_OPS, VIEW_OPS
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape, shape_from_proto
 from grappler_pass.graph.view import GraphView, Node, Port
 
 # Ops whose output holds values of these inputs, moved but not changed (or by an
 # offset that is only for negative ones).
-_PASS = frozenset(
-    (
-        "AddV2 BroadcastTo Cast ConcatV2 Enter ExpandDims Identity Maximum Merge "
-        "Minimum NextIteration Pack Reshape Select SelectV2 Squeeze StopGradient "
-        "StridedSlice Switch Tile Transpose Unpack"
-    ).split()
+_PASS = (
+    FORWARDING_OPS
+    | MERGE_OPS
+    | VIEW_OPS
+    | frozenset(
+        """AddV2 BroadcastTo Cast ConcatV2 Maximum Minimum Pack ReadVariableOp Select
+        SelectV2 StridedSlice Tile Transpose Unpack""".split()
+    )
 )
-# Ops that hand a variable's handle on.
-_PASS_HANDLE = frozenset({"Enter", "Identity", "Switch"})
-
-
 # Ops with results of unknown shape that have, as a rule, the shape of this input.
 _SHAPED_LIKE = {"LookupTableFind": 1, "LookupTableFindV2": 1}
 
@@ -49,7 +48,7 @@ def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
                 continue
             bounds[port] = bound
             node = view.nodes[port.node]
-            if node.op in _PASS or node.op == "ReadVariableOp":
+            if node.op in _PASS:
                 waiting.extend(node.inputs)
     return bounds
 
@@ -76,7 +75,7 @@ def _rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
 def _variable_rows(view: GraphView, shapes: Shapes, node: Node) -> int | None:
     """Return how many rows the variable behind a handle has."""
     handle = view.nodes[node.inputs[0].node]
-    while handle.op in _PASS_HANDLE:
+    while handle.op in FORWARDING_OPS:
         handle = view.nodes[handle.inputs[0].node]
     attrs = handle.proto.attr
     if handle.op == "VarHandleOp":

@@ -21,18 +21,10 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from grappler_pass.costs.calls import TensorSpec
+from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, MERGE_OPS, SWITCH_OPS
 from grappler_pass.graph.shapes import Shapes, shape_from_proto
 from grappler_pass.graph.type_slots import signature_of
-from grappler_pass.graph.view import (
-    ENTER_OPS,
-    EXIT_OPS,
-    MERGE_OPS,
-    NEXT_ITERATION_OPS,
-    GraphView,
-    Item,
-    Node,
-    Port,
-)
+from grappler_pass.graph.view import GraphView, Item, Node, Port
 from tf_amp.errors import AmpError
 from tf_amp.measuring.sandbox.bounds import shape_at, upper_bounds
 from tf_amp.measuring.sandbox.contents import Content, describe
@@ -48,8 +40,6 @@ from tf_amp.measuring.sandbox.roles import (
 STEP = "tf_amp_step"
 # What stands for an output whose node rests, and for an input that is waited for.
 SOURCE, WAIT = "/tf_amp_source_", "/tf_amp_wait_"
-
-_FRAMED = ENTER_OPS | EXIT_OPS | MERGE_OPS | NEXT_ITERATION_OPS | {"Switch", "LoopCond"}
 
 
 class NotRunnableError(AmpError):
@@ -204,7 +194,7 @@ class _Copy:
 
     def _add_sources(self, node: Node) -> None:
         """Put made-up tensors in place of a node's outputs; the node itself rests."""
-        if node.op in _FRAMED and _output_dtype(node, 0) not in OPAQUE:
+        if node.op in CONTROL_FLOW_OPS and _output_dtype(node, 0) not in OPAQUE:
             raise NotRunnableError(
                 f"nothing can stand for what {node.name!r} passes on"
             )
@@ -222,7 +212,7 @@ class _Copy:
         port = node.inputs[position]
         producer = self._view.nodes[port.node]
         text = self._texts.get(port, "")
-        if producer.op not in ("Switch", "RefSwitch") or text is None:
+        if producer.op not in SWITCH_OPS or text is None:
             return f"^{producer.name}"
         wait = self._made.node.add(
             name=f"{node.name}{WAIT}{position}",

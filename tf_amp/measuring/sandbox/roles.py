@@ -17,6 +17,14 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.reachability import spread
+from grappler_pass.graph.op_table import (
+    CALL_OPS,
+    INPUT_OPS,
+    LOOK_OPS,
+    READ_OPS,
+    REF_VARIABLE_OPS,
+    RESULT_OPS,
+)
 from grappler_pass.graph.op_traits import is_random, is_update
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import GraphView
@@ -35,7 +43,6 @@ class Role(enum.Enum):
 
 
 _HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
-_VARIABLES = frozenset({"Variable", "VariableV2"})
 # These only watch what goes through; a made-up value must not stop the step.
 _WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
 # Their OpDefs claim that they have no state, and yet they reach out of the graph.
@@ -52,52 +59,21 @@ UNDECLARED: Mapping[str, Role] = {
     "ReadFile": Role.SOURCE,
     "XlaLaunch": Role.SOURCE,
 }
-# What a caller brings in or takes away.
-_OUTSIDE = frozenset(
-    {
-        "_Arg",
-        "_DeviceArg",
-        "_DeviceRetval",
-        "_Retval",
-        "Placeholder",
-        "PlaceholderV2",
-    }
-)
+# What a caller brings in or takes away; a default is computed.
+_OUTSIDE = (INPUT_OPS | RESULT_OPS) - {"PlaceholderWithDefault"}
 # Stateful, but the state is a private variable, or lives no longer than one step.
-_PRIVATE_STATE = frozenset(
-    {
-        "DestroyTemporaryVariable",
-        "IsVariableInitialized",
-        "ReadVariableOp",
-        "ResourceGather",
-        "ResourceGatherNd",
-        "RngReadAndSkip",
-        "RngSkip",
-        "StackCloseV2",
-        "StackPopV2",
-        "StackPushV2",
-        "StackV2",
-        "TemporaryVariable",
-        "VarIsInitializedOp",
-        "VariableShape",
-    }
+_PRIVATE_STATE = (
+    READ_OPS
+    | LOOK_OPS
+    | frozenset(
+        """DestroyTemporaryVariable IsVariableInitialized RngReadAndSkip RngSkip
+    StackCloseV2 StackPopV2 StackPushV2 StackV2 TemporaryVariable""".split()
+    )
 )
 _PRIVATE_STATE_PREFIXES = ("TensorArray", "CudnnRNN")
 _FUNCTION_ATTRS = ("func", "list(func)")
 # Ops that do what the functions they call do, and nothing else.
-_CALLS = frozenset(
-    {
-        "Case",
-        "If",
-        "MapDefun",
-        "PartitionedCall",
-        "StatefulPartitionedCall",
-        "StatelessCase",
-        "StatelessIf",
-        "StatelessWhile",
-        "While",
-    }
-)
+_CALLS = CALL_OPS.keys() | {"MapDefun"}
 
 
 def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
@@ -117,7 +93,7 @@ def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
 @functools.cache
 def role_of_op(op: str) -> Role:
     """Return the role of an op that calls no function."""
-    if op in _VARIABLES:
+    if op in REF_VARIABLE_OPS:
         return Role.VARIABLE
     if op in _WATCHING:
         return Role.PASS

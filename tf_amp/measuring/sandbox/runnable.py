@@ -20,6 +20,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
 from grappler_pass.eligibility.fused_ops import can_split, split_fused
 from grappler_pass.eligibility.kernel_limits import has_kernel
+from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, admits, op_def_of
 from tf_amp.measuring.sandbox.roles import UNDECLARED
 from tf_amp.measuring.sandbox.synthetic import UnfitError
@@ -27,13 +28,6 @@ from tf_amp.measuring.sandbox.synthetic import UnfitError
 _REFUSED_TYPES = frozenset({"resource", "variant", "string"})
 _REFUSED_ENUMS = frozenset(
     tf.as_dtype(name).as_datatype_enum for name in _REFUSED_TYPES
-)
-# They steer the executor, which means nothing to an op alone.
-_STEERING = frozenset(
-    """
-    ControlTrigger Enter Exit LoopCond Merge NextIteration RefEnter RefExit RefIdentity
-    RefMerge RefNextIteration RefSelect RefSwitch Switch
-    """.split()
 )
 
 
@@ -47,7 +41,7 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
     op_def = op_def_of(probe.op)
     if op_def is None:
         raise UnfitError(f"{probe.op} is not an op of this TensorFlow")
-    if op_def.is_stateful or probe.op in _STEERING or probe.op in UNDECLARED:
+    if op_def.is_stateful or probe.op in CONTROL_FLOW_OPS or probe.op in UNDECLARED:
         raise UnfitError(f"{probe.op} has state or effects")
     if any(attr.type in ("func", "list(func)") for attr in op_def.attr):
         raise UnfitError(f"{probe.op} calls functions")

@@ -40,10 +40,7 @@ def ranges_of(
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from tf_amp.tools.graph_runs import batches as data
-    from tf_amp.tools.verify.function_cases import (
-        plain_case,
-        plain_case_from_function,
-    )
+    from tf_amp.tools.verify.function_cases import plain_case, plain_case_from_function
 
     if isinstance(function, GraphDef):
         specs = data.specs_of_graph(function)
@@ -107,7 +104,7 @@ def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
 
 def records_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> Records:
     """Return what to record of a graph so that its ranges are known."""
-    from grappler_pass.graph.view import ENTER_OPS
+    from grappler_pass.graph.op_table import ENTER_OPS
     from tf_amp.tools.ranges.recording import Records, Tap
     from tf_amp.tools.ranges.seen_tensors import seen_tensors
 

@@ -10,14 +10,14 @@ from grappler_pass.costs.op_work import works_of
 from grappler_pass.eligibility.exclusions import differentiated
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import NEXT_ITERATION_OPS, SWITCH_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import NEXT_ITERATION_OPS, GraphView, Node, Port
+from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.pricing.seconds import call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import TensorRange
 from tf_amp.tracing.stamp_reader import origins_of
-from tf_amp.training.overflow.replay import SWITCHES
 
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 
@@ -115,7 +115,7 @@ def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int
         return None
     if node.op in _REDUCTIONS and call.inputs and call.outputs:
         return max(call.inputs[0].elements // max(call.outputs[0].elements, 1), 1)
-    if node.op in SWITCHES:
+    if node.op in SWITCH_OPS:
         return None
     try:
         works = works_of(call, "float32")

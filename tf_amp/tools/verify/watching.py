@@ -14,10 +14,11 @@ from grappler_pass.annotations import BARRIER
 from grappler_pass.eligibility.reachability import UNREACHED
 from grappler_pass.eligibility.state_updates import state_update_region
 from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import EXIT_OPS, REF_VARIABLE_OPS, RESULT_OPS
 from grappler_pass.graph.op_traits import input_behind, is_update, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, op_def_of, signature_of
-from grappler_pass.graph.view import EXIT_OPS, GraphView, Node, Port, Reader
+from grappler_pass.graph.view import GraphView, Node, Port, Reader
 from tf_amp.tools.graph_runs.cases import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
 from tf_amp.tracing.stamp_reader import origins_of
@@ -26,8 +27,7 @@ from tf_amp.training.overflow.replay import hidden_nodes
 
 UPDATE = "update"
 _SCOPES = ("gradient_tape/", "gradients/", "gradients_")
-_VARIABLES = ("ReadVariableOp", "Const", "VariableV2", "Variable", "_Arg")
-_RESULTS = ("_Retval", "_DeviceRetval")
+_VARIABLES = REF_VARIABLE_OPS | {"Const", "ReadVariableOp", "_Arg"}
 
 
 def outputs_of(
@@ -45,7 +45,7 @@ def outputs_of(
         node = view.nodes[view.index[name]] if name in view.index else None
         if node is None or view.frame(node.index) is not None:
             continue
-        if node.op in _RESULTS:
+        if node.op in RESULT_OPS:
             label = name.removesuffix("_RetVal")
             result = Watched(label, OUTPUT, name, 0)
             is_told = _is_comparable(signature_of(node.proto).inputs[0].dtype)

@@ -20,15 +20,22 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.graph.op_table import (
+    ENTER_OPS,
+    EXIT_OPS,
+    MERGE_OPS,
+    READ_OPS,
+    REF_VARIABLE_OPS,
+    SWITCH_OPS,
+    VARIABLE_OPS,
+)
 from grappler_pass.graph.op_traits import has_effects, is_random
-from grappler_pass.graph.view import ENTER_OPS, EXIT_OPS, GraphView, Node, Port
+from grappler_pass.graph.view import GraphView, Node, Port
 from tf_amp.errors import AmpError
 
-SWITCHES = ("Switch", "RefSwitch", "_SwitchN")
-_MERGES = ("Merge", "RefMerge")
-_VARIABLES = ("VariableV2", "Variable")
+_BEGINS = ENTER_OPS | SWITCH_OPS
 _FLOATING = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
-_READS = ("ReadVariableOp", "_ReadVariablesOp", "ResourceGather", "ResourceGatherNd")
+_READS = READ_OPS | {"_ReadVariablesOp"}
 # What these hold lives as long as one run.
 _OF_ONE_RUN = ("TensorArray", "Stack")
 
@@ -120,7 +127,7 @@ class Replay:
         value = next((v for v in values if v is not None), None)
         if value is None:
             raise NotReplayableError(f"nothing stands for {node.name} ({node.op})")
-        if node.op in _VARIABLES:
+        if node.op in REF_VARIABLE_OPS:
             self._add_placeholder(node.name, value)
             return
         made = self._graph_def.node.add(name=node.name, op="VarHandleOp")
@@ -151,7 +158,7 @@ def anchors(view: GraphView, node: Node) -> tuple[int, ...]:
 
 
 def _is_variable(node: Node) -> bool:
-    return node.op in ("_Arg", "VarHandleOp", *_VARIABLES)
+    return node.op == "_Arg" or node.op in VARIABLE_OPS
 
 
 def _check_effects(node: Node) -> None:
@@ -219,11 +226,11 @@ def hidden_nodes(view: GraphView, needed: Sequence[int]) -> set[int]:
         sources = [view.nodes[i] for i in before]
         if node.op in EXIT_OPS:
             continue
-        if node.op in _MERGES:
+        if node.op in MERGE_OPS:
             is_hidden = any(source.op in ENTER_OPS for source in sources)
         else:
             is_hidden = any(source.index in hidden for source in sources)
-        if is_hidden or node.op in (*SWITCHES, *ENTER_OPS):
+        if is_hidden or node.op in _BEGINS:
             hidden.add(index)
     return hidden
 

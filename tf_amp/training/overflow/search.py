@@ -16,20 +16,15 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import REWRITTEN, WATCH
+from grappler_pass.graph.op_table import IDENTITY_OPS, PRODUCT_OPS, SWITCH_OPS
 from grappler_pass.graph.type_slots import DTYPE_NAMES
 from grappler_pass.graph.view import GraphView, Node, Port
-from tf_amp.tracing.stamp_reader import SEED_OPS, traced_in
-from tf_amp.training.overflow.replay import (
-    SWITCHES,
-    NotReplayableError,
-    Replay,
-    Step,
-    anchors,
-)
+from tf_amp.tracing.stamp_reader import traced_in
+from tf_amp.training.overflow.replay import NotReplayableError, Replay, Step, anchors
 
 # What stands for a branch that is taken, constant folding's anchors included.
 _PIVOTS = ("Const", "Identity", "NoOp")
-_PASSING = (*SWITCHES, "Identity", "Snapshot")
+_PASSING = IDENTITY_OPS | SWITCH_OPS
 _FLOAT16_MAX = 65504.0
 _DTYPES = ("DstT", "T", "dtype")
 # Place of the loss scale among the inputs of a watch.
@@ -157,7 +152,7 @@ def _predicate(view: GraphView, watch: Node) -> int:
     waiting, seen = deque([watch.index]), {watch.index}
     while waiting:
         node = view.nodes[waiting.popleft()]
-        if node.op in SWITCHES:
+        if node.op in SWITCH_OPS:
             return node.inputs[1].node
         before = [*(port.node for port in node.inputs), *node.controls]
         waiting.extend(i for i in before if i not in seen)
@@ -173,7 +168,7 @@ def _switch_behind(view: GraphView, pivot: int) -> Node | None:
         if len(before) != 1:
             return None
         node = view.nodes[before[0]]
-    return node if node.op in SWITCHES else None
+    return node if node.op in SWITCH_OPS else None
 
 
 def _ancestors(view: GraphView, start: int, given: Mapping[Port, int]) -> list[int]:
@@ -239,7 +234,7 @@ def _feeding(view: GraphView, node: Node) -> list[str]:
             if port.node in seen or not is_low:
                 continue
             seen.add(port.node)
-            if source.op.removeprefix("_Fused").startswith(SEED_OPS):
+            if source.op in PRODUCT_OPS:
                 continue
             waiting.append(port.node)
             if "/tf_amp_cast_" not in source.name:

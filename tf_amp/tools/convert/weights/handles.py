@@ -15,31 +15,22 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.functions import conversion
+from grappler_pass.graph.op_table import (
+    CALL_OPS,
+    FORWARDING_OPS,
+    MERGE_OPS,
+    SWITCH_OPS,
+    WHILE_OPS,
+)
 from grappler_pass.graph.view import split_input
 from tf_amp.tools.convert.planner import MAIN
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-# Of TensorFlow 1: its output is the variable itself, and its value where it is read.
-REFERENCES = frozenset({"Variable", "VariableV2"})
-VARIABLES = REFERENCES | {"VarHandleOp"}
-
 Readers = Callable[[str], tuple[tuple[NodeDef, int], ...]]
 
-_FORKS = frozenset({"Switch"})
-_PASSING = frozenset({"Identity", "Enter", "Exit", "Merge", "NextIteration"})
-_CALLS = {
-    "PartitionedCall": 0,
-    "StatefulPartitionedCall": 0,
-    "While": 0,
-    "StatelessWhile": 0,
-    # The first input chooses the branch.
-    "If": 1,
-    "StatelessIf": 1,
-    "Case": 1,
-    "StatelessCase": 1,
-}
+_PASSING = (FORWARDING_OPS - SWITCH_OPS) | MERGE_OPS
 
 
 class Place(NamedTuple):
@@ -148,15 +139,15 @@ class Handles:
         node = use.node
         if node.op in _PASSING and _hands_on(node):
             yield Place(use.function, node.name)
-        elif node.op in _FORKS and use.input == 0 and _hands_on(node):
+        elif node.op == "Switch" and use.input == 0 and _hands_on(node):
             yield Place(use.function, node.name)
             yield Place(use.function, f"{node.name}:1")
-        elif node.op in _CALLS or node.op in self._library:
-            position = use.input - _CALLS.get(node.op, 0)
+        elif node.op in CALL_OPS or node.op in self._library:
+            position = use.input - CALL_OPS.get(node.op, 0)
             if position >= 0:
                 for called in conversion.called_by(node, self._library):
                     yield self.arguments(called)[position]
-            if node.op.endswith("While"):
+            if node.op in WHILE_OPS:
                 yield Place(use.function, _tensor(node.name, use.input))
 
 

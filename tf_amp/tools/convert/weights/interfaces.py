@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.view import Item, split_input
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
-_NO_RESULTS = frozenset({"Const", "NoOp", "Placeholder", "PlaceholderWithDefault"})
-_INPUTS = frozenset({"Placeholder", "PlaceholderWithDefault", "PlaceholderV2"})
+_NO_RESULTS = CONSTANT_OPS | INPUT_OPS | {"NoOp"}
 
 
 def item_of(meta_graph: MetaGraphDef) -> Item:
@@ -35,7 +35,7 @@ def frozen_item(graph_def: GraphDef) -> Item:
         for node in graph_def.node
         if node.name not in read and node.op not in _NO_RESULTS
     )
-    feed = (node.name for node in graph_def.node if node.op in _INPUTS)
+    feed = (node.name for node in graph_def.node if node.op in INPUT_OPS)
     return Item(_unique(fetch), _unique(feed))
 
 

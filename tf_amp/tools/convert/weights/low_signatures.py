@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grappler_pass.functions import conversion
+from grappler_pass.graph.op_table import PLAIN_CALL_OPS
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
 from tf_amp.tools.convert.weights.handles import readers_in
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from tf_amp.tools.convert.weights.handles import Readers
 
 _PLACEHOLDER = "Placeholder"
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _SIGNATURES = "signatures"
 
 
@@ -57,7 +57,7 @@ def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ..
     inputs = [i for s in meta_graph.signature_def.values() for i in s.inputs.values()]
     for info in filter(_is_float32, inputs):
         graph.retype_placeholder(split_input(info.name)[0])
-    for node in [node for node in graph_def.node if node.op in _CALLS]:
+    for node in [node for node in graph_def.node if node.op in PLAIN_CALL_OPS]:
         if node.attr["f"].func.name in wrappers:
             graph.retype_call(node, wrappers[node.attr["f"].func.name])
     changed = tuple(_retype_infos(meta_graph, graph))

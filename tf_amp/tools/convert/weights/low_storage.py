@@ -17,10 +17,11 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.graph.op_table import LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import split_input
 from tf_amp.tools.convert.planner import MAIN
-from tf_amp.tools.convert.weights.handles import VARIABLES, Group, Handles, Place, Use
+from tf_amp.tools.convert.weights.handles import Group, Handles, Place, Use
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -29,16 +30,7 @@ if TYPE_CHECKING:
 
     from tf_amp.tools.convert.files.variables_file import VariablesFile
 
-READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd"})
-_HARMLESS = frozenset(
-    {
-        "DestroyResourceOp",
-        "DisableCopyOnRead",
-        "NoOp",
-        "VarIsInitializedOp",
-        "VariableShape",
-    }
-)
+_HARMLESS = LOOK_OPS | {"DestroyResourceOp", "DisableCopyOnRead", "NoOp"}
 ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
 _RESTORE = "RestoreV2"
 _LEAST_RANK = 2
@@ -105,7 +97,7 @@ class Chooser:
         """Follow every variable, and join what the file shows to be the same one."""
         handles = Handles(self.bodies)
         for node in self.bodies[MAIN].node:
-            if node.op in VARIABLES:
+            if node.op in VARIABLE_OPS:
                 handles.follow(Place(MAIN, node.name))
         bound = _bound_places(handles, self.objects)
         places: dict[str, list[Place]] = defaultdict(list)
@@ -174,7 +166,7 @@ class Chooser:
         where = f"{name} ({op}) in {use.function or 'the graph'}"
         if op in _HARMLESS:
             return ""
-        if op in READS or _reads_reference(use):
+        if op in READ_OPS or _reads_reference(use):
             pattern = self.excluded_by(name)
             return f"{name} is excluded by {pattern!r}" if pattern else ""
         if op not in ASSIGNMENTS:

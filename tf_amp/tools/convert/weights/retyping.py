@@ -19,18 +19,13 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.graph.op_table import READ_OPS, REF_VARIABLE_OPS, VARIABLE_OPS
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
 from grappler_pass.rewriting.apply import CAST_STEM, cast_constant
 from tf_amp.tools.convert.files.stored_shapes import SHAPES
-from tf_amp.tools.convert.weights.handles import (
-    REFERENCES,
-    VARIABLES,
-    Readers,
-    Use,
-    readers_in,
-)
-from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS, READS
+from tf_amp.tools.convert.weights.handles import Readers, Use, readers_in
+from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -58,16 +53,16 @@ def retype_variables(
     # does not grow old.
     readers = readers_in(body)
     for name in handles:
-        if name in nodes and nodes[name].op in VARIABLES:
+        if name in nodes and nodes[name].op in VARIABLE_OPS:
             nodes[name].attr["dtype"].type = low_dtype
     found = [nodes[use.node.name] for use in uses]
     for node in found:
-        if node.op in READS:
+        if node.op in READ_OPS:
             node.attr["dtype"].type = low_dtype
             if not _retype_save(node, readers, low_dtype):
                 cast_up(body, node, readers, low_dtype)
     for name in handles:
-        if name in nodes and nodes[name].op in REFERENCES:
+        if name in nodes and nodes[name].op in REF_VARIABLE_OPS:
             _cast_reference(body, nodes[name], readers, low_dtype)
     # Last, since a new value may be what another variable is read as.
     for node in found:
