@@ -71,6 +71,21 @@ ROWS = {
     "angles of positions": Recipe(inputs="angles"),
     "angles by an outer product": Recipe(inputs="outer_angles"),
     "a counter that a cast waits for": Recipe(inputs="counted"),
+    "the gradient of a softmax": Recipe(
+        inputs="equality", layers=(Part("attention"),), loss="mean", training="descent"
+    ),
+    "the gradient of a normalization": Recipe(
+        layers=(Part("batch_normalization"), LINEAR), loss="mean", training="descent"
+    ),
+    "gates of single rows": Recipe(
+        inputs="one_hot", layers=(Part("sum_of_gradients", 50),), width=64
+    ),
+    "a chain of gradients of single rows": Recipe(
+        inputs="one_hot",
+        layers=(Part("inner_steps", 4, 0.1),),
+        loss="mean",
+        training="momentum",
+    ),
 }
 
 

@@ -57,6 +57,8 @@ MADE = (Grade.ACTIVATED, Grade.BIASED, Grade.PRODUCT)
 # Sums in a row of products' results: each rounding adds to the last, and a small term
 # vanishes beside a large sum. Four leave the error below twice that by hand.
 LONGEST_CHAIN = 4
+# Gradients of one value are much alike, and so are their roundings.
+_LINKS_OF_ADD_N = 2
 # Factors in a row that are rounded: 0.99 is off by as much each time, and the same way.
 MOST_FACTORS = 2
 
@@ -347,15 +349,17 @@ class _Grading:
         grades: list[Grade],
         steps: Steps,
     ) -> tuple[Grade, Steps]:
+        # A gate of float32 values: as exact as they are wanted to be.
+        gate = Grade.FLOAT32 in self._full_size(node, read, grades)
         if Grade.FLOAT32 in grades:
-            steps = Steps(steps.sums, steps.factors + 1)
+            # With a gate, what it lets through is rounded beside it.
+            rounded = 2 if gate and Grade.PRODUCT not in grades else 1
+            steps = Steps(steps.sums, steps.factors + rounded)
         if not steps.are_few or not any(grade in MADE for grade in grades):
             return Grade.FLOAT32, steps
         if Grade.PRODUCT in grades:
             return Grade.BIASED if self._shrinks(node) else Grade.PRODUCT, steps
         made = (grade for grade in grades if grade in MADE)
-        # A gate of float32 values: as exact as they are wanted to be.
-        gate = Grade.FLOAT32 in self._full_size(node, read, grades)
         return Grade.ACTIVATED if gate else min(made), steps
 
     def _shrinks(self, node: Node) -> bool:
@@ -392,7 +396,8 @@ class _Grading:
         own = self._full_size(node, read, grades)
         if not own or min(own) not in (Grade.BIASED, Grade.PRODUCT):
             return Grade.FLOAT32, Steps()
-        steps = Steps(steps.sums + len(own) - 1, steps.factors)
+        links = _LINKS_OF_ADD_N if node.op == "AddN" else 1
+        steps = Steps(steps.sums + links * (len(own) - 1), steps.factors)
         if not steps.are_few:
             return Grade.FLOAT32, steps
         is_biased = len(own) < len(grades) or Grade.EXACT in own

@@ -14,6 +14,7 @@ on the way makes more of the error than the product does:
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
@@ -87,6 +88,8 @@ class Roundings:
             return self._harm_of_operands(node, slot)
         if kind not in _FREE and grade not in MADE:
             return self._why_float32(node)
+        if kind is Errors.SCALES and (last := self._cancelled_in(node)):
+            return Reason(Cause.NEAR_NUMBERS, last.name)
         return self._harm_of_result(node, slot) or self._harm_of_operands(node, slot)
 
     @property
@@ -125,6 +128,35 @@ class Roundings:
             if harm is not None:
                 return harm
         return None
+
+    def _cancelled_in(self, node: Node) -> Node | None:
+        """Return the sum or difference that the sum of a node's results goes into.
+
+        Roundings of values that are much alike add up, and what is left of them may be
+        small, as in the gradients of a softmax and of a normalization:
+
+          values, weights --> Mul --> Sum --> Sub(values)     Mul in float32
+        """
+        totals = self._readers(node, (Errors.MOVES,), (Errors.REDUCES,))
+        factors = (Errors.MOVES, Errors.SCALES, Errors.REDUCES)
+        found = (self._readers(total, factors, (Errors.SUMS,)) for total in totals)
+        return next(itertools.chain.from_iterable(found), None)
+
+    def _readers(
+        self, node: Node, passed: Sequence[Errors], wanted: Sequence[Errors]
+    ) -> Iterator[Node]:
+        """Yield the nodes of some kinds that a result goes into through others."""
+        waiting, seen = [node.index], {node.index}
+        while waiting:
+            for reader in self._view.readers(Port(waiting.pop(), 0)):
+                if reader.node in seen:
+                    continue
+                seen.add(reader.node)
+                kind = self._errors.kinds[reader.node]
+                if kind in wanted:
+                    yield self._view.nodes[reader.node]
+                elif kind in passed:
+                    waiting.append(reader.node)
 
     def _results(self, node: Node, position: int = 0) -> Sequence[Port]:
         """Return the tensors that what a node reads at an input goes into."""

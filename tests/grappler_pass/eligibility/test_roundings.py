@@ -244,6 +244,28 @@ def test_an_activation_that_is_subtracted_or_magnified_is_float32(
     assert colored.detail("act") == culprit
 
 
+@pytest.mark.parametrize(
+    ("last", "color"),
+    [
+        ("Sub(allow1, moved)", "F"),
+        ("AddN(scaled, x)", "F"),
+        ("MatMul(moved, w)", "L"),
+    ],
+)
+def test_what_is_summed_up_and_then_cancels_is_float32(last: str, color: str) -> None:
+    lines = f"""
+        weighted = Mul(allow1, bias)
+        total = Sum(weighted, axis)
+        moved = Identity(total)
+        scaled = Mul(moved, bias)
+        made = {last}"""
+    colored = between(lines, "made")
+    assert colored.colors("weighted") == color
+    if color == "F":
+        assert colored.cause("weighted") is Cause.NEAR_NUMBERS
+        assert colored.detail("weighted") == "made"
+
+
 @pytest.mark.parametrize("op", ["Floor(x)", "FloorMod(x, bias)", "Round(x)"])
 def test_a_jump_sees_float32_where_float32_exists(op: str) -> None:
     colored = between(f"moved = Reshape(x, axis)\nmade = {op}", "made")
