@@ -114,6 +114,9 @@ class Command:
         try:
             for line in worker.stdout:
                 watch.restart()
+                if not line.startswith("{"):
+                    # Not ours: some library's.
+                    continue
                 message = json.loads(line)
                 if "begin" in message:
                     current = message["begin"]
