@@ -17,11 +17,12 @@ for _name in os.environ.keys() - without_settings(os.environ).keys():
     del os.environ[_name]
 os.environ.update(SETTINGS)
 
-# What a process keeps: of plans only the latest, and what it has told once.
+# What a process keeps: the latest plans, states of loss scales, and what it has told.
 _KEPT = (
     ("absl.logging", "_log_counter_per_token"),
     ("tf_amp._tensorflow_private", "_warned"),
     ("tf_amp.rewriting.failures", "_told"),
+    ("tf_amp.training.loss_scale.variables", "_eager_states"),
     ("tf_amp.training.overflow.origin", "_told"),
     ("tf_amp.rewriting.arriving_graphs", "_plans"),
     ("tf_amp.rewriting.arriving_graphs", "_told"),

@@ -1,5 +1,7 @@
 """Steps are skipped whose gradients overflowed before others were taken."""
 
+import gc
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tensorflow as tf
 from tests.scaling import are_equal, figures, scaled_by, values_of
 from tests.tf_amp.training.test_exact_skip import X, gradients_of, weights
 from tf_amp import DynamicLossScale
+from tf_amp.training.loss_scale.variables import states_in_use
 
 BAD = X * np.float32(np.inf)
 PLACES = ["nothing", "gradients", "step", "both"]
@@ -84,3 +87,20 @@ def test_each_gradient_of_a_persistent_tape_is_skipped_for_itself(traced):
     with scaled_by(DynamicLossScale(initial=2.0**10)):
         check_skipped(step, models[0], optimizers[0])
         assert int(optimizers[1].iterations) == 3
+
+
+def test_scales_of_models_that_are_no_more_are_not_looked_at():
+    """A search over settings trains one model after another in a process."""
+
+    def train():
+        model, optimizer = weights(), momentum()
+        optimizer.build(model)
+        with scaled_by(DynamicLossScale(initial=2.0**10)):
+            optimizer.apply(gradients_of(model, tf.constant(X)), model)
+            return len(states_in_use())
+
+    counts = []
+    for _ in range(4):
+        counts.append(train())
+        gc.collect()
+    assert counts == [counts[0]] * 4

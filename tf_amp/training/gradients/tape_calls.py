@@ -20,7 +20,7 @@ from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.training.finiteness.of_gradients import is_scalable, must_select
 from tf_amp.training.gradients.unscaling import ScaledCall
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
-from tf_amp.training.loss_scale.variables import states_here
+from tf_amp.training.loss_scale.variables import states_in_use
 
 _HOME = "_tf_amp_home"
 _CALLS = "_tf_amp_calls"
@@ -94,7 +94,7 @@ def _readings_here() -> dict[ScaleState, Vectors] | None:
     """Return what all states hold; None where votes tell of inner gradients."""
     if not tf.executing_eagerly() or must_select():
         return None
-    states = [state for state in states_here() if not state.is_per_worker]
+    states = [state for state in states_in_use() if not state.is_per_worker]
     return {state: state.read() for state in states}
 
 

@@ -110,6 +110,11 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         self.weights.update(weights)
         self._shapes.update(map(shape_of, weights.values()))
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it has scaled gradients of weights that are no more."""
+        return bool(self._shapes) and not self.weights
+
     def suits(self, handle: Any) -> bool:
         """Tell whether a variable may be a weight, or what an optimizer has for one.
 

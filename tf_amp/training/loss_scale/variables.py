@@ -74,6 +74,14 @@ def states_here() -> list[ScaleState]:
         return list(_home().values())
 
 
+def states_in_use() -> list[ScaleState]:
+    """Return those of them whose weights are still there.
+
+    A process may train one model after another, each with a loss scale of its own.
+    """
+    return [state for state in states_here() if not state.is_abandoned]
+
+
 def eager_states() -> list[ScaleState]:
     """Return all states outside of graphs, which functions share."""
     with _lock:

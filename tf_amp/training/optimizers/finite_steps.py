@@ -16,7 +16,7 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import training as private
 from tf_amp.training.finiteness import replica_votes, votes
 from tf_amp.training.finiteness.of_gradients import agreed, are_finite, is_scalable
-from tf_amp.training.loss_scale.variables import states_here
+from tf_amp.training.loss_scale.variables import states_in_use
 from tf_amp.training.loss_scale.weights import shape_of
 from tf_amp.training.optimizers import called_functions, eager_steps
 from tf_amp.training.optimizers.towers import update_as_one_step
@@ -33,7 +33,7 @@ def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
     parts = [part for part in parts if is_scalable(part)]
     if not parts:
         return None
-    states = [state for state in states_here() if _can_be_read(state)]
+    states = [state for state in states_in_use() if _can_be_read(state)]
     noted = replica_votes.updated_flags(states, parts)
     if tf.executing_eagerly():
         if not all(map(bool, noted)):
@@ -57,7 +57,7 @@ def finite_value(target: Any, value: Any) -> Any:
       target: the variable's handle, or a reference to it.
       value: a tensor.
     """
-    states = [state for state in states_here() if _can_be_read(state)]
+    states = [state for state in states_in_use() if _can_be_read(state)]
     if not states:
         return None
     if tf.executing_eagerly():
