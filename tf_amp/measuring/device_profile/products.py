@@ -10,8 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.costs import op_classes
-from tf_amp.measuring.device_profile.cases import Build, Case, Point, Shapes, matrix_of
-from tf_amp.measuring.device_profile.sizes import Sizes
+from tf_amp.measuring.device_profile.cases import (
+    Build,
+    Case,
+    Point,
+    Shapes,
+    Sizes,
+    matrix_of,
+)
 
 # Shapes of image, kernel and result.
 Tensors = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
