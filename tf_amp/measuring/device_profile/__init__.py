@@ -4,12 +4,4 @@ from tf_amp.measuring.device_profile.cases import COARSE, FINE, Sizes
 from tf_amp.measuring.device_profile.profiling import calibrate
 from tf_amp.measuring.device_profile.rounds import measure_cases, measure_into
 
-__all__ = [
-    "COARSE",
-    "FINE",
-    "Sizes",
-    "Turns",
-    "calibrate",
-    "measure_cases",
-    "measure_into",
-]
+__all__ = ["COARSE", "FINE", "Sizes", "calibrate", "measure_cases", "measure_into"]

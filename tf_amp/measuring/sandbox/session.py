@@ -1,6 +1,6 @@
 """Run sandboxes in one private Session, in turn and within a time limit.
 
-To be used in a thread of its own (`apart`) wherever a program may be under way.
+To be used in a thread of its own (`own_thread`) wherever a program may be under way.
 
 The Session's own threads run them: those of the program may all be waiting for the
 graph that is being optimized. Grappler is off in it, so each graph runs as it is.
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.measuring.op_timing import quiet_config
-from tf_amp.measuring.sandbox.contents import FILL, filling_graph
+from tf_amp.measuring.sandbox.contents import FILL, Values, filling_graph
 from tf_amp.measuring.sandbox.graph_copy import STEP, Sandbox
 
 
@@ -64,7 +64,7 @@ def opened(
     *,
     one_op_at_a_time: bool = False,
 ) -> Iterator[SandboxSession]:
-    """Yield the sandboxes side by side, contents shared and filled in.
+    """Yield the sandboxes side by side, contents shared and made up.
 
     Args:
       sandboxes: by a name of your choice.
@@ -75,22 +75,51 @@ def opened(
       ValueError: TensorFlow cannot import a graph.
       tf.errors.OpError: the same; or the contents cannot be made, for lack of memory.
     """
-    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
-    graph = tf.Graph()
-    imported = private_graphs.import_operations
-    steps = {
-        name: imported(graph, sandbox.graph_def, name, [STEP])[0]
-        for name, sandbox in sandboxes.items()
-    }
-    filling = filling_graph(contents.values())
-    filled = imported(graph, filling, "contents", [FILL])[0]
     config = quiet_config()
     if one_op_at_a_time:
         config.inter_op_parallelism_threads = 1
+    options = _options(timeout_seconds)
+    with filled_session(sandboxes, config=config, options=options) as opening:
+        session, found = opening
+        yield SandboxSession(session, {name: ops[0] for name, ops in found.items()})
+
+
+@contextlib.contextmanager
+def filled_session(
+    sandboxes: Mapping[str, Sandbox],
+    names: Sequence[str] = (),
+    values: Values | None = None,
+    *,
+    config: Any = None,
+    options: Any = None,
+) -> Iterator[tuple[Any, dict[str, list[Any]]]]:
+    """Yield a Session of sandboxes whose contents are filled in.
+
+    Args:
+      sandboxes: by a name of your choice; they share contents.
+      names: of nodes of each to be returned.
+      values: of the contents, by name; None: they are made up.
+      config: of the Session.
+      options: of filling in.
+
+    Yields:
+      The Session, and the operations of each sandbox: `STEP`, then those of `names`.
+    """
+    graph = tf.Graph()
+    imported = private_graphs.import_operations
+    found = {
+        name: imported(graph, sandbox.graph_def, name, [STEP, *names])
+        for name, sandbox in sandboxes.items()
+    }
+    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
+    filling, feeds = filling_graph(contents.values(), values)
+    filled, *places = imported(graph, filling, "contents", [FILL, *feeds])
+    fed = [place.outputs[0] for place in places]
+    config = config or quiet_config()
     with tf.compat.v1.Session(graph=graph, config=config) as session:
-        ready = session.make_callable(filled, accept_options=True)
-        ready(options=_options(timeout_seconds))
-        yield SandboxSession(session, steps)
+        ready = session.make_callable(filled, fed or None, accept_options=True)
+        ready(*feeds.values(), options=options)
+        yield session, found
 
 
 def _options(timeout_seconds: float) -> Any:
