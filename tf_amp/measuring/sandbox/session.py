@@ -1,7 +1,5 @@
 """Run sandboxes in one private Session, in turn and within a time limit.
 
-To be used in a thread of its own (`own_thread`) wherever a program may be under way.
-
 The Session's own threads run them: those of the program may all be waiting for the
 graph that is being optimized. Grappler is off in it, so each graph runs as it is.
 """
@@ -10,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.measuring.op_timing import quiet_config
 from tf_amp.measuring.sandbox.contents import FILL, Values, filling_graph
-from tf_amp.measuring.sandbox.graph_copy import STEP, Sandbox
+from tf_amp.measuring.sandbox.graph_copy import STEP, NotRunnableError, Sandbox
+from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
+
+_T = TypeVar("_T")
+_PATIENCE_SECONDS = 60.0
 
 
 class SandboxSession:
@@ -120,6 +122,23 @@ def filled_session(
         ready = session.make_callable(filled, fed or None, accept_options=True)
         ready(*feeds.values(), options=options)
         yield session, found
+
+
+def run_apart(work: Callable[[Callable[[], bool]], _T], seconds: float) -> _T:
+    """Run what opens sandboxes in a thread of its own, and return its outcome.
+
+    Args:
+      work: as for `run_in_own_thread`.
+      seconds: that it is meant to take.
+
+    Raises:
+      NotRunnableError: a graph does not run, or not in time.
+    """
+    try:
+        return run_in_own_thread(work, seconds + _PATIENCE_SECONDS)
+    except (tf.errors.OpError, ValueError, StuckError) as error:
+        message = str(error).partition("\n")[0]
+        raise NotRunnableError(f"it does not run apart: {message}") from error
 
 
 def _options(timeout_seconds: float) -> Any:
