@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.annotations import STAMP
 from grappler_pass.graph.op_table import ALLOW, OP_TABLE
 from grappler_pass.graph.shapes import Shape, Shapes
 
@@ -34,24 +33,11 @@ def digest_of_seeds(graph_def: GraphDef, shapes: Shapes) -> str:
     """
     seeds = sorted(
         (node.name, node.op, *map(repr, _shapes_at(node, shapes)))
-        for node in _seeds_in(graph_def)
+        for node in graph_def.node
+        if node.op in _SEED_OPS
     )
     made = hashlib.blake2b(repr(seeds).encode(), digest_size=_DIGEST_BYTES)
     return made.hexdigest()
-
-
-def stamps_of_seeds(graph_def: GraphDef) -> tuple[str, ...]:
-    """Return the stamps of what asks for 16 bits: settings and traces, each once.
-
-    Grappler has taken those of fused nodes.
-    """
-    seeds = _seeds_in(graph_def)
-    stamps = {node.attr[STAMP].s for node in seeds if STAMP in node.attr}
-    return tuple(sorted(stamp.decode(errors="replace") for stamp in stamps))
-
-
-def _seeds_in(graph_def: GraphDef) -> Iterator[NodeDef]:
-    return (node for node in graph_def.node if node.op in _SEED_OPS)
 
 
 def _shapes_at(node: NodeDef, shapes: Shapes) -> Iterator[Shape | None]:
