@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.measuring.op_timing import quiet_config
-from tf_amp.measuring.sandbox.contents import FILL, Values, filling_graph
+from tf_amp.measuring.sandbox.contents import FILL, Content, Values, filling_graph
 from tf_amp.measuring.sandbox.graph_copy import STEP, NotRunnableError, Sandbox
 from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
 
@@ -80,48 +80,45 @@ def opened(
     config = quiet_config()
     if one_op_at_a_time:
         config.inter_op_parallelism_threads = 1
+    graph = tf.Graph()
+    steps = {
+        name: private_graphs.import_operations(graph, box.graph_def, name, [STEP])[0]
+        for name, box in sandboxes.items()
+    }
+    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
     options = _options(timeout_seconds)
-    with filled_session(sandboxes, config=config, options=options) as opening:
-        session, found = opening
-        yield SandboxSession(session, {name: ops[0] for name, ops in found.items()})
+    with filled_session(
+        graph, contents.values(), config=config, options=options
+    ) as session:
+        yield SandboxSession(session, steps)
 
 
 @contextlib.contextmanager
 def filled_session(
-    sandboxes: Mapping[str, Sandbox],
-    names: Sequence[str] = (),
+    graph: Any,
+    contents: Iterable[Content],
     values: Values | None = None,
     *,
     config: Any = None,
     options: Any = None,
-) -> Iterator[tuple[Any, dict[str, list[Any]]]]:
-    """Yield a Session of sandboxes whose contents are filled in.
+) -> Iterator[Any]:
+    """Yield a Session of a graph whose private variables are filled in.
 
     Args:
-      sandboxes: by a name of your choice; they share contents.
-      names: of nodes of each to be returned.
+      graph: that holds all that is to be run.
+      contents: of the variables.
       values: of the contents, by name; None: they are made up.
-      config: of the Session.
+      config: of the Session; `quiet_config` by default.
       options: of filling in.
-
-    Yields:
-      The Session, and the operations of each sandbox: `STEP`, then those of `names`.
     """
-    graph = tf.Graph()
-    imported = private_graphs.import_operations
-    found = {
-        name: imported(graph, sandbox.graph_def, name, [STEP, *names])
-        for name, sandbox in sandboxes.items()
-    }
-    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
-    filling, feeds = filling_graph(contents.values(), values)
-    filled, *places = imported(graph, filling, "contents", [FILL, *feeds])
+    filling, feeds = filling_graph(contents, values)
+    ends = [FILL, *feeds]
+    filled, *places = private_graphs.import_operations(graph, filling, "contents", ends)
     fed = [place.outputs[0] for place in places]
-    config = config or quiet_config()
-    with tf.compat.v1.Session(graph=graph, config=config) as session:
+    with tf.compat.v1.Session(graph=graph, config=config or quiet_config()) as session:
         ready = session.make_callable(filled, fed or None, accept_options=True)
         ready(*feeds.values(), options=options)
-        yield session, found
+        yield session
 
 
 def run_apart(work: Callable[[Callable[[], bool]], _T], seconds: float) -> _T:

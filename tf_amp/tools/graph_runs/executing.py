@@ -21,11 +21,13 @@ from grappler_pass.annotations import REWRITTEN
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item, split_input
+from tf_amp._tensorflow_private.graphs import import_operations
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.sandbox.contents import HANDLES, Content
 from tf_amp.measuring.sandbox.graph_copy import (
     SOURCE,
+    STEP,
     NotRunnableError,
     Sandbox,
     sandbox_from_graph,
@@ -137,20 +139,20 @@ def execute(
     Raises:
       NotMeasurableError: it fails; the message says why.
     """
+    graph, graph_def = tf.Graph(), _seeded(sandbox, values)
     names = list(dict.fromkeys(node for node, _ in wanted.values()))
-    box = dataclasses.replace(sandbox, graph_def=_seeded(sandbox, values))
     try:
-        with filled_session({_PREFIX: box}, names, values) as (session, found):
-            step, *fetched = found[_PREFIX]
-            op_of = dict(zip(names, fetched, strict=True))
-            tensors = {n: op_of[node].outputs[i] for n, (node, i) in wanted.items()}
-            results, _ = session.run((tensors, step))
+        step, *found = import_operations(graph, graph_def, _PREFIX, [STEP, *names])
+        op_of = dict(zip(names, found, strict=True))
+        tensors = {n: op_of[node].outputs[i] for n, (node, i) in wanted.items()}
+        with filled_session(graph, sandbox.contents, values) as session:
+            fetched, _ = session.run((tensors, step))
     except (tf.errors.OpError, ValueError) as error:
         message = str(error).removeprefix(_FAILED).lstrip().partition("\n")[0]
         raise NotMeasurableError(
             f"The graph does not run by itself: {message}"
         ) from error
-    return {name: _as_float32(np.asarray(value)) for name, value in results.items()}
+    return {name: _as_float32(np.asarray(value)) for name, value in fetched.items()}
 
 
 def _made_up(content: Content) -> Array:
