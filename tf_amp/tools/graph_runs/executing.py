@@ -39,7 +39,6 @@ from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tracing.traces import with_traced_shapes
 
 _SEED = 20
-# They hand on what they get; a tensor within a branch cannot be fetched.
 _PREFIX = "tf_amp_case"
 # What TensorFlow begins a message with that tells where in the graph it was.
 _FAILED = "Graph execution error:"

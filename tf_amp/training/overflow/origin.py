@@ -90,10 +90,12 @@ class Watch:
             _say_unknown(error)
 
     def _record(self, inputs: Sequence[Any]) -> None:
+        import numpy as np
+
         self._overflows += 1
         if not self._is_due(float(inputs[0])):
             return
-        copies = [_copy(value) for value in inputs]
+        copies = [np.array(value) for value in inputs]
         graph = self.graph()
         if graph is None or not graph.building_function:
             self._pending = copies
@@ -297,12 +299,6 @@ def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
     numbers = [n.attr[WATCH].s.decode() for n in nodes if WATCH in n.attr]
     found = (_watches.get(number) for number in numbers)
     return tuple(watched for watched in found if watched is not None)
-
-
-def _copy(value: Any) -> Any:
-    import numpy as np
-
-    return np.array(value)
 
 
 def _say_unknown(error: Exception) -> None:
