@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 Values = Mapping[str, Array]
 
 FILL = "tf_amp_fill"
-HANDLES = ("VarHandleOp", "VariableV2")
+VARIABLES = ("VarHandleOp", "VariableV2")
 
 _SEED = (3, 14)
 # Sums over more inputs than this are let grow: the weights need not be tinier.

@@ -24,7 +24,7 @@ from grappler_pass.graph.view import Item, split_input
 from tf_amp._tensorflow_private.graphs import import_operations
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError
-from tf_amp.measuring.sandbox.contents import HANDLES, Content
+from tf_amp.measuring.sandbox.contents import VARIABLES, Content
 from tf_amp.measuring.sandbox.graph_copy import (
     SOURCE,
     STEP,
@@ -213,7 +213,7 @@ def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
         if _draws_anew(node):
             node.attr["seed"].i = _SEED
             node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
-        name = node.attr["shared_name"].s.decode() if node.op in HANDLES else ""
+        name = node.attr["shared_name"].s.decode() if node.op in VARIABLES else ""
         if name in values:
             shape = tf.TensorShape(values[name].shape).as_proto()
             node.attr["shape"].shape.CopyFrom(shape)

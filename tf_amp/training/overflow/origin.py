@@ -272,7 +272,10 @@ def _watches_of(graph: Any) -> list[Watch]:
 
 
 def _begin(look: Callable[[], None]) -> bool:
-    """Look into an overflow in a thread of its own, unless that many do so already."""
+    """Look into an overflow in a thread of its own, unless that many do so already.
+
+    Training goes on meanwhile; `run_in_own_thread` is for what somebody waits for.
+    """
     # Not a daemon, as the runtime's own threads are: an interpreter that ends while one
     # is inside TensorFlow takes the process down.
     thread = threading.Thread(target=look, name="tf_amp_overflow_origin", daemon=False)
