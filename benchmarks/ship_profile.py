@@ -26,9 +26,9 @@ from tf_amp.measuring.device_profile.assembling import (
     roofline_from,
 )
 from tf_amp.measuring.device_profile.cases import points_of
-from tf_amp.measuring.device_profile.layout import all_cases
+from tf_amp.measuring.device_profile.profiling import all_cases
+from tf_amp.measuring.device_profile.rounds import Turns
 from tf_amp.measuring.device_profile.starting import call_seconds
-from tf_amp.measuring.device_profile.timing import Turns
 
 _FOLDER = Path("grappler_pass/costs/profiles")
 

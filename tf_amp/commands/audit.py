@@ -66,8 +66,8 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
 
 
 def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
+    from tf_amp.measuring.fingerprint import digest_of_seeds
     from tf_amp.tools.audit import audits as auditing
-    from tf_amp.tracing.graph_identity import digest_of_seeds
 
     def audit_graph(
         graph_def: Any,

@@ -17,10 +17,13 @@ import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fork_safety import renewed_lock
+
+if TYPE_CHECKING:
+    from tf_amp.measuring.known_costs import GraphLedger
 
 # Graphs whose allowance is remembered: the same one comes several times in a row.
 _GRAPHS_KEPT = 256
@@ -70,18 +73,6 @@ def process_age() -> float:
         return 0.0
 
 
-class Ledger(Protocol):
-    """Remembers between processes what one graph has taken."""
-
-    def spent(self) -> float:
-        """Return the seconds that earlier processes have spent on it."""
-        ...
-
-    def keep(self, seconds: float) -> None:
-        """Remember what it has taken, earlier processes included."""
-        ...
-
-
 class Budget:
     """The time of one process; several threads may spend it at once."""
 
@@ -115,7 +106,7 @@ class Budget:
     def allowance(
         self,
         graph: Hashable | Callable[[], Hashable],
-        ledger: Ledger | None = None,
+        ledger: GraphLedger | None = None,
     ) -> Allowance:
         """Return what one graph may use; equal graphs share theirs.
 
@@ -179,7 +170,7 @@ class Allowance:
 
     budget: Budget
     graph: Hashable | Callable[[], Hashable]
-    ledger: Ledger | None = None
+    ledger: GraphLedger | None = None
 
     @cached_attribute
     def _key(self) -> Hashable:

@@ -2,16 +2,19 @@
 
 Nodes are told apart by what they compute from what, not by their names, which count up
 from trace to trace and from process to process; so are functions, by their bodies.
+Verdicts, the time spent on a graph, and the plans of a checkpoint are kept by it.
+Within one process, `digest_of_seeds` knows a graph by its products.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from tensorflow.core.framework.attr_value_pb2 import AttrValue, NameAttrList
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes, tensor_util
 
 from grappler_pass.functions.conversion import (
@@ -20,7 +23,8 @@ from grappler_pass.functions.conversion import (
     graph_from_function,
     library_of,
 )
-from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.op_table import ALLOW, OP_TABLE
+from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.view import GraphError, GraphView, Item, Node
 from grappler_pass.planning.draft import Trial
 from tf_amp.measuring.sandbox.roles import Role, roles_for
@@ -47,6 +51,10 @@ _NAMES = frozenset(
 # handle the caller brings in.
 _NOTED = frozenset({"_handle_shapes"})
 _COUNTER = re.compile(rb"_\d+")
+# What the low precision of a plan starts from: the ops on the allow list.
+_SEED_OPS = frozenset(
+    row.op for row in OP_TABLE if ALLOW in (row.bfloat16, row.float16)
+)
 # Larger constants are weights; smaller ones are axes, sizes and permutations.
 _MOST_VALUES = 64
 _DIGEST_BYTES = 16
@@ -74,6 +82,27 @@ def fingerprint_of_graph(graph_def: GraphDef, shapes: Shapes | None = None) -> s
         have any.
     """
     return _digest_of_graph(graph_def, Item(fetch=()), shapes or {}).hex()
+
+
+def digest_of_seeds(graph_def: GraphDef, shapes: Shapes) -> str:
+    """Return a digest of the names, ops and shapes of what asks for 16 bits.
+
+    Grappler comes twice with each graph, the second time with one that differs a
+    little, and has another fingerprint. Two graphs that have nothing in common may bear
+    one name (`step`, `<lambda>`, Keras' own) and fetch nodes of one name. The products
+    and convolutions stay as they are between the visits, and differ from graph to graph
+    of a process.
+
+    Args:
+      graph_def: as Grappler hands it over.
+      shapes: static shapes by name of node.
+    """
+    seeds = sorted(
+        (node.name, node.op, *map(repr, _shapes_at(node, shapes)))
+        for node in graph_def.node
+        if node.op in _SEED_OPS
+    )
+    return _digest([repr(seeds).encode()]).hex()
 
 
 def _digest_of_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> bytes:
@@ -172,6 +201,16 @@ def _constant(value: AttrValue) -> bytes:
     if count <= _MOST_VALUES and (dtype.is_integer or dtype.is_bool):
         told += tensor_util.MakeNdarray(tensor).reshape(-1).tolist()
     return repr(told).encode()
+
+
+def _shapes_at(node: NodeDef, shapes: Shapes) -> Iterator[Shape | None]:
+    """Yield the shapes of a node's operands, then of its results."""
+    for text in node.input:
+        if not text.startswith("^"):
+            source, _, port = text.partition(":")
+            outputs, number = shapes.get(source, ()), int(port or 0)
+            yield outputs[number] if number < len(outputs) else None
+    yield from shapes.get(node.name, ())
 
 
 def _digest(parts: Iterable[bytes]) -> bytes:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from absl import logging
 
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs.errors import SURE, measured_error
 from grappler_pass.costs.price_list import Measured, PriceList
 from grappler_pass.costs.records import CostRow, Spending, better_supported
+from tf_amp.measuring.fingerprint import fingerprint_of_graph
 
 if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
     from grappler_pass.costs.database import CostDatabase
+    from grappler_pass.graph.shapes import Shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,18 +91,6 @@ class KnownCosts:
         if self.database is not None:
             self._take(self.database.load_new(self.key, self.tensorflow))
 
-    def spent(self, fingerprint: str) -> float:
-        """Return the seconds that finding out about a graph has taken so far."""
-        if self.database is None:
-            return 0.0
-        return self.database.spent(self.key, self.tensorflow, fingerprint)
-
-    def keep_spent(self, fingerprint: str, seconds: float) -> None:
-        """Remember what a graph has taken, if there is a database; never raises."""
-        if self.database is not None:
-            spending = Spending(self.key, self.tensorflow, fingerprint, seconds)
-            self.database.keep([spending])
-
     def add(self, rows: Sequence[Measured]) -> None:
         """Use rows from now on, of two the better; the next `keep` writes them."""
         self._take(rows)
@@ -127,3 +120,35 @@ class KnownCosts:
 
     def _of_device(self, rows: Iterable[Measured]) -> list[CostRow]:
         return [CostRow(self.key, self.tensorflow, row) for row in rows]
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphLedger:
+    """What finding out about one graph has taken, remembered between processes.
+
+    One of other shapes is another graph: what takes long there need not take long here.
+
+    Attributes:
+      costs: of the device that the graph runs on.
+      graph_def: the graph, looked at only if something is left to be found out.
+      shapes: returns its static shapes; called only then, too.
+    """
+
+    costs: KnownCosts
+    graph_def: GraphDef
+    shapes: Callable[[], Shapes] = dict
+
+    def spent(self) -> float:
+        """Return the seconds that earlier processes have spent on the graph."""
+        database = self.costs.database
+        return 0.0 if database is None else database.spent(*self._key)
+
+    def keep(self, seconds: float) -> None:
+        """Remember what it has taken, earlier processes included; never raises."""
+        if self.costs.database is not None:
+            self.costs.database.keep([Spending(*self._key, seconds)])
+
+    @cached_attribute
+    def _key(self) -> tuple[str, str, str]:
+        fingerprint = fingerprint_of_graph(self.graph_def, self.shapes())
+        return self.costs.key, self.costs.tensorflow, fingerprint

@@ -189,7 +189,9 @@ def _call_at(probe: Probe, dtype: str, device_type: str) -> OpCall:
         tensors = [
             tf.constant(make())
             if position in inputs.constants
-            else tf.compat.v1.placeholder(_dtype_at(spec, dtype), spec.dims)
+            else tf.compat.v1.placeholder(
+                dtype if spec.dtype == MEASURED_DTYPE else spec.dtype, spec.dims
+            )
             for position, (make, spec) in enumerate(
                 zip(inputs.values, probe.inputs, strict=True)
             )
@@ -201,11 +203,6 @@ def _call_at(probe: Probe, dtype: str, device_type: str) -> OpCall:
             tuple(map(_spec_of, tensors)),
             tuple(map(_spec_of, op.outputs)),
         )
-
-
-def _dtype_at(spec: TensorSpec, dtype: str) -> str:
-    """Return the dtype of an input of a probe measured at `dtype`."""
-    return dtype if spec.dtype == MEASURED_DTYPE else spec.dtype
 
 
 def _spec_of(tensor: Any) -> TensorSpec:

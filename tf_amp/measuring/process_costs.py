@@ -62,7 +62,7 @@ def tuner_for(
     if budget is None or why:
         progress.note(progress.Refused(why))
         return None
-    from tf_amp.measuring.spending import GraphLedger
+    from tf_amp.measuring.known_costs import GraphLedger
     from tf_amp.measuring.tuner import OnlineTuner
 
     others = {device.device_type for device in devices.present_devices()}

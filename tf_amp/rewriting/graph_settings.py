@@ -40,7 +40,7 @@ def settings_for(
       graph_def: the graph.
       shapes: infers static shapes; called only if something is to be measured.
     """
-    from tf_amp.tracing.graph_identity import digest_of_seeds
+    from tf_amp.measuring.fingerprint import digest_of_seeds
 
     device_type = target_device_type(graph_def)
     chosen = settings_from_config(scope.rewriting, device_type)

@@ -25,9 +25,9 @@ from tf_amp.errors import ConfigError
 from tf_amp.measuring import device_profile
 from tf_amp.measuring.device_profile import profiling, rounds
 from tf_amp.measuring.device_profile.assembling import classes_from, medians_of
-from tf_amp.measuring.device_profile.cases import Case, points_of
-from tf_amp.measuring.device_profile.layout import COARSE, FINE, Sizes, all_cases
-from tf_amp.measuring.device_profile.timing import Turns
+from tf_amp.measuring.device_profile.cases import COARSE, FINE, Case, Sizes, points_of
+from tf_amp.measuring.device_profile.profiling import all_cases
+from tf_amp.measuring.device_profile.rounds import Turns
 
 KEY = DeviceKey("This CPU", frozenset({"avx2"}), threads=2, onednn=True)
 TINY = Sizes(

@@ -12,8 +12,7 @@ from grappler_pass.planning.draft import Stake
 from tests.probe_samples import matmul
 from tf_amp.measuring import tuner
 from tf_amp.measuring.budget import DEFAULT, Budget, Limits, limits_of, process_age
-from tf_amp.measuring.known_costs import KnownCosts
-from tf_amp.measuring.spending import GraphLedger
+from tf_amp.measuring.known_costs import GraphLedger, KnownCosts
 
 
 class Clock:

@@ -16,10 +16,9 @@ from tests.lock_holding import lock_held
 from tests.probe_samples import matmul, probe, probe_of_op
 from tf_amp.measuring import progress, tuner
 from tf_amp.measuring.budget import DEFAULT, Budget, Limits
-from tf_amp.measuring.known_costs import KnownCosts
+from tf_amp.measuring.known_costs import GraphLedger, KnownCosts
 from tf_amp.measuring.machine_turn import machine_turn
 from tf_amp.measuring.sandbox import own_thread
-from tf_amp.measuring.spending import GraphLedger
 from tf_amp.measuring.tuner import OnlineTuner
 
 # On a busy machine the default would not suffice for everything.

@@ -37,13 +37,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 @pytest.fixture(autouse=True)
 def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "_known", {})
-    monkeypatch.setattr(verdicts, "_rejected", set())
 
 
 def outcome(trial: Trial, folder: pathlib.Path) -> Outcome:
     """Return what a process says that has just started."""
     verdicts._known.clear()
-    verdicts._rejected.clear()
     costs = KnownCosts.load("CPU", "this CPU", tf.__version__, folder)
     return verdicts.outcome_of(trial, costs, lambda is_faster: None)
 

@@ -1,6 +1,6 @@
 """Measure the present device, so that decisions are priced by what they cost here."""
 
-from tf_amp.measuring.device_profile.layout import COARSE, FINE, Sizes
+from tf_amp.measuring.device_profile.cases import COARSE, FINE, Sizes
 from tf_amp.measuring.device_profile.profiling import calibrate
 from tf_amp.measuring.device_profile.rounds import measure_cases, measure_into
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from grappler_pass.costs import op_classes
-from tf_amp.measuring.device_profile.cases import Build, Case, Point, matrix_of
-from tf_amp.measuring.device_profile.sizes import Sizes
+from tf_amp.measuring.device_profile.cases import Build, Case, Point, Sizes, matrix_of
 
 
 def _unary(name: str) -> Build:

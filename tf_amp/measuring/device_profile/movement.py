@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp.measuring.device_profile.cases import Case, Point, Shapes, matrix_of
-from tf_amp.measuring.device_profile.sizes import Sizes
+from tf_amp.measuring.device_profile.cases import Case, Point, Shapes, Sizes, matrix_of
 
 
 def moves(sizes: Sizes) -> list[Case]:

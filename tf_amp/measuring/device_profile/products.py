@@ -10,8 +10,14 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.costs import op_classes
-from tf_amp.measuring.device_profile.cases import Build, Case, Point, Shapes, matrix_of
-from tf_amp.measuring.device_profile.sizes import Sizes
+from tf_amp.measuring.device_profile.cases import (
+    Build,
+    Case,
+    Point,
+    Shapes,
+    Sizes,
+    matrix_of,
+)
 
 # Shapes of image, kernel and result.
 Tensors = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
@@ -52,7 +58,7 @@ def batch_matmuls(sizes: Sizes) -> list[Case]:
         Case(
             f"batch_matmul{suffix}",
             {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)},
-            functools.partial(_batched_operands, layout),
+            functools.partial(_operands, layout),
             functools.partial(_batched_product, layout),
             flops=lambda point: 2.0 * math.prod(point),
         )
@@ -61,13 +67,10 @@ def batch_matmuls(sizes: Sizes) -> list[Case]:
 
 
 def _operands(layout: tuple[bool, bool], point: Point) -> Shapes:
-    m, k, n = point
-    return ((k, m) if layout[0] else (m, k), (n, k) if layout[1] else (k, n))
-
-
-def _batched_operands(layout: tuple[bool, bool], point: Point) -> Shapes:
-    left, right = _operands(layout, point[1:])
-    return ((point[0], *left), (point[0], *right))
+    *batch, m, k, n = point
+    left = (k, m) if layout[0] else (m, k)
+    right = (n, k) if layout[1] else (k, n)
+    return (*batch, *left), (*batch, *right)
 
 
 def _product(layout: tuple[bool, bool], left: Any, right: Any, point: Point) -> Any:

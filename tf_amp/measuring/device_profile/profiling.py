@@ -1,7 +1,7 @@
 """Measure the present device and keep what was measured as its profile.
 
-Which ops and sizes: ``layout`` and ``cases``. What is measured in the time given:
-``rounds``. How one op is timed: ``timing``.
+What a class is, and its sizes: ``cases``. What is measured in the time given, and how:
+``rounds``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from grappler_pass.costs import (
     choose_profile,
     keep_profile,
 )
+from tf_amp.measuring.device_profile import elementwise, movement, products, rows
 from tf_amp.measuring.device_profile.assembling import (
     Measurements,
     classes_from,
     roofline_from,
 )
-from tf_amp.measuring.device_profile.cases import Case
-from tf_amp.measuring.device_profile.layout import COARSE, Sizes, all_cases
+from tf_amp.measuring.device_profile.cases import COARSE, Case, Sizes
 from tf_amp.measuring.device_profile.rounds import measure_cases
 from tf_amp.measuring.device_profile.starting import call_seconds
 
@@ -70,6 +70,23 @@ def calibrate(
     if out is not None:
         keep_profile(profile, Path(out))
     return profile
+
+
+def all_cases(sizes: Sizes) -> tuple[Case, ...]:
+    """Return every class to measure, the most decisive first."""
+    return (
+        *products.matmuls(sizes),
+        *elementwise.casts(sizes),
+        *elementwise.arithmetic(sizes),
+        *products.convolutions(sizes),
+        *rows.by_rows(sizes),
+        *rows.reductions(sizes),
+        *products.batch_matmuls(sizes),
+        *products.depthwise(sizes),
+        *products.fused(sizes),
+        *movement.moves(sizes),
+        *movement.pools(sizes),
+    )
 
 
 def _profile(

@@ -1,20 +1,46 @@
-"""Time every point of every case, in rounds, within the time that there is."""
+"""Time every point of every case, in rounds, within the time that there is.
+
+One op is timed as where prices are measured for a graph, by turns of a chain, of which
+the median counts: what disturbs a program's ops now and then is part of its step. What
+is run, and for how long, is known beforehand here, and asked of a graph there.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
 
 from tf_amp.measuring.device_profile.assembling import Measurements, Rounds, medians_of
-from tf_amp.measuring.device_profile.cases import Case, Point, points_of
-from tf_amp.measuring.device_profile.timing import Turns, measure
+from tf_amp.measuring.device_profile.cases import Build, Case, Point, points_of
+from tf_amp.measuring.op_timing import elapsed, timing_graph
+from tf_amp.measuring.turns import LEAST_SECONDS, Series
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How often one op is timed: at least ``least`` times, for about ``seconds``."""
+
+    seconds: float
+    least: int = 4
+
 
 _FIRST_TURNS = Turns(seconds=0.004, least=3)
 _LATER_TURNS = Turns(seconds=0.02, least=5)
 # By how much a later measurement takes longer than the first, at most.
 _MORE_TURNS = _LATER_TURNS.seconds / _FIRST_TURNS.seconds
 _BASIC_CLASSES = frozenset({"AddV2", "matmul"})
+_INPUT_SETS = 2
+_CHAIN_SECONDS = 4e-4
+_LONGEST_CHAIN = 24
+# What is subtracted must not be a disturbed one.
+_BASE_RUNS = 12
 
 
 def measure_cases(
@@ -64,7 +90,44 @@ def measure_into(
         source = name.split(">")[0]
         if source not in dtypes or name.split(">")[-1] not in dtypes:
             continue
-        seconds = measure(case, point, source, turns)
+        seconds = _measured(case, point, source, turns)
         if seconds is not None:
             place = (case.op_class, name, point)
             found.setdefault(place, []).append(seconds)
+
+
+def _measured(case: Case, point: Point, dtype: str, turns: Turns) -> float | None:
+    """Return seconds of one call in ``dtype``; None where there is no such kernel."""
+    try:
+        seconds = _seconds(case.build, case, point, dtype, turns)
+        if case.minus is not None:
+            seconds -= _seconds(case.minus, case, point, dtype, turns)
+    except (tf.errors.OpError, TypeError, ValueError):
+        return None
+    return max(seconds, LEAST_SECONDS)
+
+
+def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -> float:
+    kept = tf.as_dtype(dtype).as_numpy_dtype
+    with timing_graph("/CPU:0") as graph:
+        # Ones and a bit: no denormals, and defined under logarithm and root.
+        sets = [
+            graph.hold([np.full(shape, 1.125, kept) for shape in case.shapes(point)])
+            for _ in range(_INPUT_SETS)
+        ]
+        chain = graph.chain(
+            lambda inputs: build(*inputs, point=point).op, sets, _length(case, point)
+        )
+        graph.fill()
+        chain.run()
+        series = Series(chain, bases=[elapsed(chain.base) for _ in range(_BASE_RUNS)])
+        end = time.perf_counter() + turns.seconds
+        while len(series.runs) < turns.least or time.perf_counter() < end:
+            series.turn()
+    return statistics.median(series.seconds())
+
+
+def _length(case: Case, point: Point) -> int:
+    elements = sum(math.prod(shape) for shape in case.shapes(point))
+    guess = 2e-6 + case.flops(point) / 1e11 + elements / 3e9
+    return int(min(max(_CHAIN_SECONDS / guess, 1), _LONGEST_CHAIN))

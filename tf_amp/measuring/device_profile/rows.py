@@ -10,8 +10,7 @@ import tensorflow as tf
 from grappler_pass.costs import op_classes
 from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.work import CACHED_BYTES
-from tf_amp.measuring.device_profile.cases import Build, Case, Point, Shapes
-from tf_amp.measuring.device_profile.sizes import Sizes
+from tf_amp.measuring.device_profile.cases import Build, Case, Point, Shapes, Sizes
 
 
 def by_rows(sizes: Sizes) -> list[Case]:

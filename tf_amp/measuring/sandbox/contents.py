@@ -1,12 +1,14 @@
-"""Made-up values for private variables: what they are, and how they are filled in."""
+"""Private variables: what they stand for, and how they are filled in."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -15,7 +17,11 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs.calls import DTYPE_BYTES
 
+Array = npt.NDArray[Any]
+Values = Mapping[str, Array]
+
 FILL = "tf_amp_fill"
+VARIABLES = ("VarHandleOp", "VariableV2")
 
 _SEED = (3, 14)
 # Sums over more inputs than this are let grow: the weights need not be tinier.
@@ -53,18 +59,24 @@ class Content:
         return math.prod(self.shape) * DTYPE_BYTES.get(name, 8)
 
 
-def filling_graph(contents: Iterable[Content]) -> GraphDef:
-    """Return a graph whose node `FILL` fills in all contents.
+def filling_graph(
+    contents: Iterable[Content], values: Values | None = None
+) -> tuple[GraphDef, dict[str, Array]]:
+    """Return a graph whose node `FILL` fills in all contents, and what to feed it with.
 
-    Numbers are positive, so that roots and logarithms are defined, and small, so that
-    sums of products stay of the size of their operands. Integers are spread over what
-    their readers take as an index, and 0 where there is no such reader; truth values
-    are true; strings are empty. What is alike is made once.
+    Numbers made up are positive, so that roots and logarithms are defined, and small,
+    so that sums of products stay of the size of their operands. Integers are spread
+    over what their readers take as an index, and 0 where there is no such reader; truth
+    values are true; strings are empty. What is alike is made once.
+
+    Args:
+      contents: of private variables.
+      values: of all contents, by name; None: they are made up.
     """
     filling = _Filling()
     for content in contents:
-        filling.add(content)
-    return filling.graph_def()
+        filling.add(content, None if values is None else values[content.name])
+    return filling.graph_def(), filling.feeds
 
 
 class _Filling:
@@ -74,18 +86,21 @@ class _Filling:
         self._made = GraphDef()
         self._values: dict[tuple[object, ...], str] = {}
         self._assigned: list[str] = []
+        self.feeds: dict[str, Array] = {}
 
     def graph_def(self) -> GraphDef:
         done = self._made.node.add(name=FILL, op="NoOp")
         done.input.extend(f"^{name}" for name in self._assigned)
         return self._made
 
-    def add(self, content: Content) -> None:
+    def add(self, content: Content, given: Array | None) -> None:
+        if given is not None:
+            content = dataclasses.replace(content, shape=tuple(map(int, given.shape)))
         op = "VariableV2" if content.is_reference else "VarHandleOp"
         variable = self._node(op)
         describe(variable, content)
         variable.device = content.device
-        value = self._value(content)
+        value = self._value(content) if given is None else self._fed(content, given)
         if content.is_reference:
             assign = self._node("Assign", variable.name, value)
             assign.attr["T"].type = content.dtype
@@ -94,6 +109,13 @@ class _Filling:
             assign.attr["dtype"].type = content.dtype
         assign.device = content.device
         self._assigned.append(assign.name)
+
+    def _fed(self, content: Content, given: Array) -> str:
+        place = self._node("Placeholder")
+        place.attr["dtype"].type = content.dtype
+        kind = tf.dtypes.as_dtype(content.dtype).as_numpy_dtype
+        self.feeds[place.name] = given.astype(kind, copy=False)
+        return str(place.name)
 
     def _value(self, content: Content) -> str:
         dtype = tf.dtypes.as_dtype(content.dtype)

@@ -29,9 +29,9 @@ from tf_amp.errors import AmpError
 from tf_amp.measuring.sandbox.bounds import shape_at, upper_bounds
 from tf_amp.measuring.sandbox.contents import Content, describe
 from tf_amp.measuring.sandbox.roles import (
+    HANDLES,
     OPAQUE,
     Role,
-    may_be_handle,
     needed_by,
     roles_for,
     roots_of,
@@ -153,7 +153,7 @@ class _Copy:
         )
 
     def _is_variable_handle(self, node: Node) -> bool:
-        if not may_be_handle(node.op) or _output_dtype(node, 0) not in OPAQUE:
+        if node.op not in HANDLES or _output_dtype(node, 0) not in OPAQUE:
             return False
         return self._variable_behind(node) is not None
 

@@ -11,14 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import tensorflow as tf
-
-from tf_amp.measuring.sandbox.graph_copy import NotRunnableError, Sandbox
-from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
-from tf_amp.measuring.sandbox.session import opened
+from tf_amp.measuring.sandbox.graph_copy import Sandbox
+from tf_amp.measuring.sandbox.session import opened, run_apart
 
 _FEWEST_STEPS, _MOST_STEPS = 2, 8
-_PATIENCE_SECONDS = 60.0
 # What a GPU's kernels take is told apart from what the host takes to launch them.
 _KERNELS = "/stream:all"
 
@@ -37,13 +33,7 @@ def node_seconds(
     Raises:
       NotRunnableError: a graph does not run, or not in time.
     """
-    try:
-        return run_in_own_thread(
-            lambda stopped: _traced(sandboxes, seconds), seconds + _PATIENCE_SECONDS
-        )
-    except (tf.errors.OpError, ValueError, StuckError) as error:
-        message = str(error).partition("\n")[0]
-        raise NotRunnableError(f"it does not run apart: {message}") from error
+    return run_apart(lambda stopped: _traced(sandboxes, seconds), seconds)
 
 
 def _traced(sandboxes: Mapping[str, Sandbox], seconds: float) -> dict[str, NodeSeconds]:

@@ -42,7 +42,8 @@ class Role(enum.Enum):
     SOURCE = "left out, with synthetic tensors in place of its outputs"
 
 
-_HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
+# Their resource may be the handle of a variable.
+HANDLES = frozenset({"_Arg", "Placeholder", "VarHandleOp"})
 # These only watch what goes through; a made-up value must not stop the step.
 _WATCHING = frozenset({"Print", "CheckNumerics", "CheckNumericsV2"})
 # Their OpDefs claim that they have no state, and yet they reach out of the graph.
@@ -107,11 +108,6 @@ def role_of_op(op: str) -> Role:
     if op_def.is_stateful or _has_reference(op_def):
         return Role.COMPUTE if _has_private_state(op, op_def) else Role.SOURCE
     return Role.COMPUTE
-
-
-def may_be_handle(op: str) -> bool:
-    """Tell whether a resource that `op` yields may be a variable's handle."""
-    return op in _HANDLES
 
 
 def _has_private_state(op: str, op_def: op_def_pb2.OpDef) -> bool:

@@ -1,7 +1,5 @@
 """Run sandboxes in one private Session, in turn and within a time limit.
 
-To be used in a thread of its own (`apart`) wherever a program may be under way.
-
 The Session's own threads run them: those of the program may all be waiting for the
 graph that is being optimized. Grappler is off in it, so each graph runs as it is.
 """
@@ -10,15 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import graphs as private_graphs
 from tf_amp.measuring.op_timing import quiet_config
-from tf_amp.measuring.sandbox.contents import FILL, filling_graph
-from tf_amp.measuring.sandbox.graph_copy import STEP, Sandbox
+from tf_amp.measuring.sandbox.contents import FILL, Content, Values, filling_graph
+from tf_amp.measuring.sandbox.graph_copy import STEP, NotRunnableError, Sandbox
+from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
+
+_T = TypeVar("_T")
+_PATIENCE_SECONDS = 60.0
 
 
 class SandboxSession:
@@ -64,7 +66,7 @@ def opened(
     *,
     one_op_at_a_time: bool = False,
 ) -> Iterator[SandboxSession]:
-    """Yield the sandboxes side by side, contents shared and filled in.
+    """Yield the sandboxes side by side, contents shared and made up.
 
     Args:
       sandboxes: by a name of your choice.
@@ -75,22 +77,65 @@ def opened(
       ValueError: TensorFlow cannot import a graph.
       tf.errors.OpError: the same; or the contents cannot be made, for lack of memory.
     """
-    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
-    graph = tf.Graph()
-    imported = private_graphs.import_operations
-    steps = {
-        name: imported(graph, sandbox.graph_def, name, [STEP])[0]
-        for name, sandbox in sandboxes.items()
-    }
-    filling = filling_graph(contents.values())
-    filled = imported(graph, filling, "contents", [FILL])[0]
     config = quiet_config()
     if one_op_at_a_time:
         config.inter_op_parallelism_threads = 1
-    with tf.compat.v1.Session(graph=graph, config=config) as session:
-        ready = session.make_callable(filled, accept_options=True)
-        ready(options=_options(timeout_seconds))
+    graph = tf.Graph()
+    steps = {
+        name: private_graphs.import_operations(graph, box.graph_def, name, [STEP])[0]
+        for name, box in sandboxes.items()
+    }
+    contents = {c.name: c for box in sandboxes.values() for c in box.contents}
+    options = _options(timeout_seconds)
+    with filled_session(
+        graph, contents.values(), config=config, options=options
+    ) as session:
         yield SandboxSession(session, steps)
+
+
+@contextlib.contextmanager
+def filled_session(
+    graph: Any,
+    contents: Iterable[Content],
+    values: Values | None = None,
+    *,
+    config: Any = None,
+    options: Any = None,
+) -> Iterator[Any]:
+    """Yield a Session of a graph whose private variables are filled in.
+
+    Args:
+      graph: that holds all that is to be run.
+      contents: of the variables.
+      values: of the contents, by name; None: they are made up.
+      config: of the Session; `quiet_config` by default.
+      options: of filling in.
+    """
+    filling, feeds = filling_graph(contents, values)
+    ends = [FILL, *feeds]
+    filled, *places = private_graphs.import_operations(graph, filling, "contents", ends)
+    fed = [place.outputs[0] for place in places]
+    with tf.compat.v1.Session(graph=graph, config=config or quiet_config()) as session:
+        ready = session.make_callable(filled, fed or None, accept_options=True)
+        ready(*feeds.values(), options=options)
+        yield session
+
+
+def run_apart(work: Callable[[Callable[[], bool]], _T], seconds: float) -> _T:
+    """Run what opens sandboxes in a thread of its own, and return its outcome.
+
+    Args:
+      work: as for `run_in_own_thread`.
+      seconds: that it is meant to take.
+
+    Raises:
+      NotRunnableError: a graph does not run, or not in time.
+    """
+    try:
+        return run_in_own_thread(work, seconds + _PATIENCE_SECONDS)
+    except (tf.errors.OpError, ValueError, StuckError) as error:
+        message = str(error).partition("\n")[0]
+        raise NotRunnableError(f"it does not run apart: {message}") from error
 
 
 def _options(timeout_seconds: float) -> Any:

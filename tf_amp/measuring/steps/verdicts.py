@@ -1,7 +1,8 @@
 """Which graph is faster: remembered from earlier runs, or found out by the next steps.
 
 A verdict is kept by the fingerprint of its graphs, so that steps are compared once, not
-in every process.
+in every process. Grappler's second visit of a graph that has lost, which differs a
+little, does not come here: see `second_visits`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 
 from absl import logging
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -24,16 +25,12 @@ from tf_amp.measuring.fingerprint import fingerprint_of
 from tf_amp.measuring.known_costs import KnownCosts
 from tf_amp.measuring.steps import compared_calls
 from tf_amp.measuring.steps.step_comparison import Steps
-from tf_amp.tracing.graph_identity import digest_of_seeds, stamps_of_seeds
 from tf_amp.tracing.grappler_preview import with_bodies
 
 # Of the seconds of a node in one step, as the logarithm's deviation.
 _SPREAD = 0.2
 # What this process knows, by device and fingerprint; None: that it knows nothing.
 _known: dict[tuple[str, str], bool | None] = {}
-# Graphs that stay float32, as Grappler brings them back: what differs a little from one
-# that was rejected must not be tried again, what is merely called alike must be.
-_rejected: set[Hashable] = set()
 
 
 def outcome_of(
@@ -50,9 +47,6 @@ def outcome_of(
       costs: of the device that they run on, with the database.
       decided: called once with whether the rewritten graph is, if that is open.
     """
-    again = _again(trial, costs)
-    if again in _rejected:
-        return Outcome.SLOWER
     fingerprint = fingerprint_of(trial)
     key = costs.key, fingerprint
     keep = functools.partial(_keep, trial, fingerprint, costs, decided)
@@ -61,11 +55,9 @@ def outcome_of(
         _known[key] = remembered.faster if remembered else None
         # Workers in step go by what the chief finds, at the calls of a comparison.
         if remembered and not peers() and _state_keeper(trial.before) is None:
-            forget = functools.partial(_forget, trial, key, again)
+            forget = functools.partial(_forget, trial, key)
             compared_calls.check(trial, remembered, keep, forget)
     known = _known[key]
-    if known is False:
-        _rejected.add(again)
     if known:
         compared_calls.accept()
     if known is not None:
@@ -93,20 +85,13 @@ def _state_keeper(graph_def: GraphDef) -> NodeDef | None:
     return next(filter(keeps_state_in_kernel, nodes), None)
 
 
-def _again(trial: Trial, costs: KnownCosts) -> Hashable:
-    """Return what stays the same when Grappler comes a second time with a graph."""
-    seeds = digest_of_seeds(trial.before, trial.shapes)
-    stamps = stamps_of_seeds(trial.before)
-    return costs.key, trial.low_dtype, trial.name, trial.item.fetch, seeds, stamps
-
-
 def _remembered(fingerprint: str, costs: KnownCosts) -> Verdict | None:
     if costs.database is None:
         return None
     return costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
 
 
-def _forget(trial: Trial, key: tuple[str, str], again: Hashable) -> None:
+def _forget(trial: Trial, key: tuple[str, str]) -> None:
     """Know a verdict no more that steps contradict."""
     logging.info(
         "%s takes longer than it did when its steps were compared; they are compared "
@@ -114,7 +99,6 @@ def _forget(trial: Trial, key: tuple[str, str], again: Hashable) -> None:
         trial.name or "A graph",
     )
     _known[key] = None
-    _rejected.discard(again)
 
 
 def _keep(

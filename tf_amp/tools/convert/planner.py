@@ -18,9 +18,9 @@ from grappler_pass.graph.op_traits import is_update
 from grappler_pass.graph.view import Item
 from tf_amp.errors import AmpError
 from tf_amp.measuring import process_costs
+from tf_amp.measuring.fingerprint import digest_of_seeds
 from tf_amp.tools.convert.files.stored_shapes import known_arguments, stored_shapes
 from tf_amp.tracing import grappler_preview
-from tf_amp.tracing.graph_identity import digest_of_seeds
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.function_pb2 import FunctionDef

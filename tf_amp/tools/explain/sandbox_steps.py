@@ -21,8 +21,7 @@ from tf_amp.measuring.sandbox.graph_copy import (
     Sandbox,
     sandbox_from_graph,
 )
-from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
-from tf_amp.measuring.sandbox.session import SandboxSession, opened
+from tf_amp.measuring.sandbox.session import SandboxSession, opened, run_apart
 from tf_amp.measuring.steps.comparison import Comparison
 from tf_amp.rewriting.graph_settings import target_device_type
 from tf_amp.tracing.grappler_preview import with_bodies
@@ -39,7 +38,6 @@ _FIRST_STEP = 2.0
 _SLACK = 1.5
 # Seconds to build, by node of both graphs.
 _NODE_SECONDS = 3e-5
-_PATIENCE_SECONDS = 60.0
 # Where there is no limit.
 _LONGEST_SECONDS = 120.0
 
@@ -53,14 +51,7 @@ def measure(trial: Trial, seconds: float) -> Comparison:
     """
     seconds = min(seconds, _LONGEST_SECONDS)
     _check_predicted(trial, seconds)
-    try:
-        return run_in_own_thread(
-            lambda stopped: _compared(trial, seconds, stopped),
-            seconds + _PATIENCE_SECONDS,
-        )
-    except (tf.errors.OpError, ValueError, StuckError) as error:
-        message = str(error).partition("\n")[0]
-        raise NotRunnableError(f"it does not run apart: {message}") from error
+    return run_apart(lambda stopped: _compared(trial, seconds, stopped), seconds)
 
 
 def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:

@@ -21,10 +21,10 @@ from grappler_pass.annotations import REWRITTEN
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item, split_input
-from tf_amp._tensorflow_private import graphs as private_graphs
+from tf_amp._tensorflow_private.graphs import import_operations
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError
-from tf_amp.measuring.op_timing import quiet_config
+from tf_amp.measuring.sandbox.contents import VARIABLES, Content
 from tf_amp.measuring.sandbox.graph_copy import (
     SOURCE,
     STEP,
@@ -32,14 +32,13 @@ from tf_amp.measuring.sandbox.graph_copy import (
     Sandbox,
     sandbox_from_graph,
 )
+from tf_amp.measuring.sandbox.session import filled_session
 from tf_amp.rewriting.compiled.clusters import with_clusters
 from tf_amp.tools.graph_runs.cases import Case, Values, Watched
 from tf_amp.tools.graph_runs.differences import Array
-from tf_amp.tools.graph_runs.filling import FILLED, HANDLES, filling_graph, made_up
 from tf_amp.tracing.traces import with_traced_shapes
 
 _SEED = 20
-# They hand on what they get; a tensor within a branch cannot be fetched.
 _PREFIX = "tf_amp_case"
 # What TensorFlow begins a message with that tells where in the graph it was.
 _FAILED = "Graph execution error:"
@@ -100,7 +99,7 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     for graph_def in graph_defs:
         sandbox = sandbox_of(graph_def, case.item, case.known_shapes, found)
         missing = (each for each in sandbox.contents if each.name not in found)
-        found |= {content.name: made_up(content) for content in missing}
+        found |= {content.name: _made_up(content) for content in missing}
     return found
 
 
@@ -139,20 +138,13 @@ def execute(
     Raises:
       NotMeasurableError: it fails; the message says why.
     """
-    graph = tf.Graph()
-    imported = private_graphs.import_operations
-    names = [STEP, *dict.fromkeys(node for node, _ in wanted.values())]
-    filling, feeds = filling_graph(sandbox.contents, values)
+    graph, graph_def = tf.Graph(), _seeded(sandbox, values)
+    names = list(dict.fromkeys(node for node, _ in wanted.values()))
     try:
-        step, *found = imported(graph, _seeded(sandbox, values), _PREFIX, names)
-        ends = [FILLED, *feeds]
-        filled, *more = imported(graph, filling, "tf_amp_values", ends)
-        op_of = dict(zip(names[1:], found, strict=True))
+        step, *found = import_operations(graph, graph_def, _PREFIX, [STEP, *names])
+        op_of = dict(zip(names, found, strict=True))
         tensors = {n: op_of[node].outputs[i] for n, (node, i) in wanted.items()}
-        places = [op.outputs[0] for op in more]
-        fed = dict(zip(places, feeds.values(), strict=True))
-        with tf.compat.v1.Session(graph=graph, config=quiet_config()) as session:
-            session.run(filled, fed)
+        with filled_session(graph, sandbox.contents, values) as session:
             fetched, _ = session.run((tensors, step))
     except (tf.errors.OpError, ValueError) as error:
         message = str(error).removeprefix(_FAILED).lstrip().partition("\n")[0]
@@ -160,6 +152,24 @@ def execute(
             f"The graph does not run by itself: {message}"
         ) from error
     return {name: _as_float32(np.asarray(value)) for name, value in fetched.items()}
+
+
+def _made_up(content: Content) -> Array:
+    """Return values for what is not known: floats of both signs, valid integers.
+
+    Truth values are true, as of a question whether all is well.
+    """
+    dtype = tf.dtypes.as_dtype(content.dtype)
+    if dtype == tf.string:
+        return np.full(content.shape, b"", object)
+    if dtype.is_bool:
+        return np.ones(content.shape, np.bool_)
+    random = np.random.default_rng(zlib.crc32(content.name.encode()))
+    if dtype.is_floating or dtype.is_complex:
+        return random.standard_normal(content.shape).astype(dtype.as_numpy_dtype)
+    return random.integers(0, max(content.bound, 1), content.shape).astype(
+        dtype.as_numpy_dtype
+    )
 
 
 def _with_shape(
@@ -203,7 +213,7 @@ def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
         if _draws_anew(node):
             node.attr["seed"].i = _SEED
             node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
-        name = node.attr["shared_name"].s.decode() if node.op in HANDLES else ""
+        name = node.attr["shared_name"].s.decode() if node.op in VARIABLES else ""
         if name in values:
             shape = tf.TensorShape(values[name].shape).as_proto()
             node.attr["shape"].shape.CopyFrom(shape)

@@ -70,6 +70,7 @@ def handing_over(
         whose inputs are then not fed; None: everything in the graph is the step's.
     """
     import tensorflow as tf
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
     from tf_amp.training.loss_scale.placing import place_here, runs_here
 
@@ -90,7 +91,7 @@ def handing_over(
             done = tf.numpy_function(
                 record, [*inputs, finite], [], name="overflow_inputs"
             )
-        done._set_attr(WATCH, _text(watched.number))
+        done._set_attr(WATCH, AttrValue(s=watched.number.encode()))
         return [done]
 
     return hand_over
@@ -121,9 +122,3 @@ def _behind(operation: Any) -> set[Any]:
         found |= sources
         waiting.extend(sources)
     return found
-
-
-def _text(value: str) -> Any:
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
-    return AttrValue(s=value.encode())

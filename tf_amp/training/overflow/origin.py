@@ -90,10 +90,12 @@ class Watch:
             _say_unknown(error)
 
     def _record(self, inputs: Sequence[Any]) -> None:
+        import numpy as np
+
         self._overflows += 1
         if not self._is_due(float(inputs[0])):
             return
-        copies = [_copy(value) for value in inputs]
+        copies = [np.array(value) for value in inputs]
         graph = self.graph()
         if graph is None or not graph.building_function:
             self._pending = copies
@@ -270,7 +272,10 @@ def _watches_of(graph: Any) -> list[Watch]:
 
 
 def _begin(look: Callable[[], None]) -> bool:
-    """Look into an overflow in a thread of its own, unless that many do so already."""
+    """Look into an overflow in a thread of its own, unless that many do so already.
+
+    Training goes on meanwhile; `run_in_own_thread` is for what somebody waits for.
+    """
     # Not a daemon, as the runtime's own threads are: an interpreter that ends while one
     # is inside TensorFlow takes the process down.
     thread = threading.Thread(target=look, name="tf_amp_overflow_origin", daemon=False)
@@ -297,12 +302,6 @@ def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
     numbers = [n.attr[WATCH].s.decode() for n in nodes if WATCH in n.attr]
     found = (_watches.get(number) for number in numbers)
     return tuple(watched for watched in found if watched is not None)
-
-
-def _copy(value: Any) -> Any:
-    import numpy as np
-
-    return np.array(value)
 
 
 def _say_unknown(error: Exception) -> None:

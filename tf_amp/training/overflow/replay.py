@@ -8,6 +8,10 @@ own, and of loops and branches only what comes out of them is looked at.
 Nothing of the program is touched: what might have effects (queues, iterators, functions
 of the program, exchanges with others) is not run, no device but the host's CPU is used,
 and what takes too long is given up.
+
+This is no sandbox of `measuring`, which is run for its time: that one leaves out what
+has effects, and makes up what is not known, while here the values are what counts, and
+a step that needs either is refused. Both fill in private variables alike.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from grappler_pass.graph.op_table import (
 from grappler_pass.graph.op_traits import has_effects, is_random
 from grappler_pass.graph.view import GraphView, Node, Port
 from tf_amp.errors import AmpError
+from tf_amp.measuring.sandbox.contents import Content, describe
+from tf_amp.measuring.sandbox.session import filled_session
 
 _BEGINS = ENTER_OPS | SWITCH_OPS
 _FLOATING = (tf.float32, tf.float16, tf.bfloat16, tf.float64)
@@ -81,9 +87,10 @@ class Replay:
         """
         self._step = step
         self._graph_def = GraphDef()
-        # Values of placeholders by name; names of handles, and what to begin with.
+        # Values of placeholders by name; private variables, and what they begin with.
         self._feed: dict[str, Any] = {}
-        self._variables: list[tuple[str, Any]] = []
+        self._contents: list[Content] = []
+        self._values: dict[str, Any] = {}
         for number, value in enumerate(step.inputs):
             self._add_placeholder(_given_name(number), value)
         nodes = [step.view.nodes[index] for index in step.needed]
@@ -107,11 +114,13 @@ class Replay:
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(self._graph_def, name="")
             flags = _flags(graph, self._step, limit)
-            starts = [_assign(graph, *variable) for variable in self._variables]
             feed = {
                 graph.get_tensor_by_name(f"{n}:0"): v for n, v in self._feed.items()
             }
-            results = _run(graph, starts, list(flags.values()), feed)
+            with filled_session(
+                graph, self._contents, self._values, config=_config()
+            ) as session:
+                results = _run(session, list(flags.values()), feed)
         return {i: bool(result) for i, result in zip(flags, results, strict=True)}
 
     def _add_placeholder(self, name: str, value: Any) -> None:
@@ -130,11 +139,11 @@ class Replay:
         if node.op in REF_VARIABLE_OPS:
             self._add_placeholder(node.name, value)
             return
-        made = self._graph_def.node.add(name=node.name, op="VarHandleOp")
-        made.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
-        made.attr["shape"].shape.CopyFrom(tf.TensorShape(value.shape).as_proto())
-        made.attr["shared_name"].s = f"tf_amp_replay/{node.name}".encode()
-        self._variables.append((node.name, value))
+        name, shape = f"tf_amp_replay/{node.name}", tuple(value.shape)
+        content = Content(name, tf.as_dtype(value.dtype).as_datatype_enum, shape)
+        describe(self._graph_def.node.add(name=node.name, op="VarHandleOp"), content)
+        self._contents.append(content)
+        self._values[name] = value
 
     def _add_copy(self, node: Node) -> None:
         """Add a node as it is, but for what is given and what it waits for."""
@@ -173,22 +182,19 @@ def _check_effects(node: Node) -> None:
         raise NotReplayableError(f"{node.name} ({node.op}) may have effects")
 
 
-def _run(graph: Any, starts: list[Any], fetches: list[Any], feed: Any) -> list[Any]:
-    """Run a graph by itself.
+def _run(session: Any, fetches: list[Any], feed: Any) -> list[Any]:
+    """Return what a Session fetches.
 
     Raises:
       NotReplayableError: it takes too long.
     """
     options = tf.compat.v1.RunOptions(timeout_in_ms=int(LIMIT_SECONDS * 1000))
-    with tf.compat.v1.Session(graph=graph, config=_config()) as session:
-        session.run(starts)
-        try:
-            results: list[Any] = session.run(fetches, feed, options=options)
-            return results
-        except tf.errors.DeadlineExceededError as error:
-            raise NotReplayableError(
-                f"running the step again takes longer than {LIMIT_SECONDS:g} seconds"
-            ) from error
+    try:
+        return session.run(fetches, feed, options=options)  # type: ignore[no-any-return]
+    except tf.errors.DeadlineExceededError as error:
+        raise NotReplayableError(
+            f"running the step again takes longer than {LIMIT_SECONDS:g} seconds"
+        ) from error
 
 
 def _given_name(number: int) -> str:
@@ -233,11 +239,6 @@ def hidden_nodes(view: GraphView, needed: Sequence[int]) -> set[int]:
         if is_hidden or node.op in _BEGINS:
             hidden.add(index)
     return hidden
-
-
-def _assign(graph: Any, name: str, value: Any) -> Any:
-    handle = graph.get_tensor_by_name(f"{name}:0")
-    return tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
 def _config() -> Any:
