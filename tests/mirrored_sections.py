@@ -10,6 +10,9 @@ train(one, epochs=1)
 for word, loss_off, weights_off in (
     ("float32", 2e-6, 1e-6), ("bfloat16", 2e-3, 6e-3), ("float16", 2e-4, 1e-3)
 ):
+    # What travels, and how, is alike for both.
+    if keras.__name__ == "tf_keras" and word != "float16":
+        continue
     strategy = keras_callbacks.mirrored_strategy(all_reduce=word)
     assert isinstance(strategy, tf.distribute.MirroredStrategy)
     with strategy.scope():
@@ -81,11 +84,11 @@ print({w.dtype.name for w in loaded.get_weights()})
 
 OVERFLOW = """
 tf_amp.enable("float16", opt_level="O0", loss_scale="dynamic:initial=1024")
-for word in ("bfloat16", "float16"):
+for word, rows in (("bfloat16", [3]), ("float16", [3, 27])):
     strategy = keras_callbacks.mirrored_strategy(all_reduce=word)
     with strategy.scope():
         model = build()
-        for row in (3, 27):
+        for row in rows:
             train(model, epochs=1)
             before = model.get_weights()
             good, X[row] = X[row].copy(), math.inf

@@ -88,7 +88,7 @@ def test_an_example_knows_nothing_of_the_package(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_demo_prints_plans_times_and_accuracies(tmp_path: pathlib.Path) -> None:
-    steps = ("--digits-steps", "8", "--text-steps", "8")
+    steps = ("--digits-steps", "6", "--text-steps", "6")
     lines = output_of("demo", {OPT_LEVEL: "O2", STRICT: "1"}, tmp_path, *steps)
 
     output = "\n".join(lines)
