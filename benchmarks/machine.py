@@ -19,7 +19,7 @@ class Machine:
 
     @property
     def has_low_units(self) -> bool:
-        """Tell whether the processor computes in 16 bits itself."""
+        """Return whether the processor computes in 16 bits itself."""
         return self.kind != "neither avx512_bf16 nor amx_bf16"
 
 

@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def is_update(name: str) -> bool:
-    """Tell whether an op is the root of a layer's second moment, on the host.
+    """Return whether an op is the root of a layer's second moment, on the host.
 
     The other roots are of the powers of beta, one per layer before it.
     """
@@ -63,7 +63,7 @@ def is_update(name: str) -> bool:
 
 
 def is_product(name: str) -> bool:
-    """Tell whether an op is a product of the backward pass, on the device."""
+    """Return whether an op is a product of the backward pass, on the device."""
     return name.startswith("gradient_tape/") and name.endswith("MatMul")
 
 

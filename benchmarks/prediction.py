@@ -148,7 +148,7 @@ def _marked(text: str, right: bool) -> str:
 
 
 def is_near(predicted: float, measured: float) -> bool:
-    """Tell whether a prediction is within a fifth of what was measured."""
+    """Return whether a prediction is within a fifth of what was measured."""
     return abs(predicted / measured - 1.0) <= NEAR + 1e-9
 
 

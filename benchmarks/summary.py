@@ -41,7 +41,7 @@ class Cell:
 
     @property
     def is_low(self) -> bool:
-        """Tell whether the executed graph holds a 16-bit operation."""
+        """Return whether the executed graph holds a 16-bit operation."""
         return self.ops is not None and self.ops.low > 0
 
 
@@ -79,7 +79,7 @@ class Row:
         return ours.seconds / min(others)
 
     def is_wrong(self, cell: Cell) -> bool:
-        """Tell whether a variant computed something other than float32."""
+        """Return whether a variant computed something other than float32."""
         if cell.error is None:
             return False
         return not cell.error <= TOLERANCES[self.mode]

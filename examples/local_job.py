@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 
 def is_task() -> bool:
-    """Tell whether this process has been started as a task of a job."""
+    """Return whether this process has been started as a task of a job."""
     return "TF_CONFIG" in os.environ
 
 

@@ -176,7 +176,7 @@ def load(optimize: OptimizeGraph, device_types: Sequence[str] = DEVICE_TYPES) ->
 
 
 def is_loaded() -> bool:
-    """Tell whether this process has registered the shim with TensorFlow."""
+    """Return whether this process has registered the shim with TensorFlow."""
     return bool(_bridge.shims)
 
 

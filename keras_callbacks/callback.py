@@ -131,7 +131,7 @@ def never_raising(method: _Method) -> _Method:
             return None
         try:
             return method(monitor, *args, **kwargs)
-        # Training is worth more than what is told of it, whatever the reason.
+        # Training is worth more than what is reported of it, whatever the reason.
         except Exception as error:
             monitor.switch_off(f"{type(error).__name__}: {error}")
             return None

@@ -14,7 +14,7 @@ from keras_callbacks.values import number
 
 
 def scales_losses(optimizer: Any) -> bool:
-    """Tell whether an optimizer is one of Keras' loss scale optimizers."""
+    """Return whether an optimizer is one of Keras' loss scale optimizers."""
     names = (kind.__name__ for kind in type(optimizer).__mro__)
     return any("LossScaleOptimizer" in name for name in names)
 
@@ -40,7 +40,7 @@ def good_steps(optimizer: Any) -> int:
 
 
 def applied_steps(optimizer: Any) -> float:
-    """Return the steps taken, without those skipped; NaN where that is not told."""
+    """Return the steps taken, without those skipped; NaN where that is not known."""
     if _is_of_tf_keras(optimizer):
         return math.nan
     return int(number(optimizer.inner_optimizer.iterations))

@@ -48,7 +48,7 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
 
     @property
     def is_fused(self) -> bool:
-        """Tell whether gradients travel in 16 bits."""
+        """Return whether gradients travel in 16 bits."""
         return self._exchange is not None
 
     def scope(self) -> Any:

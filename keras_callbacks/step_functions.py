@@ -102,7 +102,7 @@ def steps_per_call(model: Any) -> int:
 
 
 def is_within(function: StepFunction | None, part: StepFunction | None) -> bool:
-    """Tell whether a step function is another one, or stands for it."""
+    """Return whether a step function is another one, or stands for it."""
     return part is not None and any(each is part for each in _chain(function))
 
 

@@ -18,7 +18,7 @@ class Summaries:
 
         Args:
           tensorboard: Keras' callback; None writes nothing.
-          model: whose strategy tells whether this process writes.
+          model: whose strategy returns whether this process writes.
         """
         self._folder = _folder_of(tensorboard) if writes(model) else ""
         self._writer: Any = None
@@ -59,7 +59,7 @@ def _metadata() -> Any:
 
 
 def writes(model: Any) -> bool:
-    """Tell whether this process writes what all workers of a model have in common."""
+    """Return whether this process writes what all workers of a model have in common."""
     strategy = getattr(model, "distribute_strategy", None)
     extended = getattr(strategy, "extended", None)
     return bool(getattr(extended, "should_save_summary", True))

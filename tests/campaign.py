@@ -31,7 +31,7 @@ class Command:
       description: for people.
       check: returns what became of a seed: its "failures", one text each, and counts
         by name, which are summed up.
-      reproduce: checks one seed, shows everything, and tells whether all is well.
+      reproduce: checks one seed, shows everything, and returns whether all is well.
       summary: says in a line what the sums of the counts mean.
       seconds_per_seed: after which a worker is taken to hang.
     """

@@ -63,7 +63,7 @@ class Colored:
         return self.constraints.reasons[self.slots_called(name)[0]].detail
 
     def tied(self, first: str, second: str) -> bool:
-        """Tell whether two nodes' first slots must agree."""
+        """Return whether two nodes' first slots must agree."""
         pair = {self.slots_called(first)[0], self.slots_called(second)[0]}
         return any(pair <= set(group) for group in self.constraints.ties)
 

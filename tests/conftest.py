@@ -21,11 +21,11 @@ os.environ.update(SETTINGS)
 _KEPT = (
     ("absl.logging", "_log_counter_per_token"),
     ("tf_amp._tensorflow_private", "_warned"),
-    ("tf_amp.rewriting.failures", "_told"),
+    ("tf_amp.rewriting.failures", "_reported"),
     ("tf_amp.training.loss_scale.variables", "_eager_states"),
-    ("tf_amp.training.overflow.origin", "_told"),
+    ("tf_amp.training.overflow.origin", "_reported"),
     ("tf_amp.rewriting.arriving_graphs", "_plans"),
-    ("tf_amp.rewriting.arriving_graphs", "_told"),
+    ("tf_amp.rewriting.arriving_graphs", "_reported"),
 )
 
 

@@ -90,7 +90,7 @@ def with_exact_sums(graph_def: GraphDef) -> GraphDef:
 
 
 def is_product(node: NodeDef, shapes: Shapes) -> bool:
-    """Tell whether a node sums products of more than one pair, as far as is known."""
+    """Return whether a node sums products of more than one pair, as far as is known."""
     if not _PRODUCT.fullmatch(node.op):
         return False
     known = [

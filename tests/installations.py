@@ -60,7 +60,7 @@ class Environment:
         ).lines()
 
     def has_autostart(self, *options: str, **env: str) -> bool:
-        """Tell whether the interpreter starts with the finder in place."""
+        """Return whether the interpreter starts with the finder in place."""
         code = (
             "import sys; print([f.__name__ for f in sys.meta_path if type(f) is type])"
         )

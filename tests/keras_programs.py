@@ -45,7 +45,7 @@ def fit(model, *callbacks, **options):
 
 
 def is_float32(loss):
-    """Tell whether a telling model's loss was computed in float32."""
+    """Return whether a telling model's loss was computed in float32."""
     return bool(abs(loss / (VALUE**2 / 8) - 1) < 2**-20)
 
 

@@ -3,7 +3,7 @@
     python -m tests.killed_training WAY...
 
 TensorFlow is imported once and each training forked off before anything has run. For
-each way one line tells whether the resumed run came to what the unbroken one did, and
+each way one line returns whether the resumed run came to what the unbroken one did, and
 whether one did that is resumed without what tf-amp has kept.
 """
 

@@ -288,7 +288,7 @@ def plain_session_config() -> config_pb2.ConfigProto:
 
 
 def is_floating(value: np.ndarray) -> bool:
-    """Tell whether an array, bfloat16 included, holds floating numbers."""
+    """Return whether an array, bfloat16 included, holds floating numbers."""
     return tf.as_dtype(value.dtype).is_floating
 
 

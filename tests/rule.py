@@ -56,7 +56,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
-        """Tell whether the rule holds."""
+        """Return whether the rule holds."""
         return self.error <= MULTIPLE * self.by_hand + self.floor
 
     def __str__(self) -> str:

@@ -55,6 +55,6 @@ def values_of(variables: Any) -> list[np.ndarray]:
 
 
 def are_equal(before: list[np.ndarray], after: list[np.ndarray]) -> bool:
-    """Tell whether all values are the same, bit by bit."""
+    """Return whether all values are the same, bit by bit."""
     assert len(before) == len(after)
     return all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))

@@ -170,7 +170,7 @@ def ops_with_dtype(graph_def: GraphDef, low_dtype: str) -> Counter[str]:
 
 
 def is_stateful(op: str) -> bool:
-    """Tell whether the op has side effects or state, by its OpDef."""
+    """Return whether the op has side effects or state, by its OpDef."""
     op_def = op_def_registry.get(op)
     return op_def is not None and op_def.is_stateful
 

@@ -93,7 +93,7 @@ ROWS = {
 def test_the_rule_holds_for(row: str) -> None:
     outcome = check(ROWS[row], PLANS)
     assert outcome.rewritten, "nothing was tried"
-    assert not outcome.failures, _told(outcome.failures)
+    assert not outcome.failures, _reported(outcome.failures)
 
 
 def test_the_rule_holds_for_random_programs() -> None:
@@ -110,7 +110,7 @@ def test_the_rule_holds_for_random_programs() -> None:
         outcome = check(recipe, (plan_of(recipe),))
         counted = (1, outcome.rewritten > 0, outcome.results, outcome.undecided)
         totals[:] += counted
-        assert not outcome.failures, _told(outcome.failures)
+        assert not outcome.failures, _reported(outcome.failures)
 
     run()
     programs, rewritten, results, undecided = totals
@@ -118,7 +118,7 @@ def test_the_rule_holds_for_random_programs() -> None:
     assert undecided < results / 20
 
 
-def _told(failures: dict) -> str:
+def _reported(failures: dict) -> str:
     return "; ".join(f"{plan}: {finding}" for plan, finding in failures.items())
 
 

@@ -62,7 +62,7 @@ class Comparison:
 
     @property
     def ok(self) -> bool:
-        """Tell whether the results agree, as far as can be told."""
+        """Return whether the results agree, as far as can be told."""
         return self.chaotic or self.error <= self.allowed
 
     def __str__(self) -> str:

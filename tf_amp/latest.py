@@ -27,7 +27,7 @@ class Latest(Generic[_Key, _Value]):
         return len(self._values)
 
     def __contains__(self, key: _Key) -> bool:
-        """Tell whether there is a value."""
+        """Return whether there is a value."""
         return key in self._values
 
     def get(self, key: _Key) -> _Value | None:

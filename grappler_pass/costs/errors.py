@@ -62,7 +62,7 @@ def roofline_error(profile: DeviceProfile) -> float:
 
 
 def is_measured(profile: DeviceProfile) -> bool:
-    """Tell whether the profile's own classes were measured, on whatever device."""
+    """Return whether the profile's own classes were measured, on whatever device."""
     return bool(profile.data.get("classes"))
 
 

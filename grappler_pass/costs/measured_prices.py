@@ -48,7 +48,7 @@ class Corrections:
 
 
 def is_computing(op_class: str) -> bool:
-    """Tell whether a class reads its operands many times over."""
+    """Return whether a class reads its operands many times over."""
     return op_class.startswith(MATRIX_PREFIXES)
 
 

@@ -106,7 +106,7 @@ class SqliteFile:
             _turn.release()
 
     def _is_current(self, connection: sqlite3.Connection) -> bool:
-        """Tell whether the file holds rows of this version.
+        """Return whether the file holds rows of this version.
 
         Raises:
             PermissionError: it is somebody else's.

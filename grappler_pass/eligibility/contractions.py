@@ -23,7 +23,7 @@ _TRANSPOSES = ("transpose_a", "adj_x")
 
 
 def has_sum(proto: NodeDef, operands: Sequence[Shape | None]) -> bool:
-    """Tell whether a product adds up terms; what cannot be told does.
+    """Return whether a product adds up terms; where that is not known it does.
 
     Args:
       proto: a node on the allow list; not modified.
@@ -60,7 +60,7 @@ def _summed_size(proto: NodeDef, left: Shape | None) -> int | None:
 
 
 def _convolution_has_sum(op: str, kernel: Shape | None) -> bool:
-    """Tell whether an element of the result is a sum; a filter's gradient always is."""
+    """Say whether an element of the result is a sum; a filter's gradient always is."""
     direction = CONVOLUTIONS.get(op) or DEPTHWISE[op]
     if kernel is None or len(kernel) < 3 or direction == "filter_gradient":
         return True

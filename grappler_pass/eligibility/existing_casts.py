@@ -58,7 +58,7 @@ NUMPY_DTYPES = {
 
 
 def represents(wide: int, narrow: int) -> bool:
-    """Tell whether `wide` holds every value of `narrow` exactly (DataType enums).
+    """Return whether `wide` holds every value of `narrow` exactly (DataType enums).
 
     Integers count as representable in a float of enough significant bits and range;
     nothing but itself is known to hold a type outside the table.
@@ -79,7 +79,7 @@ def represents(wide: int, narrow: int) -> bool:
 
 
 def is_cast(node: Node) -> bool:
-    """Tell whether `node` is a rounding Cast, the only kind that fuses."""
+    """Return whether `node` is a rounding Cast, the only kind that fuses."""
     truncates = "Truncate" in node.proto.attr and node.proto.attr["Truncate"].b
     return node.op == "Cast" and not truncates
 
@@ -95,7 +95,7 @@ def target_dtype(node: Node) -> int:
 
 
 def is_foldable(view: GraphView, port: Port) -> bool:
-    """Tell whether a tensor can be cast before the graph runs: a constant.
+    """Return whether a tensor can be cast before the graph runs: a constant.
 
     Not so one that its caller relies on, who may feed something else in its place: a
     Session takes any constant for an input.
@@ -128,7 +128,7 @@ def before_cast(view: GraphView, reads: VariableReads, port: Port) -> tuple[Port
 def is_free_down(
     view: GraphView, reads: VariableReads, port: Port, low_dtype: int
 ) -> bool:
-    """Tell whether `port` costs nothing to have in the low dtype.
+    """Return whether `port` costs nothing to have in the low dtype.
 
     True of a constant, cast before the graph runs (where the graph is stored, by
     TensorFlow that loads it), and of a tensor that was cast up from the same low dtype.

@@ -50,7 +50,7 @@ def parts_of(proto: NodeDef) -> tuple[Part, ...]:
 
 
 def needs_split(proto: NodeDef, low_dtype: int) -> bool:
-    """Tell whether a fused node has parts, but no kernel of its own in `low_dtype`."""
+    """Say whether a fused node has parts, but no kernel of its own in `low_dtype`."""
     if not parts_of(proto):
         return False
     return not (
@@ -62,7 +62,7 @@ def needs_split(proto: NodeDef, low_dtype: int) -> bool:
 
 
 def can_split(proto: NodeDef, low_dtype: int, *, product_alone: bool = False) -> bool:
-    """Tell whether all parts of a fused node have sound kernels in `low_dtype`.
+    """Return whether all parts of a fused node have sound kernels in `low_dtype`.
 
     Args:
       proto: the node.
@@ -161,6 +161,6 @@ def _name_channels(bias: NodeDef) -> None:
 
 
 def _ends_in_channels(proto: NodeDef) -> bool:
-    """Tell whether channels come last, where adding a bias broadcasts as it should."""
+    """Say whether channels come last, where adding a bias broadcasts as it should."""
     attrs = proto.attr
     return "data_format" not in attrs or attrs["data_format"].s.endswith(b"C")

@@ -43,7 +43,7 @@ _FLOAT32_ONLY = frozenset({("FusedBatchNormV3", "U")})
 def has_kernel(
     op: str, proto: NodeDef, types: tuple[tuple[str, int], ...], device_type: str
 ) -> bool:
-    """Tell whether an op with a node's attributes runs with these type attributes.
+    """Return whether an op with a node's attributes runs with these type attributes.
 
     Args:
       op: of the node, or of one part of a fused node.
@@ -60,7 +60,7 @@ def has_kernel(
 
 
 def refuses_half(op: str, proto: NodeDef) -> bool:
-    """Tell whether a CPU's float16 kernel of an op raises with a node's attributes.
+    """Return whether a CPU's float16 kernel of an op raises with a node's attributes.
 
     What has only oneDNN's own kernels raises on most CPUs.
     """
@@ -70,7 +70,7 @@ def refuses_half(op: str, proto: NodeDef) -> bool:
 
 
 def becomes_swish(view: GraphView, node: Node) -> bool:
-    """Tell whether TensorFlow makes `_MklSwish` of x * sigmoid(x) after this pass.
+    """Return whether TensorFlow makes `_MklSwish` of x * sigmoid(x) after this pass.
 
     Most CPUs refuse its float16 kernel (mkl_eltwise_activation_base_op.h).
     """
@@ -84,7 +84,7 @@ def becomes_swish(view: GraphView, node: Node) -> bool:
 
 
 def cancels(op: str, device_type: str) -> bool:
-    """Tell whether a 16-bit kernel loses every digit of some results.
+    """Return whether a 16-bit kernel loses every digit of some results.
 
     Args:
       op: of the node.

@@ -83,7 +83,7 @@ class Steps(NamedTuple):
 
     @property
     def are_few(self) -> bool:
-        """Tell whether rounding at each of them leaves the yardstick room."""
+        """Return whether rounding at each of them leaves the yardstick room."""
         return self.sums <= LONGEST_CHAIN and self.factors <= MOST_FACTORS
 
 
@@ -131,7 +131,7 @@ class ProductErrors:
         ]
 
     def is_broadcast(self, node: Node, position: int) -> bool:
-        """Tell whether an operand is smaller than the result that it is added to."""
+        """Return whether an operand is smaller than the result that it is added to."""
         if node.op.startswith("BiasAdd"):
             return position == 1
         if (position, True) in fused_operands(node.proto):
@@ -363,7 +363,7 @@ class _Grading:
         return Grade.ACTIVATED if gate else min(made), steps
 
     def _shrinks(self, node: Node) -> bool:
-        """Tell whether a constant takes values to where float16 holds fewer bits."""
+        """Return whether a constant takes values to where float16 holds fewer bits."""
         if self._low_dtype != types_pb2.DT_HALF:
             return False
         nodes = self._errors.view.nodes

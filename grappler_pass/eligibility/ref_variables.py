@@ -114,7 +114,7 @@ class _Memory:
 
 
 def _is_read_again(view: GraphView, port: Port, reader: Reader, writer: int) -> bool:
-    """Tell whether a loop that both run in was entered with the tensor.
+    """Return whether a loop that both run in was entered with the tensor.
 
     What enters a loop is read in each iteration, and written in those before.
     """

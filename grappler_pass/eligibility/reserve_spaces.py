@@ -76,7 +76,7 @@ def _ends(view: GraphView, slots: SlotTable, group: Iterable[int]) -> list[int]:
 
 
 def _is_fixed(view: GraphView, lists: OpLists, node: Node) -> bool:
-    """Tell whether somebody else decides the type of what a node gives or takes."""
+    """Return whether somebody else decides the type of what a node gives or takes."""
     if node.name in view.item.untouchable:
         return True
     return bool(why_fixed(node.op, lists.list_of(node.op) is not None))

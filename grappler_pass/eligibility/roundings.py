@@ -300,7 +300,7 @@ class Roundings:
         return Cause.AFTER_PRODUCTS if target in FLOATING else Cause.JUMP
 
     def _asks_sign(self, node: Node) -> bool:
-        """Tell whether a value is compared with zero, which rounding leaves alone."""
+        """Return whether a value is compared with zero, which rounding leaves alone."""
         if node.op not in _ORDERS or self._low_dtype != types_pb2.DT_BFLOAT16:
             # float16 makes zeros of small numbers.
             return False

@@ -241,7 +241,7 @@ class _Handles:
         return ""
 
     def _holds_handles(self, node: Node) -> bool:
-        """Tell whether the elements of `node`'s list are handles themselves."""
+        """Return whether the elements of `node`'s list are handles themselves."""
         attr = node.proto.attr
         return "element_dtype" in attr and attr["element_dtype"].type in _HANDLES
 

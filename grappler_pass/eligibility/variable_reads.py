@@ -190,7 +190,7 @@ def _enters(view: GraphView, read: int) -> tuple[int, ...]:
 def _may_move(
     view: GraphView, read: int, writers: list[int], before: Precedence
 ) -> bool:
-    """Tell whether no write runs before the read, nor in one of its loops."""
+    """Return whether no write runs before the read, nor in one of its loops."""
     loops = set(view.loops(read))
     return all(
         before.surely_before(read, writer) and loops.isdisjoint(view.loops(writer))

@@ -101,7 +101,7 @@ def bodies_of(
 
 
 def _may_gain(name: str, library: Library, lists: OpLists) -> bool:
-    """Tell whether a function, or one that it calls, has an allow op."""
+    """Return whether a function, or one that it calls, has an allow op."""
     names = (name, *reachable_from(library[name].node_def, library))
     return any(
         lists.list_of(node.op) == ALLOW for n in names for node in library[n].node_def
@@ -109,7 +109,7 @@ def _may_gain(name: str, library: Library, lists: OpLists) -> bool:
 
 
 class _Collector:
-    """Bodies one after another, each with what its callers have told of it."""
+    """Bodies one after another, each with what its callers know of it."""
 
     def __init__(self, library: Library, wanted: set[str], lists: OpLists) -> None:
         self._library = library

@@ -24,7 +24,7 @@ def trip_count_of(view: GraphView, node: int, library: Library) -> float:
 
 
 def _bounds(view: GraphView, loop: Node, library: Library) -> Iterator[float]:
-    """Yield what the counters in a loop's condition are compared to, where told."""
+    """Yield what the counters in a loop's condition are compared to, where known."""
     condition = library.get(loop_functions(loop.proto)[0])
     if condition is None:
         return

@@ -114,7 +114,7 @@ def counts_in(bound: NodeDef) -> Iterator[float]:
 
 
 def passes_on(nodes: Sequence[Node], node: Node) -> bool:
-    """Tell whether a node only hands its first input on, the same in every iteration.
+    """Return whether a node only hands its first input on, the same in every iteration.
 
     A Merge does if what comes around the loop is the Merge's own value.
     """

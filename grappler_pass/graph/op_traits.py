@@ -53,7 +53,7 @@ _OPAQUE = frozenset({types_pb2.DT_STRING, types_pb2.DT_RESOURCE, types_pb2.DT_VA
 
 @functools.cache
 def is_update(op: str) -> bool:
-    """Tell whether `op` writes a variable: Assign*, Apply*, Scatter*, Resource*."""
+    """Return whether `op` writes a variable: Assign*, Apply*, Scatter*, Resource*."""
     op_def = op_def_of(op)
     if op_def is None or not op_def.input_arg or not _UPDATES.match(op):
         return False
@@ -63,26 +63,26 @@ def is_update(op: str) -> bool:
 
 @functools.cache
 def has_effects(op: str) -> bool:
-    """Tell whether `op` matters though nobody reads it; an unknown op might."""
+    """Return whether `op` matters though nobody reads it; an unknown op might."""
     op_def = op_def_of(op)
     return op_def is None or bool(op_def.is_stateful) or _has_reference(op_def)
 
 
 @functools.cache
 def keeps_kernel(op: str) -> bool:
-    """Tell whether all graphs of a Session share one kernel for a node of `op`."""
+    """Return whether all graphs of a Session share one kernel for a node of `op`."""
     op_def = None if op in table.PLAIN_CALL_OPS else op_def_of(op)
     return op_def is not None and bool(op_def.is_stateful)
 
 
 @functools.cache
 def is_random(op: str) -> bool:
-    """Tell whether `op` draws random numbers."""
+    """Return whether `op` draws random numbers."""
     return _DRAWS.match(op) is not None
 
 
 def keeps_state_in_kernel(node: NodeDef) -> bool:
-    """Tell whether two kernels of a node differ in what they have gone through.
+    """Return whether two kernels of a node differ in what they have gone through.
 
     Each of them draws a stream of numbers of its own from the seed, or has a queue, a
     table, an accumulator or a batch of its own. Fresh random numbers tell nobody which
@@ -94,7 +94,7 @@ def keeps_state_in_kernel(node: NodeDef) -> bool:
 
 
 def magnifies_rounding(op: str) -> bool:
-    """Tell whether rounding a whole number or a draw can make another outcome of it.
+    """Return whether rounding a whole number or a draw can make another outcome of it.
 
     A uniform draw just below 1 rounds to 1: a comparison falls out differently, a floor
     is 1, the logarithm of its logarithm is infinite.
@@ -132,7 +132,7 @@ def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
 
 
 def passes_on(op: str) -> bool:
-    """Tell whether the outputs of an op are inputs of it, unchanged, outside loops."""
+    """Say whether the outputs of an op are inputs of it, unchanged, outside loops."""
     return op in _PASSING
 
 

@@ -38,9 +38,9 @@ class Precedence:
         return news
 
     def leads_to(self, first: int, second: int) -> bool:
-        """Tell whether `second` waits for `first`, maybe in an earlier iteration."""
+        """Return whether `second` waits for `first`, maybe in an earlier iteration."""
         return bool(self._masks[second] & self._bit[first])
 
     def surely_before(self, first: int, second: int) -> bool:
-        """Tell whether `first` runs before `second`, and never after it."""
+        """Return whether `first` runs before `second`, and never after it."""
         return self.leads_to(first, second) and not self.leads_to(second, first)

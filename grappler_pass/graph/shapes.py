@@ -87,7 +87,7 @@ def proto_from_shape(shape: Shape | None) -> TensorShapeProto:
 
 
 def variable_shape(proto: NodeDef) -> Shape | None:
-    """Return the shape of the variable that a node hands out; None if not told."""
+    """Return the shape of the variable that a node hands out; None if not known."""
     attr = proto.attr
     if proto.op == "VarHandleOp" and "shape" in attr:
         return shape_from_proto(attr["shape"].shape)

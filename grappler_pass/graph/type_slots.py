@@ -152,7 +152,7 @@ class SlotTable:
         )
 
     def has_float32_results(self, node: int) -> bool:
-        """Tell whether only the product of a fused node may be in 16 bits."""
+        """Return whether only the product of a fused node may be in 16 bits."""
         return node in self._products_alone
 
     def output_slot(self, node: int, position: int) -> int:
@@ -270,7 +270,7 @@ def _expand(
 
 
 def admits(op: str, attr: str, dtype: int) -> bool:
-    """Tell whether the OpDef lets `attr` hold `dtype`."""
+    """Return whether the OpDef lets `attr` hold `dtype`."""
     allowed = _allowed_types(op, attr)
     return not allowed or dtype in allowed
 
@@ -287,7 +287,7 @@ def _allowed_types(op: str, attr: str) -> frozenset[int]:
 
 @functools.cache
 def has_kernels_for(device_type: str) -> bool:
-    """Tell whether this build of TensorFlow has kernels for devices of a type."""
+    """Return whether this build of TensorFlow has kernels for devices of a type."""
     return any(device == device_type for device, _ in _kernels("MatMul"))
 
 
@@ -295,7 +295,7 @@ def has_kernels_for(device_type: str) -> bool:
 def kernel_exists(
     op: str, types: tuple[tuple[str, int], ...], device_type: str
 ) -> bool:
-    """Tell whether a registered kernel's constraints hold for these type attributes."""
+    """Say whether a registered kernel's constraints hold for these type attributes."""
     if device_type == ABSENT_GPU:
         # None of its kernels is registered here: the op's definition has decided.
         return True

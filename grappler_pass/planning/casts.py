@@ -46,12 +46,12 @@ class Conversion:
 
     @property
     def is_identity(self) -> bool:
-        """Tell whether the readers can simply read `source`."""
+        """Return whether the readers can simply read `source`."""
         return self.source_dtype == self.target_dtype
 
     @property
     def is_cast(self) -> bool:
-        """Tell whether a cast is put in for it."""
+        """Return whether a cast is put in for it."""
         return not self.is_identity and not self.folds
 
 

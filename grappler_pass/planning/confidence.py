@@ -55,7 +55,7 @@ def gain_error(
 
 
 def is_measured(prices: Prices, node: int) -> bool:
-    """Tell whether both prices of a node come from measurements of itself."""
+    """Return whether both prices of a node come from measurements of itself."""
     return prices.sources[node] == "measured"
 
 

@@ -133,5 +133,5 @@ def _cast_terms(
 
 
 def _reads_either(view: GraphView, node: Node) -> bool:
-    """Tell whether a node is a Cast that may read a low tensor as well."""
+    """Return whether a node is a Cast that may read a low tensor as well."""
     return is_cast(node) and node.name not in view.item.untouchable

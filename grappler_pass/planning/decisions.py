@@ -54,9 +54,9 @@ def _products_alone(draft: Draft) -> set[int]:
 
 def _peaks(draft: Draft) -> tuple[int, int]:
     """Return the bytes of live activations in float32 and under the plan."""
-    told = (draft.view, draft.slots, draft.shapes)
-    before = peak_bytes(*told, (False,) * len(draft.low), CastPlan((), ()))
-    after = peak_bytes(*told, draft.low, draft.casts) if any(draft.low) else before
+    inputs = (draft.view, draft.slots, draft.shapes)
+    before = peak_bytes(*inputs, (False,) * len(draft.low), CastPlan((), ()))
+    after = peak_bytes(*inputs, draft.low, draft.casts) if any(draft.low) else before
     return before, after
 
 

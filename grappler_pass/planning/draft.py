@@ -1,4 +1,4 @@
-"""What the pass is told, and a rewrite under way between two stages."""
+"""What the pass receives, and a rewrite under way between two stages."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class Draft:
 
     @property
     def has_candidates(self) -> bool:
-        """Tell whether an allow op may go low; if not, nothing can be gained."""
+        """Return whether an allow op may go low; if not, nothing can be gained."""
         return any(self.constraints.eligible[s] for s in self.constraints.allow)
 
     @property

@@ -54,7 +54,7 @@ class Decision:
 
     @property
     def is_low(self) -> bool:
-        """Tell whether this plan moves the slot to 16 bits."""
+        """Return whether this plan moves the slot to 16 bits."""
         return self.reason.cause in LOW
 
     @property
@@ -107,12 +107,12 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether the graph stays as it was."""
+        """Return whether the graph stays as it was."""
         return not any(decision.is_low for decision in self.decisions)
 
     @property
     def is_forgone(self) -> bool:
-        """Tell whether nothing could have gone low, whatever it cost."""
+        """Return whether nothing could have gone low, whatever it cost."""
         return not any(row.reason.cause in DECIDED for row in self.decisions)
 
     @property

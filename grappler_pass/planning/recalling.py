@@ -52,7 +52,7 @@ def keep(draft: Draft) -> Draft:
 
 
 def _fits(draft: Draft, low: Sequence[bool]) -> bool:
-    """Tell whether only eligible slots are low, and tied ones alike."""
+    """Return whether only eligible slots are low, and tied ones alike."""
     of_slot = Variables.from_constraints(draft.constraints).of_slot
     if len(of_slot) != len(low) or any(low[slot] for slot in draft.written_slots):
         return False

@@ -116,7 +116,7 @@ class _Filling:
 
 
 def _told_of_argument(node: Node) -> Shape | None:
-    """Return the shape of the elements of a list that is an argument, if told."""
+    """Return the shape of the elements of a list that is an argument, if known."""
     attr = node.proto.attr
     if node.op != "_Arg" or "_handle_shapes" not in attr:
         return None

@@ -97,7 +97,7 @@ def rewrite_graph(
 
 
 def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
-    """Tell whether a fused node's first operand after the two factors is a vector."""
+    """Return whether a fused node's first operand after the two factors is a vector."""
     if len(node.inputs) < 3:
         return False
     shape = known_shape(shapes, view, node.inputs[2])
@@ -105,7 +105,7 @@ def _has_flat_bias(view: GraphView, node: Node, shapes: Shapes) -> bool:
 
 
 def is_rewritten(graph_def: GraphDef) -> bool:
-    """Tell whether this pass has already changed the graph."""
+    """Return whether this pass has already changed the graph."""
     return any(REWRITTEN in node.attr for node in graph_def.node)
 
 

@@ -40,7 +40,7 @@ def lost_effects(
 
 
 def has_effect(op: str) -> bool:
-    """Tell whether it can be seen that an op runs, or that it does not."""
+    """Return whether it can be seen that an op runs, or that it does not."""
     return has_effects(op) and op not in _ONLY_READ
 
 

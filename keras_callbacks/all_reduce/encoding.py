@@ -45,7 +45,7 @@ class Encoding:
 
     @property
     def is_scaled(self) -> bool:
-        """Tell whether a message carries an exponent."""
+        """Return whether a message carries an exponent."""
         return self.floor > 0
 
     @property

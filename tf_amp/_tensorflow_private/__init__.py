@@ -26,7 +26,7 @@ class Hook:
       owner: its class; empty for a function of the module.
       method: its name.
       without: what the user loses where it is gone, for the warning.
-      register: module and function that must be told of the one in place.
+      register: module and function that must know the one in place.
     """
 
     module: str
@@ -113,7 +113,7 @@ def installed() -> tuple[Hook, ...]:
 
 
 def is_onednn_enabled() -> bool | None:
-    """Tell whether TensorFlow uses oneDNN in this process; None where unknown."""
+    """Return whether TensorFlow uses oneDNN in this process; None where unknown."""
     try:
         module = importlib.import_module("tensorflow.python.util._pywrap_util_port")
         return bool(module.IsMklEnabled())
@@ -128,7 +128,7 @@ def is_session(made: Any) -> bool:
 
 
 def is_determinism_enabled() -> bool:
-    """Tell whether the program has asked for `enable_op_determinism`."""
+    """Return whether the program has asked for `enable_op_determinism`."""
     try:
         module = importlib.import_module("tensorflow.python.framework.config")
         return bool(module.is_op_determinism_enabled())

@@ -26,7 +26,7 @@ def mirrored(values: tuple[Any, ...]) -> Any:
 
 
 def can_mirror() -> bool:
-    """Tell whether results can be handed back; if not, a warning has been given."""
+    """Return whether results can be handed back; if not, a warning has been given."""
     try:
         importlib.import_module(f"{_DISTRIBUTE}.distribute_utils").regroup  # noqa: B018
         importlib.import_module(f"{_DISTRIBUTE}.values").Mirrored  # noqa: B018
@@ -37,7 +37,7 @@ def can_mirror() -> bool:
 
 
 def is_replicated(variable: Any) -> bool:
-    """Tell whether a variable is one of a strategy's, or a replica's part of one."""
+    """Return whether a variable is one of a strategy's, or a replica's part of one."""
     if hasattr(variable, "values"):
         return True
     held = (variable, getattr(variable, "handle", None))

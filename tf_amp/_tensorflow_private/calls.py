@@ -45,7 +45,7 @@ def _in_labelled(context: Any, label: str) -> Iterator[None]:
 
 
 def has_instances(context: Any) -> bool:
-    """Tell whether functions may have several instances, and calls are awaited."""
+    """Return whether functions may have several instances, and calls are awaited."""
     try:
         _labelled(context.function_call_options.config_proto_serialized, "any")
         return not context.is_async()

@@ -119,7 +119,7 @@ def add_restore_ops(status: Any, operations: Sequence[Any]) -> None:
 
 
 def is_imported(module: str) -> bool:
-    """Tell whether a module is there, whole."""
+    """Return whether a module is there, whole."""
     found = sys.modules.get(module)
     spec = getattr(found, "__spec__", None)
     return found is not None and not getattr(spec, "_initializing", False)

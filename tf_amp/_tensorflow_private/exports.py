@@ -73,7 +73,7 @@ def builder_graphs(builder: Any) -> list[Any]:
 
 
 def is_exporting() -> bool:
-    """Tell whether functions are being traced for a SavedModel, on this thread.
+    """Return whether functions are being traced for a SavedModel, on this thread.
 
     TensorFlow traces them anew for it.
     """

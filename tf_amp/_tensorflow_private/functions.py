@@ -27,7 +27,7 @@ _NOT_INLINED = "_noinline"
 
 
 def is_compiled(attributes: Mapping[str, Any]) -> bool:
-    """Tell whether a function with such attributes is compiled by XLA."""
+    """Return whether a function with such attributes is compiled by XLA."""
     value = attributes.get(_COMPILED)
     return bool(getattr(value, "b", value))
 
@@ -41,7 +41,7 @@ def without_compiling(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_without_compiling(attributes: Mapping[str, Any]) -> bool:
-    """Tell whether attributes may come from `without_compiling`.
+    """Return whether attributes may come from `without_compiling`.
 
     The forward and backward functions of such a function inherit them.
     """
@@ -50,13 +50,13 @@ def is_without_compiling(attributes: Mapping[str, Any]) -> bool:
 
 
 def is_compiled_function(function: Any) -> bool:
-    """Tell whether a ConcreteFunction is compiled by XLA."""
+    """Return whether a ConcreteFunction is compiled by XLA."""
     definition = getattr(function, "function_def", None)
     return definition is not None and is_compiled(dict(definition.attr))
 
 
 def is_backward_pass(graph: Any) -> bool:
-    """Tell whether a graph, or one around it, is the backward pass of a function."""
+    """Return whether a graph, or one around it, is the backward pass of a function."""
     try:
         prefix: str = importlib.import_module(_CONCRETE)._BACKWARD_PREFIX
     except (ImportError, AttributeError):

@@ -11,7 +11,7 @@ from tf_amp._tensorflow_private import warn_once
 
 
 def can_order_by_hand(operation: Any) -> bool:
-    """Tell whether others can be put before and after an operation."""
+    """Return whether others can be put before and after an operation."""
     graph = operation.graph
     if not graph.building_function:
         # Frames of old loops admit nothing from outside.
@@ -29,7 +29,7 @@ def can_order_by_hand(operation: Any) -> bool:
 
 
 def order_by_hand(operation: Any) -> None:
-    """Let an operation of a function wait for nothing but what it is told to."""
+    """Let an operation of a function wait for nothing but what it is made to."""
     manager = getattr(operation.graph, "experimental_acd_manager", None)
     if manager is not None:
         manager.run_independently(operation)

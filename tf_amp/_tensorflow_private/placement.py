@@ -16,7 +16,7 @@ _REDUCE = {
     "tf_keras": "aggregate_gradients",
 }
 _LOST_KEY = (
-    "variables that an offloaded optimizer was told to exclude from weight decay are "
+    "variables that an offloaded optimizer was set to exclude from weight decay are "
     "decayed"
 )
 _LOST_REDUCE = "an offloaded optimizer begins its update when all gradients are there"
@@ -25,7 +25,7 @@ Methods = dict[str, Callable[[Any, Any], Any]]
 
 
 def has_slots(optimizer: Any) -> bool:
-    """Tell whether an optimizer of Keras 3 or tf_keras was built."""
+    """Return whether an optimizer of Keras 3 or tf_keras was built."""
     return bool(
         getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)
     )

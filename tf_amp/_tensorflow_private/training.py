@@ -151,7 +151,7 @@ def differentiated_parts(values: list[Any]) -> list[Any]:
 
 
 def holds_recording(tape: Any) -> bool:
-    """Tell whether a tape that is entered would go on with what it has recorded."""
+    """Return whether a tape that is entered would go on with what it has recorded."""
     if not hasattr(tape, "_tape"):
         warn_once("GradientTape._tape", "tapes count each time they are entered")
         return False
@@ -159,14 +159,14 @@ def holds_recording(tape: Any) -> bool:
 
 
 def in_function() -> bool:
-    """Tell whether a function, or a part of one, is being traced."""
+    """Return whether a function, or a part of one, is being traced."""
     import tensorflow as tf
 
     return bool(tf.compat.v1.get_default_graph().building_function)
 
 
 def in_xla_context() -> bool:
-    """Tell whether the function being traced will be compiled by XLA."""
+    """Return whether the function being traced will be compiled by XLA."""
     import tensorflow as tf
 
     if tf.executing_eagerly():
@@ -184,7 +184,7 @@ def in_xla_context() -> bool:
 
 
 def runs_what_is_written() -> bool:
-    """Tell whether assignments run here by themselves; not in parts of a `tf.Graph`."""
+    """Say whether assignments run here by themselves; not in parts of a `tf.Graph`."""
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
@@ -192,7 +192,7 @@ def runs_what_is_written() -> bool:
 
 
 def is_replica_thread() -> bool:
-    """Tell whether this code is traced or run once for each replica, in a thread.
+    """Return whether this code is traced or run once for each replica, in a thread.
 
     Variables of all replicas are then written where the threads meet.
     """
@@ -204,7 +204,7 @@ def is_replica_thread() -> bool:
 
 
 def can_merge() -> bool:
-    """Tell whether replicas can agree here.
+    """Return whether replicas can agree here.
 
     Those of a MirroredStrategy cannot within a function or a branch that is being
     traced in each of them.

@@ -28,7 +28,7 @@ def local_step_of(optimizer: Any) -> Any | None:
 
 
 def is_server(made: Any) -> bool:
-    """Tell whether something is a `tf.distribute.Server`."""
+    """Return whether something is a `tf.distribute.Server`."""
     import tensorflow as tf
 
     return isinstance(made, tf.distribute.Server)
@@ -58,12 +58,12 @@ def collective_server() -> Any | None:
 
 
 def tell_workers(key: str, value: str, *, anew: bool = False) -> None:
-    """Tell all workers that train in step something; what was told before stays.
+    """Send all workers that train in step something; what was sent before stays.
 
     Args:
       key: name of it.
       value: to be read by the others.
-      anew: whether what was told before goes.
+      anew: whether what was sent before goes.
 
     Raises:
       tf.errors.OpError: they cannot be reached.
@@ -79,7 +79,7 @@ def tell_workers(key: str, value: str, *, anew: bool = False) -> None:
 
 
 def ask_workers(key: str, seconds: float) -> str | None:
-    """Return what a worker has told, after waiting for it; None where none has.
+    """Return what a worker has sent, after waiting for it; None where none has.
 
     Raises:
       tf.errors.OpError: they cannot be reached.

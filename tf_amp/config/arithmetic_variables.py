@@ -44,7 +44,7 @@ def float32_products(environ: Mapping[str, str] | None = None) -> str:
 
 
 def is_tf32_refused(environ: Mapping[str, str] | None = None) -> bool:
-    """Tell whether NVIDIA's libraries are to use no TF32, whatever a program says."""
+    """Return whether NVIDIA's libraries are to use no TF32, whatever a program says."""
     return _variables(environ).get(_TF32, "").strip() == "0"
 
 

@@ -188,7 +188,7 @@ def _cpu_field(names: tuple[str, ...]) -> str:
 
 @functools.cache
 def _gpu_driver() -> str:
-    """Return the version of NVIDIA's driver; "unknown" where it is not told."""
+    """Return the version of NVIDIA's driver; "unknown" where it is not known."""
     try:
         text = _GPU_DRIVER_FILE.read_text(errors="replace")
     except OSError:
@@ -198,7 +198,7 @@ def _gpu_driver() -> str:
 
 
 def _lacks_tf32(device: Device) -> bool:
-    """Tell whether float32 is exact in products that could be computed in TF32."""
+    """Return whether float32 is exact in products that could be computed in TF32."""
     import tensorflow as tf
 
     if device.capability is not None and device.capability < _TF32_CAPABILITY:

@@ -1,7 +1,7 @@
 """Which jobs this process is a part of: those it serves, and the one it directs.
 
 A server computes what another process has traced. That process tells it by which
-settings, on the operations; a server heeds only what was told within its own job, so
+settings, on the operations; a server uses only what was sent within its own job, so
 that nothing found in a file is taken for it.
 """
 
@@ -28,17 +28,17 @@ def serve(server: Any) -> None:
 
 
 def is_served(key: str) -> bool:
-    """Tell whether a job is one that this process computes for."""
+    """Return whether a job is one that this process computes for."""
     return key in _served
 
 
 def is_server() -> bool:
-    """Tell whether this process has started a server."""
+    """Return whether this process has started a server."""
     return bool(_served)
 
 
 def is_own_task(job: str, task: int) -> bool:
-    """Tell whether a task is one whose server this process has started."""
+    """Return whether a task is one whose server this process has started."""
     return (job, task) in _own_tasks
 
 

@@ -32,7 +32,7 @@ class Peers:
 
     @property
     def is_chief(self) -> bool:
-        """Tell whether this worker is the one that decides."""
+        """Return whether this worker is the one that decides."""
         return self.own == self.chief
 
     def tell(self, what: str, value: str, *, anew: bool = False) -> None:
@@ -82,7 +82,7 @@ def peers() -> Peers | None:
 
 
 def is_joint(graph_def: Any) -> bool:
-    """Tell whether the workers run a graph together, and so all have it."""
+    """Return whether the workers run a graph together, and so all have it."""
     return any(node.op.startswith("Collective") for node in graph_def.node)
 
 

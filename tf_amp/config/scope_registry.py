@@ -79,7 +79,7 @@ def scope_in_force() -> Scope | None:
 
 
 def latest_config() -> AmpConfig:
-    """Return what this process as a whole was told last, parts of it left aside."""
+    """Return the settings of the process as a whole, scopes left aside."""
     return _latest or AmpConfig.from_env()
 
 
@@ -98,7 +98,7 @@ def canonical_id(settings_id: str) -> str | None:
 
 
 def excludes_names(settings_id: str) -> bool:
-    """Tell whether operations stay float32 by their names under some settings."""
+    """Return whether operations stay float32 by their names under some settings."""
     scope = scope_of(settings_id)
     return scope is not None and bool(scope.config.exclude)
 

@@ -64,7 +64,7 @@ def limits_of(tune: str) -> Limits | None:
 
 
 def process_age() -> float:
-    """Return the seconds that this process has run; 0.0 where that is not told."""
+    """Return the seconds that this process has run; 0.0 where that is not known."""
     try:
         fields = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         started = int(fields[_START_FIELD]) / os.sysconf("SC_CLK_TCK")

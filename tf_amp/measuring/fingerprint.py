@@ -1,7 +1,7 @@
 """Recognize a graph again: the same digest in every run of the same script.
 
-Nodes are told apart by what they compute from what, not by their names, which count up
-from trace to trace and from process to process; so are functions, by their bodies.
+Nodes are known by what they compute from what, not by their names, which count up from
+trace to trace and from process to process; so are functions, by their bodies.
 Verdicts, the time spent on a graph, and the plans of a checkpoint are kept by it.
 Within one process, `digest_of_seeds` knows a graph by its products.
 """
@@ -192,15 +192,15 @@ class _Functions:
 def _constant(value: AttrValue) -> bytes:
     """Return type, shape and, of a few integers, the values."""
     tensor = value.tensor
-    told = [tensor.dtype, *(dim.size for dim in tensor.tensor_shape.dim)]
+    values = [tensor.dtype, *(dim.size for dim in tensor.tensor_shape.dim)]
     count = 1
     for dim in tensor.tensor_shape.dim:
         count *= dim.size
     # Folded texts cannot be read back.
     dtype = dtypes.as_dtype(tensor.dtype)
     if count <= _MOST_VALUES and (dtype.is_integer or dtype.is_bool):
-        told += tensor_util.MakeNdarray(tensor).reshape(-1).tolist()
-    return repr(told).encode()
+        values += tensor_util.MakeNdarray(tensor).reshape(-1).tolist()
+    return repr(values).encode()
 
 
 def _shapes_at(node: NodeDef, shapes: Shapes) -> Iterator[Shape | None]:

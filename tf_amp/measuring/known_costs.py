@@ -66,7 +66,7 @@ class KnownCosts:
         return cls(device_type, key, tensorflow, prices, database)
 
     def is_known(self, key: str, dtype: str, *, surely: bool = False) -> bool:
-        """Tell whether there is a price, or none to be had.
+        """Return whether there is a price, or none to be had.
 
         Args:
           key: of a probe.

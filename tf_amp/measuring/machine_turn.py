@@ -108,7 +108,7 @@ def machine_turn(folder: pathlib.Path | None, patience: float) -> Iterator[bool]
 def paid_turn(folder: pathlib.Path | None, allowance: Allowance) -> Iterator[bool]:
     """Wait for the machine's turn as `machine_turn` does, at the expense of a graph.
 
-    Who has it now is told to those that follow the progress.
+    Who has it now is reported to those that follow the progress.
     """
     with contextlib.ExitStack() as stack:
         with allowance.waiting():

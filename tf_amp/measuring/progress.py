@@ -1,4 +1,4 @@
-"""Who is told how measuring gets on; needs no TensorFlow."""
+"""Who receives the progress of measuring; needs no TensorFlow."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def report_to(listener: Listener, reader: Reader | None = None) -> None:
     """Tell of all that is measured from now on, in the measuring thread.
 
     Args:
-      listener: is told how it gets on.
-      reader: is told what is not measured, and why, on the thread of the graph.
+      listener: receives the progress.
+      reader: receives what is not measured, and why, on the thread of the graph.
     """
     _listeners.append(listener)
     if reader is not None:
@@ -87,7 +87,7 @@ def report_to(listener: Listener, reader: Reader | None = None) -> None:
 
 
 def is_read() -> bool:
-    """Tell whether notes are read, as a look-up for one may take time."""
+    """Return whether notes are read, as a look-up for one may take time."""
     return bool(_readers)
 
 

@@ -166,7 +166,7 @@ def _is_free(view: GraphView, node: Node, places: Sequence[str], site: Site) -> 
 def _pinned(view: GraphView) -> frozenset[int]:
     """Return the nodes whose device is the user's own choice.
 
-    That can be told only where TensorFlow is yet to place the others: in functions
+    That is known only where TensorFlow is yet to place the others: in functions
     every node has a device.
     """
     if all(node.device for node in view.nodes):

@@ -94,7 +94,7 @@ def _checked_class(optimizer: Any) -> type:
 
 
 def _is_plain_optimizer(optimizer: Any) -> bool:
-    """Tell whether this is of an imported Keras, and wraps no other."""
+    """Return whether this is of an imported Keras, and wraps no other."""
     for package in ("keras", "tf_keras"):
         if package not in sys.modules:
             continue

@@ -31,7 +31,7 @@ _PLAIN = frozenset(
 
 
 def may_move(view: GraphView, node: Node, device_types: Sequence[str]) -> bool:
-    """Tell whether a node may run on a device of any of these types.
+    """Return whether a node may run on a device of any of these types.
 
     Not: what has state or draws random numbers, reads or makes other things than plain
     numbers, is part of a loop, calls functions, or is held by the caller.

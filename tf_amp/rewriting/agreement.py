@@ -75,8 +75,8 @@ def compare(
     others.tell(_SETTINGS, json.dumps(own))
     end = time.monotonic() + seconds
     for worker in others.others if others.is_chief else (others.chief,):
-        told = others.ask(worker, _SETTINGS, max(0.0, end - time.monotonic()))
-        if told is None:
+        theirs = others.ask(worker, _SETTINGS, max(0.0, end - time.monotonic()))
+        if theirs is None:
             logging.warning(
                 "%s has not said within %.0f s that it runs in mixed precision. If it "
                 "does not, all workers may wait for ever: set the same variables for "
@@ -85,16 +85,16 @@ def compare(
                 seconds,
             )
         else:
-            _warn_of_differences(own, json.loads(told), worker, others.own)
+            _warn_of_differences(own, json.loads(theirs), worker, others.own)
 
 
 def _warn_of_differences(
-    own: dict[str, str], told: dict[str, str], worker: str, here: str
+    own: dict[str, str], theirs: dict[str, str], worker: str, here: str
 ) -> None:
-    names = sorted(n for n in own.keys() | told.keys() if own.get(n) != told.get(n))
+    names = sorted(n for n in own.keys() | theirs.keys() if own.get(n) != theirs.get(n))
     if names:
         differences = ", ".join(
-            f"{n} is {told.get(n, 'not set')} on {worker} and "
+            f"{n} is {theirs.get(n, 'not set')} on {worker} and "
             f"{own.get(n, 'not set')} on {here}"
             for n in names
         )

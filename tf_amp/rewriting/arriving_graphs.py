@@ -2,7 +2,7 @@
 
 Called on TensorFlow's threads, several at once, so nothing is held while it works.
 Whatever fails, the graph passes as it was before the stage that failed, and `failures`
-is told of the graph, the stage and the cause.
+names the graph, the stage and the cause.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _STAMP = STAMP.encode()
 _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 _plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
-_told: Latest[str, bool] = Latest(_PLANS_KEPT)
-# What is told of graphs instead of their being rewritten; a graph that it returns runs.
+_reported: Latest[str, bool] = Latest(_PLANS_KEPT)
+# What receives graphs instead of their being rewritten; a graph that it returns runs.
 Observer = Callable[
     [Any, "Item", Callable[[], "Shapes"], str, "Settings"], "Any | None"
 ]
@@ -128,17 +128,17 @@ def rewrite_graph(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
         return None
     from tf_amp.measuring.steps import compared_calls
 
-    told = functools.partial(_item_from_grappler, item)
+    item_of = functools.partial(_item_from_grappler, item)
     rewritten = None
     with reporting("read", data, "stays float32"):
         if not compared_calls.is_float32_instance():
             rewritten = _rewritten(host, data, item)
     if rewritten is None and not _observers:
         with reporting("unscale", data, "scales its loss in vain"):
-            rewritten = unneeded_loss_scales.taken_out(data, told)
+            rewritten = unneeded_loss_scales.taken_out(data, item_of)
     for step in host.steps:
         with reporting(step.name, data, step.without):
-            rewritten = step.apply(data, rewritten, told)
+            rewritten = step.apply(data, rewritten, item_of)
     return rewritten
 
 
@@ -242,12 +242,12 @@ def plan_only(observer: Observer) -> None:
 
 
 def add_watcher(watcher: Watcher) -> None:
-    """Have a function told of every graph planned from now on, on any thread."""
+    """Call a function with every graph planned from now on, on any thread."""
     _watchers.append(watcher)
 
 
 def remove_watcher(watcher: Watcher) -> None:
-    """Tell a function no more; it may be one that is not told."""
+    """Call a function no more; it may be one that is not called."""
     with contextlib.suppress(ValueError):
         _watchers.remove(watcher)
 
@@ -308,8 +308,8 @@ def _record(rewrite: Rewrite, seconds: float) -> None:
     if rewrite.changed:
         _keep_plan(rewrite.plan)
     summary = rewrite.plan.summary()
-    if rewrite.changed or summary not in _told:
-        _told.put(summary, True)
+    if rewrite.changed or summary not in _reported:
+        _reported.put(summary, True)
         logging.info("%s; planned in %.2f s", summary, seconds)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _FLOAT32 = "stays float32"
 # What graphs of Sessions are called, as in stamps.
 _SESSION = "graph"
-_TOLD_KEPT = 256
+_REPORTED_KEPT = 256
 
 
 @dataclasses.dataclass(eq=False)
@@ -52,7 +52,7 @@ class _Call:
 _under_way: list[_Call] = []
 # By the name of the function or graph, of those that failed outside of calls.
 _awaiting: dict[str, str] = {}
-_told: Latest[str, bool] = Latest(_TOLD_KEPT)
+_reported: Latest[str, bool] = Latest(_REPORTED_KEPT)
 
 
 def report(
@@ -75,8 +75,8 @@ def report(
     """
     cause = error if hasattr(error, "stage") else f"{type(error).__name__}: {error}"
     message = f"graph {graph!r} {outcome}: {cause}"
-    if message not in _told:
-        _told.put(message, True)
+    if message not in _reported:
+        _reported.put(message, True)
         logging.warning("%s", message, exc_info=error if config.strict else None)
     if config.strict:
         _keep(message, graph)

@@ -46,6 +46,6 @@ def note_float32(key: Hashable) -> None:
 
 
 def has_stayed_float32(key: Hashable) -> bool:
-    """Tell whether this is the second visit of a graph that has stayed float32."""
+    """Return whether this is the second visit of a graph that has stayed float32."""
     last, _thread.key = _thread.key, None
     return key == last

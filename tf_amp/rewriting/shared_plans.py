@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The chief may be measuring meanwhile.
 PATIENCE_SECONDS = 120.0
-# It has told long ago how a comparison goes on.
+# It has said long ago how a comparison goes on.
 _VERDICT_SECONDS = 10.0
 _VERDICTS = {"go on": None, "16 bits": True, "float32": False}
 
@@ -54,10 +54,10 @@ class SharedPlans:
         if self._peers.is_chief or not is_joint(draft.graph_def):
             return self._own.recall(draft)
         key, order = resumed_plans.key_and_order(draft)
-        told = self._peers.ask(self._peers.chief, key, self._seconds)
-        if told is None:
+        message = self._peers.ask(self._peers.chief, key, self._seconds)
+        if message is None:
             logging.warning(
-                "%s has told no plan for graph %r within %.0f s: %s decides by itself. "
+                "%s has sent no plan for graph %r within %.0f s: %s decides by itself. "
                 "Do they run the same program with the same settings?",
                 self._peers.chief,
                 draft.name,
@@ -65,7 +65,7 @@ class SharedPlans:
                 self._peers.own,
             )
             return self._own.recall(draft)
-        plan = json.loads(told)
+        plan = json.loads(message)
         if plan.pop("open"):
             compared_calls.share(functools.partial(agreed, self._peers, key))
         return resumed_plans.low_from(PlanRecord(**plan), order)
@@ -78,10 +78,10 @@ class SharedPlans:
         key, order = resumed_plans.key_and_order(draft)
         record = resumed_plans.record_of(draft, order)
         if self._peers.is_chief:
-            told = {"graph": record.graph, "low": record.low, "count": record.count}
-            told["open"] = draft.is_open
+            message = {"graph": record.graph, "low": record.low, "count": record.count}
+            message["open"] = draft.is_open
             # What was in doubt is sent again once it is decided.
-            self._peers.tell(key, json.dumps(told), anew=not draft.is_open)
+            self._peers.tell(key, json.dumps(message), anew=not draft.is_open)
             if draft.is_open:
                 compared_calls.share(functools.partial(agreed, self._peers, key))
         elif draft.recalled is None:
@@ -89,8 +89,8 @@ class SharedPlans:
 
     def _compare(self, key: str, record: PlanRecord) -> None:
         """Say whether a plan made here differs from the chief's."""
-        told = self._peers.ask(self._peers.chief, key, 0.0)
-        if told is not None and json.loads(told)["low"] != record.low:
+        message = self._peers.ask(self._peers.chief, key, 0.0)
+        if message is not None and json.loads(message)["low"] != record.low:
             logging.warning(
                 "Plans disagree: graph %r is not rewritten on %s as on %s.",
                 record.graph,
@@ -115,8 +115,8 @@ def agreed(workers: Peers, key: str, pairs: int, is_faster: bool | None) -> bool
       is_faster: what this worker has found, which counts if it is the chief.
     """
     if workers.is_chief:
-        told = next(word for word, found in _VERDICTS.items() if found is is_faster)
-        workers.tell(f"{key}/{pairs}", told)
+        message = next(word for word, found in _VERDICTS.items() if found is is_faster)
+        workers.tell(f"{key}/{pairs}", message)
     if pairs == FEWEST_PAIRS:
         return None
     # By then all workers have run a pair more.

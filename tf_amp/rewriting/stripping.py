@@ -49,7 +49,7 @@ def strip_stamps(graph_def: Any) -> None:
 
 
 def is_converted(graph_def: Any) -> bool:
-    """Tell whether a graph comes from a stored model that this package converted.
+    """Return whether a graph comes from a stored model that this package converted.
 
     The casts in it have their names, and no node has the mark of a graph that was
     rewritten in this process.

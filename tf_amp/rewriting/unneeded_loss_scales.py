@@ -46,12 +46,12 @@ def taken_out(data: bytes, item: Callable[[], Item]) -> bytes | None:
 
 
 def _is_shared() -> bool:
-    """Tell whether other processes take part in what the graph computes."""
+    """Return whether other processes take part in what the graph computes."""
     return jobs.is_server() or bool(jobs.directed_key()) or peers() is not None
 
 
 def _is_asked_for(graph_def: Any) -> bool:
-    """Tell whether the user has named a loss scale for any part of a graph."""
+    """Return whether the user has named a loss scale for any part of a graph."""
     scopes = [
         scope_registry.scope_of(settings_id) for settings_id in settings_in(graph_def)
     ]

@@ -136,7 +136,7 @@ def scale_loss(
     Args:
       loss: a tensor, several, or a function that returns one.
       optimizer: that the gradients are for; one or a list.
-      loss_id: which of the `num_losses` told to `initialize` this is, from 0.
+      loss_id: which of the `num_losses` given to `initialize` this is, from 0.
       **others: further arguments of Apex, which have no effect here.
 
     Raises:

@@ -62,7 +62,7 @@ def _join(made: object) -> None:
 
 
 def is_installed() -> bool:
-    """Tell whether this interpreter has run `tf_amp_autostart.pth`."""
+    """Return whether this interpreter has run `tf_amp_autostart.pth`."""
     return any(getattr(finder, "tf_amp_autostart", False) for finder in sys.meta_path)
 
 

@@ -169,12 +169,12 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Tell whether functions traced now will be rewritten."""
+    """Return whether functions traced now will be rewritten."""
     return current_config() is not None
 
 
 def is_switched_off() -> bool:
-    """Tell whether the program has called `disable`, and not `enable` since."""
+    """Return whether the program has called `disable`, and not `enable` since."""
     return _decided_by_program and scope_registry.scope_in_force() is None
 
 

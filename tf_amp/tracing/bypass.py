@@ -16,7 +16,7 @@ _thread = _Thread()
 
 
 def leaves_graphs_alone() -> bool:
-    """Tell whether this thread is within `leaving_graphs_alone`."""
+    """Return whether this thread is within `leaving_graphs_alone`."""
     return _thread.leaves_graphs_alone
 
 
@@ -31,7 +31,7 @@ def leaving_graphs_alone() -> Iterator[None]:
 
 
 def takes_all() -> bool:
-    """Tell whether the running code is not to be asked for overflows."""
+    """Return whether the running code is not to be asked for overflows."""
     return _thread.takes_all
 
 

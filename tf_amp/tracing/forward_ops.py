@@ -72,7 +72,7 @@ def mark(op: Any, keeps_float32: bool, goes_by_names: bool) -> None:
 
 
 def is_float32(op: Any) -> bool:
-    """Tell whether an operation is marked to stay float32."""
+    """Return whether an operation is marked to stay float32."""
     try:
         return bool(op.get_attr(FLOAT32))
     except ValueError:

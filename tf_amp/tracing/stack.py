@@ -31,7 +31,7 @@ class Layer:
     graph: Any | None = None
 
     def holds_in(self, graph: Any) -> bool:
-        """Tell whether operations made in a graph belong to this layer."""
+        """Return whether operations made in a graph belong to this layer."""
         return self.graph is None or any(g is self.graph for g in _outwards(graph))
 
 
@@ -82,7 +82,7 @@ def settings_layer(graph: Any) -> Layer | None:
 
 
 def keeps_float32() -> bool:
-    """Tell whether a scope without settings of its own is the innermost one."""
+    """Return whether a scope without settings of its own is the innermost one."""
     layers = _stack.get()
     return bool(layers) and layers[-1].settings is None
 

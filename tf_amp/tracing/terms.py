@@ -76,15 +76,15 @@ def _text_of(config: AmpConfig) -> str:
     local = {name: getattr(default, name) for name in _LOCAL}
     variables = dataclasses.replace(config, **local).to_env()
     usual = default.to_env()
-    told = {k: v for k, v in variables.items() if usual.get(k) != v}
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+    given = {k: v for k, v in variables.items() if usual.get(k) != v}
+    return base64.urlsafe_b64encode(json.dumps(given).encode()).decode()
 
 
 def _config_of(text: str) -> AmpConfig:
-    told = json.loads(base64.urlsafe_b64decode(text))
-    if not isinstance(told, dict):
-        raise ConfigError(f"received {told!r} where settings should be.")
+    given = json.loads(base64.urlsafe_b64decode(text))
+    if not isinstance(given, dict):
+        raise ConfigError(f"received {given!r} where settings should be.")
     own = scope_registry.latest_config()
     local = {name: getattr(own, name) for name in _LOCAL}
-    config = AmpConfig.from_env({str(k): str(v) for k, v in told.items()})
+    config = AmpConfig.from_env({str(k): str(v) for k, v in given.items()})
     return dataclasses.replace(config, enabled=True, tune=_TUNE, **local)

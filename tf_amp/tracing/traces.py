@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 def with_traced_shapes(graph_def: GraphDef, shapes: Shapes) -> Shapes:
-    """Return shapes with those of calls, which only the tracing of them has told."""
-    told = dict(shapes)
+    """Return shapes with those of calls, which are known from tracing alone."""
+    completed = dict(shapes)
     for node in graph_def.node:
         known = shapes.get(node.name, (None,))
         op = _traced(node) if None in known else None
         if op is not None:
             ranks = (tensor.shape for tensor in op.outputs)
-            told[node.name] = tuple(
+            completed[node.name] = tuple(
                 None if shape.rank is None else tuple(shape.as_list())
                 for shape in ranks
             )
-    return told
+    return completed
 
 
 def variable_names(view: GraphView) -> Mapping[str, str]:

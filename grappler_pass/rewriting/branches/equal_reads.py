@@ -58,8 +58,8 @@ def merge_equal_reads(
 def _what_is_read(node: NodeDef) -> Hashable:
     handle, *controls = node.input
     marks = {name: mark for name, mark in node.attr.items() if name.startswith(STAMP)}
-    told = frozenset((name, m.SerializeToString()) for name, m in marks.items())
-    return handle, frozenset(controls), node.attr["dtype"].type, node.device, told
+    texts = frozenset((name, m.SerializeToString()) for name, m in marks.items())
+    return handle, frozenset(controls), node.attr["dtype"].type, node.device, texts
 
 
 def _inputs_of(node: NodeDef, instead: Mapping[str, str]) -> list[str]:

@@ -143,7 +143,7 @@ def _outside(
 
 
 def _is_free(node: NodeDef, readers: _Readers) -> bool:
-    """Tell whether a node can go: only ordinary nodes beside it read its outputs."""
+    """Return whether a node can go: only ordinary nodes beside it read its outputs."""
     read_by = (*readers[node.name], *readers[_taken(node)])
     if not read_by or readers[f"^{node.name}"]:
         return False

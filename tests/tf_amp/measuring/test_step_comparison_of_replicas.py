@@ -69,7 +69,7 @@ for size, label in ((384, ""), (256, "float32")):
     data = np.ones([size, 384], np.float32)
     step = step_of(size)
     lost = step if size == 384 else lost
-    labels = labels_of(70, step, data)
+    labels = labels_of(90, step, data)
     # A second trace of the same graph is known.
     again = labels_of(8, step_of(size), data)
     tell(label, labels, again, float(step(tf.constant(data))))
@@ -87,7 +87,7 @@ if task == 0:
 slow = ""
 data = np.ones([320, 384], np.float32)
 step = step_of(320)
-tell("silent", labels_of(70, step, data))
+tell("silent", labels_of(90, step, data))
 
 # Instances exchange the same: workers that do not agree do not wait for each other.
 for comparison in compared_calls._of_functions.comparisons.values():

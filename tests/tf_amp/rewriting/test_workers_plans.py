@@ -95,7 +95,7 @@ def test_a_worker_whose_chief_is_silent_decides_by_itself_and_says_so(
 ) -> None:
     alone = planned(1, {})
     assert "bfloat16" in dtypes(alone)
-    assert "worker 0 has told no plan for graph 'test'" in heard[0]
+    assert "worker 0 has sent no plan for graph 'test'" in heard[0]
 
 
 def test_a_plan_that_does_not_fit_is_reported_as_a_disagreement(

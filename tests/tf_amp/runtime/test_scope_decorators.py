@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
 
 def is_stamped(function):
-    """Tell whether a function of two matrices is traced under settings."""
+    """Return whether a function of two matrices is traced under settings."""
     spec = tf.TensorSpec([4, 4])
     graph = function.get_concrete_function(spec, spec).graph
     stamp = graph.get_operations()[0].get_attr("_tf_amp")

@@ -63,7 +63,7 @@ def advise(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> list[A
 def workers_of(machine: Machine, gpus: Sequence[Gpu]) -> tuple[Worker, ...]:
     """Share the cores of each node among the workers that belong to it.
 
-    A GPU whose node is not told, or has no cores for this process, gets no worker.
+    A GPU whose node is not known, or has no cores for this process, gets no worker.
     """
     if not gpus:
         return tuple(Worker(f"node {n.number}", n, n.cores) for n in machine.nodes)
@@ -82,8 +82,8 @@ def _binding(
     machine: Machine, gpus: Sequence[Gpu], workers: Sequence[Worker]
 ) -> Iterator[Advice]:
     if len(machine.nodes) < 2:
-        told = "one NUMA node" if machine.nodes else "the kernel tells of no NUMA node"
-        yield Advice("binding", f"{told}: there is nothing to bind a worker to")
+        found = "one NUMA node" if machine.nodes else "the kernel tells of no NUMA node"
+        yield Advice("binding", f"{found}: there is nothing to bind a worker to")
         return
     for worker in workers:
         others = sum(other.node == worker.node for other in workers)
@@ -157,7 +157,7 @@ def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Advice:
         because += ", for which TensorFlow's own exchange, by NCCL, is made"
         return Advice(what, because, _strategy("float32"))
     because += f" ({weakest}), shared by all gradients: half the bytes; compare step "
-    because += "times with float32, since no rate is told"
+    because += "times with float32, since no rate is known"
     return Advice(what, because, _strategy("bfloat16"))
 
 

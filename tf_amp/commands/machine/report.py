@@ -56,7 +56,7 @@ def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> F
     nodes = {device.address: device.node for device in machine.gpus}
     for gpu in gpus:
         node = nodes.get(gpu.address)
-        place = "NUMA node not told" if node is None else f"NUMA node {node}"
+        place = "NUMA node not known" if node is None else f"NUMA node {node}"
         yield Finding(f"GPU{gpu.number}", f"{gpu.model}, {gpu.address}, {place}")
     if machine.gpus and not gpus:
         found = ", ".join(device.address for device in machine.gpus)

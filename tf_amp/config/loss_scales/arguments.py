@@ -84,7 +84,7 @@ def check_within(
 
 
 def is_number(value: object) -> bool:
-    """Tell whether something is a real number, one of NumPy's included; no bool."""
+    """Return whether something is a real number, one of NumPy's included; no bool."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

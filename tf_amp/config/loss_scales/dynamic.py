@@ -83,7 +83,7 @@ class DynamicLossScale(LossScale):
         return {"scale": self.initial, "overflows": 0, "stuck_steps": 0}
 
     def rests(self, state: State) -> Any:
-        """Tell whether the next finite step is not the one after which to grow."""
+        """Return whether the next finite step is not the one after which to grow."""
         return state["good_steps"] < self.growth_interval - 1
 
     def adjust(self, state: State, seen: Seen) -> Mapping[str, Any]:
@@ -137,8 +137,8 @@ class DynamicLossScale(LossScale):
         if self.at_minimum == "raise":
             return _if_any(tf.debugging.Assert(tf.logical_not(stuck), [message]))
         due = state["stuck_steps"] % STEPS_BETWEEN_WARNINGS == 0
-        told = tf.logical_and(stuck, due)
-        return _if_any(tf.cond(told, lambda: _say(message), lambda: False))
+        is_stuck_now = tf.logical_and(stuck, due)
+        return _if_any(tf.cond(is_stuck_now, lambda: _say(message), lambda: False))
 
     def _say_it_has_no_effect(self) -> None:
         """Say once of what was asked for that XLA cannot do it."""

@@ -120,7 +120,7 @@ class _Copy:
             self._add_copy(node, role)
 
     def _has_inputs(self, node: Node, role: Role) -> bool:
-        """Tell whether something stands for every input; a loop's end comes later."""
+        """Return whether something stands for every input; a loop's end comes later."""
         ports = node.inputs[:1] if role is Role.PASS else node.inputs
         return all(self._texts.get(port, "later") is not None for port in ports)
 
@@ -206,7 +206,7 @@ class _Copy:
     def _after(self, node: Node, position: int) -> str:
         """Return the control input that stands for a data input.
 
-        Only a branch's own output tells whether the branch is taken, so a Switch is
+        Only a branch's own output returns whether the branch is taken, so a Switch is
         waited for by an Identity behind it.
         """
         port = node.inputs[position]

@@ -15,7 +15,7 @@ from tf_amp.measuring.sandbox.graph_copy import Sandbox
 from tf_amp.measuring.sandbox.session import opened, run_apart
 
 _FEWEST_STEPS, _MOST_STEPS = 2, 8
-# What a GPU's kernels take is told apart from what the host takes to launch them.
+# What a GPU's kernels take is kept apart from what the host takes to launch them.
 _KERNELS = "/stream:all"
 
 NodeSeconds = Mapping[str, float]

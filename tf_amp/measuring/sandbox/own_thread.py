@@ -59,7 +59,7 @@ def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float)
     not rewritten.
 
     Args:
-      work: gets a function that tells whether to stop: the one who waits has been
+      work: gets a function that returns whether to stop: the one who waits has been
         interrupted, or the program is about to exit.
       patience: seconds to wait, far more than the work is meant to take.
 

@@ -118,14 +118,14 @@ def _has_private_state(op: str, op_def: op_def_pb2.OpDef) -> bool:
 
 
 def _has_reference(op_def: op_def_pb2.OpDef) -> bool:
-    """Tell whether an op hands on or takes a v1 handle that is no variable's."""
+    """Return whether an op hands on or takes a v1 handle that is no variable's."""
     fixed = (types_pb2.DT_STRING, *OPAQUE)
     args = (*op_def.input_arg, *op_def.output_arg)
     return any(arg.is_ref and arg.type in fixed for arg in args)
 
 
 def _reads_text(op_def: op_def_pb2.OpDef) -> bool:
-    """Tell whether numbers are made of strings, which cannot be made up."""
+    """Return whether numbers are made of strings, which cannot be made up."""
     takes = any(arg.type == types_pb2.DT_STRING for arg in op_def.input_arg)
     makes = any(arg.type != types_pb2.DT_STRING for arg in op_def.output_arg)
     return takes and makes
@@ -154,7 +154,7 @@ def _called_by(node: NodeDef) -> list[str]:
 def _is_harmless(
     name: str, library: Mapping[str, FunctionDef], known: dict[str, bool]
 ) -> bool:
-    """Tell whether all that a function does may be done in the sandbox."""
+    """Return whether all that a function does may be done in the sandbox."""
     if name not in known:
         known[name] = True  # a recursive call adds nothing
         function = library.get(name)

@@ -143,7 +143,7 @@ def _admits(probe: Probe, dtype: str) -> bool:
 
 
 def _lacks_rank(probe: Probe, rank: int) -> bool:
-    """Tell whether a convolution's image, or an operand of its gradient, is none."""
+    """Return whether a convolution's image, or an operand of its gradient, is none."""
     tensors = [spec for spec in probe.inputs if spec.dtype == MEASURED_DTYPE]
     if "Backprop" not in probe.op:
         tensors = tensors[:1]

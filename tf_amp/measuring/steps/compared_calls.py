@@ -81,7 +81,7 @@ class _Callee(NamedTuple):
         return comparison
 
     def has_instances(self, trial: Trial) -> bool:
-        """Tell whether two graphs may be run in turn."""
+        """Return whether two graphs may be run in turn."""
         return _shares_kernels(trial) if self.is_run else _has_functions()
 
 
@@ -194,14 +194,14 @@ def _called(
 
 
 def _has_functions() -> bool:
-    """Tell whether a function may have two instances."""
+    """Return whether a function may have two instances."""
     from tensorflow.python.eager import context
 
     return calls.has_instances(context.context())
 
 
 def _shares_kernels(trial: Trial) -> bool:
-    """Tell whether nodes that share a kernel, by name, would make the same one."""
+    """Return whether nodes that share a kernel, by name, would make the same one."""
     before = {node.name: node for node in trial.before.node if keeps_kernel(node.op)}
     return all(
         _kernel_of(node) == _kernel_of(before[node.name])
@@ -229,12 +229,12 @@ def accept() -> None:
 
 
 def is_another_plan() -> bool:
-    """Tell whether the graph that arrives on this thread had a plan that has lost."""
+    """Return whether the graph that arrives on this thread had a plan that has lost."""
     return _thread.label not in (MIXED, FLOAT32)
 
 
 def is_float32_instance() -> bool:
-    """Tell whether the graph that arrives on this thread is to be left as it is."""
+    """Return whether the graph that arrives on this thread is to be left as it is."""
     return _thread.label == FLOAT32
 
 
@@ -301,7 +301,7 @@ def check(
 
 
 def shares_kernels() -> bool:
-    """Tell whether instances of this thread's call share the kernels that keep state.
+    """Return whether instances of this thread's call share the kernels that keep state.
 
     Those of a Session do, but for the kernels in functions that it calls.
     """
@@ -309,7 +309,7 @@ def shares_kernels() -> bool:
 
 
 def when_decided(decided: Decided) -> None:
-    """Have told how the comparison ends that this thread's call takes part in."""
+    """Report how the comparison ends that this thread's call takes part in."""
     callee, comparison = _thread.callee, _current()
     if comparison is not None and comparison.is_faster is None:
         comparison.when_decided(decided)

@@ -1,6 +1,6 @@
 """Let a program's own steps tell whether 16 bits are faster.
 
-TensorFlow keeps several instances of one function, told apart by the options of its
+TensorFlow keeps several instances of one function, distinguished by the options of its
 calls, and a Session several of one graph (`compared_calls`). While a plan is in doubt,
 calls alternate between the
 instance that is rewritten and one that is not, in blocks of a few calls, on the same
@@ -122,7 +122,7 @@ class StepComparison:
         self.may_go_on = False
 
     def when_decided(self, decided: Decided) -> None:
-        """Have a function told of the verdict; on the thread of the call."""
+        """Call a function with the verdict; on the thread of the call."""
         self._decided.append(decided)
 
     @property
@@ -254,5 +254,5 @@ def wait_for_devices() -> None:
 
 
 def _has_other_devices() -> bool:
-    """Tell whether work is left to devices that it must be awaited from."""
+    """Return whether work is left to devices that it must be awaited from."""
     return any(device.device_type != "CPU" for device in present_devices())

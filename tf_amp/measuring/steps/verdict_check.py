@@ -69,7 +69,7 @@ class VerdictCheck:
 
 
 def contradicts(seconds: list[float], verdict: Verdict) -> bool:
-    """Tell whether steps of the winner take longer than either instance did."""
+    """Return whether steps of the winner take longer than either instance did."""
     slower = max(verdict.seconds_before, verdict.seconds_after)
     logs = [math.log(each / slower) for each in seconds]
     return statistics.median(logs) > _APART + _DEVIATIONS * error_of_median(logs)

@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
 
-# From a graph and what is kept of it to what the pass is told.
+# From a graph and what is kept of it to what the pass receives.
 Told = Callable[[Any, "Item"], "tuple[Item, Settings]"]
 
 
-def plan_with_compiled(plan: Plan, graph: Any, told: Told) -> Plan:
+def plan_with_compiled(plan: Plan, graph: Any, settings_of: Told) -> Plan:
     """Return a function's plan, with the rows of compiled functions that it calls.
 
     Args:
       plan: of the function itself, which is not compiled.
       graph: of that function, as traced.
-      told: returns item and settings of a graph.
+      settings_of: returns item and settings of a graph.
     """
     from grappler_pass.functions.plan_merging import Part, merged
 
     parts = [Part("", 1.0, plan)]
     for callee in private.compiled_callees(graph):
-        parts.append(Part(callee.name, 1.0, plan_of_compiled(callee, told)))
+        parts.append(Part(callee.name, 1.0, plan_of_compiled(callee, settings_of)))
     return merged(parts) if len(parts) > 1 else plan
 
 
-def plan_of_compiled(graph: Any, told: Told) -> Plan:
+def plan_of_compiled(graph: Any, settings_of: Told) -> Plan:
     """Return the plan of a function that XLA compiles.
 
     Args:
       graph: of the function, as traced.
-      told: returns item and settings of a graph.
+      settings_of: returns item and settings of a graph.
 
     Raises:
       StageError: the plan cannot be made; the message names the stage.
@@ -58,22 +58,22 @@ def plan_of_compiled(graph: Any, told: Told) -> Plan:
     graph_def = grappler_preview.graph_with_variables(traced)
     item = Item(fetch=grappler_preview.kept_nodes(traced))
     shapes = functools.partial(shapes_from_graph_def, graph_def)
-    return merged(tuple(_parts(graph_def, item, shapes, graph.name, told)))
+    return merged(tuple(_parts(graph_def, item, shapes, graph.name, settings_of)))
 
 
 def _parts(
-    graph_def: Any, item: Item, shapes: Any, name: str, told: Told
+    graph_def: Any, item: Item, shapes: Any, name: str, settings_of: Told
 ) -> Iterator[Part]:
     from grappler_pass import pipeline
     from grappler_pass.functions.bodies import bodies_of
     from grappler_pass.functions.plan_merging import Part
     from grappler_pass.rewriting.apply import is_rewritten
 
-    lists = told(graph_def, item)[1].lists
+    lists = settings_of(graph_def, item)[1].lists
     for body in bodies_of(graph_def, item, shapes, lists):
         if is_rewritten(body.graph_def):
             continue
-        own_item, chosen = told(body.graph_def, body.item)
+        own_item, chosen = settings_of(body.graph_def, body.item)
         plan = pipeline.plan_graph(
             body.graph_def,
             own_item,

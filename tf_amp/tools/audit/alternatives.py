@@ -1,6 +1,6 @@
 """Another type, or other op lists: which of them would let a node go low.
 
-A change is tried on the graph before anyone is told of it, by the rules that the pass
+A change is tried on the graph before it is reported, by the rules that the pass
 itself keeps to. What it would gain is not looked at.
 """
 
@@ -39,7 +39,7 @@ class Alternatives:
     )
 
     def is_free_in(self, low_dtype: str, node: Node) -> bool:
-        """Tell whether a node could go low if the plan were for another type."""
+        """Return whether a node could go low if the plan were for another type."""
         return self._is_free(node, low_dtype, self.config.list_edits)
 
     def freeing_edit(self, op: str, node: Node) -> str:

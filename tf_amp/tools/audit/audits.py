@@ -94,7 +94,7 @@ def audit(
     fetches: Iterable[str] | None = None,
     **kwargs: Any,
 ) -> Audit:
-    """Tell whether mixed precision would pay for a function on a device.
+    """Return whether mixed precision would pay for a function on a device.
 
     Args:
       fn: a `tf.function`, any callable it could wrap (a Keras model), a
@@ -238,7 +238,7 @@ def _set_batch(graph_def: GraphDef, batch: int) -> None:
 
 
 def _has_guesses(draft: Draft) -> bool:
-    """Tell whether a product is priced with a dimension that is not known."""
+    """Return whether a product is priced with a dimension that is not known."""
     return any(
         decision.shape is None or None in decision.shape
         for slot, decision in enumerate(draft.plan.decisions)

@@ -64,9 +64,9 @@ def refuse_converted(extras: pathlib.Path) -> None:
     counts = {name: len(stored.get(name, ())) for name in ("variables", "constants")}
     counts["inputs and outputs"] = len(report.get("low_io", ()))
     if any(counts.values()):
-        told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        listed = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
         raise AlreadyMixedError(
-            f"tf-amp has converted the model already: {told} are in "
+            f"tf-amp has converted the model already: {listed} are in "
             f"{report['low_dtype']}; it was left as it is. It goes back to float32 "
             "with --to float32."
         )

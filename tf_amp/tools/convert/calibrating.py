@@ -26,7 +26,7 @@ _DEFAULT = "serving_default"
 
 @dataclasses.dataclass(frozen=True)
 class Calibration:
-    """What calibration data has told of a model.
+    """What calibration data has shown of a model.
 
     Attributes:
       ranges: what its tensors keep to; None without data.

@@ -147,9 +147,9 @@ def _sum(plans: Iterable[Plan]) -> SignatureGain:
 def _refuse_mixed(graph_def: GraphDef) -> None:
     found = products_in_16_bits(graph_def)
     if found:
-        told = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
+        counts = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
         raise AlreadyMixedError(
-            f"the model is in mixed precision already: {told}; it was left as it is. "
+            f"the model is in mixed precision already: {counts}; it was left as it is. "
             "One that was converted goes back to float32 with --to float32."
         )
 

@@ -87,7 +87,7 @@ class Rewritten:
 
     @property
     def is_changed(self) -> bool:
-        """Tell whether anything goes to 16 bits."""
+        """Return whether anything goes to 16 bits."""
         return not all(plan.is_empty for plan in self.plans.values())
 
 
@@ -174,7 +174,7 @@ def _check(function: FunctionDef, library: Library, low_dtype: str) -> None:
 
 
 def _trains(node: NodeDef) -> bool:
-    """Tell whether a node updates a variable with more than a new value."""
+    """Return whether a node updates a variable with more than a new value."""
     return is_update(node.op) and node.op != "AssignVariableOp"
 
 

@@ -87,7 +87,7 @@ class ConversionReport:
 
     @property
     def is_verified(self) -> bool:
-        """Tell whether no verification failed."""
+        """Return whether no verification failed."""
         return all(found.ok for found in self.verifications.values())
 
     def to_json(self) -> str:

@@ -116,7 +116,7 @@ def _compiled_plan(function: Any, measure: bool) -> Plan:
 
 
 def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
-    """Return what the pass is told of a body, beside what is known of its calls."""
+    """Return what the pass receives of a body, beside what is known of its calls."""
     own, chosen = item_and_settings(graph_def, item.fetch, config_for(graph_def))
     preserve = (*item.preserve, *own.preserve)
     return dataclasses.replace(item, preserve=preserve, excluded=own.excluded), chosen
@@ -151,7 +151,7 @@ def traced_graph(
 def item_and_settings(
     graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig
 ) -> tuple[Item, Settings]:
-    """Return what the pass is told of a graph that is not under way."""
+    """Return what the pass receives of a graph that is not under way."""
     chosen = graph_settings.settings_from_config(
         config, graph_settings.target_device_type(graph_def)
     )

@@ -31,7 +31,7 @@ class InputSpec:
         return f"{self.name}: {self.dtype} [{sizes}]"
 
     def fits(self, shape: Sequence[int]) -> bool:
-        """Tell whether an array of this shape can be fed."""
+        """Return whether an array of this shape can be fed."""
         if self.shape is None:
             return True
         return len(shape) == len(self.shape) and all(
@@ -115,8 +115,8 @@ def batches_from_arrays(
     columns = {s.name: _column(np.asarray(arrays[s.name]), s, source) for s in specs}
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise UnfitDataError(f"{source}: numbers of batches differ: {told}.")
+        listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise UnfitDataError(f"{source}: numbers of batches differ: {listed}.")
     rows = zip(*columns.values(), strict=True)
     return tuple(dict(zip(columns, row, strict=True)) for row in rows)
 
@@ -198,7 +198,7 @@ def _checked(array: Array, spec: InputSpec, source: str) -> Array:
 
 
 def _is_same_kind(array: Array, dtype: str) -> bool:
-    """Tell whether an array holds the input's type or one that loses little in it."""
+    """Return whether an array holds the input's type or one that loses little in it."""
     if dtype == "string":
         return array.dtype.kind in "OSU"
     if dtype.startswith(("float", "bfloat")):

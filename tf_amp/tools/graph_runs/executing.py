@@ -111,14 +111,14 @@ def sandbox_of(
     Raises:
       NotMeasurableError: it cannot be run apart; the message says why.
     """
-    told = dict(shapes)
+    known = dict(shapes)
     for name, value in values.items():
         node, _, output = name.rpartition(":")
         if node:
             sizes = tuple(map(int, value.shape))
-            told[node] = _with_shape(told.get(node, ()), int(output), sizes)
+            known[node] = _with_shape(known.get(node, ()), int(output), sizes)
     try:
-        return sandbox_from_graph(graph_def, item, told)
+        return sandbox_from_graph(graph_def, item, known)
     except NotRunnableError as error:
         raise NotMeasurableError(
             f"The graph cannot be run by itself: {error}."
@@ -227,7 +227,7 @@ def _as_float32(value: Array) -> Array:
 
 
 def _draws_anew(node: NodeDef) -> bool:
-    """Tell whether an op draws other numbers in every Session."""
+    """Return whether an op draws other numbers in every Session."""
     if not is_random(node.op) or not {"seed", "seed2"} <= set(node.attr):
         return False
     return not node.attr["seed"].i and not node.attr["seed2"].i

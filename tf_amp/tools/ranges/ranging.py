@@ -56,7 +56,7 @@ def ranges_of(
 def joined(found: Iterable[Ranges]) -> Ranges:
     """Return the rows of several graphs together; of equal ones, only the first.
 
-    Tensors of the same name are told apart by what was seen of them: inlined, graphs
+    Tensors of the same name are distinguished by what was seen of them: inlined, graphs
     that have nothing to do with each other use the same names.
     """
     rows: dict[str, list[TensorRange]] = {}
@@ -91,10 +91,10 @@ def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
     view = GraphView.from_graph_def(case.graph_def, case.item)
     records = None
     for batch in batches:
-        told = dataclasses.replace(case, values={**case.values, **batch})
-        told = with_run_shapes(told)
-        values = completed(told, (case.graph_def,))
-        shapes = told.known_shapes
+        shaped = dataclasses.replace(case, values={**case.values, **batch})
+        shaped = with_run_shapes(shaped)
+        values = completed(shaped, (case.graph_def,))
+        shapes = shaped.known_shapes
         records = records or records_of(view, shapes, statistics)
         sandbox = sandbox_of(case.graph_def, case.item, shapes, values)
         recording = with_records(sandbox.graph_def, records, recorder)

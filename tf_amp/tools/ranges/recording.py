@@ -85,8 +85,8 @@ class Records:
 
     Attributes:
       taps: the tensors.
-      begin: number under which it is told that a run begins, before all else; None: it
-        is not told.
+      begin: number under which the begin of a run is recorded, before all else; None:
+        it is not.
       loops: names of the nodes through which values enter loops from outside of any.
     """
 
@@ -143,7 +143,7 @@ def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDe
 
 
 def _gate(enter: NodeDef, begin: str) -> NodeDef:
-    """Return a node that lets a value into a loop once it is told that a run begins."""
+    """Return a node that lets a value into a loop once a begin is recorded."""
     gate = NodeDef(name=f"{enter.name}/{RECORDER}_gate", op="Identity")
     gate.device = enter.device
     gate.attr["T"].CopyFrom(enter.attr["T"])

@@ -38,7 +38,7 @@ def with_culprits(found: Verification, controls: Controls, plan: Plan) -> Verifi
     search = _Search(controls, plan)
     culprits = culprits_among(search.suspects, search.holds_with) or ()
     return dataclasses.replace(
-        found, culprits=tuple(map(search.told, culprits)), tries=search.tries
+        found, culprits=tuple(map(search.described, culprits)), tries=search.tries
     )
 
 
@@ -61,7 +61,7 @@ class _Search:
         self.tries = 0
 
     def holds_with(self, cleared: Sequence[str]) -> bool:
-        """Tell whether the numbers hold with some suspects in float32."""
+        """Return whether the numbers hold with some suspects in float32."""
         if len(cleared) == len(self.suspects):
             return True
         if not cleared:
@@ -74,7 +74,7 @@ class _Search:
         )
         return self._controls.verification_of(rewrite).ok
 
-    def told(self, name: str) -> Culprit:
+    def described(self, name: str) -> Culprit:
         """Return a node as people know it."""
         node = self._nodes[name]
         origins = origins_of(node.proto)

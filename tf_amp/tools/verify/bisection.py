@@ -20,7 +20,7 @@ def culprits_among(
 
     Args:
       suspects: in order.
-      holds_with: tells whether all is well with some suspects cleared; clearing more
+      holds_with: returns whether all is well with some suspects cleared; clearing more
         must not do harm.
 
     Returns:

@@ -98,8 +98,8 @@ class Captures:
         from tf_amp.tools.graph_runs.executing import sandbox_of
 
         whole = with_bodies(graph_def)
-        told = with_traced_shapes(whole, shapes())
-        case = case_of_item(whole, item, told, self._chosen(settings), name)
+        known = with_traced_shapes(whole, shapes())
+        case = case_of_item(whole, item, known, self._chosen(settings), name)
         try:
             contents = sandbox_of(whole, item, case.shapes, {}).contents
         except NotMeasurableError as error:
@@ -132,7 +132,7 @@ class Captures:
 
 
 def is_recording(graph_def: GraphDef) -> bool:
-    """Tell whether a graph tells of its tensors already."""
+    """Return whether a graph tells of its tensors already."""
     return any(f"/{RECORDER}_" in node.name for node in graph_def.node)
 
 

@@ -76,7 +76,7 @@ class Controls:
             checks=checks_of(self.expected, runs, kinds),
             low_dtype=case.settings.low_dtype,
             tolerance=self.tolerance,
-            plan=_told(rewrite.plan),
+            plan=_reported(rewrite.plan),
             low_operations=len(low_nodes(rewrite.plan)),
             excluded=case.settings.exclude,
         )
@@ -146,7 +146,7 @@ def low_nodes(plan: Plan | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.slot.node for row in rows if row.is_low))
 
 
-def _told(plan: Plan | None) -> str:
+def _reported(plan: Plan | None) -> str:
     if plan is None:
         return ""
     text = plan.summary()

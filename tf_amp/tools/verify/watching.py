@@ -129,7 +129,7 @@ class _Search:
         return Watched(name, kind, where, reader.input), port
 
     def is_read_outside(self, update: Node) -> bool:
-        """Tell whether what is computed depends on the variable, as on a weight."""
+        """Return whether what is computed depends on the variable, as on a weight."""
         handle = self._handle(update)
         for reader in self.view.readers(Port(handle.index, 0)):
             node = self.view.nodes[reader.node]
@@ -199,7 +199,7 @@ def _trained(name: str, variables: Mapping[str, str]) -> str:
 
 
 def _may_equal(first: Shape | None, second: Shape | None) -> bool:
-    """Tell whether two shapes are equal as far as they are known."""
+    """Return whether two shapes are equal as far as they are known."""
     if first is None or second is None:
         return True
     return len(first) == len(second) and all(

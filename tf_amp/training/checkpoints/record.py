@@ -43,7 +43,7 @@ class Record:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether there is nothing to keep."""
+        """Return whether there is nothing to keep."""
         return not self.loss_scales and not self.plans
 
 

@@ -88,7 +88,7 @@ def _put_aside(beside: pathlib.Path, error: Exception) -> None:
 
 
 def _is_remote(path: Any) -> bool:
-    """Tell whether a path is of a file system that only TensorFlow knows."""
+    """Return whether a path is of a file system that only TensorFlow knows."""
     remote = "://" in os.fspath(path)
     if remote:
         logging.log_first_n(

@@ -15,14 +15,14 @@ from tf_amp._tensorflow_private import training as private
 
 
 def is_scalable(value: Any) -> bool:
-    """Tell whether something is a tensor that a loss scale can multiply."""
+    """Return whether something is a tensor that a loss scale can multiply."""
     return isinstance(value, tf.Tensor) and (
         value.dtype.is_floating or value.dtype.is_complex
     )
 
 
 def are_finite(gradients: Sequence[Any]) -> Any:
-    """Tell whether all gradients are finite, bool scalar."""
+    """Return whether all gradients are finite, bool scalar."""
     if private.in_xla_context():
         return each_is_finite(gradients)
     return tf.cond(
@@ -33,12 +33,12 @@ def are_finite(gradients: Sequence[Any]) -> Any:
 
 
 def sum_is_finite(gradients: Sequence[Any]) -> Any:
-    """Tell whether the sum of all squares is finite: then each is; bool scalar."""
+    """Return whether the sum of all squares is finite: then each is; bool scalar."""
     return tf.math.is_finite(tf.add_n([_sum_of_squares(g) for g in gradients]))
 
 
 def each_is_finite(gradients: Sequence[Any]) -> Any:
-    """Tell whether all gradients are finite, looking at each value; bool scalar."""
+    """Return whether all gradients are finite, looking at each value; bool scalar."""
     return tf.reduce_all(
         tf.stack([tf.reduce_all(_is_finite(gradient)) for gradient in gradients])
     )
@@ -70,14 +70,14 @@ def agreed(finite: Any) -> Any:
 
 
 def on_several_replicas() -> bool:
-    """Tell whether this code is run, or traced, once for each of several replicas."""
+    """Return whether this code is run, or traced, once for each of several replicas."""
     if tf.distribute.in_cross_replica_context():
         return False
     return bool(tf.distribute.get_replica_context().num_replicas_in_sync > 1)
 
 
 def must_select() -> bool:
-    """Tell whether both of two outcomes are to be computed, and one taken.
+    """Return whether both of two outcomes are to be computed, and one taken.
 
     XLA does that faster than it branches, and replicas cannot meet within branches: not
     even one that is alone.

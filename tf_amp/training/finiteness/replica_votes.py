@@ -45,7 +45,7 @@ _noted: weakref.WeakKeyDictionary[ScaleState, _Noted] = weakref.WeakKeyDictionar
 
 
 def can_vote() -> bool:
-    """Tell whether gradients taken here can be checked; if not, say it once."""
+    """Return whether gradients taken here can be checked; if not, say it once."""
     if private.can_merge():
         return True
     with tf.init_scope():
@@ -77,7 +77,7 @@ def note(state: ScaleState, finite: Any, limit: float) -> list[Any]:
 
 
 def has_noted(state: ScaleState) -> bool:
-    """Tell whether replicas have noted calls that they have not met on, perhaps."""
+    """Return whether replicas have noted calls that they have not met on, perhaps."""
     return state in _noted
 
 

@@ -122,19 +122,19 @@ def _ancestry_among(tensors: Iterable[Any]) -> Ancestry:
 
 
 def are_behind(tensors: Iterable[Any]) -> bool:
-    """Tell whether tensors depend on any call for gradients, be it by a decision."""
+    """Return whether tensors depend on any call for gradients, be it by a decision."""
     return descends_from(tensors, lambda tensor: vote_on(tensor) is not None)
 
 
 def any_around(graph: Any) -> bool:
-    """Tell whether a graph, or one around it, holds votes."""
+    """Return whether a graph, or one around it, holds votes."""
     while graph is not None and not hasattr(graph, _VOTES):
         graph = getattr(graph, "outer_graph", None)
     return graph is not None
 
 
 def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], bool]) -> bool:
-    """Tell whether a wanted tensor is among some, or behind them."""
+    """Return whether a wanted tensor is among some, or behind them."""
     return any(is_wanted(tensor) for tensor in _walk(tensors, lambda tensor: None))
 
 
@@ -149,7 +149,7 @@ def captured_from(tensor: Any) -> Any:
 
 
 def calls_function(operation: Any) -> bool:
-    """Tell whether an operation runs functions, loops or branches."""
+    """Return whether an operation runs functions, loops or branches."""
     definition = operation.op_def
     return any(a.name in _FUNCTION_ATTRIBUTES for a in definition.attr)
 

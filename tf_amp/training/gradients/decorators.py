@@ -203,7 +203,7 @@ def _with_flags(
 
 
 def _is_ordinary(body: Any) -> bool:
-    """Tell whether a loop's body is called with an index and nothing else."""
+    """Return whether a loop's body is called with an index and nothing else."""
     parameters = inspect.signature(body).parameters
     return inspect.isfunction(body) and "pfor_config" not in parameters
 

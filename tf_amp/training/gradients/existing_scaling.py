@@ -1,7 +1,7 @@
 """Whether the user's program scales its losses itself, so that ours must not.
 
 Keras does under a mixed_float16 policy; loss scale optimizers of Keras and TensorFlow
-do, and are told by what their scaling functions return.
+do, and are known by what their scaling functions return.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def noting_scaled_losses(scale_loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_scaled_by_user(targets: Iterable[Any]) -> bool:
-    """Tell whether the user's program scales these losses; if so, say it once."""
+    """Return whether the user's program scales these losses; if so, say it once."""
     culprit = _mixed_policy() or ("an optimizer" if _is_noted(list(targets)) else "")
     if culprit:
         logging.log_first_n(

@@ -73,7 +73,7 @@ _thread = _Thread()
 
 
 def is_differentiating() -> bool:
-    """Tell whether the running code starts from gradients that are scaled already."""
+    """Return whether the running code starts from gradients that are scaled already."""
     return _thread.is_differentiating or scale_at_run_time.is_differentiating()
 
 

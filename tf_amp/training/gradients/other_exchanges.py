@@ -15,7 +15,7 @@ _LIBRARIES = ("horovod.tensorflow", "byteps.tensorflow")
 
 
 def is_scaling_forbidden() -> bool:
-    """Tell whether ranks would part if losses were scaled; if so, say it once."""
+    """Return whether ranks would part if losses were scaled; if so, say it once."""
     library = next(filter(_has_ranks, _LIBRARIES), None)
     if library is None:
         return False
@@ -31,7 +31,7 @@ def is_scaling_forbidden() -> bool:
 
 
 def _has_ranks(library: str) -> bool:
-    """Tell whether a library exchanges with others; it does not before it has begun."""
+    """Say whether a library exchanges with others; it does not before it has begun."""
     module: Any = sys.modules.get(library)
     if module is None:
         return False

@@ -19,13 +19,13 @@ _variable: list[Any] = []
 
 
 def can_tell() -> bool:
-    """Tell whether the scale at work can be read here: not in a `tf.Graph`."""
+    """Return whether the scale at work can be read here: not in a `tf.Graph`."""
     with tf.init_scope():
         return bool(tf.executing_eagerly())
 
 
 def is_differentiating() -> bool:
-    """Tell whether what is traced here starts from gradients that someone will give."""
+    """Say whether what is traced here starts from gradients that someone will give."""
     return functions.is_backward_pass(tracing.traced_graph())
 
 

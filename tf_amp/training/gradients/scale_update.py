@@ -17,7 +17,7 @@ from tf_amp.training.optimizers import finite_branches
 
 # What tells that a call has been counted.
 _COUNTED = ("skipped_steps", "good_steps", "scale")
-# Adds operations, told by a bool scalar whether gradients are finite.
+# Adds operations, given a bool scalar: whether gradients are finite.
 Watching = Callable[[Any], list[Any]]
 
 
@@ -68,8 +68,8 @@ class ScaleUpdate:
 
         Args:
           sum_is_finite: where True, so is each gradient; bool scalar.
-          look: tells whether each is; made in that function.
-          hand_over: adds what an overflow leads to, told whether gradients are finite.
+          look: returns whether each is; made in that function.
+          hand_over: adds what an overflow leads to, given whether gradients are finite.
         """
         rests = self._rests()
 

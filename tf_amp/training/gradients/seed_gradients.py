@@ -46,19 +46,19 @@ def dtype_of(target: Any) -> Any:
 
 
 def has_gradient(target: Any) -> bool:
-    """Tell whether a target is a tensor or variable that a loss scale can multiply."""
+    """Say whether a target is a tensor or variable that a loss scale can multiply."""
     if not isinstance(target, tf.Tensor) and not _is_variable(target):
         return False
     return bool(dtype_of(target).is_floating or dtype_of(target).is_complex)
 
 
 def is_real(target: Any) -> bool:
-    """Tell whether a target has gradients that are not complex."""
+    """Return whether a target has gradients that are not complex."""
     return has_gradient(target) and bool(dtype_of(target).is_floating)
 
 
 def are_known(targets: Sequence[Any]) -> bool:
-    """Tell whether it is known what all targets start from; if not, say it once."""
+    """Return whether it is known what all targets start from; if not, say it once."""
     unknown = [target for target in targets if not _is_known(target)]
     if unknown:
         logging.log_first_n(

@@ -111,7 +111,7 @@ def _home_seen_from_here(tape: Any) -> Any:
 
 
 def _is_around(home: Any) -> bool:
-    """Tell whether a graph is the present one, or one that this is a part of."""
+    """Return whether a graph is the present one, or one that this is a part of."""
     graph = _graph_here()
     while graph is not None and graph is not home:
         graph = getattr(graph, "outer_graph", None)

@@ -179,7 +179,7 @@ class ScaledCall:
         return map_scalable(lambda parts: self._checked(parts, finite), values)
 
     def _ends_here(self, unscaled: Sequence[Any]) -> bool:
-        """Tell whether all of a call is in one graph, branch and loop, of this process.
+        """Say whether all of a call is in one graph, branch and loop, of this process.
 
         Whoever has no use for a loss scale there may take the call for what it is
         without one.

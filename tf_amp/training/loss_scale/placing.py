@@ -14,7 +14,7 @@ from tf_amp.config import jobs
 
 
 def is_parameter_server(strategy: Any) -> bool:
-    """Tell whether the workers of a strategy train independently of each other."""
+    """Return whether the workers of a strategy train independently of each other."""
     return isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy)
 
 
@@ -32,7 +32,7 @@ def place_here() -> str | None:
 
 
 def runs_here() -> bool:
-    """Tell whether what is traced here runs in this process, as far as is known."""
+    """Return whether what is traced here runs in this process, as far as is known."""
     if jobs.directed_key():
         return False
     device = _device_here()

@@ -60,11 +60,11 @@ class Restored:
             raise mismatch(self.path, saved, loss_scale)
 
     def shares(self, weights: Handles) -> bool:
-        """Tell whether some of these weights were restored with it."""
+        """Return whether some of these weights were restored with it."""
         return not weights.keys().isdisjoint(self.weights() or ())
 
     def may_share(self, weights: Handles) -> bool:
-        """Tell whether that may be so, for all that is known of either."""
+        """Return whether that may be so, for all that is known of either."""
         own = self.weights()
         known = bool(own and weights)
         return own is not None and (not known or self.shares(weights))

@@ -30,7 +30,7 @@ class SavedScale:
     values: Values
 
     def fits(self, loss_scale: LossScale, fresh: Values) -> bool:
-        """Tell whether a loss scale that begins with `fresh` can go on from it."""
+        """Return whether a loss scale that begins with `fresh` can go on from it."""
         is_alike = self.kind == kind_of(loss_scale)
         return is_alike and self.values.keys() == fresh.keys()
 
@@ -41,7 +41,7 @@ def saved_scale(loss_scale: LossScale, values: Values) -> SavedScale:
 
 
 def is_usable(scale: float) -> bool:
-    """Tell whether gradients can be multiplied by a scale, and divided again."""
+    """Return whether gradients can be multiplied by a scale, and divided again."""
     return 2.0**-126 <= scale < 2.0**128
 
 

@@ -116,7 +116,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         return bool(self._shapes) and not self.weights
 
     def suits(self, handle: Any) -> bool:
-        """Tell whether a variable may be a weight, or what an optimizer has for one.
+        """Return whether a variable may be a weight, or what an optimizer has for one.
 
         It is where it has the shape of a weight. Scalars are too many things.
         """

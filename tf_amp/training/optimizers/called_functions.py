@@ -33,7 +33,7 @@ def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
       states: of loss scales.
 
     Returns:
-      Flags; None among them where it cannot be told.
+      Flags; None among them where it is not known.
     """
     flags: list[Any] = []
     for call in calls:
@@ -50,7 +50,7 @@ def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
 
 
 def any_around(graph: Any, state: Any) -> bool:
-    """Tell whether a graph, or one around it, has calls that may adjust a state."""
+    """Return whether a graph, or one around it, has calls that may adjust a state."""
     if state.is_per_worker:
         return False
     handles = _handles(state, state.variables_by_kind["counters"])
@@ -84,7 +84,7 @@ def _handle_within(call: Any, handles: Sequence[Any]) -> Any:
 
 
 def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
-    """Tell whether a tensor stands for one of some handles."""
+    """Return whether a tensor stands for one of some handles."""
     if tensor.dtype != tf.resource:
         return False
     source = votes.captured_from(tensor)

@@ -41,7 +41,7 @@ def remember(result: Any, finite: Any) -> None:
 
 
 def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) -> bool:
-    """Tell whether gradients come from calls that were finite, as far as is known.
+    """Return whether gradients come from calls that were finite, as far as is known.
 
     Args:
       parts: eager tensors.
@@ -63,7 +63,7 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
 
 
 def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
-    """Tell whether a variable is to take up a value, or the sum with one.
+    """Return whether a variable is to take up a value, or the sum with one.
 
     Args:
       target: the variable's handle.

@@ -85,18 +85,18 @@ def finite_value(target: Any, value: Any) -> Any:
 
 
 def _is_decided_on(found: votes.Ancestry, value: Any) -> bool:
-    """Tell whether gradients are behind branches, or in old loops, behind a value."""
+    """Return whether gradients are behind branches, or in old loops, behind a value."""
     return not found.is_whole and votes.are_behind([value])
 
 
 def _any_around(graph: Any, states: Sequence[Any]) -> bool:
-    """Tell whether there are calls for gradients in a graph, or one around it."""
+    """Return whether there are calls for gradients in a graph, or one around it."""
     within = (called_functions.any_around(graph, state) for state in states)
     return votes.any_around(graph) or any(within)
 
 
 def _is_given(graph: Any, shape: Any) -> bool:
-    """Tell whether a function being traced is given a tensor of a shape."""
+    """Return whether a function being traced is given a tensor of a shape."""
     while graph is not None:
         for given in getattr(graph, "inputs", ()):
             if is_scalable(given) and given.shape.is_compatible_with(shape):
@@ -112,7 +112,7 @@ def _all(flags: Sequence[Any]) -> Any:
 
 
 def _can_be_read(state: Any) -> bool:
-    """Tell whether a state is not that of another strategy, which must not be mixed."""
+    """Say whether a state is not that of another strategy, which must not be mixed."""
     if not tf.distribute.has_strategy():
         return True
     variables = state.variables_by_kind.values()
@@ -125,7 +125,7 @@ def _can_be_read(state: Any) -> bool:
 def _finite_elsewhere(
     states: Sequence[Any], parts: Sequence[Any], arguments: Sequence[Any]
 ) -> Any:
-    """Tell whether gradients of unknown origin are finite.
+    """Return whether gradients of unknown origin are finite.
 
     What is made of those that came in as arguments may be finite where they are not,
     once it is clipped. An argument may be infinite for other reasons: it is looked at

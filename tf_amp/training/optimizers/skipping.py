@@ -47,7 +47,7 @@ class Step:
 
 
 def have_applied() -> bool:
-    """Tell whether an optimizer was asked to apply gradients, not by hand."""
+    """Return whether an optimizer was asked to apply gradients, not by hand."""
     return bool(_applied)
 
 
@@ -73,7 +73,7 @@ def take_unless_overflowed(step: Step) -> Any:
 
 
 def _merges() -> bool:
-    """Tell whether replicas have to meet before they can branch."""
+    """Return whether replicas have to meet before they can branch."""
     if not tf.distribute.has_strategy() or tf.distribute.in_cross_replica_context():
         return False
     return not tf.__internal__.distribute.strategy_supports_no_merge_call()

@@ -60,7 +60,7 @@ def handing_over(
     """Return what adds the operation that hands a step's inputs over.
 
     It is called within a branch that a step takes that overflows, and few others do,
-    with a bool scalar that tells whether gradients are finite.
+    with a bool scalar that returns whether gradients are finite.
 
     Args:
       graph: that the step is traced in.
@@ -75,7 +75,7 @@ def handing_over(
     from tf_amp.training.loss_scale.placing import place_here, runs_here
 
     if not runs_here():
-        # Another process cannot call what is told here.
+        # Another process cannot call what is registered here.
         return lambda finite: []
     place = f"{place_here() or ''}/device:CPU:0"
     watched = Watch(graph, loss_scale)

@@ -3,9 +3,9 @@
 A step that overflows hands its inputs over, which costs other steps nothing, and is run
 again by itself (`replay`) while training goes on. That takes about as long as tracing,
 so it is done for the 1st, 2nd, 4th, 8th ... overflow of a function or graph, and each
-origin is told once. At the lowest scale it is done at once, if what is found is to go
-back to float32, until it helps no more. Functions compiled by XLA are not looked into.
-Of a program that traces without end, only the latest graphs are kept.
+origin is reported once. At the lowest scale it is done at once, if what is found is to
+go back to float32, until it helps no more. What XLA compiles is not looked into. Of a
+program that traces without end, only the latest graphs are kept.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ class Watch:
             self._is_looking = False
 
     def _tell(self, origin: OverflowOrigin) -> None:
-        if origin in _told:
+        if origin in _reported:
             return
-        _told.put(origin, True)
+        _reported.put(origin, True)
         level = logging.INFO if origin.is_gradient else logging.WARNING
         logging.log(level, "Not finite first: %s", origin)
 
@@ -209,7 +209,7 @@ _threads: list[threading.Thread] = []
 _graphs: Latest[str, tuple[bytes, bytes]] = Latest(_GRAPHS_KEPT)
 # By identity of a loss scale, which is kept alive therefore; of all under None.
 _latest: Latest[int | None, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
-_told: Latest[OverflowOrigin, bool] = Latest(_ORIGINS_KEPT)
+_reported: Latest[OverflowOrigin, bool] = Latest(_ORIGINS_KEPT)
 
 
 def keeping_graph(

@@ -209,7 +209,7 @@ def _origin(
 def _leads_to_infinity(
     view: GraphView, index: int, finite: Mapping[int, bool], place: Mapping[int, int]
 ) -> bool:
-    """Tell whether a node, or what nobody could look at before it, is not finite."""
+    """Return whether a node, or what nobody could look at before it, is not finite."""
     waiting, seen = [index], {index}
     while waiting:
         i = waiting.pop()

@@ -66,7 +66,7 @@ def _written(node: NodeDef) -> tuple[Shape | None, ...]:
 
 
 def _needs_shape(node: NodeDef) -> bool:
-    """Tell whether a price hangs on it; a result is an Identity without attributes."""
+    """Say whether a price hangs on it; a result is an Identity without attributes."""
     return node.op not in _ARGUMENTS and len(node.attr) > 1
 
 

@@ -152,7 +152,7 @@ class Handles:
 
 
 def _hands_on(node: NodeDef) -> bool:
-    """Tell whether a node hands a handle on, and not the value of a v1 variable."""
+    """Return whether a node hands a handle on, and not the value of a v1 variable."""
     return bool(node.attr["T"].type == types_pb2.DT_RESOURCE)
 
 

@@ -208,7 +208,7 @@ class Chooser:
 
 
 def _reads_reference(use: Use) -> bool:
-    """Tell whether a node takes the value of a variable of TensorFlow 1."""
+    """Return whether a node takes the value of a variable of TensorFlow 1."""
     op_def = op_def_of(use.node.op)
     if op_def is None or use.function != MAIN or use.node.op in ASSIGNMENTS:
         return False
