@@ -35,7 +35,7 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.tools import target_device
     from tf_amp.tools.audit import audits as auditing
 
-    target = target_device.target_of(options.device, options.dtype)
+    target = target_device.target_of(options.device_profile, options.dtype)
     if options.model.is_dir():
         audits = auditing.audit_saved_model(
             options.model, target, options.signature, options.batch
@@ -105,7 +105,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     model_options.add_to(parser)
     parser.add_argument(
-        "--device",
+        "--device-profile",
         required=True,
         metavar="NAME",
         help="v100, t4, a100, h100, ...; need not be present",

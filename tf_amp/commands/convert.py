@@ -25,7 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "target", metavar="OUT", type=pathlib.Path, help="what to write, of its kind"
     )
     parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
-    parser.add_argument("--device", metavar="PROFILE", help="plan for this device")
+    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
     parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help="O0 to O3")
     parser.add_argument(
         "--exclude",
@@ -88,7 +88,7 @@ def main(options: argparse.Namespace) -> int:
         options.source,
         options.target,
         dtype=options.dtype,
-        device=options.device,
+        device_profile=options.device_profile,
         opt_level=options.opt_level,
         exclude=options.exclude,
         keep_io=options.keep_io,

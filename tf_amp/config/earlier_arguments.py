@@ -1,4 +1,4 @@
-"""Arguments by position, as earlier versions took them."""
+"""Arguments by position or name, as earlier versions took them."""
 
 from __future__ import annotations
 
@@ -47,3 +47,20 @@ def keywords_after_dtype(
         return cast(_Function, call)
 
     return decorate
+
+
+def device_is_a_profile(function: _Function) -> _Function:
+    """Let `device=` stand for `device_profile=`, with a DeprecationWarning."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "device" in kwargs and "device_profile" not in kwargs:
+            warnings.warn(
+                f"{function.__name__}: device= is device_profile= now",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            kwargs["device_profile"] = kwargs.pop("device")
+        return function(*args, **kwargs)
+
+    return cast(_Function, call)

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert.running import unmixed
 from tf_amp.tools.explain.named_arguments import check_named
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 _PREFIX = "mixed"
 
 
+@device_is_a_profile
 def optimize(
     x: Any,
     *args: Any,
     fetches: Iterable[str] | None = None,
     dtype: str | None = None,
-    device: str | None = None,
+    device_profile: str | None = None,
     opt_level: str | None = None,
     exclude: Iterable[str] = (),
     batch: int | None = None,
@@ -45,7 +47,8 @@ def optimize(
         GraphDef, its fetches, one by one or in one list.
       fetches: names of the nodes whose outputs are read, for a GraphDef.
       dtype: "bfloat16" or "float16"; what suits the device by default.
-      device: name or path of a profile to plan for; the present device by default.
+      device_profile: name or path of one to plan for; that of the present device by
+        default.
       opt_level: "O0" to "O3", as for `enable`.
       exclude: regular expressions; operations with such names stay float32.
       batch: size to plan for where the graph leaves it open.
@@ -68,7 +71,11 @@ def optimize(
     from tf_amp.tools.convert.options import options_from
 
     options = options_from(
-        dtype=dtype, device=device, opt_level=opt_level, exclude=exclude, batch=batch
+        dtype=dtype,
+        device_profile=device_profile,
+        opt_level=opt_level,
+        exclude=exclude,
+        batch=batch,
     )
     if not callable(x) and not isinstance(x, GraphDef):
         raise TypeError(

@@ -60,7 +60,7 @@ def test_a_command_says_so_in_one_line_and_ends_with_2(
     "call",
     [
         lambda: tf_amp.explain(product, SPEC),
-        lambda: tf_amp.audit(product, SPEC, device="v100"),
+        lambda: tf_amp.audit(product, SPEC, device_profile="v100"),
         lambda: tf_amp.verify(product, SPEC),
         lambda: tf_amp.ranges(product, [np.ones((8, 8), np.float32)]),
         lambda: tf_amp.optimize(product, SPEC),

@@ -1,6 +1,7 @@
 """What earlier versions called otherwise, or took by position, works with a warning."""
 
 import pytest
+import tensorflow as tf
 
 import tf_amp
 from keras_callbacks import AutoMixedPrecision
@@ -58,3 +59,13 @@ def test_what_is_given_twice_or_too_much_is_refused():
         tf_amp.mixed_precision_scope(8, "float16", dtype="float16")
     with pytest.raises(TypeError, match="at most 5"):
         tf_amp.mixed_precision_scope(8, "float16", "O2", (), True, 1)
+
+
+def test_a_device_profile_has_its_earlier_name():
+    spec = tf.TensorSpec([64, 64])
+    now = tf_amp.audit(tf.matmul, spec, spec, device_profile="v100")
+    for task in (tf_amp.audit, tf_amp.optimize):
+        with pytest.warns(DeprecationWarning, match="device= is device_profile= now"):
+            earlier = task(tf.matmul, spec, spec, device="v100")
+        if task is tf_amp.audit:
+            assert earlier.plan.decisions == now.plan.decisions

@@ -51,7 +51,7 @@ def test_an_aligned_layer_is_no_such_obstacle_and_gains_more():
 
     def audit(width):
         specs = tf.TensorSpec((4096, 2048)), tf.TensorSpec((2048, width))
-        return tf_amp.audit(layer, *specs, device="v100")
+        return tf_amp.audit(layer, *specs, device_profile="v100")
 
     odd, even = audit(1001), audit(1008)
     assert even.ratio > 1.5 * odd.ratio
@@ -69,7 +69,7 @@ def test_a_plan_for_a_gpu_is_not_limited_by_kernels_of_the_cpu():
         tf.TensorSpec((64, 56, 56, 256)),
         tf.TensorSpec((3, 3, 256, 256)),
         tf.TensorSpec((256,)),
-        device="v100",
+        device_profile="v100",
     )
     low = {row.op for row in audit.plan.decisions if row.is_low}
     # On a CPU the fused convolution refuses float16.
@@ -115,14 +115,14 @@ def test_a_product_in_a_loop_has_the_rows_of_what_was_unstacked():
         tf.TensorSpec((30_001, 64)),
         tf.TensorSpec((None, 8), tf.int32),
         tf.TensorSpec((64, 64)),
-        device="v100",
+        device_profile="v100",
     )
     products = [each.shape for each in audit.obstacles if "MatMul" in each.op]
     assert products == ["[8,64]x[64,64]"]
 
 
 def test_what_has_nothing_to_gain_is_said_to():
-    audit = tf_amp.audit(lambda x: x + 1.0, tf.TensorSpec((4,)), device="v100")
+    audit = tf_amp.audit(lambda x: x + 1.0, tf.TensorSpec((4,)), device_profile="v100")
     assert "no matrix product or convolution" in str(audit)
     assert "step (ms)" in str(audit)
 
@@ -133,7 +133,7 @@ def test_a_small_batch_leaves_the_device_idle():
         return tf.nn.relu(x @ w)
 
     specs = tf.TensorSpec((8, 512)), tf.TensorSpec((512, 2048))
-    audit = tf_amp.audit(layer, *specs, device="v100")
+    audit = tf_amp.audit(layer, *specs, device_profile="v100")
     words = " ".join(f"{each.why} {each.remedy}" for each in audit.obstacles)
     assert "larger batch" in words
 
@@ -144,7 +144,7 @@ def test_what_numerics_deny_is_said_to_be_denied():
         return tf.exp(x @ w)
 
     specs = tf.TensorSpec((4096, 1024)), tf.TensorSpec((1024, 1024))
-    audit = tf_amp.audit(layer, *specs, device="v100")
+    audit = tf_amp.audit(layer, *specs, device_profile="v100")
     denied = next(each for each in audit.obstacles if each.op == "Exp")
     assert denied.dtype == "float32" and "denied" in denied.why
 
@@ -156,7 +156,7 @@ def test_every_shipped_device_can_be_audited(name):
         return tf.nn.relu(x @ w)
 
     specs = tf.TensorSpec((8192, 4096)), tf.TensorSpec((4096, 4096))
-    audit = tf_amp.audit(layer, *specs, device=name)
+    audit = tf_amp.audit(layer, *specs, device_profile=name)
     assert audit.plan.seconds_before >= audit.plan.seconds_after > 0.0
     pays = name != "cpu-generic"
     assert ("does not pay" not in str(audit)) == pays
@@ -170,7 +170,7 @@ def test_reports_fit_in_80_columns(exported):
 
 
 def test_json_holds_the_figures_and_the_obstacles(exported, capsys):
-    arguments = ["audit", str(exported), "--device", "v100", "--batch", "512"]
+    arguments = ["audit", str(exported), "--device-profile", "v100", "--batch", "512"]
     assert cli.main([*arguments, "--json"]) == 0
     (audit,) = json.loads(capsys.readouterr().out)
     assert audit["device"] == "v100" and audit["low_dtype"] == "float16"
@@ -215,7 +215,7 @@ def test_a_time_that_cannot_be_waited_for_is_refused(
 
 def test_an_unknown_device_is_refused_in_python_too():
     with pytest.raises(ConfigError, match="Known devices: a100"):
-        tf_amp.audit(lambda x: x, tf.TensorSpec(()), device="gtx")
+        tf_amp.audit(lambda x: x, tf.TensorSpec(()), device_profile="gtx")
 
 
 def test_arguments_after_two_dashes_are_the_scripts():
@@ -284,6 +284,6 @@ def test_what_the_program_keeps_in_float32_stays_so_in_an_audit(disabled_afterwa
 
     with tf_amp.mixed_precision_scope(dtype="float16", exclude=["^head/"]):
         traced = step.get_concrete_function(*specs)
-    plan = tf_amp.audit(traced, device="v100").plan
+    plan = tf_amp.audit(traced, device_profile="v100").plan
     types = [row.dtype for row in plan.decisions if row.op == "MatMul"]
     assert sorted(types) == ["float16", "float32", "float32"]

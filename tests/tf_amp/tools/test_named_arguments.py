@@ -16,7 +16,9 @@ TASKS = {
     "explain": tf_amp.explain,
     "verify": tf_amp.verify,
     "optimize": tf_amp.optimize,
-    "audit": lambda *args, **kwargs: tf_amp.audit(*args, device="v100", **kwargs),
+    "audit": lambda *args, **kwargs: tf_amp.audit(
+        *args, device_profile="v100", **kwargs
+    ),
 }
 
 

@@ -119,7 +119,7 @@ def values_of(size: int) -> Any:
 def test_what_does_not_pay_stays_as_it_is() -> None:
     fn = tf.function(lambda x: x @ x)
     x = values(4, 4)
-    optimized = tf_amp.optimize(fn, x, device="cpu-avx512-bf16")
+    optimized = tf_amp.optimize(fn, x, device_profile="cpu-avx512-bf16")
     assert np.array_equal(optimized(x), fn(x))
 
 

@@ -15,7 +15,7 @@ from tf_amp.tools.audit.remedies import Finding, finding_of
 
 def product_obstacle(function, *shapes):
     specs = [tf.TensorSpec(shape) for shape in shapes]
-    audit = tf_amp.audit(tf.function(function), *specs, device="v100")
+    audit = tf_amp.audit(tf.function(function), *specs, device_profile="v100")
     return next(each for each in audit.obstacles if each.op == "MatMul")
 
 
@@ -104,7 +104,7 @@ def test_what_is_no_faster_in_16_bits_is_not_blamed_on_casts():
 def test_what_has_no_product_is_priced_for_those_who_ask():
     spec = tf.TensorSpec([4096, 4096])
     wave = tf.function(lambda x: tf.tanh(x) + 1.0)
-    audit = tf_amp.audit(wave, spec, device="v100")
+    audit = tf_amp.audit(wave, spec, device_profile="v100")
     assert audit.plan.is_empty
     assert audit.plan.seconds_before == audit.plan.seconds_after > 0.0
     assert {each.op for each in audit.obstacles} >= {"Tanh"}

@@ -59,7 +59,9 @@ def audited(function, device, low_dtype):
     size = tf.TensorSpec([1024, 1024])
     specs = {"x": size, "w": size, "bias": tf.TensorSpec([1024])}
     given = [specs[name] for name in inspect.signature(function).parameters]
-    return tf_amp.audit(tf.function(function), *given, device=device, dtype=low_dtype)
+    return tf_amp.audit(
+        tf.function(function), *given, device_profile=device, dtype=low_dtype
+    )
 
 
 def remedy_of(op, audit):

@@ -41,9 +41,9 @@ def test_every_setting_of_a_plan_holds_for_a_named_device_too(ranges):
 def test_an_audit_keeps_in_float32_what_was_seen_to_leave_the_range(
     ranges, monkeypatch
 ):
-    assert not tf_amp.audit(products, SPEC, device="v100").plan.is_empty
+    assert not tf_amp.audit(products, SPEC, device_profile="v100").plan.is_empty
     monkeypatch.setenv("TF_AMP_RANGES", str(ranges))
-    plan = tf_amp.audit(products, SPEC, device="v100").plan
+    plan = tf_amp.audit(products, SPEC, device_profile="v100").plan
     assert plan.is_empty
     kept = plan.filter(op="MatMul").decisions
     assert {row.reason.cause for row in kept} == {Cause.MEASURED_RANGE}
@@ -53,7 +53,7 @@ def test_so_does_a_conversion_for_a_named_device(ranges, monkeypatch):
     function = products.get_concrete_function(SPEC)
 
     def types_of_products():
-        mixed = tf_amp.optimize(function, device="v100")
+        mixed = tf_amp.optimize(function, device_profile="v100")
         nodes = mixed.graph.as_graph_def().node
         return [node.attr["T"].type for node in nodes if node.op == "MatMul"]
 

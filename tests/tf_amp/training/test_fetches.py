@@ -38,7 +38,7 @@ def explained(*args, **kwargs):
 
 
 def audited(*args, **kwargs):
-    return tf_amp.audit(graph_def(), *args, device="v100", **kwargs).plan
+    return tf_amp.audit(graph_def(), *args, device_profile="v100", **kwargs).plan
 
 
 @pytest.mark.parametrize("plan_of", [explained, audited])

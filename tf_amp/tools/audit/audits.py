@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit.alternatives import Alternatives
 from tf_amp.tools.audit.obstacles import Obstacle, obstacles_of
@@ -86,10 +87,11 @@ class Audit:
         return audit_report.text_of(self)
 
 
+@device_is_a_profile
 def audit(
     fn: Any,
     *args: Any,
-    device: str,
+    device_profile: str,
     dtype: str | None = None,
     fetches: Iterable[str] | None = None,
     **kwargs: Any,
@@ -101,21 +103,21 @@ def audit(
         ConcreteFunction, or a GraphDef; it is traced, not run.
       *args: what the function is called with: tensors or `tf.TensorSpec`; for a
         GraphDef, its fetches, one by one or in one list.
-      device: name of a shipped profile ("v100", "t4", "a100", "h100", ...), or the
+      device_profile: name of a shipped one ("v100", "t4", "a100", "h100", ...), or the
         path of one; it need not be present.
       dtype: "bfloat16" or "float16"; what suits the device by default.
       fetches: names of the nodes whose outputs are read, for a GraphDef.
       **kwargs: named arguments of the function.
 
     Raises:
-      ConfigError: the device or the dtype is unknown, or an argument is neither a
+      ConfigError: the profile or the dtype is unknown, or an argument is neither a
         setting nor one of the function's.
       TensorFlowMissingError: TensorFlow is not installed, or too old.
       StageError: the plan cannot be made; the message names the stage.
     """
     check_tensorflow()
     check_named(audit, fn, kwargs)
-    target = target_of(device, dtype)
+    target = target_of(device_profile, dtype)
     graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
     return _audit_traced(graph_def, kept, name, target)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert.files import sources, writing
 
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
     from tf_amp.tools.convert.report import ConversionReport
 
 
+@device_is_a_profile
 def convert(
     source: str | pathlib.Path,
     target: str | pathlib.Path,
     *,
     dtype: str | None = None,
-    device: str | None = None,
+    device_profile: str | None = None,
     opt_level: str | None = None,
     exclude: Iterable[str] = (),
     keep_io: bool = True,
@@ -46,7 +48,8 @@ def convert(
       source: folder of a SavedModel, a .keras file, or a frozen graph (.pb).
       target: where the result goes: a folder, or a file for a frozen graph.
       dtype: "bfloat16" or "float16"; what suits the device by default.
-      device: name or path of a profile to plan for; the present device by default.
+      device_profile: name or path of one to plan for; that of the present device by
+        default.
       opt_level: "O0" to "O3", as for `enable`.
       exclude: regular expressions; operations with such names stay float32.
       keep_io: whether signatures keep their dtypes; if not, what is float32 in them is
@@ -80,7 +83,7 @@ def convert(
 
     options = options_from(
         dtype=dtype,
-        device=device,
+        device_profile=device_profile,
         opt_level=opt_level,
         exclude=exclude,
         keep_io=keep_io,

@@ -51,8 +51,8 @@ def planner_for(
     Raises:
       ConfigError: there is no such profile; the message names those there are.
     """
-    if options.device is not None:
-        target = target_device.target_of(options.device, options.config.dtype)
+    if options.device_profile is not None:
+        target = target_device.target_of(options.device_profile, options.config.dtype)
         device_type, chosen = target.device_type, target.settings(options.config)
     else:
         device_type = graph_settings.target_device_type(graph_def)
@@ -61,7 +61,7 @@ def planner_for(
         unsafe = tuple(seen.unsafe(chosen.low_dtype).items())
         chosen = dataclasses.replace(chosen, ranges=(*chosen.ranges, *unsafe))
     chosen = dataclasses.replace(chosen, fold_constants=False)
-    config = options.config if options.device is None else None
+    config = options.config if options.device_profile is None else None
     planner = Planner(chosen, device_type, options.batch, config)
     return planner, chosen.models[device_type].profile.name
 

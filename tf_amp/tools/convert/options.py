@@ -23,7 +23,7 @@ class Options:
 
     Attributes:
       config: dtype, level, lists and exclusions, as of `enable`.
-      device: name or path of a profile to plan for; None: the present device.
+      device_profile: name or path of one to plan for; None: the present device.
       keep_io: whether signatures keep their dtypes; else float32 goes to 16 bits.
       weights: "float32", or "low" for constants and variables in 16 bits.
       calibration: an .npz file of inputs, by which ranges are found; None: none.
@@ -36,7 +36,7 @@ class Options:
     """
 
     config: AmpConfig
-    device: str | None = None
+    device_profile: str | None = None
     keep_io: bool = True
     weights: str = FLOAT32
     calibration: pathlib.Path | None = None
@@ -51,7 +51,7 @@ class Options:
 def options_from(
     *,
     dtype: str | None = None,
-    device: str | None = None,
+    device_profile: str | None = None,
     opt_level: str | None = None,
     exclude: Iterable[str] = (),
     **others: Any,
@@ -62,7 +62,9 @@ def options_from(
       ConfigError: a value is unknown, or two options contradict each other.
       ScriptMissingError: there is no file of calibration data.
     """
-    options = Options(_config(dtype, device, opt_level, exclude), device, **others)
+    options = Options(
+        _config(dtype, device_profile, opt_level, exclude), device_profile, **others
+    )
     options = dataclasses.replace(options, new_patterns=checked_patterns(exclude))
     for name, value, allowed in (
         ("weights", options.weights, WEIGHTS),
@@ -93,7 +95,7 @@ def _is_for_mixing(options: Options) -> bool:
 
 def _config(
     dtype: str | None,
-    device: str | None,
+    device_profile: str | None,
     opt_level: str | None,
     exclude: Iterable[str],
 ) -> AmpConfig:
@@ -103,6 +105,6 @@ def _config(
         changes["dtype"] = checked_dtype(dtype)
     if opt_level is not None:
         changes["opt_level"] = checked_level(opt_level)
-    if device is not None:
-        changes["device_profile"] = device
+    if device_profile is not None:
+        changes["device_profile"] = device_profile
     return dataclasses.replace(base, **changes)
