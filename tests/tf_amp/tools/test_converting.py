@@ -23,7 +23,7 @@ from tf_amp.tools.convert.files.saved_model import EXTRAS
 EPSILON = 2.0**-8
 # Products of these models follow each other by so many.
 DEPTH = 8
-PLANNED = {"device": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
+PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tf_amp.errors import (
     UnreadableModelError,
 )
 
-PLANNED = {"device": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
+PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
 
 @pytest.fixture(scope="module")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+import tensorflow as tf
 
 import tf_amp
 from tests import stored_models
+from tests.forking import Child
 from tests.processes import ROOT
 from tf_amp.errors import ConfigError, ConversionError
 from tf_amp.tools.convert.files import writing
 
-PLANNED = {"device": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
+PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,44 @@ def test_a_killed_conversion_leaves_what_was_there_and_is_tidied_up(
         (draft / "new").write_text("new")
     assert [p.name for p in target.iterdir()] == ["new"]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+CONVERTED = """
+import tf_amp
+tf_amp.convert({model!r}, {target!r}, overwrite=True, batch=64, **{options!r})
+"""
+
+
+def test_convert_killed_at_any_moment_leaves_a_whole_model(
+    model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    target = tmp_path / "models" / "out"
+    shutil.copytree(model, target)
+    before = _contents(target)
+    code = CONVERTED.format(model=str(model), target=str(target), options=PLANNED)
+    moments = itertools.chain((0.0, 0.02, 0.1), itertools.repeat(60.0))
+    # Each is killed so long after something of it could be seen; the last one ends.
+    killed = 0
+    for seconds in moments:
+        child = Child(code, {}, tmp_path / "printed", tmp_path / "errors")
+        while child.poll() is None and len(list(target.parent.iterdir())) == 1:
+            time.sleep(0.002)
+        end = time.monotonic() + seconds
+        while child.poll() is None and time.monotonic() < end:
+            time.sleep(0.002)
+        child.kill()
+        if child.wait() == 0:
+            break
+        killed += 1
+        assert _contents(target) == before
+    assert killed and _contents(target) != before
+    assert [path.name for path in target.parent.iterdir()] == ["out"]
+    assert tf.saved_model.load(str(target)).signatures
+
+
+def _contents(folder: pathlib.Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 SWAPS = """

@@ -12,7 +12,7 @@ import tf_amp
 
 SIZE = 64
 EPSILON = 2.0**-8
-PLANNED = {"device": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
+PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
 
 def values(*shape: int) -> tf.Tensor:
