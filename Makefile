@@ -17,6 +17,11 @@ TF_VERSION = $(BIN)/pip show tensorflow-cpu | sed -n 's/^Version: \([0-9]*\.[0-9
 VERSIONS ?= 2.21 2.20 2.19 2.16
 # Which tests each of them runs.
 TESTS ?= tests
+# What depends on TensorFlow's oneDNN kernels, and so is tried without them, too.
+WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
+	tests/grappler_pass/eligibility/test_fused_half.py \
+	tests/grappler_pass/rewriting/test_patterns_numerics.py \
+	tests/tf_amp/config/test_devices.py tests/test_end_to_end.py
 # A file's tests share what is set up for them, and so stay in one process.
 PYTEST := python -m pytest -n $(JOBS) --dist loadfile
 
@@ -27,6 +32,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/demo.py
 
 test: lint
+	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/$(PYTEST) -q $(WITHOUT_ONEDNN)
 	$(BIN)/$(PYTEST) --durations=20
 
 # Without the tests that take more than ten seconds each.

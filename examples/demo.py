@@ -97,8 +97,9 @@ def start_runner(task: Task, precision: str) -> Runner:
     if precision == "mixed":
         tf_amp.enable()
     runner = build_runner(task)
-    runner.run(next(task.batches()))
-    runner.accuracy()
+    batch = next(task.batches())
+    runner.run(batch)
+    runner.count_right(*batch)
     tf_amp.disable()
     return runner
 

@@ -5,11 +5,13 @@ Their parts run, so the fused node is split; what has no parts stays float32.
 
 from __future__ import annotations
 
+import pytest
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.kernel_limits import has_kernel
 from tests.fresh_process import output_of
+from tf_amp.config import devices
 
 PROGRAM = """
 import numpy as np
@@ -100,6 +102,9 @@ for name, case in CASES.items():
 """
 
 
+@pytest.mark.skipif(
+    not devices.cpu_key().onednn, reason="float32 kernels refuse them too"
+)
 def test_convolutions_that_float16_kernels_of_a_cpu_refuse_still_run() -> None:
     assert output_of(PARTICULAR) == [
         "dilated True",
