@@ -155,6 +155,8 @@ def _serve() -> None:
             answer = os.fork()
             if not answer:
                 return _run(asked)
+            # Numbers of processes come round again.
+            statuses.pop(answer, None)
         else:
             answer = _status(asked, statuses)
         print(answer, file=answers, flush=True)
