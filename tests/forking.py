@@ -79,16 +79,20 @@ class Child:
         }
         for path in (out, err):
             path.touch()
-        self.pid = int(_answer(asked))
+        self.pid: int = _answer(asked)
+        self._status: int | None = None
 
     def wait(self) -> int:
         """Return the exit status once it has ended."""
-        return int(_answer({"wait": self.pid}))
+        if self._status is None:
+            self._status = _answer({"wait": self.pid})
+        return self._status
 
     def poll(self) -> int | None:
         """Return the exit status, or None while it runs."""
-        status = _answer({"poll": self.pid})
-        return None if status == "None" else int(status)
+        if self._status is None:
+            self._status = _answer({"poll": self.pid})
+        return self._status
 
     def kill(self) -> None:
         """End it as `kill -9` does."""
@@ -113,10 +117,10 @@ def run_forked_command(
     return run_forked(code, env=env, cwd=cwd)
 
 
-def _answer(question: Mapping[str, object]) -> str:
+def _answer(question: Mapping[str, object]) -> Any:
     server = _server()
     print(json.dumps(question), file=server.stdin, flush=True)
-    return server.stdout.readline().strip()
+    return json.loads(server.stdout.readline())
 
 
 @functools.cache
@@ -148,29 +152,22 @@ def _serve() -> None:
     # What was imported is nothing that a child's garbage collector need look at.
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
-    statuses: dict[int, int] = {}
     for line in iter(sys.stdin.readline, ""):
         asked = json.loads(line)
         if "code" in asked:
             answer = os.fork()
             if not answer:
                 return _run(asked)
-            # Numbers of processes come round again.
-            statuses.pop(answer, None)
         else:
-            answer = _status(asked, statuses)
-        print(answer, file=answers, flush=True)
+            answer = _status(asked)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
-def _status(asked: Mapping[str, int], statuses: dict[int, int]) -> int | None:
+def _status(asked: Mapping[str, int]) -> int | None:
     """Return how a child has ended; None where it is only looked at, and runs."""
     ((how, child),) = asked.items()
-    if child not in statuses:
-        ended, status = os.waitpid(child, os.WNOHANG if how == "poll" else 0)
-        if ended != child:
-            return None
-        statuses[child] = os.waitstatus_to_exitcode(status)
-    return statuses[child]
+    ended, status = os.waitpid(child, os.WNOHANG if how == "poll" else 0)
+    return os.waitstatus_to_exitcode(status) if ended == child else None
 
 
 def _run(asked: Mapping[str, Any]) -> None:
