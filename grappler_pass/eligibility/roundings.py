@@ -14,7 +14,7 @@ on the way makes more of the error than the product does:
 from __future__ import annotations
 
 import enum
-import itertools
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
@@ -73,6 +73,7 @@ class Roundings:
         self._inputs = [tuple(errors.floats(node)) for node in self._view.nodes]
         self._leaks = _spread(self._leaking(), self._leaks_on)
         self._harmed = _spread(self._harmful(), self._harms_on)
+        self._cancelled = self._cancelling()
 
     def harm(self, node: Node, slot: int) -> Reason | None:
         """Return what a node in 16 bits would harm; None if nothing.
@@ -88,8 +89,8 @@ class Roundings:
             return self._harm_of_operands(node, slot)
         if kind not in _FREE and grade not in MADE:
             return self._why_float32(node)
-        if kind is Errors.SCALES and (last := self._cancelled_in(node)):
-            return Reason(Cause.NEAR_NUMBERS, last.name)
+        if kind is Errors.SCALES and (port := Port(node.index, 0)) in self._cancelled:
+            return self._cancelled[port]
         return self._harm_of_result(node, slot) or self._harm_of_operands(node, slot)
 
     @property
@@ -129,34 +130,36 @@ class Roundings:
                 return harm
         return None
 
-    def _cancelled_in(self, node: Node) -> Node | None:
-        """Return the sum or difference that the sum of a node's results goes into.
+    def _cancelling(self) -> dict[Port, Reason]:
+        """Return the tensors whose sums go into another sum or a difference.
 
         Roundings of values that are much alike add up, and what is left of them may be
         small, as in the gradients of a softmax and of a normalization:
 
           values, weights --> Mul --> Sum --> Sub(values)     Mul in float32
         """
-        totals = self._readers(node, (Errors.MOVES,), (Errors.REDUCES,))
+        kinds = self._errors.kinds
         factors = (Errors.MOVES, Errors.SCALES, Errors.REDUCES)
-        found = (self._readers(total, factors, (Errors.SUMS,)) for total in totals)
-        return next(itertools.chain.from_iterable(found), None)
+        summands = (
+            (self._place(port), Reason(Cause.NEAR_NUMBERS, node.name))
+            for node in self._view.nodes
+            if kinds[node.index] is Errors.SUMS
+            for _, port in self._inputs[node.index]
+        )
+        parts = _spread(summands, functools.partial(self._made_of, kinds=factors))
+        summed_up = (
+            (source, reason)
+            for port, reason in parts.items()
+            for source in self._made_of(port, (Errors.REDUCES,))
+        )
+        movement = functools.partial(self._made_of, kinds=(Errors.MOVES,))
+        return _spread(summed_up, movement)
 
-    def _readers(
-        self, node: Node, passed: Sequence[Errors], wanted: Sequence[Errors]
-    ) -> Iterator[Node]:
-        """Yield the nodes of some kinds that a result goes into through others."""
-        waiting, seen = [node.index], {node.index}
-        while waiting:
-            for reader in self._view.readers(Port(waiting.pop(), 0)):
-                if reader.node in seen:
-                    continue
-                seen.add(reader.node)
-                kind = self._errors.kinds[reader.node]
-                if kind in wanted:
-                    yield self._view.nodes[reader.node]
-                elif kind in passed:
-                    waiting.append(reader.node)
+    def _made_of(self, port: Port, kinds: Sequence[Errors]) -> Iterator[Port]:
+        """Yield what a tensor is made of by a node of some kinds."""
+        for node, _, source in self._operands_behind(port):
+            if self._errors.kinds[node.index] in kinds:
+                yield self._place(source)
 
     def _results(self, node: Node, position: int = 0) -> Sequence[Port]:
         """Return the tensors that what a node reads at an input goes into."""
