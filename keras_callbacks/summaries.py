@@ -18,7 +18,7 @@ class Summaries:
 
         Args:
           tensorboard: Keras' callback; None writes nothing.
-          model: whose strategy returns whether this process writes.
+          model: its strategy decides whether this process writes.
         """
         self._folder = _folder_of(tensorboard) if writes(model) else ""
         self._writer: Any = None

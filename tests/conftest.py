@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from tests.processes import SETTINGS, without_settings
@@ -16,6 +17,15 @@ from tests.processes import SETTINGS, without_settings
 for _name in os.environ.keys() - without_settings(os.environ).keys():
     del os.environ[_name]
 os.environ.update(SETTINGS)
+
+# The same examples each time, however long they take where other work goes on.
+hypothesis.settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.load_profile("tests")
 
 # What a process keeps: the latest plans, states of loss scales, and what it has told.
 _KEPT = (

@@ -82,6 +82,8 @@ print(type(loaded).__name__, distance(model, loaded), distance(model, other))
 print({w.dtype.name for w in loaded.get_weights()})
 """
 
+# The infinite row is one of the first replica, then of the second. Both types take the
+# same way to the exchange, so the second replica is tried with one of them.
 OVERFLOW = """
 tf_amp.enable("float16", opt_level="O0", loss_scale="dynamic:initial=1024")
 for word, rows in (("bfloat16", [3]), ("float16", [3, 27])):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from tests import recipes as recipes_module
@@ -99,12 +99,7 @@ def test_the_rule_holds_for(row: str) -> None:
 def test_the_rule_holds_for_random_programs() -> None:
     totals = np.zeros(4)
 
-    @settings(
-        max_examples=30,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=30)
     @given(recipes())
     def run(recipe: Recipe) -> None:
         outcome = check(recipe, (plan_of(recipe),))

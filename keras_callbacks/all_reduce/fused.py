@@ -104,7 +104,7 @@ def keras_gradients(
 
     Args:
       strategy_here: returns the strategy in force if it is one that wants that, else
-        None; its `is_fused` returns whether gradients travel in 16 bits.
+        None; its `is_fused` is true where gradients travel in 16 bits.
     """
 
     def naming_variables(reduce: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,7 +155,7 @@ def _reduce_to_variables(strategy: Any, pairs: Sequence[_Pair]) -> Any:
 
 
 def _cannot_merge() -> bool:
-    """Say whether replicas do not meet here; says what that means for the exchange."""
+    """Return whether replicas do not meet here; log what that means for them."""
     if not tf.__internal__.distribute.strategy_supports_no_merge_call():
         return False
     logging.log_first_n(

@@ -43,7 +43,7 @@ def gradients_of(seed, replicas, size, spread):
 
 
 @EITHER
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32 - 1),
     replicas=st.integers(2, 5),
@@ -63,7 +63,7 @@ def test_sums_and_means_are_within_the_bound(
 
 
 @EITHER
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     stacked=arrays(
         np.float32, (3, 7), elements=st.floats(-(2.0**126), 2.0**126, width=32)
@@ -76,7 +76,7 @@ def test_values_anywhere_in_float32_are_within_the_bound(encoding, stacked):
 
 
 @EITHER
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     stacked=arrays(
         np.float32,

@@ -29,7 +29,7 @@ def can_order_by_hand(operation: Any) -> bool:
 
 
 def order_by_hand(operation: Any) -> None:
-    """Let an operation of a function wait for nothing but what it is made to."""
+    """Let an operation of a function wait for its own inputs alone."""
     manager = getattr(operation.graph, "experimental_acd_manager", None)
     if manager is not None:
         manager.run_independently(operation)

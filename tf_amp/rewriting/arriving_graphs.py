@@ -61,7 +61,7 @@ Observer = Callable[
     [Any, "Item", Callable[[], "Shapes"], str, "Settings"], "Any | None"
 ]
 _observers: deque[Observer] = deque(maxlen=1)
-# Told of every graph that has been planned, whether it changed or not.
+# Called with every graph that has been planned, whether it changed or not.
 Watcher = Callable[["Rewrite"], None]
 _watchers: list[Watcher] = []
 _without_stamps: deque[Callable[[], str | None]] = deque(maxlen=1)

@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grappler_pass.costs import CostModel, OpCall, TensorSpec, op_work
@@ -32,7 +32,6 @@ _elementwise_ops = st.sampled_from(
 )
 
 
-@settings(deadline=None)
 @given(profiles, dtypes, st.sampled_from(sorted(_shapes)), st.data())
 def test_a_larger_product_never_costs_less(profile, dtype, op, data):
     build, rank = _shapes[op]
@@ -50,7 +49,6 @@ def test_a_larger_product_never_costs_less(profile, dtype, op, data):
     assert 0.0 < before <= seconds(build(*larger), dtype, model) * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(profiles, dtypes, _elementwise_ops, dims, dims)
 def test_more_rows_never_cost_less(profile, dtype, op, rows, columns):
     model = MODELS[profile]
@@ -65,7 +63,6 @@ def test_more_rows_never_cost_less(profile, dtype, op, rows, columns):
     assert math.isfinite(before)
 
 
-@settings(deadline=None)
 @given(
     profiles,
     st.sampled_from(["Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"]),
@@ -88,7 +85,6 @@ def test_more_channels_never_cost_less(
         assert 0.0 < before <= seconds(large, dtype, model) * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(profiles, st.integers(1, 1 << 26), st.permutations(DTYPES))
 def test_a_cast_costs_something_and_more_when_larger(profile, elements, ends):
     model = MODELS[profile]
@@ -99,7 +95,6 @@ def test_a_cast_costs_something_and_more_when_larger(profile, elements, ends):
     assert model.cast_price(elements, source, source).seconds == 0.0
 
 
-@settings(deadline=None)
 @given(profiles, dtypes, dims, dims, dims)
 def test_a_price_looked_up_again_is_the_same(profile, dtype, m, k, n):
     model = MODELS[profile]
@@ -143,7 +138,6 @@ _attrs = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(profiles, dtypes, _every_op, _attrs, _specs, _specs)
 def test_whatever_the_shapes_a_price_is_a_number(
     profile, dtype, op, attrs, inputs, outputs

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grappler_pass.costs import (
@@ -202,7 +202,6 @@ def test_a_gpu_is_chosen_by_its_capability(gpu, capability, expected):
     assert choose_profile(frozenset(), True, gpu, capability) == expected
 
 
-@settings(deadline=None)
 @given(st.frozensets(st.text()), st.booleans(), st.none() | st.text(), st.none())
 def test_whatever_the_device_there_is_a_profile(flags, onednn, gpu, capability):
     assert choose_profile(flags, onednn, gpu, capability) in SHIPPED

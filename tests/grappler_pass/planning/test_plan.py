@@ -77,13 +77,13 @@ PLAN = Plan(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(plans)
 def test_json_loads_back_equal(plan: Plan) -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(plans)
 def test_every_row_is_printed_once(plan: Plan) -> None:
     plain = Plan(plan.decisions, plan.low_dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -20,12 +20,7 @@ from tests.soundness import FLOAT32, assert_sound, assert_valid
 def test_random_programs_agree_before_and_after() -> None:
     totals = np.zeros(3)
 
-    @settings(
-        max_examples=24,
-        deadline=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=24)
     @given(st.integers(0, 2**31))
     def run(seed: int) -> None:
         outcome = check_seed(seed)

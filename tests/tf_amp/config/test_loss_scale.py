@@ -50,7 +50,7 @@ def dynamic_loss_scales(draw):
     )
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 @given(
     spec=dynamic_loss_scales(),
     overflows=st.lists(st.booleans(), min_size=10, max_size=60),

@@ -33,7 +33,7 @@ def gather(rows, count, axis=0):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 9), max_size=4).map(tuple),
     st.sampled_from(["float32", "bfloat16", "float16", "float64"]),
@@ -46,7 +46,7 @@ def test_floating_values_are_neither_denormal_nor_out_of_domain(shape, dtype):
     assert np.all((wide >= 0.49) & (wide <= 0.91))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 50), st.integers(1, 300), st.sampled_from([0, 1, -1]))
 def test_indices_lie_in_the_table_and_jump_about(rows, count, axis):
     table, indices, at = arrays_of(gather(rows, count, axis))

@@ -32,7 +32,7 @@ def test_a_near_tie_of_types_goes_to_float32() -> None:
     assert found.shares[0].dtype == "float32"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9), st.integers(0, 5000))
 def test_shares_sum_to_the_batch_and_none_is_idle(
     rates: list[float], extra: int

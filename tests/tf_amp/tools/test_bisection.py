@@ -32,7 +32,7 @@ def _cases(draw: st.DrawFn) -> tuple[int, list[int]]:
 
 
 @given(_cases())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_culprits_are_found_exactly_and_in_order(case):
     count, culprits = case
     trial = _Trial(culprits)

@@ -149,7 +149,7 @@ def test_what_leaves_the_safe_range_stays_float32_with_that_reason():
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_shares_are_what_a_cast_would_make_of_the_values(values):
     value = np.array(values, np.float32)
     part = range_of_values(value)

@@ -47,7 +47,7 @@ records = st.builds(
 )
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50)
 @given(st.lists(records, max_size=2).map(tuple))
 def test_records_come_back_equal(given_records):
     assert records_from_text(text_from_records(given_records)) == given_records

@@ -131,7 +131,7 @@ def _gpus(root: pathlib.Path) -> list[PciDevice]:
         kind = _text(folder / "class")
         if _text(folder / "vendor") == _NVIDIA and kind.startswith(_DISPLAY_CLASSES):
             node = _text(folder / "numa_node")
-            # -1 says that the firmware has not said so.
+            # -1 where the firmware does not name it.
             known = node.isdigit()
             found.append(PciDevice(folder.name.lower(), int(node) if known else None))
     return found

@@ -206,8 +206,8 @@ class _Copy:
     def _after(self, node: Node, position: int) -> str:
         """Return the control input that stands for a data input.
 
-        Only a branch's own output returns whether the branch is taken, so a Switch is
-        waited for by an Identity behind it.
+        Only a branch's own output runs when the branch is taken, so a Switch is waited
+        for by an Identity behind it.
         """
         port = node.inputs[position]
         producer = self._view.nodes[port.node]

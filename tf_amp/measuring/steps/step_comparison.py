@@ -90,8 +90,8 @@ class Steps:
 # Called after each pair of blocks from `FEWEST_PAIRS` on, with their number and whether
 # 16 bits are faster, if that is decided here; returns what is decided for all.
 Agree = Callable[[int, bool | None], bool | None]
-# Told whether 16 bits were faster, and what was measured; returns whether another plan
-# may be.
+# Called with whether 16 bits were faster, and what was measured; returns whether
+# another plan may be.
 Decided = Callable[[bool, Steps], bool]
 
 

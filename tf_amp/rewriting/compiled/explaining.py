@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
 
 # From a graph and what is kept of it to what the pass receives.
-Told = Callable[[Any, "Item"], "tuple[Item, Settings]"]
+SettingsOf = Callable[[Any, "Item"], "tuple[Item, Settings]"]
 
 
-def plan_with_compiled(plan: Plan, graph: Any, settings_of: Told) -> Plan:
+def plan_with_compiled(plan: Plan, graph: Any, settings_of: SettingsOf) -> Plan:
     """Return a function's plan, with the rows of compiled functions that it calls.
 
     Args:
@@ -40,7 +40,7 @@ def plan_with_compiled(plan: Plan, graph: Any, settings_of: Told) -> Plan:
     return merged(parts) if len(parts) > 1 else plan
 
 
-def plan_of_compiled(graph: Any, settings_of: Told) -> Plan:
+def plan_of_compiled(graph: Any, settings_of: SettingsOf) -> Plan:
     """Return the plan of a function that XLA compiles.
 
     Args:
@@ -62,7 +62,7 @@ def plan_of_compiled(graph: Any, settings_of: Told) -> Plan:
 
 
 def _parts(
-    graph_def: Any, item: Item, shapes: Any, name: str, settings_of: Told
+    graph_def: Any, item: Item, shapes: Any, name: str, settings_of: SettingsOf
 ) -> Iterator[Part]:
     from grappler_pass import pipeline
     from grappler_pass.functions.bodies import bodies_of

@@ -60,7 +60,7 @@ def handing_over(
     """Return what adds the operation that hands a step's inputs over.
 
     It is called within a branch that a step takes that overflows, and few others do,
-    with a bool scalar that returns whether gradients are finite.
+    with a bool scalar, true where gradients are finite.
 
     Args:
       graph: that the step is traced in.
