@@ -80,6 +80,11 @@ ROWS = {
     "gates of single rows": Recipe(
         inputs="one_hot", layers=(Part("sum_of_gradients", 50),), width=64
     ),
+    "a biased product that each iteration reads": Recipe(
+        inputs="one_hot",
+        layers=(LINEAR, Part("sum_of_gradients", 50), LINEAR),
+        width=128,
+    ),
     "a chain of gradients of single rows": Recipe(
         inputs="one_hot",
         layers=(Part("inner_steps", 4, 0.1),),

@@ -40,6 +40,7 @@ class Cause(enum.Enum):
     PROMOTED = "meets a float32 value of its own size that no product made"
     STATE = "adds to a variable's value, or to one that a loop carries"
     CHAIN = "one of many sums in a row"
+    REPEATED = "a loop computes with it again and again, each time with the same error"
     SUM = "a sum of many values"
     AFTER_PRODUCTS = "behind the last product, on the way to a result or a statistic"
     NEAR_NUMBERS = "16 bits would lose the difference of near numbers"

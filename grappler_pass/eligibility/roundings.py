@@ -24,10 +24,13 @@ from grappler_pass.eligibility.product_errors import MADE, Grade, ProductErrors
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.graph.op_table import (
     COMPARISON_OPS,
+    ENTER_OPS,
     MERGE_OPS,
     OTHERS,
     READ_OPS,
     REF_VARIABLE_OPS,
+    SWITCH_OPS,
+    VIEW_OPS,
     Errors,
     Others,
 )
@@ -39,6 +42,10 @@ from grappler_pass.graph.view import Node, Port
 _FREE = (Errors.MOVES, Errors.IGNORES)
 _ORDERS = COMPARISON_OPS - {"Equal", "NotEqual"}
 _STATES = MERGE_OPS | READ_OPS | REF_VARIABLE_OPS
+# What reads all of a value, and hands all of it on.
+_WHOLE = SWITCH_OPS | VIEW_OPS
+# What reads a value without computing with it, or rounds it anyway.
+_NOT_COMPUTING = (*_FREE, Errors.PRODUCT, Errors.JUMPS, None)
 
 
 class _Way(enum.Enum):
@@ -272,6 +279,8 @@ class Roundings:
             return self._at_cast(node)
         if kind is None or node.name in self._view.item.untouchable:
             return Cause.AFTER_PRODUCTS
+        if self._is_repeated(node):
+            return Cause.REPEATED
         is_bare = grade is Grade.FLOAT32
         on = _Way.LEAKS if grade is Grade.BIASED else _Way.GOES_ON
         match kind:
@@ -295,6 +304,23 @@ class Roundings:
 
     def _is_epilogue(self, node: Node, position: int) -> bool:
         return position > 1 and "fused_ops" in node.proto.attr
+
+    def _is_repeated(self, node: Node) -> bool:
+        """Return whether a loop computes with what this brings to each iteration.
+
+        By hand its products round what is made of it, each time differently, so that
+        a sum over the iterations loses less than by one rounding before the loop.
+        """
+        if node.op not in ENTER_OPS or not node.proto.attr["is_constant"].b:
+            return False
+        waiting = [node.index]
+        while waiting:
+            for reader in self._view.readers(Port(waiting.pop(), 0)):
+                if self._view.nodes[reader.node].op in _WHOLE:
+                    waiting.append(reader.node)
+                elif self._errors.kinds[reader.node] not in _NOT_COMPUTING:
+                    return True
+        return False
 
     def _at_cast(self, node: Node) -> _Harm:
         target = node.proto.attr["DstT"].type

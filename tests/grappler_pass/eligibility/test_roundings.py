@@ -266,6 +266,29 @@ def test_what_is_summed_up_and_then_cancels_is_float32(last: str, color: str) ->
         assert colored.detail("weighted") == "made"
 
 
+@pytest.mark.parametrize(
+    ("lines", "invariant", "color"),
+    [
+        ("read = Identity(entered)\nmade = Mul(read, bias)", "true", "F"),
+        ("read = Identity(entered)\nmade = Mul(read, bias)", "false", "L"),
+        ("made = Reshape(entered, axis)", "true", "L"),
+    ],
+)
+def test_what_each_iteration_computes_with_is_rounded_there_alone(
+    lines: str, invariant: str, color: str
+) -> None:
+    lines = f"""
+        biased = BiasAdd(allow1, bias)
+        act = Tanh(biased)
+        entered = Enter(act) frame_name=loop is_constant={invariant}
+        {lines}"""
+    colored = between(lines, "made")
+    assert colored.colors("biased act") == f"{color} {color}"
+    if color == "F":
+        assert colored.cause("act") is Cause.REPEATED
+        assert colored.detail("act") == "entered"
+
+
 @pytest.mark.parametrize("op", ["Floor(x)", "FloorMod(x, bias)", "Round(x)"])
 def test_a_jump_sees_float32_where_float32_exists(op: str) -> None:
     colored = between(f"moved = Reshape(x, axis)\nmade = {op}", "made")
