@@ -1,6 +1,6 @@
 """The pass: a GraphDef and its item in, a rewritten copy and its plan out.
 
-    GraphDef + Item -> GraphView -> Constraints + Prices -> Plan -> new GraphDef
+    GraphDef + Item -> fused GraphView -> Constraints + Prices -> Plan -> new GraphDef
 
 `STAGES` is the whole of it. Each stage gets a frozen draft and returns one with more
 filled in; the observer sees every draft with the seconds its stage took.
@@ -17,6 +17,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.errors import AmpError
+from grappler_pass.fusions.stage import fuse
 from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
@@ -81,7 +82,7 @@ class StageError(AmpError, RuntimeError):
 
 def _view(draft: Draft) -> Draft:
     view = GraphView.from_graph_def(draft.graph_def, draft.item)
-    return dataclasses.replace(draft, view=view)
+    return dataclasses.replace(draft, view=view, given=draft.graph_def)
 
 
 def _shape(draft: Draft) -> Draft:
@@ -178,14 +179,15 @@ def _rewrite(draft: Draft) -> Draft:
 
 
 def _verify(draft: Draft) -> Draft:
-    if draft.rewritten is not draft.graph_def:
-        verify_rewrite(draft.graph_def, draft.rewritten, draft.item)
+    if draft.rewritten is not draft.given:
+        verify_rewrite(draft.given, draft.rewritten, draft.item)
     return draft
 
 
 PLANNING = (
     ("view", _view),
     ("shape", _shape),
+    ("fuse", fuse),
     ("constrain", _constrain),
     ("price", _price),
     ("recall", recall),
@@ -200,8 +202,8 @@ STAGES = (
     ("try", tried),
     ("keep", keep),
 )
-# What follows from the graph alone, and what hangs on prices.
-_UNPRICED, _PRICED = STAGES[:3], STAGES[3:]
+# What follows from the graph alone if nothing is fused, and what hangs on prices.
+_UNPRICED, _PRICED = STAGES[:4], STAGES[4:]
 
 
 def optimize(
@@ -245,18 +247,21 @@ def optimize_at_each(
 ) -> list[Rewrite]:
     """Rewrite a graph under each of several settings that differ in prices alone.
 
+    Nothing is fused, which hangs on prices, too.
+
     Raises:
       StageError: a stage failed.
     """
     if is_rewritten(graph_def):
         return [Rewrite(graph_def, None, changed=False) for _ in settings]
-    shared = _run(_UNPRICED, Draft(graph_def, item, settings[0], shapes, name), None)
+    unfused = dataclasses.replace(settings[0], fusions=())
+    shared = _run(_UNPRICED, Draft(graph_def, item, unfused, shapes, name), None)
     drafts = (dataclasses.replace(shared, settings=each) for each in settings)
     return [_rewrite_from(_run(_PRICED, draft, None)) for draft in drafts]
 
 
 def _rewrite_from(draft: Draft) -> Rewrite:
-    changed = draft.rewritten is not draft.graph_def
+    changed = draft.rewritten is not draft.given
     return Rewrite(draft.rewritten, draft.plan, changed)
 
 

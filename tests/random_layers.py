@@ -58,6 +58,13 @@ def batch_normalization(b: Builder, x: tf.Tensor) -> tf.Tensor:
     return tf.nn.batch_normalization(x, mean, variance, None, scale, 1e-2)
 
 
+def scaled_channels(b: Builder, x: tf.Tensor) -> tf.Tensor:
+    """Scale and often shift each channel, as a normalization does in inference."""
+    size = x.shape[-1]
+    y = x * b.variable(size, scale=1.0)
+    return y + b.variable(size, scale=0.1) if b.rng.random() < 0.7 else y
+
+
 def softmax(b: Builder, x: tf.Tensor) -> tf.Tensor:
     """Softmax of the last axis, scaled back to magnitude one."""
     y = tf.nn.softmax(x) if b.rng.random() < 0.5 else tf.nn.log_softmax(x)
@@ -250,6 +257,7 @@ ANY_RANK: tuple[Layer, ...] = (
     movement,
     layer_normalization,
     batch_normalization,
+    scaled_channels,
     softmax,
     low_island,
     double_part,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.fusions import RULES
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.pipeline import Settings, optimize
@@ -48,6 +49,7 @@ class PlanKind:
             models={"CPU": _prices(self.prices, seed)},
             opt_level=self.level,
             margin=-1e9,
+            fusions=RULES,
         )
 
 

@@ -109,7 +109,7 @@ def split_fused(
     for part in parts:
         adds = part.op == "BiasAdd" and not has_flat_bias and _ends_in_channels(proto)
         dtype = FLOAT32 if made and product_alone else low_dtype
-        node = _part_node(proto, "AddV2" if adds else part.op, dtype)
+        node = part_node(proto, "AddV2" if adds else part.op, dtype)
         is_last = part is parts[-1]
         wanted = f"{proto.name}/tf_amp_{part.op}"
         node.name = proto.name if is_last else unused(wanted)
@@ -135,8 +135,8 @@ def _cast_up(product: NodeDef, name: str) -> NodeDef:
     return cast
 
 
-def _part_node(proto: NodeDef, op: str, dtype: int) -> NodeDef:
-    """Return a node of `op` with the fused node's device and what attributes fit."""
+def part_node(proto: NodeDef, op: str, dtype: int) -> NodeDef:
+    """Return a node of `op` with a fused node's device and what attributes fit."""
     node = NodeDef(op=op, device=proto.device)
     op_def = op_def_of(op)
     assert op_def is not None

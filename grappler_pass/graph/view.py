@@ -180,6 +180,12 @@ class GraphView:
         return frames_of(self.nodes, self.order)
 
 
+def port_text(view: GraphView, port: Port) -> str:
+    """Return the input string that names `port`."""
+    name = view.nodes[port.node].name
+    return f"{name}:{port.output}" if port.output else name
+
+
 def split_input(name: str) -> tuple[str, int]:
     """Return node name and output number of an input string; -1 is a control edge."""
     if name[:1] == "^":

@@ -33,7 +33,9 @@ def plan_from_draft(draft: Draft) -> Plan:
         opt_level=draft.settings.opt_level,
         graph=draft.name,
         profile=", ".join(sorted({m.profile.name for m in models.values()})),
-        seconds_before=call_seconds + sum(before for before, _ in seconds),
+        seconds_before=call_seconds
+        + sum(before for before, _ in seconds)
+        + sum(fusion.seconds for fusion in draft.fusions),
         seconds_after=call_seconds + sum(after for _, after in seconds),
         call_seconds=call_seconds,
         casts=sum(c.is_cast for c in conversions) + len(_products_alone(draft)),
@@ -42,6 +44,7 @@ def plan_from_draft(draft: Draft) -> Plan:
         gain_error=draft.gain_error,
         peak_bytes_before=before,
         peak_bytes_after=after,
+        fusions=draft.fusions,
     )
 
 

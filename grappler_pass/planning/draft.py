@@ -17,7 +17,7 @@ from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import GraphView, Item, device_type_of
 from grappler_pass.planning.casts import CastPlan
-from grappler_pass.planning.plan import Cause, Plan
+from grappler_pass.planning.plan import Cause, Fusion, Plan
 from grappler_pass.pricing.seconds import Models, Prices
 
 # A plan must promise this share of the step before it is applied: prices are not
@@ -150,6 +150,7 @@ class Settings:
         XLA does.
       tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
       memory: knows plans that are not to be made anew; None: all are.
+      fusions: names of the rewrites beside types, of `fusions.RULES`.
       fold_constants: whether a constant is rounded now where 16 bits are read; if not,
         it stays as it is with a cast behind it.
     """
@@ -165,12 +166,17 @@ class Settings:
     fuses: bool = False
     tuner: Tuner | None = None
     memory: PlanMemory | None = None
+    fusions: tuple[str, ...] = ()
     fold_constants: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """A rewrite under way; what later stages fill in is unset before them."""
+    """A rewrite under way; what later stages fill in is unset before them.
+
+    Attributes:
+      given: the graph as it arrived, `graph_def` with what is fused in it.
+    """
 
     graph_def: GraphDef
     item: Item
@@ -193,6 +199,8 @@ class Draft:
     casts: CastPlan = _LATER
     plan: Plan = _LATER
     rewritten: GraphDef = _LATER
+    given: GraphDef = _LATER
+    fusions: tuple[Fusion, ...] = ()
 
     @property
     def low_dtype(self) -> int:

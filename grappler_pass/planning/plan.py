@@ -65,6 +65,21 @@ class Decision:
         return self.seconds_float32 - self.seconds_low - self.cast_seconds
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fusion:
+    """A rewrite beside types.
+
+    Attributes:
+      rule: its name, as in `fusions.RULES`.
+      node: that it begins with.
+      seconds: predicted to be saved per step.
+    """
+
+    rule: str
+    node: str
+    seconds: float
+
+
 _MILLI = 1e3
 _MEBI = 2**20
 
@@ -88,6 +103,7 @@ class Plan:
       peak_bytes_before: predicted of live activations in float32; 0 if not known.
       peak_bytes_after: the same under this plan.
       selected_from: the summary of the plan whose rows these are a selection of.
+      fusions: rewrites beside types, of which the rows are the result.
     """
 
     decisions: tuple[Decision, ...]
@@ -104,11 +120,12 @@ class Plan:
     peak_bytes_before: int = 0
     peak_bytes_after: int = 0
     selected_from: str = ""
+    fusions: tuple[Fusion, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Return whether the graph stays as it was."""
-        return not any(decision.is_low for decision in self.decisions)
+        return not self.fusions and not any(row.is_low for row in self.decisions)
 
     @property
     def is_forgone(self) -> bool:
@@ -174,8 +191,13 @@ class Plan:
             f"{self.casts} casts added, {self.casts_removed} removed; predicted step "
             f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
             f"ms ({self._speedup_text()}){self._memory_text()}; "
-            f"kept: {kept or 'nothing'}"
+            f"kept: {kept or 'nothing'}{self._fusions_text()}"
         )
+
+    def _fusions_text(self) -> str:
+        rules = Counter(fusion.rule for fusion in self.fusions)
+        counts = ", ".join(f"{rule} {count}" for rule, count in rules.items())
+        return f"; fused: {counts}" if counts else ""
 
     def _speedup_text(self) -> str:
         speedup = f"{self.predicted_speedup:.2f}x"
@@ -210,7 +232,8 @@ class Plan:
         """Load what `to_json` wrote."""
         fields: dict[str, Any] = json.loads(text)
         rows = tuple(_row_from_json(row) for row in fields.pop("decisions"))
-        return cls(decisions=rows, **fields)
+        fusions = tuple(Fusion(**each) for each in fields.pop("fusions", ()))
+        return cls(decisions=rows, fusions=fusions, **fields)
 
 
 def _mebibytes(count: int) -> str:

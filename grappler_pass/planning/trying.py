@@ -26,7 +26,7 @@ def tried(draft: Draft) -> Draft:
     tuner = draft.settings.tuner
     if tuner is None or draft.settings.opt_level != PRICED:
         return draft
-    if draft.rewritten is draft.graph_def or draft.recalled is not None:
+    if draft.rewritten is draft.given or draft.recalled is not None:
         return draft
     decided = functools.partial(_keep_decided, draft)
     match tuner.outcome(trial_from_draft(draft), decided):
@@ -50,7 +50,7 @@ def trial_from_draft(draft: Draft) -> Trial:
     """Return the graphs of a draft that has passed all stages before this one."""
     plan = draft.plan
     return Trial(
-        before=draft.graph_def,
+        before=draft.given,
         after=draft.rewritten,
         item=draft.item,
         shapes=draft.shapes,
@@ -86,6 +86,7 @@ def _withdrawn(draft: Draft, reason: Cause) -> Draft:
         fallback=fallback,
         gain_error=0.0,
         casts=CastPlan((), ()),
-        rewritten=draft.graph_def,
+        rewritten=draft.given,
+        fusions=(),
     )
     return dataclasses.replace(draft, plan=plan_from_draft(draft))

@@ -16,7 +16,7 @@ from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.eligibility.fused_ops import split_fused
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.graph.view import GraphView, Node, Reader, port_text
 from grappler_pass.planning.casts import CastPlan, Conversion
 
 # Every cast this pass made is called by it, behind the name of what it converts.
@@ -215,12 +215,6 @@ def _awaited(
         awaited = read.controls if conversion.hoist else ()
     own = view.nodes[reader.node].controls
     return [f"^{view.nodes[i].name}" for i in awaited if i not in own]
-
-
-def port_text(view: GraphView, port: Port) -> str:
-    """Return the input string that names `port`."""
-    name = view.nodes[port.node].name
-    return f"{name}:{port.output}" if port.output else name
 
 
 def _made_for(

@@ -15,6 +15,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from grappler_pass.fusions import RULES
 from tf_amp.config import list_edits
 from tf_amp.config.exclusion import patterns_from_text
 from tf_amp.config.list_edits import ListEdit
@@ -25,6 +26,7 @@ from tf_amp.config.setting_values import (
     DEFAULT_TUNE,
     OFF,
     ON,
+    checked_fusions,
     checked_path,
     checked_profile,
     checked_tie,
@@ -49,6 +51,7 @@ CACHE = "TF_AMP_CACHE"
 EXCLUDE = "TF_AMP_EXCLUDE"
 TUNE = "TF_AMP_TUNE"
 TIE = "TF_AMP_TIE"
+FUSE = "TF_AMP_FUSE"
 LOSS_SCALE = "TF_AMP_LOSS_SCALE"
 RANGES = "TF_AMP_RANGES"
 OWN_NAMES = (
@@ -61,6 +64,7 @@ OWN_NAMES = (
     EXCLUDE,
     TUNE,
     TIE,
+    FUSE,
     LOSS_SCALE,
     RANGES,
 )
@@ -93,6 +97,7 @@ class AmpConfig:
         a budget of time or without one; "budget:SECONDS" is that much per process.
       tie: share of its seconds, 0 to 1, by which an operation may be slower in 16 bits
         if its results take half the memory.
+      fuse: names of the rewrites beside types that graphs go through.
       loss_scale: what losses are scaled by, whatever the dtype; None leaves the choice
         to the dtype.
       ranges: file of the ranges that tensors were seen to keep to; operations whose
@@ -110,6 +115,7 @@ class AmpConfig:
     exclude: tuple[str, ...] = ()
     tune: str = DEFAULT_TUNE
     tie: float = DEFAULT_TIE
+    fuse: tuple[str, ...] = RULES
     loss_scale: LossScale | None = None
     ranges: pathlib.Path | None = None
 
@@ -140,6 +146,7 @@ class AmpConfig:
             exclude=_read(given, EXCLUDE, patterns_from_text, ()),
             tune=_read(given, TUNE, checked_tune, DEFAULT_TUNE),
             tie=_read(given, TIE, checked_tie, DEFAULT_TIE),
+            fuse=_read(given, FUSE, checked_fusions, RULES),
             loss_scale=_read_loss_scale(given),
             ranges=_read(given, RANGES, checked_path, None),
         )
@@ -158,6 +165,7 @@ class AmpConfig:
             EXCLUDE: " ".join(self.exclude),
             TUNE: self.tune,
             TIE: repr(self.tie),
+            FUSE: " ".join(self.fuse) or "off",
             LOSS_SCALE: _words_if_any(self.loss_scale),
             RANGES: str(self.ranges or ""),
             **list_edits.env_from_edits(self.list_edits),

@@ -10,8 +10,10 @@ import difflib
 import math
 import os
 import pathlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 
+from grappler_pass.fusions import RULES
 from tf_amp.errors import ConfigError
 
 ON = ("1", "true", "on")
@@ -80,6 +82,22 @@ def checked_tie(value: object, name: str = "tie") -> float:
     if 0.0 <= share <= 1.0:
         return share
     raise ConfigError(f"{name}: received {value!r}; allowed are numbers from 0 to 1.")
+
+
+def checked_fusions(value: object, name: str = "fuse") -> tuple[str, ...]:
+    """Return what `AmpConfig.fuse` may be, each name once."""
+    text = value.strip().lower() if isinstance(value, str) else value
+    if text in OFF:
+        return ()
+    if text in ON:
+        return RULES
+    words = re.split(r"[\s,]+", text) if isinstance(text, str) else text
+    given = set(words) if isinstance(words, Iterable) else set()
+    if given and given <= {*RULES}:
+        return tuple(rule for rule in RULES if rule in given)
+    raise ConfigError(
+        f"{name}: received {value!r}; allowed are on, off and {', '.join(RULES)}."
+    )
 
 
 def _path_text(value: object, name: str, allowed: str) -> str:

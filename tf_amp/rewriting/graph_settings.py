@@ -76,7 +76,8 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
         kind: CostModel(profile, process_costs.prices_for(config, kind))
         for kind, profile in choice.profiles
     }
-    return settings_with_models(config, choice.low_dtype, models)
+    chosen = settings_with_models(config, choice.low_dtype, models)
+    return dataclasses.replace(chosen, fusions=config.fuse)
 
 
 def settings_with_models(

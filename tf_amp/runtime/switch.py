@@ -55,6 +55,7 @@ def enable(
     strict: bool | None = None,
     exclude: Iterable[str] | None = None,
     tune: str | None = None,
+    fuse: str | Iterable[str] | None = None,
     loss_scale: LossScale | float | str | None = None,
     ranges: str | os.PathLike[str] | None = None,
 ) -> None:
@@ -73,6 +74,7 @@ def enable(
       exclude: regular expressions, or `@FILE` for a file of them; operations with such
         a name, and their gradients, stay float32.
       tune: "off", "budget" (default), "budget:SECONDS" or "full": how long to measure.
+      fuse: names of rewrites beside types, "on" (default) or "off".
       loss_scale: a loss scale, a number or words for one, whatever the type; by default
         "dynamic" for float16 and "none" for bfloat16.
       ranges: file from `tf-amp ranges`; what left the safe range stays float32.
@@ -93,6 +95,7 @@ def enable(
         ("list_edits", lists, lambda value, name: edits_from_mapping(value)),
         ("exclude", exclude, checked_patterns),
         ("tune", tune, values.checked_tune),
+        ("fuse", fuse, values.checked_fusions),
         ("loss_scale", loss_scale, loss_scale_from_words),
         ("ranges", ranges, values.checked_path),
     )

@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 import tf_amp
+from grappler_pass.fusions import RULES
 from tf_amp.config.amp_config import (
     DTYPE,
     LOSS_SCALING_SWITCH,
@@ -33,6 +34,7 @@ FULL = AmpConfig(
     strict=True,
     cache_dir=pathlib.Path("/tmp/cache"),
     tune="budget:7.5",
+    fuse=(),
     tie=0.05,
     loss_scale=loss_scale_from_words("dynamic:initial=1024,at_minimum=raise"),
     list_edits=(
@@ -116,6 +118,8 @@ def test_a_contradiction_names_both_sides(environ):
         ("TF_AMP_OPT_LEVEL", "O9", "O0, O1, O2, O3"),
         ("TF_AMP_TIE", "-0.1", "numbers from 0 to 1"),
         ("TF_AMP_TIE", "little", "numbers from 0 to 1"),
+        ("TF_AMP_FUSE", "channels", "on, off and channel_scales"),
+        ("TF_AMP_FUSE", "off channel_scales", "on, off and channel_scales"),
         ("TF_AMP_STRICT", "maybe", "true"),
         (REWRITE_SWITCH, "2", "off"),
         ("TF_AMP_TUNE", "sometimes", "off, budget, full"),
@@ -130,6 +134,20 @@ def test_an_unknown_value_is_quoted_with_what_is_allowed(name, value, allowed):
         AmpConfig.from_env({name: value})
     for part in (name, value, allowed):
         assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "fuse"),
+    [
+        ("off", ()),
+        ("On", RULES),
+        ("", RULES),
+        ("channel_scales", RULES),
+        (" channel_scales, channel_scales", RULES),
+    ],
+)
+def test_rewrites_beside_types_are_named_or_all_switched(value, fuse):
+    assert AmpConfig.from_env({"TF_AMP_FUSE": value}).fuse == fuse
 
 
 @pytest.mark.parametrize(

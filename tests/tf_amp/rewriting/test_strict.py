@@ -17,7 +17,7 @@ def fail_if_named(draft):
         raise ZeroDivisionError("planted")
     return stages["price"](draft)
 pipeline.STAGES = tuple((dict(stages, price=fail_if_named)).items())
-pipeline._PRICED = pipeline.STAGES[3:]
+pipeline._PRICED = pipeline.STAGES[4:]
 
 def attempt(call):
     try:

@@ -60,7 +60,8 @@ def planner_for(
     if seen is not None:
         unsafe = tuple(seen.unsafe(chosen.low_dtype).items())
         chosen = dataclasses.replace(chosen, ranges=(*chosen.ranges, *unsafe))
-    chosen = dataclasses.replace(chosen, fold_constants=False)
+    # What scales weights keeps them from being stored in 16 bits.
+    chosen = dataclasses.replace(chosen, fold_constants=False, fusions=())
     config = options.config if options.device_profile is None else None
     planner = Planner(chosen, device_type, options.batch, config)
     return planner, chosen.models[device_type].profile.name

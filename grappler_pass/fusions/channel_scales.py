@@ -1,0 +1,343 @@
+"""Fold the scales of a product's channels into its weights, as in inference.
+
+Before   product(x, w) --> Mul(scale) --> AddV2(shift) --> activation
+After    product(x, Mul(w, scale)) --> BiasAdd(shift) --> activation
+
+That is a BatchNormalization with its moving statistics, as Keras 3 writes it. Two
+passes over the product's result become one over its weights, and TensorFlow's remapper,
+which runs again, makes one kernel of the product, its bias and the activation.
+
+Not done: where anything else reads the product, as the statistics of a batch do in
+training; where channels do not come last; in graphs with reference variables, which may
+be written between two reads; behind an activation; where the weights are so large that
+scaling them saves little.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32
+from tensorflow.python.framework import tensor_util
+
+from grappler_pass.annotations import REWRITTEN, SCALE, STAMP
+from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.eligibility.fused_ops import part_node, parts_of
+from grappler_pass.graph.op_table import REF_VARIABLE_OPS
+from grappler_pass.graph.shapes import Shape, Shapes, known_shape
+from grappler_pass.graph.view import GraphView, Node, Port, device_type_of, port_text
+from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
+
+NAME = "channel_scales"
+
+_PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
+_SUMS = ("Add", "AddV2")
+# What is saved must be so many times what is spent: prices are no better than that.
+_LEAST_RATIO = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """A product, the scales of its channels, and what is added to them.
+
+    Attributes:
+      product: with nothing but a bias fused behind it.
+      op: of the product itself.
+      bias: what is added to it before, in its own kernel or by `between`, if anything.
+      between: adds the bias, if not the product's kernel.
+      mul: the only reader.
+      scale: what `mul` multiplies by, one value per channel.
+      add: the only reader of `mul` if that adds one value per channel; else None.
+      shift: those values.
+      channels: how many.
+      weights: static shape of the product's second operand.
+      seconds: saved per execution.
+    """
+
+    product: Node
+    op: str
+    bias: Port | None
+    between: Node | None
+    mul: Node
+    scale: Port
+    add: Node | None
+    shift: Port | None
+    channels: int
+    weights: tuple[int, ...]
+    seconds: float = 0.0
+
+    @property
+    def replaced(self) -> tuple[Node, ...]:
+        """The nodes behind the product, of which only the last is needed."""
+        return tuple(filter(None, (self.between, self.mul, self.add)))
+
+    @property
+    def scale_shape(self) -> tuple[int, ...]:
+        """How scales broadcast to the weights."""
+        if self.op == "DepthwiseConv2dNative":
+            return self.weights[-2:]
+        if self.op == "MatMul" and self.product.proto.attr["transpose_b"].b:
+            return (self.channels, 1)
+        return (self.channels,)
+
+
+def folds_in(view: GraphView, shapes: Shapes, models: Models) -> list[Fold]:
+    """Return what can be folded and surely pays.
+
+    Args:
+      view: of the graph.
+      shapes: static shapes; what is not known is not folded.
+      models: a cost model per device type, "CPU" at least.
+    """
+    if any(node.op in REF_VARIABLE_OPS or _scales_losses(node) for node in view.nodes):
+        return []
+    found = _found(view, shapes)
+    priced = (_priced(fold, view, shapes, models) for fold in found)
+    return [fold for fold in priced if fold.seconds > 0.0]
+
+
+def _scales_losses(node: Node) -> bool:
+    return SCALE in node.proto.attr
+
+
+def _found(view: GraphView, shapes: Shapes) -> Iterator[Fold]:
+    excluded = {name for name, _ in view.item.excluded}
+    untouchable = view.item.untouchable | excluded
+    for product in view.nodes:
+        parts = parts_of(product.proto)
+        op = parts[0].op if parts else product.op
+        if op not in _PRODUCTS or [part.op for part in parts[1:]] not in (
+            [],
+            ["BiasAdd"],
+        ):
+            continue
+        if fold := _fold_behind(view, shapes, product, op):
+            nodes = (product, *fold.replaced)
+            if untouchable.isdisjoint(node.name for node in nodes):
+                yield fold
+
+
+def _fold_behind(
+    view: GraphView, shapes: Shapes, product: Node, op: str
+) -> Fold | None:
+    channels = _channels(view, shapes, product)
+    weights = _static(known_shape(shapes, view, product.inputs[1]))
+    if not channels or weights is None or product.proto.attr["T"].type != DT_FLOAT:
+        return None
+    is_fused = len(product.inputs) > 2
+    between = None if is_fused else _only_reader(view, product, ("BiasAdd",))
+    biased = between or product
+    bias = biased.inputs[-1] if is_fused or between else None
+    if bias and not _is_per_channel(view, shapes, bias, weights, channels):
+        return None
+    mul = _only_reader(view, biased, ("Mul",))
+    scale = _other_operand(mul, biased) if mul else None
+    if not mul or not scale:
+        return None
+    if not _is_per_channel(view, shapes, scale, weights, channels):
+        return None
+    add = _only_reader(view, mul, _SUMS)
+    shift = _other_operand(add, mul) if add else None
+    if shift and not _is_per_channel(view, shapes, shift, weights, channels):
+        add = shift = None
+    return Fold(product, op, bias, between, mul, scale, add, shift, channels, weights)
+
+
+def _channels(view: GraphView, shapes: Shapes, product: Node) -> int | None:
+    """Return how many values one scale each is for; None where they are not last."""
+    attrs = product.proto.attr
+    if "data_format" in attrs and not attrs["data_format"].s.endswith(b"C"):
+        return None
+    shape = known_shape(shapes, view, Port(product.index, 0))
+    return shape[-1] if shape else None
+
+
+def _static(shape: Shape | None) -> tuple[int, ...] | None:
+    if shape is None:
+        return None
+    sizes = tuple(size for size in shape if size is not None)
+    return sizes if len(sizes) == len(shape) else None
+
+
+def _only_reader(view: GraphView, node: Node, ops: tuple[str, ...]) -> Node | None:
+    """Return what alone reads or waits for a node, if it is one of some ops."""
+    readers = {r.node for p in view.output_ports(node.index) for r in view.readers(p)}
+    if len(readers) != 1 or view.control_readers(node.index):
+        return None
+    reader = view.nodes[readers.pop()]
+    same = reader.op in ops and reader.device == node.device
+    return reader if same and reader.proto.attr["T"].type == DT_FLOAT else None
+
+
+def _other_operand(node: Node, operand: Node) -> Port | None:
+    """Return what a node reads beside the result of another; None if no more."""
+    others = [port for port in node.inputs if port.node != operand.index]
+    return others[0] if len(others) == 1 else None
+
+
+def _is_per_channel(
+    view: GraphView,
+    shapes: Shapes,
+    port: Port,
+    weights: tuple[int, ...],
+    channels: int,
+) -> bool:
+    """Return whether a tensor holds one value per channel, of a product's rank."""
+    shape = _static(known_shape(shapes, view, port))
+    if not shape or len(shape) > len(weights):
+        return False
+    return shape == (*[1] * (len(shape) - 1), channels)
+
+
+def _priced(fold: Fold, view: GraphView, shapes: Shapes, models: Models) -> Fold:
+    """Return a fold with what it saves; nothing where that is in doubt."""
+    model = models.get(device_type_of(fold.product.device)) or models["CPU"]
+
+    def seconds(op: str, shape: Shape | None) -> float:
+        whole = TensorSpec(shape, "float32")
+        vector = TensorSpec((fold.channels,), "float32")
+        call = OpCall(op, {}, (whole, vector), (whole,))
+        return model.price(call, "float32").seconds + ADDED_NODE_SECONDS
+
+    result = known_shape(shapes, view, Port(fold.product.index, 0))
+    # A bias that is added by a kernel of its own takes as long as a sum.
+    fuses = model.profile.kind == "cpu"
+    removed = ["Mul", *(["AddV2"] if fold.add and fuses else [])]
+    saved = sum(seconds(op, result) for op in removed)
+    spent = seconds("Mul", fold.weights)
+    if fold.bias is not None:
+        spent += seconds("Mul", (fold.channels,))
+        spent += seconds("AddV2", (fold.channels,)) if fold.add else 0.0
+    if saved < _LEAST_RATIO * spent:
+        return fold
+    weight = view.weight(fold.product.index)
+    return dataclasses.replace(fold, seconds=weight * (saved - spent))
+
+
+def folded(
+    graph_def: GraphDef, view: GraphView, shapes: Shapes, folds: Sequence[Fold]
+) -> tuple[GraphDef, Shapes]:
+    """Return a copy of a graph with scales folded, and its static shapes.
+
+    Every node keeps its name; what multiplied by the scales hands the product on.
+    """
+    made = [_Made(fold, view, shapes) for fold in folds]
+    replaced = {node.name: node for each in made for node in each.replaced}
+    result = GraphDef()
+    result.versions.CopyFrom(graph_def.versions)
+    result.library.CopyFrom(graph_def.library)
+    result.node.extend(replaced.get(node.name, node) for node in graph_def.node)
+    result.node.extend(node for each in made for node in each.added)
+    known = {name: (shape,) for each in made for name, shape in each.shapes.items()}
+    return result, {**shapes, **known}
+
+
+class _Made:
+    """The nodes of one fold.
+
+    Attributes:
+      replaced: in the place of nodes of the same names.
+      added: further ones.
+      shapes: of those that are added, by name.
+    """
+
+    def __init__(self, fold: Fold, view: GraphView, shapes: Shapes) -> None:
+        """Make them all."""
+        self._fold = fold
+        self._view = view
+        self._given = shapes
+        self.added: list[NodeDef] = []
+        self.shapes: dict[str, Shape] = {}
+        vector = (fold.channels,)
+        scale = self._shaped(fold.scale, fold.scale_shape)
+        weights = port_text(view, fold.product.inputs[1])
+        scaled = self._add("Mul", "weights", (weights, scale), fold.weights)
+        product = self._product(scaled)
+        self.replaced = [product]
+        for node in fold.replaced:
+            self.replaced.append(self._node("Identity", node, (product.name,)))
+        shift = self._shaped(fold.shift, vector) if fold.shift else ""
+        if fold.bias:
+            factors = self._shaped(fold.bias, vector), self._shaped(fold.scale, vector)
+            bias = self._add("Mul", "bias", factors, vector)
+            shift = (
+                self._add("AddV2", "shift", (bias, shift), vector) if shift else bias
+            )
+        if shift:
+            self._replace_last(product.name, shift)
+
+    def _product(self, weights: str) -> NodeDef:
+        """Return the product of what is scaled, with nothing fused behind it."""
+        given = self._fold.product.proto
+        node = part_node(given, self._fold.op, DT_FLOAT)
+        node.name = given.name
+        controls = [text for text in given.input if text.startswith("^")]
+        node.input.extend([given.input[0], weights, *controls])
+        node.attr[REWRITTEN].b = True
+        return node
+
+    def _replace_last(self, product: str, shift: str) -> None:
+        """Have the last of the given nodes add the shift to the product."""
+        *others, last = self._fold.replaced
+        bias = self._node("BiasAdd", last, (product, shift))
+        bias.attr["data_format"].s = b"NHWC"
+        awaited = {text for node in others for text in _controls(node)}
+        bias.input.extend(sorted(awaited.difference(bias.input)))
+        self.replaced[-1] = bias
+
+    def _shaped(self, port: Port, shape: tuple[int, ...]) -> str:
+        """Return one value per channel in some shape."""
+        text = port_text(self._view, port)
+        if known_shape(self._given, self._view, port) == shape:
+            return text
+        sizes = self._constant(shape)
+        return self._add("Reshape", "values", (text, sizes), shape)
+
+    def _constant(self, shape: tuple[int, ...]) -> str:
+        name = self._add("Const", "shape", (), (len(shape),))
+        node = self.added[-1]
+        value = tensor_util.make_tensor_proto(shape, DT_INT32)
+        node.attr["value"].tensor.CopyFrom(value)
+        node.attr["dtype"].type = DT_INT32
+        del node.attr["T"]
+        # In the frame of a loop, if the product is in one.
+        node.input.append(
+            f"^{self._view.nodes[self._fold.product.inputs[1].node].name}"
+        )
+        return name
+
+    def _add(
+        self, op: str, what: str, inputs: Sequence[str], shape: tuple[int, ...]
+    ) -> str:
+        product = self._fold.product
+        name = f"{product.name}/tf_amp_{len(self.added)}_{what}"
+        node = NodeDef(name=name, op=op, device=product.device, input=inputs)
+        if op == "Reshape":
+            node.attr["Tshape"].type = DT_INT32
+        self.added.append(_marked(node, product))
+        self.shapes[name] = shape
+        return name
+
+    def _node(self, op: str, given: Node, inputs: Sequence[str]) -> NodeDef:
+        node = NodeDef(name=given.name, op=op, device=given.device)
+        node.input.extend([*inputs, *_controls(given)])
+        for name in given.proto.attr:
+            if name.startswith("_"):
+                node.attr[name].CopyFrom(given.proto.attr[name])
+        return _marked(node, given)
+
+
+def _controls(node: Node) -> list[str]:
+    return [text for text in node.proto.input if text.startswith("^")]
+
+
+def _marked(node: NodeDef, near: Node) -> NodeDef:
+    """Return a node of float32 that counts as made by this pass, for the same user."""
+    node.attr["T"].type = DT_FLOAT
+    node.attr[REWRITTEN].b = True
+    if STAMP in near.proto.attr:
+        node.attr[STAMP].CopyFrom(near.proto.attr[STAMP])
+    return node

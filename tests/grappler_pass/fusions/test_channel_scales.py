@@ -1,0 +1,271 @@
+"""Scales of channels are folded into weights where nothing else reads the product."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+import tf_amp
+from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.fusions import RULES
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.view import Item
+from grappler_pass.pipeline import Rewrite, Settings, optimize
+from grappler_pass.planning.draft import Outcome, Trial
+from grappler_pass.planning.plan import Plan
+from tests.large_prices import LargePrices
+from tests.programs import (
+    Program,
+    captured_as_by_grappler,
+    run,
+    run_with_grappler,
+    with_state,
+)
+from tests.rewriters import rewritten_by
+from tests.sketch import Sketch, sketch
+from tests.text_graph import graph_from_text, text_from_graph
+
+PROFILE = CostModel(DeviceProfile.load("cpu-generic"))
+BEFORE = """
+x = Placeholder
+w = Placeholder
+scale = Placeholder
+shift = Placeholder
+product = Conv2D(x, w) strides=[1,1,1,1] padding=SAME
+scaled = Mul(product, scale)
+shifted = AddV2(shift, scaled)
+act = Relu(shifted)
+fetch = Identity(act)
+"""
+VECTOR = (64,)
+IMAGE = (8, 64, 64, 64)
+SHAPES = {
+    "x": IMAGE,
+    "w": (3, 3, 64, 64),
+    "scale": VECTOR,
+    "shift": VECTOR,
+    **dict.fromkeys(("product", "scaled", "shifted", "act", "fetch", "other"), IMAGE),
+}
+
+
+def fused(text: str = BEFORE, item: Item | None = None, **given: object) -> Rewrite:
+    """Rewrite a graph on a CPU without 16-bit units; some shapes may be others."""
+    sizes = SHAPES | {name: given.pop(name) for name in SHAPES.keys() & given.keys()}
+    settings = Settings(
+        low_dtype="bfloat16",
+        lists=OpLists.for_dtype("bfloat16"),
+        models={"CPU": PROFILE},
+        fusions=RULES,
+    )
+    return optimize(
+        graph_from_text(text),
+        item or Item(fetch=("fetch",)),
+        dataclasses.replace(settings, **given),
+        shapes=lambda: {name: (shape,) for name, shape in sizes.items()},
+    )
+
+
+def test_scales_go_to_the_weights_and_shifts_become_a_bias() -> None:
+    rewrite = fused()
+    assert text_from_graph(rewrite.graph_def).splitlines()[4:] == [
+        "product = Conv2D(x, product/tf_amp_0_weights) T=float32",
+        "scaled = Identity(product) T=float32",
+        "shifted = BiasAdd(product, shift) T=float32",
+        "act = Relu(shifted) T=float32",
+        "fetch = Identity(act) T=float32",
+        "product/tf_amp_0_weights = Mul(w, scale) T=float32",
+    ]
+    (fusion,) = rewrite.plan.fusions
+    assert (fusion.rule, fusion.node) == ("channel_scales", "product")
+    assert fusion.seconds > 0.0
+    assert "fused: channel_scales 1" in rewrite.plan.summary()
+    assert Plan.from_json(rewrite.plan.to_json()) == rewrite.plan
+    assert rewrite.plan.predicted_speedup > 1.0
+
+
+@pytest.mark.parametrize(
+    ("line", "fetched", "is_folded"),
+    [
+        ("other = Tanh(product)", "other", False),
+        ("other = Tanh(x, ^product)", "other", False),
+        ("other = Tanh(x, ^scaled)", "other", True),
+        ("other = Tanh(scaled)", "other", True),
+        ("", "product", False),
+        ("", "scaled", False),
+        ("", "shifted", False),
+        ("other = VariableV2 dtype=float shape=[]", "fetch", False),
+        ("other = Identity(x) _tf_amp_scale=0", "other", False),
+    ],
+)
+def test_what_is_read_elsewhere_or_belongs_to_the_caller_stays(
+    line: str, fetched: str, is_folded: bool
+) -> None:
+    rewrite = fused(f"{BEFORE}\n{line}", Item(fetch=("fetch", fetched)))
+    assert bool(rewrite.plan.fusions) == rewrite.changed == is_folded
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"scale": (8, 1, 1, 64)},
+        {"scale": (64, 1)},
+        {"scale": ()},
+        {"scale": None},
+        {"scale": (1,)},
+        {"product": None, "scaled": None},
+        {"w": None},
+        # Scaling the weights takes longer than it saves.
+        {"product": (1, 2, 2, 64), "w": (3, 3, 2048, 64)},
+        {"fusions": ()},
+        {"opt_level": "O0"},
+        {"fuses": True},
+        {"low_dtype": "float16", "lists": OpLists.for_dtype("float16")},
+    ],
+    ids=str,
+)
+def test_what_is_not_per_channel_or_does_not_pay_stays(given: dict) -> None:
+    assert not fused(**given).changed
+
+
+def test_other_layouts_activations_and_exclusions_stay() -> None:
+    channels_first = BEFORE.replace("padding", "data_format=NCHW padding")
+    activated = BEFORE.replace("Mul(product", "Mul(act0").replace(
+        "scaled =", "act0 = Relu(product)\nscaled ="
+    )
+    elsewhere = BEFORE.replace("Mul(product, scale)", "Mul(product, scale) @/GPU:0")
+    for text in (channels_first, activated, elsewhere):
+        assert not fused(text).changed
+    assert not fused(item=Item(("fetch",), excluded=(("scaled", "scaled"),))).changed
+
+
+def test_a_plan_that_steps_find_slower_leaves_the_graph_as_it_was() -> None:
+    class Slower:
+        def measure(self, stakes: object, low_dtype: str) -> bool:
+            return False
+
+        def outcome(self, trial: Trial, decided: object) -> Outcome:
+            assert {node.name for node in trial.after.node} > {"product", "scaled"}
+            assert trial.seconds_after < trial.seconds_before
+            return Outcome.SLOWER
+
+    rewrite = fused(tuner=Slower())
+    assert not rewrite.changed and not rewrite.plan.fusions
+
+
+def _products(s: Sketch, op: str) -> tuple[tf.Tensor, int]:
+    """Return a product and how many channels it has."""
+    raw = tf.raw_ops
+    steps = {"strides": [1] * 4, "padding": "SAME"}
+    match op:
+        case "Conv2D":
+            return raw.Conv2D(
+                input=s.feed(64, 6, 6, 8), filter=s.weight(3, 3, 8, 16), **steps
+            ), 16
+        case "DepthwiseConv2dNative":
+            filters = s.weight(3, 3, 8, 2)
+            return raw.DepthwiseConv2dNative(
+                input=s.feed(64, 6, 6, 8), filter=filters, **steps
+            ), 16
+        case "Conv3D":
+            steps["strides"] = [1] * 5
+            filters = s.weight(2, 2, 2, 8, 16)
+            return raw.Conv3D(input=s.feed(64, 4, 4, 4, 8), filter=filters, **steps), 16
+    transposed = op == "MatMul, transposed"
+    weights = s.weight(16, 8) if transposed else s.weight(8, 16)
+    return tf.matmul(s.feed(64, 8), weights, transpose_b=transposed), 16
+
+
+OPS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul", "MatMul, transposed")
+
+
+@pytest.mark.parametrize("level", ["O1", "O2"])
+@pytest.mark.parametrize(
+    "rest", ["scale", "bias scale", "scale shift", "bias scale shift"]
+)
+@pytest.mark.parametrize("op", OPS)
+def test_results_are_equal_but_for_rounding(op: str, rest: str, level: str) -> None:
+    with sketch() as s:
+        y, channels = _products(s, op)
+        rank = y.shape.rank
+        if "bias" in rest:
+            y = tf.nn.bias_add(y, s.weight(channels, name="b"))
+        scale = s.weight(channels, name="s")
+        y = y * (
+            tf.reshape(scale, [1] * (rank - 1) + [channels]) if rank > 2 else scale
+        )
+        if "shift" in rest:
+            y = tf.nn.relu(y + s.weight(channels, name="t"))
+        given = s.program(tf.identity(y))
+    program = captured_as_by_grappler(given)
+    settings = Settings(
+        low_dtype="bfloat16",
+        lists=OpLists.for_dtype("bfloat16"),
+        models={"CPU": LargePrices(PROFILE)},
+        opt_level=level,
+        fusions=RULES,
+    )
+    rewrite = rewritten_by(program.graph_def, program.item, settings)
+    assert [f.rule for f in rewrite.plan.fusions] == ["channel_scales"]
+    after = with_state(rewrite.graph_def, program, given.graph_def)
+    wanted = run(given.graph_def, given)[0]
+    error = {"O1": 2e-6, "O2": 2e-2}[level] * np.abs(wanted).max()
+    for way in (run, _run_optimized):
+        np.testing.assert_allclose(way(after, given)[0], wanted, atol=error)
+
+
+def _run_optimized(graph_def: GraphDef, program: Program) -> list[np.ndarray]:
+    return run_with_grappler(dataclasses.replace(program, graph_def=graph_def))
+
+
+def _model() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            layers.Conv2D(32, 3, use_bias=False),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.DepthwiseConv2D(3),
+            layers.BatchNormalization(center=False),
+            layers.Flatten(),
+            layers.Dense(8),
+            layers.BatchNormalization(scale=False),
+        ]
+    )
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_keras_predicts_the_same_and_trains_as_before() -> None:
+    data = np.random.default_rng(0).normal(size=(64, 32, 32, 3)).astype(np.float32)
+    target = np.zeros((64, 8), np.float32)
+
+    def outcomes() -> list[np.ndarray]:
+        model = _model()
+        model.fit(data, target, epochs=2, verbose=0, shuffle=False)
+        first = model.predict(data, verbose=0)
+        # Weights are not folded once and for all.
+        model.layers[1].gamma.assign(model.layers[1].gamma * 2.0)
+        return [first, model.predict(data, verbose=0), *model.get_weights()]
+
+    wanted = outcomes()
+    tf_amp.enable(device_profile="cpu-generic", tune="off")
+    try:
+        found = outcomes()
+        plans = tf_amp.plans()
+        tf_amp.disable()
+        tf_amp.enable(device_profile="cpu-generic", tune="off", fuse="off")
+        unfused = outcomes()
+    finally:
+        tf_amp.disable()
+    assert [len(plan.fusions) for plan in plans][-1] >= 2
+    assert len(tf_amp.plans()) == len(plans)
+    for before, after, same in zip(wanted, found, unfused, strict=True):
+        np.testing.assert_allclose(after, before, atol=2e-6 * np.abs(before).max())
+        np.testing.assert_array_equal(same, before)
