@@ -24,7 +24,6 @@ from grappler_pass.eligibility.product_errors import MADE, Grade, ProductErrors
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.graph.op_table import (
     COMPARISON_OPS,
-    ENTER_OPS,
     MERGE_OPS,
     OTHERS,
     READ_OPS,
@@ -311,7 +310,9 @@ class Roundings:
         By hand its products round what is made of it, each time differently, so that
         a sum over the iterations loses less than by one rounding before the loop.
         """
-        if node.op not in ENTER_OPS or not node.proto.attr["is_constant"].b:
+        attrs = node.proto.attr
+        # Reading an absent key would create it.
+        if "is_constant" not in attrs or not attrs["is_constant"].b:
             return False
         waiting = [node.index]
         while waiting:

@@ -79,7 +79,9 @@ class Fold:
         """How scales broadcast to the weights."""
         if self.op == "DepthwiseConv2dNative":
             return self.weights[-2:]
-        if self.op == "MatMul" and self.product.proto.attr["transpose_b"].b:
+        attrs = self.product.proto.attr
+        # Reading an absent key would create it.
+        if "transpose_b" in attrs and attrs["transpose_b"].b:
             return (self.channels, 1)
         return (self.channels,)
 
