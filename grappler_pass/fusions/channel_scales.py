@@ -143,7 +143,7 @@ def _fold_behind(
         return None
     add = _only_reader(view, mul, _SUMS)
     shift = _other_operand(add, mul) if add else None
-    if shift and not _is_per_channel(view, shapes, shift, weights, channels):
+    if not shift or not _is_per_channel(view, shapes, shift, weights, channels):
         add = shift = None
     return Fold(product, op, bias, between, mul, scale, add, shift, channels, weights)
 

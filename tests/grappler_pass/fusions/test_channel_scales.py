@@ -132,6 +132,27 @@ def test_what_is_not_per_channel_or_does_not_pay_stays(given: dict) -> None:
     assert not fused(**given).changed
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("AddV2(shift, scaled)", "AddV2(scaled, scaled)"),
+        ("AddV2(shift, scaled)", "AddV2(x, scaled)"),
+        ("AddV2(shift, scaled)", "Maximum(scaled, shift)"),
+    ],
+)
+def test_what_is_no_shift_stays_behind_the_scaled_product(old: str, new: str) -> None:
+    rewrite = fused(BEFORE.replace(old, new))
+    nodes = {node.name: node for node in rewrite.graph_def.node}
+    assert nodes["scaled"].op == "Identity"
+    assert nodes["shifted"] == graph_from_text(f"shifted = {new}").node[0]
+
+
+def test_a_square_is_no_scale() -> None:
+    assert not fused(
+        BEFORE.replace("Mul(product, scale)", "Mul(product, product)")
+    ).changed
+
+
 def test_other_layouts_activations_and_exclusions_stay() -> None:
     channels_first = BEFORE.replace("padding", "data_format=NCHW padding")
     activated = BEFORE.replace("Mul(product", "Mul(act0").replace(
