@@ -61,6 +61,14 @@ VARIANTS = (
     Variant("builtin", "TensorFlow", "switch_on_builtin_pass"),
     Variant("ours", "tf-amp", "enable_tf_amp", _OURS),
     Variant("untuned", "tuning off", "enable_tf_amp", _OURS | {"TF_AMP_TUNE": "off"}),
+    Variant("unfused", "not fused", "enable_tf_amp", _OURS | {"TF_AMP_FUSE": "off"}),
+    # Prices of a CPU without 16-bit units: what is left are rewrites beside types.
+    Variant(
+        "fused",
+        "fused float32",
+        "enable_tf_amp",
+        _OURS | {"TF_AMP_DEVICE_PROFILE": "cpu-generic"},
+    ),
     Variant(
         "ours_float16", "float16", "enable_tf_amp", _OURS | {"TF_AMP_DTYPE": "float16"}
     ),
