@@ -56,11 +56,11 @@ def main(options: argparse.Namespace) -> int:
         given[amp_config.DTYPE] = options.dtype
     running_scripts.switch_on(given)
     _check_measurable(AmpConfig.from_env())
-    from tf_amp.rewriting import arriving_graphs
+    from tf_amp.rewriting import host
 
     display = _Display()
     report_to(display.show, display.read)
-    arriving_graphs.add_watcher(display.count)
+    host.current().watchers.append(display.count)
     is_over = False
     try:
         running_scripts.run_script(

@@ -26,7 +26,7 @@ from tf_amp.config.list_edits import edits_from_mapping
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.errors import ShimError
-from tf_amp.rewriting import arriving_graphs, failures, graph_settings
+from tf_amp.rewriting import graph_settings, host
 from tf_amp.runtime import installation, model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tracing import stamps
@@ -163,8 +163,8 @@ def disable() -> None:
     with _lock:
         _decided_by_program = True
         scope_registry.put_out_of_force()
-        failures.forget()
         if not _open_scopes:
+            host.forget()
             installation.remove()
 
 
@@ -220,7 +220,7 @@ def open_scopes() -> int:
 
 def plans() -> tuple[Plan, ...]:
     """Return the plans applied in this process, oldest first, the last 256 at most."""
-    return arriving_graphs.applied_plans()
+    return tuple(host.current().plans)
 
 
 def _switch_on(config: AmpConfig) -> None:

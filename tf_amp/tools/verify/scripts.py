@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tf_amp.config.ranges import Ranges
-from tf_amp.rewriting import arriving_graphs
+from tf_amp.rewriting import host
 from tf_amp.rewriting.compiled import uncompiled
 from tf_amp.tools import running_scripts
 from tf_amp.tools.verify.capturing import Captures, is_recording
@@ -50,7 +50,7 @@ def captured_cases(
       ConfigError: a setting makes no sense.
     """
     captures = Captures(lambda settings: settings)
-    arriving_graphs.plan_only(captures.observe)
+    host.current().observers.append(captures.observe)
     _run(script, environment)
     return captures.cases(), captures.skipped
 
@@ -67,12 +67,12 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
 
     statistics = Statistics()
     recorder = Recorder(statistics.record)
-    arriving_graphs.plan_only(_observer(statistics, recorder))
+    host.current().observers.append(_observer(statistics, recorder))
     _run(script, environment)
     return statistics.ranges()
 
 
-def _observer(statistics: Statistics, recorder: Recorder) -> arriving_graphs.Observer:
+def _observer(statistics: Statistics, recorder: Recorder) -> host.Observer:
     from grappler_pass.graph.view import GraphView
     from tf_amp.tools.ranges.ranging import records_of
     from tf_amp.tools.ranges.recording import with_records
