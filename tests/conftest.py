@@ -32,7 +32,6 @@ _KEPT = (
     ("absl.logging", "_log_counter_per_token"),
     ("tf_amp._tensorflow_private", "_warned"),
     ("tf_amp.training.loss_scale.variables", "_eager_states"),
-    ("tf_amp.training.overflow.origin", "_reported"),
 )
 
 
