@@ -59,7 +59,7 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.rewriting import host
 
     display = _Display()
-    report_to(display.show, display.read)
+    report_to(display.read)
     host.current().watchers.append(display.count)
     is_over = False
     try:
@@ -102,10 +102,9 @@ class _Display:
         self._rows: list[Measured] = []
         self._summary = Summary()
 
-    def show(self, state: Measuring) -> None:
+    def _show(self, state: Measuring) -> None:
         """Follow what is measured for one graph."""
         self._rows.extend(state.rows)
-        self._summary.hear(state)
         if self._bar is None:
             self._bar = self._started_bar(state.total)
         self._bar.update(
@@ -116,8 +115,10 @@ class _Display:
             self._bar = None
 
     def read(self, note: Note) -> None:
-        """Say at once whom this process waits for, once; the rest at the end."""
-        if isinstance(note, Waiting) and not self._summary.has_waited:
+        """Show what is measured, and whom this process waits for; the rest later."""
+        if isinstance(note, Measuring):
+            self._show(note)
+        elif isinstance(note, Waiting) and not self._summary.has_waited:
             self._say(f"{note.by} measures on this machine; waiting for it to end")
         self._summary.read(note)
 

@@ -71,7 +71,7 @@ OVER = """
 import time
 clock = time.monotonic
 def leap(state):
-    if state.done == 2:
+    if getattr(state, "done", 0) == 2:
         time.monotonic = lambda: clock() + 60.0
 progress.report_to(leap)
 """
@@ -162,14 +162,14 @@ import signal
 tuner._KEEP_SECONDS = 0.0
 
 def kill(state):
-    if state.done == 2:
+    if getattr(state, "done", 0) == 2:
         os.kill(os.getpid(), signal.SIGKILL)
 
 progress.report_to(kill)
 """
 TOLD = """
 def tell(state):
-    for row in state.rows:
+    for row in getattr(state, "rows", ()):
         print(row.probe.key, row.dtype, sep="\\t", flush=True)
 
 progress.report_to(tell)

@@ -26,14 +26,12 @@ class Summary:
     _tried: int = 0
     _prices: int = 0
 
-    def hear(self, state: Measuring) -> None:
-        """Follow what is measured for one graph."""
-        self._tried += bool(state.op)
-        self._prices += len(state.rows)
-
     def read(self, note: Note) -> None:
-        """Follow what is not measured."""
-        if isinstance(note, Waiting):
+        """Follow what is measured for one graph, and what is not."""
+        if isinstance(note, Measuring):
+            self._tried += bool(note.op)
+            self._prices += len(note.rows)
+        elif isinstance(note, Waiting):
             self.has_waited = True
         elif isinstance(note, Refused):
             self._refused[note.why] = None
