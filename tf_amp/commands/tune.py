@@ -60,7 +60,7 @@ def main(options: argparse.Namespace) -> int:
 
     display = _Display()
     report_to(display.read)
-    host.current().watchers.append(display.count)
+    host.current().watchers.append(display.planned)
     is_over = False
     try:
         running_scripts.run_script(
@@ -122,9 +122,10 @@ class _Display:
             self._say(f"{note.by} measures on this machine; waiting for it to end")
         self._summary.read(note)
 
-    def count(self, rewrite: Rewrite) -> None:
-        """Note that a graph was planned."""
-        self._summary.graphs += 1
+    def planned(self, rewrite: Rewrite) -> None:
+        """Note at which level a graph was planned."""
+        if rewrite.plan is not None:
+            self._summary.level = rewrite.plan.opt_level
 
     def sum_up(self, *, is_over: bool) -> None:
         """Print what was measured, op by op, and whether the script came to its end."""

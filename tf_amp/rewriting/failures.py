@@ -151,7 +151,7 @@ def _whose(graph: bytes) -> tuple[str, AmpConfig]:
     except Exception:
         stamp = Stamp(None)
     scope = scope_registry.scope_of(stamp.settings or "")
-    return stamp.graph, scope.config if scope else scope_registry.latest_config()
+    return stamp.graph, scope.config if scope else scope_registry.base_config()
 
 
 def _keep(message: str, graph: str) -> None:

@@ -100,6 +100,10 @@ tf.config.experimental.enable_op_determinism()
             gelu_program('tf_amp.enable(opt_level="O2")'),
             "level O2 does not look at costs",
         ),
+        (
+            gelu_program('tf_amp.enable(opt_level="O2")') + "\ntf_amp.disable()",
+            "level O2 does not look at costs",
+        ),
         (gelu_program('tf_amp.enable(opt_level="O0")'), "stays as it is at level O0"),
         (
             gelu_program('tf_amp.enable(device_profile="v100")'),
@@ -111,7 +115,16 @@ tf.config.experimental.enable_op_determinism()
             "no graph with a matrix product or convolution",
         ),
     ],
-    ids=["determinism", "off", "O2", "O0", "profile", "disable", "no product"],
+    ids=[
+        "determinism",
+        "off",
+        "O2",
+        "O2, then disabled",
+        "O0",
+        "profile",
+        "disable",
+        "no product",
+    ],
 )
 def test_the_reason_why_nothing_is_measured_is_said(cache, script, reason):
     done = tuned(cache, script)
