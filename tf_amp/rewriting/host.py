@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from grappler_pass.pipeline import Rewrite
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
+    from tf_amp.rewriting.compiled.uncompiled import WithoutXla
 
 # What receives graphs instead of their being rewritten; a graph that it returns runs.
 Observer = Callable[
@@ -68,6 +69,7 @@ class Host:
       said: what has been logged, and need not be again.
       awaiting: by the name of a function or graph, what failed outside of its calls.
       observers: commands that look at the graphs of a script.
+      without_xla: functions that run without XLA, so that an observer receives them.
       placers: choose the devices of graphs.
       watchers: follow what is planned.
       plans: of the graphs that were changed in this process, oldest first.
@@ -82,6 +84,7 @@ class Host:
     )
     awaiting: dict[str, str] = dataclasses.field(default_factory=dict)
     observers: list[Observer] = dataclasses.field(default_factory=list)
+    without_xla: list[WithoutXla] = dataclasses.field(default_factory=list)
     placers: list[Placer] = dataclasses.field(default_factory=list)
     watchers: list[Watcher] = dataclasses.field(default_factory=list)
     plans: deque[Plan] = dataclasses.field(
@@ -126,6 +129,7 @@ def forget() -> None:
         _host.dropped,
         _host.steps,
         observers=_host.observers,
+        without_xla=_host.without_xla,
         placers=_host.placers,
         watchers=_host.watchers,
         plans=_host.plans,

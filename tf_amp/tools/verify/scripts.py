@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tf_amp.config.ranges import Ranges
 from tf_amp.rewriting import host
-from tf_amp.rewriting.compiled import uncompiled
+from tf_amp.rewriting.compiled.uncompiled import WithoutXla
 from tf_amp.tools import running_scripts
 from tf_amp.tools.verify.capturing import Captures, is_recording
 
@@ -50,8 +50,7 @@ def captured_cases(
       ConfigError: a setting makes no sense.
     """
     captures = Captures(lambda settings: settings)
-    host.current().observers.append(captures.observe)
-    _run(script, environment)
+    _run(script, environment, captures.observe, captures.without_xla)
     return captures.cases(), captures.skipped
 
 
@@ -67,8 +66,7 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
 
     statistics = Statistics()
     recorder = Recorder(statistics.record)
-    host.current().observers.append(_observer(statistics, recorder))
-    _run(script, environment)
+    _run(script, environment, _observer(statistics, recorder), WithoutXla())
     return statistics.ranges()
 
 
@@ -93,9 +91,15 @@ def _observer(statistics: Statistics, recorder: Recorder) -> host.Observer:
     return observe
 
 
-def _run(script: Script, environment: dict[str, str]) -> None:
+def _run(
+    script: Script,
+    environment: dict[str, str],
+    observer: host.Observer,
+    without_xla: WithoutXla,
+) -> None:
     """Run a script to its end or that of its time; the end itself is no error."""
-    uncompiled.switch_on()
+    host.current().observers.append(observer)
+    host.current().without_xla.append(without_xla)
     running_scripts.switch_on(environment)
     code = running_scripts.run_limited(script.path, script.arguments, script.seconds)
     if code:
