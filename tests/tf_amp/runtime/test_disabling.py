@@ -89,3 +89,18 @@ def test_graphs_without_stamps_stay_float32_once_others_have_them() -> None:
         """
     )
     assert lines == ["bfloat16", "float32 bfloat16"]
+
+
+def test_scopes_and_the_process_go_by_the_environment_again() -> None:
+    lines = output_of(
+        """
+        from tf_amp.config import scope_registry
+
+        tf_amp.enable("float16", opt_level="O2", strict=True)
+        tf_amp.disable()
+        print(scope_registry.base_config() == tf_amp.AmpConfig.from_env())
+        with tf_amp.mixed_precision_scope(opt_level="O2"):
+            print(dtype_of(product()))
+        """
+    )
+    assert lines == ["True", "bfloat16"]
