@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import TYPE_CHECKING
@@ -48,15 +49,16 @@ class PlanWatch:
 
     def start(self) -> None:
         """Collect what is planned from now on."""
-        from tf_amp.rewriting import arriving_graphs
+        from tf_amp.rewriting import host
 
-        arriving_graphs.add_watcher(self._take)
+        host.current().watchers.append(self._take)
 
     def stop(self) -> None:
         """Collect no more."""
-        from tf_amp.rewriting import arriving_graphs
+        from tf_amp.rewriting import host
 
-        arriving_graphs.remove_watcher(self._take)
+        with contextlib.suppress(ValueError):
+            host.current().watchers.remove(self._take)
 
     def of_role(self, role: str) -> list[WatchedPlan]:
         """Return the plans for what ran as one role."""

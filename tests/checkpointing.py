@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.scaling import scaled_by
 from tf_amp import LossScale
-from tf_amp.rewriting import resumed_plans
+from tf_amp.rewriting import host
 from tf_amp.training.checkpoints import installing
 from tf_amp.training.loss_scale import resumption, variables
 from tf_amp.training.optimizers import skipping
@@ -28,7 +28,7 @@ def anew() -> Iterator[None]:
         patch.setattr(variables, "_latest", [])
         patch.setattr(resumption, "_restored", [])
         patch.setattr(skipping, "_applied", [])
-        patch.setattr(resumed_plans.MEMORY, "_plans", resumed_plans._Plans())
+        host.forget()
         yield
 
 

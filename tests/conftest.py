@@ -27,15 +27,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tests")
 
-# What a process keeps: the latest plans, states of loss scales, and what it has told.
+# What a process keeps, whether mixed precision is enabled or not.
 _KEPT = (
     ("absl.logging", "_log_counter_per_token"),
     ("tf_amp._tensorflow_private", "_warned"),
-    ("tf_amp.rewriting.failures", "_reported"),
     ("tf_amp.training.loss_scale.variables", "_eager_states"),
-    ("tf_amp.training.overflow.origin", "_reported"),
-    ("tf_amp.rewriting.arriving_graphs", "_plans"),
-    ("tf_amp.rewriting.arriving_graphs", "_reported"),
 )
 
 
@@ -45,6 +41,9 @@ def _forgotten() -> None:
     for module, name in _KEPT:
         if module in sys.modules:
             getattr(sys.modules[module], name).clear()
+    if host := sys.modules.get("tf_amp.rewriting.host"):
+        host.forget()
+        host.current().plans.clear()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from absl import logging
 
 from tests.processes import run_python
 from tf_amp.config.amp_config import OPT_LEVEL, SWITCH
-from tf_amp.rewriting import arriving_graphs
+from tf_amp.rewriting import host
 
 
 def test_the_settings_of_whoever_runs_the_tests_are_unset() -> None:
@@ -24,7 +24,8 @@ def test_the_settings_of_whoever_runs_the_tests_are_unset() -> None:
 def test_plans_and_what_is_told_once_are_forgotten(
     turn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not arriving_graphs._plans
-    arriving_graphs._plans.append(turn)
+    assert not host.current().plans
+    host.current().plans.append(turn)
+    assert host.current().is_news("said once")
     logging.log_first_n(logging.WARNING, "only once", 1)
     assert "only once" in caplog.text

@@ -7,7 +7,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.plan import Plan
 from keras_callbacks.plan_watch import PlanWatch
-from tf_amp.rewriting import arriving_graphs
+from tf_amp.rewriting import arriving_graphs, host
 
 
 def test_of_thousands_of_retraces_the_longest_and_the_latest_plans_are_kept() -> None:
@@ -21,3 +21,15 @@ def test_of_thousands_of_retraces_the_longest_and_the_latest_plans_are_kept() ->
     watch.stop()
     kept = [watched.plan.graph for watched in watch.of_role("train")]
     assert kept == ["step_7", *(f"step_{n}" for n in range(1745, 2000))]
+
+
+def test_a_run_is_watched_to_its_end_though_mixed_precision_is_disabled() -> None:
+    watch = PlanWatch()
+    watch.start()
+    for name in ("before", "after", "later"):
+        plan = Plan((), "bfloat16", graph=name)
+        arriving_graphs._record(Rewrite(GraphDef(), plan, changed=True), 0.0)
+        host.forget()
+        if name == "after":
+            watch.stop()
+    assert [watched.plan.graph for watched in watch.plans] == ["before", "after"]

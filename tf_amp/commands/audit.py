@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grappler_pass.graph.shapes import Shapes
     from grappler_pass.graph.view import Item
     from grappler_pass.planning.draft import Settings
-    from tf_amp.rewriting.arriving_graphs import Observer
+    from tf_amp.rewriting.host import Observer
     from tf_amp.tools.audit.audits import Audit
     from tf_amp.tools.target_device import Target
 
@@ -47,11 +47,11 @@ def main(options: argparse.Namespace) -> int:
 
 def _audit_script(options: argparse.Namespace, target: Target) -> int:
     """Run the script with its graphs planned, not changed; return its exit code."""
-    from tf_amp.rewriting import arriving_graphs
+    from tf_amp.rewriting import host
     from tf_amp.tools import running_scripts
 
     found: dict[Hashable, Audit] = {}
-    arriving_graphs.plan_only(_auditor(target, found))
+    host.current().observers.append(_auditor(target, found))
     running_scripts.switch_on({})
     code: object = None
     try:

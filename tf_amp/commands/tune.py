@@ -56,11 +56,11 @@ def main(options: argparse.Namespace) -> int:
         given[amp_config.DTYPE] = options.dtype
     running_scripts.switch_on(given)
     _check_measurable(AmpConfig.from_env())
-    from tf_amp.rewriting import arriving_graphs
+    from tf_amp.rewriting import host
 
     display = _Display()
-    report_to(display.show, display.read)
-    arriving_graphs.add_watcher(display.count)
+    report_to(display.read)
+    host.current().watchers.append(display.planned)
     is_over = False
     try:
         running_scripts.run_script(
@@ -102,10 +102,9 @@ class _Display:
         self._rows: list[Measured] = []
         self._summary = Summary()
 
-    def show(self, state: Measuring) -> None:
+    def _show(self, state: Measuring) -> None:
         """Follow what is measured for one graph."""
         self._rows.extend(state.rows)
-        self._summary.hear(state)
         if self._bar is None:
             self._bar = self._started_bar(state.total)
         self._bar.update(
@@ -116,14 +115,17 @@ class _Display:
             self._bar = None
 
     def read(self, note: Note) -> None:
-        """Say at once whom this process waits for, once; the rest at the end."""
-        if isinstance(note, Waiting) and not self._summary.has_waited:
+        """Show what is measured, and whom this process waits for; the rest later."""
+        if isinstance(note, Measuring):
+            self._show(note)
+        elif isinstance(note, Waiting) and not self._summary.has_waited:
             self._say(f"{note.by} measures on this machine; waiting for it to end")
         self._summary.read(note)
 
-    def count(self, rewrite: Rewrite) -> None:
-        """Note that a graph was planned."""
-        self._summary.graphs += 1
+    def planned(self, rewrite: Rewrite) -> None:
+        """Note at which level a graph was planned."""
+        if rewrite.plan is not None:
+            self._summary.level = rewrite.plan.opt_level
 
     def sum_up(self, *, is_over: bool) -> None:
         """Print what was measured, op by op, and whether the script came to its end."""

@@ -6,6 +6,7 @@ A `Scope` is one `enable` or one `mixed_precision_scope`.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from typing import Any
 
 from grappler_pass.cached_attributes import cached_attribute
@@ -29,13 +30,25 @@ class Scope:
         return dataclasses.replace(self.config, **_UNRELATED)
 
 
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """What was called for last.
+
+    Attributes:
+      scope: what holds wherever no other scope does; None: nothing is rewritten.
+      is_programs: whether the program has called for it, not the environment.
+    """
+
+    scope: Scope | None = None
+    is_programs: bool = False
+
+
+# Stamps of another process, as in a SavedModel it wrote, must not be taken for ours.
+_nonce = secrets.token_hex(3)
+# By id, also of processes that have this one compute. Graphs traced under them may
+# arrive at any time.
 _scopes: dict[str, Scope] = {}
-# Of processes that have this one compute, by their ids.
-_adopted: dict[str, Scope] = {}
-# What holds wherever no other scope does.
-_in_force: Scope | None = None
-# What was put in force last, and may have been switched off since.
-_latest: AmpConfig | None = None
+_choice = Choice()
 
 
 def known_scope(config: AmpConfig) -> Scope | None:
@@ -44,7 +57,7 @@ def known_scope(config: AmpConfig) -> Scope | None:
     return next((scope for scope in scopes if scope.config == config), None)
 
 
-def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
+def scope_from_config(config: AmpConfig) -> Scope:
     """Return the scope of a configuration; the same one for an equal configuration.
 
     Not to be called by several threads at once.
@@ -52,40 +65,39 @@ def scope_from_config(config: AmpConfig, nonce: str) -> Scope:
     known = known_scope(config)
     if known is not None:
         return known
-    scope = Scope(f"{nonce}.{len(_scopes) + 1}", config)
+    scope = Scope(f"{_nonce}.{len(_scopes) + 1}", config)
     _scopes[scope.id] = scope
     return scope
 
 
-def put_in_force(config: AmpConfig, nonce: str) -> None:
-    """Let a configuration hold wherever no scope says otherwise.
+def put_in_force(config: AmpConfig | None, *, is_programs: bool) -> None:
+    """Let a configuration hold wherever no scope says otherwise; None: none does.
 
     Not to be called by several threads at once.
     """
-    global _in_force, _latest
-    _latest = config
-    _in_force = scope_from_config(config, nonce)
+    global _choice
+    scope = None if config is None else scope_from_config(config)
+    _choice = Choice(scope, is_programs)
 
 
-def put_out_of_force() -> None:
-    """Let nothing hold but what scopes say."""
-    global _in_force
-    _in_force = None
+def choice() -> Choice:
+    """Return what was called for last."""
+    return _choice
 
 
 def scope_in_force() -> Scope | None:
     """Return what holds wherever no other scope does; None: nothing is rewritten."""
-    return _in_force
+    return _choice.scope
 
 
-def latest_config() -> AmpConfig:
-    """Return the settings of the process as a whole, scopes left aside."""
-    return _latest or AmpConfig.from_env()
+def base_config() -> AmpConfig:
+    """Return what scopes start from: what `enable` or the environment says."""
+    return _choice.scope.config if _choice.scope else AmpConfig.from_env()
 
 
 def adopt_scope(settings_id: str, config: AmpConfig) -> None:
     """Let an id of another process stand for a configuration."""
-    _adopted[settings_id] = Scope(settings_id, config)
+    _scopes[settings_id] = Scope(settings_id, config)
 
 
 def canonical_id(settings_id: str) -> str | None:
@@ -93,7 +105,7 @@ def canonical_id(settings_id: str) -> str | None:
     scope = scope_of(settings_id)
     if scope is None or not preset_of(scope.config.opt_level).rewrites:
         return None
-    known = (*_scopes.values(), *_adopted.values())
+    known = tuple(_scopes.values())
     return next(s.id for s in known if s.rewriting == scope.rewriting)
 
 
@@ -105,4 +117,4 @@ def excludes_names(settings_id: str) -> bool:
 
 def scope_of(settings_id: str) -> Scope | None:
     """Return the scope a stamp refers to; None for one of a stranger's process."""
-    return _scopes.get(settings_id) or _adopted.get(settings_id)
+    return _scopes.get(settings_id)

@@ -36,6 +36,8 @@ class KnownCosts:
       failed: (key of a probe, dtype) that could not be measured.
       measured: those that this process has measured, well or badly.
       unkept: rows that are in use and not written yet.
+      verdicts: by fingerprint of the two graphs of a comparison, whether 16 bits are
+        faster; None: nothing is remembered of them.
     """
 
     device_type: str
@@ -46,6 +48,7 @@ class KnownCosts:
     failed: set[tuple[str, str]] = dataclasses.field(default_factory=set)
     measured: set[tuple[str, str]] = dataclasses.field(default_factory=set)
     unkept: list[Measured] = dataclasses.field(default_factory=list)
+    verdicts: dict[str, bool | None] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def load(

@@ -66,24 +66,20 @@ class Refused:
     why: str
 
 
-Note = Left | Refused | Waiting
-Listener = Callable[[Measuring], None]
+Note = Left | Measuring | Refused | Waiting
 Reader = Callable[[Note], None]
 
-_listeners: list[Listener] = []
 _readers: list[Reader] = []
 
 
-def report_to(listener: Listener, reader: Reader | None = None) -> None:
-    """Tell of all that is measured from now on, in the measuring thread.
+def report_to(reader: Reader) -> None:
+    """Report what is measured from now on, in the measuring thread.
 
     Args:
-      listener: receives the progress.
-      reader: receives what is not measured, and why, on the thread of the graph.
+      reader: receives the progress; and what is not measured, and why, on the thread
+        of the graph.
     """
-    _listeners.append(listener)
-    if reader is not None:
-        _readers.append(reader)
+    _readers.append(reader)
 
 
 def is_read() -> bool:
@@ -92,12 +88,6 @@ def is_read() -> bool:
 
 
 def note(it: Note) -> None:
-    """Tell every reader."""
+    """Report to every reader."""
     for reader in _readers:
         reader(it)
-
-
-def tell(state: Measuring) -> None:
-    """Tell every listener."""
-    for listener in _listeners:
-        listener(state)

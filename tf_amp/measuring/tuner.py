@@ -21,7 +21,7 @@ from tf_amp.measuring.budget import Allowance
 from tf_amp.measuring.known_costs import KnownCosts
 from tf_amp.measuring.machine_turn import paid_turn, process_turn
 from tf_amp.measuring.probe_timing import measure_here
-from tf_amp.measuring.progress import Left, Measuring, is_read, note, tell
+from tf_amp.measuring.progress import Left, Measuring, is_read, note
 from tf_amp.measuring.sandbox.graph_copy import local_device
 from tf_amp.measuring.sandbox.own_thread import run_in_own_thread
 from tf_amp.measuring.sandbox.runnable import dtypes_of
@@ -174,18 +174,18 @@ class OnlineTuner:
     ) -> None:
         begin = kept = time.monotonic()
         time_given = self._time()
-        tell(Measuring(0, len(wanted)))
+        note(Measuring(0, len(wanted)))
         for number, stake in enumerate(wanted):
             left = time_given - (time.monotonic() - begin)
             if left < _LEAST_SECONDS or stopped():
                 break
             rows = self._measure_one(stake, low_dtype, left)
-            tell(Measuring(number + 1, len(wanted), stake.probe.op, rows))
+            note(Measuring(number + 1, len(wanted), stake.probe.op, rows))
             if time.monotonic() - kept > _KEEP_SECONDS:
                 self._keep()
                 kept = time.monotonic()
         self._keep()
-        tell(Measuring(len(wanted), len(wanted), is_over=True))
+        note(Measuring(len(wanted), len(wanted), is_over=True))
 
     def _keep(self) -> None:
         for costs in self._all_costs:

@@ -29,7 +29,7 @@ from tf_amp.errors import ConfigError
 from tf_amp.placement.cut import Placed, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
 from tf_amp.placement.site import Link, Site
-from tf_amp.rewriting import graph_settings, placers
+from tf_amp.rewriting import graph_settings, host
 from tf_amp.tools.explain.explanation import config_for, traced_graph
 
 if TYPE_CHECKING:
@@ -76,12 +76,12 @@ class PrecisionAffinity:
 
     def __enter__(self) -> PrecisionAffinity:
         """Divide every graph that mixed precision reaches from now on."""
-        placers.add(self._place_rewrite)
+        host.current().placers.append(self._place_rewrite)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Leave further graphs where they are; those that have run stay divided."""
-        placers.remove(self._place_rewrite)
+        host.current().placers.remove(self._place_rewrite)
 
     def _place_rewrite(
         self, graph_def: Any, rewrite: Rewrite, item: Item, shapes: Shapes, chosen: Any

@@ -82,7 +82,7 @@ def report_for(
 def _memory_rate(device: str) -> float:
     kind = short_name(device).partition(":")[0]
     target = devices.device_of_type(kind)
-    profile = devices.profile_of(scope_registry.latest_config(), target)
+    profile = devices.profile_of(scope_registry.base_config(), target)
     return profile.roofline.bytes_per_second["float32"]
 
 

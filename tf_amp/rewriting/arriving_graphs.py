@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +19,12 @@ from absl import logging
 from grappler_pass.annotations import STAMP
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config.presets import preset_of
-from tf_amp.latest import Latest
 from tf_amp.rewriting import (
     agreement,
     dumps,
     failures,
     graph_settings,
-    placers,
+    host,
     stripping,
     unneeded_loss_scales,
 )
@@ -48,23 +46,8 @@ if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
     from grappler_pass.plugin import GrapplerItem
 
-# Plans of large graphs take megabytes, and some programs trace without end.
-_PLANS_KEPT = 256
-
 _STAMP = STAMP.encode()
 _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
-
-_plans: deque[Plan] = deque(maxlen=_PLANS_KEPT)
-_reported: Latest[str, bool] = Latest(_PLANS_KEPT)
-# What receives graphs instead of their being rewritten; a graph that it returns runs.
-Observer = Callable[
-    [Any, "Item", Callable[[], "Shapes"], str, "Settings"], "Any | None"
-]
-_observers: deque[Observer] = deque(maxlen=1)
-# Called with every graph that has been planned, whether it changed or not.
-Watcher = Callable[["Rewrite"], None]
-_watchers: list[Watcher] = []
-_without_stamps: deque[Callable[[], str | None]] = deque(maxlen=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,41 +69,10 @@ class Given:
     adapted: Callable[[Settings], Settings] = lambda settings: settings
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
-    """What becomes of a graph after the pass, whether that has changed it or not.
-
-    Attributes:
-      name: the stage, for reports of failures.
-      without: what becomes of a graph where the step fails.
-      apply: gets the serialized graph as given, as rewritten or None, and what returns
-        what TensorFlow relies on; returns the graph to run, None for the given one.
-    """
-
-    name: str
-    without: str
-    apply: Callable[[bytes, bytes | None, Callable[[], Item]], bytes | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class Host:
-    """What takes part in the rewriting of arriving graphs, besides the pass.
-
-    Attributes:
-      dropped: names the nodes of a serialized graph that go back to float32, each with
-        the reason.
-      steps: in their order.
-    """
-
-    dropped: Callable[[bytes], tuple[tuple[str, str], ...]]
-    steps: tuple[Step, ...]
-
-
-def rewrite_graph(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
+def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
     """Return a serialized GraphDef in mixed precision; None leaves it as it is.
 
     Args:
-      host: what takes part.
       data: the serialized GraphDef.
       item: what TensorFlow tells about it.
     """
@@ -132,18 +84,18 @@ def rewrite_graph(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
     rewritten = None
     with reporting("read", data, "stays float32"):
         if not compared_calls.is_float32_instance():
-            rewritten = _rewritten(host, data, item)
-    if rewritten is None and not _observers:
+            rewritten = _rewritten(data, item)
+    if rewritten is None and not host.current().observers:
         with reporting("unscale", data, "scales its loss in vain"):
             rewritten = unneeded_loss_scales.taken_out(data, item_of)
-    for step in host.steps:
+    for step in host.current().steps:
         with reporting(step.name, data, step.without):
             rewritten = step.apply(data, rewritten, item_of)
     return rewritten
 
 
-def _rewritten(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
-    if _STAMP not in data and _fallback_settings() is None:
+def _rewritten(data: bytes, item: GrapplerItem) -> bytes | None:
+    if _STAMP not in data and host.current().without_stamps() is None:
         _mention_unstamped(data)
         return None
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -154,7 +106,7 @@ def _rewritten(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
     graph_def = GraphDef.FromString(data)
     instance = compared_calls.is_another_plan()
     visit = second_visits.key_of(graph_def, item.fetch, instance)
-    if second_visits.has_stayed_float32(visit) and not _observers:
+    if second_visits.has_stayed_float32(visit) and not host.current().observers:
         return None
     if jobs.is_server():
         terms.adopt(terms_in(graph_def), graph_settings.check_config)
@@ -162,7 +114,7 @@ def _rewritten(host: Host, data: bytes, item: GrapplerItem) -> bytes | None:
         graph_def,
         functools.partial(_item_from_grappler, item),
         functools.cache(item.shapes),
-        host.dropped(data),
+        host.current().dropped(data),
     )
     # Before anything can fail: what fails stays float32, too.
     second_visits.note_float32(visit)
@@ -192,7 +144,7 @@ def rewritten_by_stamps(given: Given) -> Any | None:
         return None
     with naming_stage("marks"):
         ids = settings_in(given.graph_def, scope_registry.canonical_id)
-    ids = ids or (_fallback_settings() or "",)
+    ids = ids or (host.current().without_stamps() or "",)
     changed = _rewritten_part(given, ids[0])
     if len(ids) > 1 and not is_rewritten(given.graph_def):
         changed = _other_parts(given, changed or given.graph_def, ids[1:])
@@ -231,47 +183,20 @@ def _rewritten_part(given: Given, settings_id: str) -> Any | None:
         return None
 
 
-def applied_plans() -> tuple[Plan, ...]:
-    """Return the plans of the graphs that were changed, oldest first."""
-    return tuple(_plans)
-
-
-def plan_only(observer: Observer) -> None:
-    """Show every graph that would be rewritten to `observer` instead."""
-    _observers.append(observer)
-
-
-def add_watcher(watcher: Watcher) -> None:
-    """Call a function with every graph planned from now on, on any thread."""
-    _watchers.append(watcher)
-
-
-def remove_watcher(watcher: Watcher) -> None:
-    """Call a function no more; it may be one that is not called."""
-    with contextlib.suppress(ValueError):
-        _watchers.remove(watcher)
-
-
-def use_without_stamps(current: Callable[[], str | None]) -> None:
-    """Rewrite unstamped graphs with the settings in force at their first call."""
-    _without_stamps.append(current)
-
-
 def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | None:
     from grappler_pass import pipeline
-    from tf_amp.rewriting import resumed_plans
     from tf_amp.rewriting.shared_plans import memory_for
 
-    graph_def = given.graph_def
+    graph_def, taking_part = given.graph_def, host.current()
     with naming_stage("settings"):
         agreement.check_once(scope.config)
         chosen = given.adapted(
             graph_settings.settings_for(scope, graph_def, given.shapes)
         )
-        chosen = dataclasses.replace(chosen, memory=memory_for(resumed_plans.MEMORY))
+        chosen = dataclasses.replace(chosen, memory=memory_for(taking_part.memory))
         item = given.item()
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
-        if scope.config.log_dir is not None and not _observers:
+        if scope.config.log_dir is not None and not taking_part.observers:
             dumps.dump_unplanned(
                 scope.config.log_dir, marks.graph, graph_def, item, chosen
             )
@@ -282,12 +207,13 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
         preserve=(*item.preserve, *marks.strangers),
         excluded=(*excluded_parts(graph_def, chosen.exclude), *given.dropped),
     )
-    if _observers:
-        return _observers[0](graph_def, item, given.shapes, marks.graph, chosen)
+    for observe in taking_part.observers[-1:]:
+        return observe(graph_def, item, given.shapes, marks.graph, chosen)
     rewrite = pipeline.optimize(
         graph_def, item, chosen, shapes=given.shapes, name=marks.graph
     )
-    rewrite = placers.placed(rewrite, graph_def, item, given.shapes, chosen)
+    for place in taking_part.placers[-1:]:
+        rewrite = place(graph_def, rewrite, item, given.shapes(), chosen)
     seconds = time.perf_counter() - begin
     if scope.config.log_dir is not None:
         dumps.dump(scope.config.log_dir, marks.graph, graph_def, rewrite)
@@ -295,21 +221,16 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
     return rewrite.graph_def if rewrite.changed else None
 
 
-def _fallback_settings() -> str | None:
-    return _without_stamps[0]() if _without_stamps else None
-
-
 def _record(rewrite: Rewrite, seconds: float) -> None:
     """Keep the plan of a changed graph; log one line, once per graph and outcome."""
     if rewrite.plan is None:
         return
-    for watcher in tuple(_watchers):
+    for watcher in tuple(host.current().watchers):
         watcher(rewrite)
     if rewrite.changed:
         _keep_plan(rewrite.plan)
     summary = rewrite.plan.summary()
-    if rewrite.changed or summary not in _reported:
-        _reported.put(summary, True)
+    if host.current().is_news(summary) or rewrite.changed:
         logging.info("%s; planned in %.2f s", summary, seconds)
 
 
@@ -320,10 +241,10 @@ def _keep_plan(plan: Plan) -> None:
     def decided(is_faster: bool, steps: object) -> bool:
         if not is_faster:
             with contextlib.suppress(ValueError):
-                _plans.remove(plan)
+                host.current().plans.remove(plan)
         return False
 
-    _plans.append(plan)
+    host.current().plans.append(plan)
     compared_calls.when_decided(decided)
 
 

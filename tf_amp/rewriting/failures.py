@@ -22,8 +22,7 @@ from grappler_pass.fork_safety import per_process
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import RewriteError
-from tf_amp.latest import Latest
-from tf_amp.rewriting import dumps
+from tf_amp.rewriting import dumps, host
 from tf_amp.tracing.stamp_reader import main_stamp
 from tf_amp.tracing.stamps import Stamp
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 _FLOAT32 = "stays float32"
 # What graphs of Sessions are called, as in stamps.
 _SESSION = "graph"
-_REPORTED_KEPT = 256
 
 
 @dataclasses.dataclass(eq=False)
@@ -50,9 +48,6 @@ class _Call:
 
 
 _under_way: list[_Call] = []
-# By the name of the function or graph, of those that failed outside of calls.
-_awaiting: dict[str, str] = {}
-_reported: Latest[str, bool] = Latest(_REPORTED_KEPT)
 
 
 def report(
@@ -75,8 +70,7 @@ def report(
     """
     cause = error if hasattr(error, "stage") else f"{type(error).__name__}: {error}"
     message = f"graph {graph!r} {outcome}: {cause}"
-    if message not in _reported:
-        _reported.put(message, True)
+    if host.current().is_news(message):
         logging.warning("%s", message, exc_info=error if config.strict else None)
     if config.strict:
         _keep(message, graph)
@@ -113,11 +107,6 @@ def reporting(stage: str, graph: bytes, outcome: str) -> Iterator[None]:
         name, config = _whose(graph)
         before = functools.partial(_read, graph)
         report(error, name, config=config, before=before, outcome=outcome)
-
-
-def forget() -> None:
-    """Drop what failed outside of calls and has not been raised."""
-    _awaiting.clear()
 
 
 def raising(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -162,7 +151,7 @@ def _whose(graph: bytes) -> tuple[str, AmpConfig]:
     except Exception:
         stamp = Stamp(None)
     scope = scope_registry.scope_of(stamp.settings or "")
-    return stamp.graph, scope.config if scope else scope_registry.latest_config()
+    return stamp.graph, scope.config if scope else scope_registry.base_config()
 
 
 def _keep(message: str, graph: str) -> None:
@@ -171,15 +160,16 @@ def _keep(message: str, graph: str) -> None:
     for call in own[-1:] or under_way:
         call.keep(message)
     if not under_way:
-        _awaiting[graph] = message
+        host.current().awaiting[graph] = message
 
 
 def _raise_awaiting(owner: Any) -> None:
     """Raise what failed before this call of a function or Session."""
-    if not _awaiting:
+    awaiting = host.current().awaiting
+    if not awaiting:
         return
     for name in _names_of(owner):
-        message = _awaiting.pop(name, None)
+        message = awaiting.pop(name, None)
         if message is not None:
             raise RewriteError(message)
 

@@ -50,7 +50,7 @@ class _Plans:
 
 
 class Memory:
-    """The plans of this process, for the pass to ask.
+    """The plans made and resumed so far, for the pass to ask.
 
     Graphs come on several threads at once.
     """
@@ -93,9 +93,6 @@ class Memory:
         with self._lock:
             self._plans.resumed |= plans
             _forget_oldest(self._plans.resumed)
-
-
-MEMORY = Memory()
 
 
 def key_and_order(draft: Draft) -> tuple[str, list[int]]:

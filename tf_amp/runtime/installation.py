@@ -15,7 +15,7 @@ from tf_amp._tensorflow_private import calls, exports, functions, tracing, worke
 from tf_amp.config import jobs
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.rewriting import agreement, arriving_graphs, failures, stripping
+from tf_amp.rewriting import agreement, arriving_graphs, failures, host, stripping
 from tf_amp.rewriting.compiled import functions as compiled
 from tf_amp.tracing import forward_ops, stamps
 from tf_amp.tracing import stack as scope_stack
@@ -35,8 +35,7 @@ def install_marking() -> None:
 
     install = private.install
     stamp = functools.partial(stamps.stamping, in_force=in_force)
-    if not install(private.CREATE_OP, stamp):
-        arriving_graphs.use_without_stamps(settings_here)
+    install(private.CREATE_OP, stamp)
     install(tracing.REPLICA_THREAD, scope_stack.inheriting)
     walk = functools.partial(forward_ops.following, adopt=adopt)
     install(tracing.WALK_GRADIENT, walk)
@@ -85,7 +84,8 @@ def install_rewriting(config: AmpConfig) -> None:
     from grappler_pass import plugin
     from tf_amp.measuring.steps import compared_calls
 
-    plugin.load(functools.partial(arriving_graphs.rewrite_graph, _host()))
+    _build_host()
+    plugin.load(arriving_graphs.rewrite_graph)
     private.install(private.CREATE_SESSION, _stamping_sessions)
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
     private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing_calls)
@@ -100,22 +100,25 @@ def install_rewriting(config: AmpConfig) -> None:
             private.install(hook, failures.raising)
 
 
-def _host() -> arriving_graphs.Host:
-    """Return what takes part in the rewriting of graphs, besides the pass."""
-    return arriving_graphs.Host(
+def _build_host() -> None:
+    """Say what takes part in the rewriting of graphs, besides the pass."""
+    has_stamps = private.CREATE_OP in private.installed()
+    host.build(
         dropped=overflow_origin.float32_nodes,
         steps=(
-            arriving_graphs.Step(
+            host.Step(
                 "lighten",
                 "keeps a Switch in front of each variable",
                 finite_branches.lightened,
             ),
-            arriving_graphs.Step(
+            host.Step(
                 "watch",
                 "does not tell where it overflows",
                 overflow_origin.keeping_graph,
             ),
         ),
+        # Those that arrive have the settings of their first call then.
+        without_stamps=(lambda: None) if has_stamps else settings_here,
     )
 
 

@@ -23,11 +23,11 @@ from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
 from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.loss_scales.words import loss_scale_from_words
+from tf_amp.config.scope_registry import base_config
 from tf_amp.config.setting_values import checked_bool
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import switch
 from tf_amp.tracing import stack as scope_stack
-from tf_amp.tracing.in_force import base_config
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from tf_amp.config.list_edits import edits_from_mapping
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.errors import ShimError
-from tf_amp.rewriting import arriving_graphs, failures, graph_settings
+from tf_amp.rewriting import graph_settings, host
 from tf_amp.runtime import installation, model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tracing import stamps
@@ -37,10 +36,7 @@ if TYPE_CHECKING:
 
 Lists = Mapping[str, Mapping[str, Iterable[str]]]
 
-# Stamps of another process, as in a SavedModel it wrote, must not be taken for ours.
-_nonce = secrets.token_hex(3)
 _lock = renewed_lock()
-_decided_by_program = False
 _open_scopes = 0
 
 
@@ -84,7 +80,6 @@ def enable(
       TensorFlowMissingError: TensorFlow is not installed, or too old.
       ShimError: the compiled shim is missing or cannot be loaded.
     """
-    global _decided_by_program
     check_tensorflow()
     given: tuple[tuple[str, Any, Callable[[Any, str], Any]], ...] = (
         ("dtype", dtype, checked_dtype),
@@ -101,8 +96,8 @@ def enable(
     )
     chosen = {name: check(v, name) for name, v, check in given if v is not None}
     config = AmpConfig.from_env()
-    _switch_on(dataclasses.replace(config, enabled=True, **chosen))
-    _decided_by_program = True
+    config = dataclasses.replace(config, enabled=True, **chosen)
+    _switch_on(config, is_programs=True)
 
 
 init = enable
@@ -124,15 +119,18 @@ def enable_from_environment(made: Any = None) -> None:
       ConfigError: a variable is unknown, or two contradict each other.
       TensorFlowMissingError: TensorFlow is too old.
     """
-    if _decided_by_program:
-        _renew()
+    choice = scope_registry.choice()
+    if choice.is_programs:
+        # A forked child has to register the pass anew.
+        if choice.scope is not None:
+            _switch_on(choice.scope.config, is_programs=True)
         return
     config = AmpConfig.from_env()
     if not config.enabled:
         return
     check_tensorflow()
     try:
-        _switch_on(config)
+        _switch_on(config, is_programs=False)
     except ShimError as error:
         if config.strict:
             raise
@@ -162,12 +160,10 @@ def disable() -> None:
     fails in them. Scopes that are entered at the time hold
     until they are left.
     """
-    global _decided_by_program
     with _lock:
-        _decided_by_program = True
-        scope_registry.put_out_of_force()
-        failures.forget()
+        scope_registry.put_in_force(None, is_programs=True)
         if not _open_scopes:
+            host.forget()
             installation.remove()
 
 
@@ -178,7 +174,7 @@ def is_enabled() -> bool:
 
 def is_switched_off() -> bool:
     """Return whether the program has called `disable`, and not `enable` since."""
-    return _decided_by_program and scope_registry.scope_in_force() is None
+    return scope_registry.choice() == scope_registry.Choice(None, is_programs=True)
 
 
 def open_scope(config: AmpConfig | None) -> str:
@@ -202,7 +198,7 @@ def open_scope(config: AmpConfig | None) -> str:
         _open_scopes += 1
         if config is None:
             return stamps.OFF
-        return scope_registry.scope_from_config(config, _nonce).id
+        return scope_registry.scope_from_config(config).id
 
 
 def close_scope() -> None:
@@ -223,15 +219,15 @@ def open_scopes() -> int:
 
 def plans() -> tuple[Plan, ...]:
     """Return the plans applied in this process, oldest first, the last 256 at most."""
-    return arriving_graphs.applied_plans()
+    return tuple(host.current().plans)
 
 
-def _switch_on(config: AmpConfig) -> None:
+def _switch_on(config: AmpConfig, *, is_programs: bool) -> None:
     """Put a configuration in force, whatever was before."""
     graph_settings.check_config(config)
     with _lock:
         _install(config)
-        scope_registry.put_in_force(config, _nonce)
+        scope_registry.put_in_force(config, is_programs=is_programs)
     logging.vlog(1, "mixed precision enabled: %s", config)
 
 
@@ -241,10 +237,3 @@ def _install(config: AmpConfig | None) -> None:
     installation.install_loss_scaling()
     if config is not None:
         installation.install_rewriting(config)
-
-
-def _renew() -> None:
-    """Put the same settings in force again, as a forked child must."""
-    scope = scope_registry.scope_in_force()
-    if scope is not None:
-        _switch_on(scope.config)

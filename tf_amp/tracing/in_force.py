@@ -40,12 +40,6 @@ def current_config() -> AmpConfig | None:
     return scope.config if scope else None
 
 
-def base_config() -> AmpConfig:
-    """Return what scopes start from: what `enable` or the environment says."""
-    scope = scope_registry.scope_in_force()
-    return scope.config if scope else AmpConfig.from_env()
-
-
 def stamp_graph(graph: Any) -> None:
     """Put the settings in force on a graph built before there were any."""
     scope = scope_registry.scope_in_force()

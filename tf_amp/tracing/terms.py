@@ -84,7 +84,7 @@ def _config_of(text: str) -> AmpConfig:
     given = json.loads(base64.urlsafe_b64decode(text))
     if not isinstance(given, dict):
         raise ConfigError(f"received {given!r} where settings should be.")
-    own = scope_registry.latest_config()
+    own = scope_registry.base_config()
     local = {name: getattr(own, name) for name in _LOCAL}
     config = AmpConfig.from_env({str(k): str(v) for k, v in given.items()})
     return dataclasses.replace(config, enabled=True, tune=_TUNE, **local)

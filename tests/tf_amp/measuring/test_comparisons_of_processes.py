@@ -29,7 +29,7 @@ while len(labels) < 10 or len(set(labels[-6:])) > 1:
     if int(count) == {killed_at}:
         os.kill(os.getpid(), signal.SIGKILL)
 equal = int(count) == begun + len(labels)
-print(begun, equal, sorted(set(labels)), labels[-1:], len(rewriter.applied_plans()))
+print(begun, equal, sorted(set(labels)), labels[-1:], len(tf_amp.plans()))
 """
 
 

@@ -91,17 +91,15 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     """Steps that begin in this process."""
     steps = Steps()
     monkeypatch.setattr(compared_calls, "begin", steps.begin)
-    monkeypatch.setattr(verdicts, "_known", {})
     return steps
 
 
-def outcome(trial: Trial) -> Outcome:
-    """Return what a process says that has no database."""
-    costs = KnownCosts("CPU", "this CPU", tf.__version__)
-    return verdicts.outcome_of(trial, costs, lambda is_faster: None)
-
-
 def test_a_rejected_graph_rejects_none_that_is_called_alike(steps: Steps) -> None:
+    costs = KnownCosts("CPU", "this CPU", tf.__version__)
+
+    def outcome(trial: Trial) -> Outcome:
+        return verdicts.outcome_of(trial, costs, lambda is_faster: None)
+
     rejected = trial_of(product(16))
     assert outcome(rejected) is Outcome.OPEN
     steps.end(SLOWER)

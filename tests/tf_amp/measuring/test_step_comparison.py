@@ -39,8 +39,8 @@ CostModel.price = believed
 slow, seconds = None, 0.1
 rewrite = rewriter.rewrite_graph
 
-def slowing(host, data, item):
-    rewritten = rewrite(host, data, item)
+def slowing(data, item):
+    rewritten = rewrite(data, item)
     label = "float32" if compared_calls.is_float32_instance() else ""
     if label != slow:
         return rewritten
@@ -101,7 +101,7 @@ def test_the_slow_instance_is_not_called_again(
 slow = {"" if slow == "mixed" else "float32"!r}
 tf_amp.enable(dtype="bfloat16")
 labels = labels_of(80)
-print("float32" in labels[:30], set(labels[-20:]), len(rewriter.applied_plans()))
+print("float32" in labels[:30], set(labels[-20:]), len(tf_amp.plans()))
 print(count.numpy())
 """,
         tmp_path,
@@ -115,7 +115,7 @@ def test_the_next_process_knows_the_verdict(slow: str, tmp_path: pathlib.Path) -
     code = f"""
 slow = {"" if slow == "mixed" else "float32"!r}
 tf_amp.enable(dtype="bfloat16")
-print("float32" in labels_of(40), len(rewriter.applied_plans()))
+print("float32" in labels_of(40), len(tf_amp.plans()))
 """
     first, second = (run(code, tmp_path)[-1] for _ in range(2))
     plans = 0 if slow == "mixed" else 1
@@ -137,7 +137,7 @@ def wait(x, delay):
 
 tf_amp.enable(dtype="bfloat16")
 labels = labels_of(12)
-print(set(labels[-4:]), count.numpy() >= 12, len(rewriter.applied_plans()))
+print(set(labels[-4:]), count.numpy() >= 12, len(tf_amp.plans()))
 """,
         tmp_path,
     )
@@ -300,19 +300,19 @@ def step(x):
     return x @ A
 
 # Of the first process: the first plan is slow, the second is not, float32 is between.
-rewriter.rewrite_graph = lambda host, data, item: by_label(host, data, item)
+rewriter.rewrite_graph = lambda data, item: by_label(data, item)
 
-def by_label(host, data, item):
+def by_label(data, item):
     global slow, seconds
     seconds = delays.get(compared_calls._thread.label, 0.0)
     slow = "float32" if compared_calls.is_float32_instance() else ""
-    return slowing(host, data, item)
+    return slowing(data, item)
 
 tf_amp.enable(dtype="bfloat16")
 labels = labels_of(120, step)
 low = [
     sorted({d.op for d in plan.decisions if d.dtype == "bfloat16"})
-    for plan in rewriter.applied_plans()
+    for plan in tf_amp.plans()
 ]
 print([labels[-1]], low, sorted(set(labels)))
 """
@@ -346,7 +346,7 @@ plain, _ = masks()
 tf_amp.enable(dtype="bfloat16")
 found, labels = masks()
 equal = all((a == b).all() for a, b in zip(plain, found, strict=True))
-print(equal, labels, len(rewriter.applied_plans()))
+print(equal, labels, len(tf_amp.plans()))
 """
 
 

@@ -49,7 +49,7 @@ with tf.Graph().as_default():
         labels, results = labels_of(50, lambda: session.run([y, step], {{x: A}}))
         tail, _ = labels_of(3, lambda: session.run(y, {{x: A}}))
         print("float32" in labels[:30], set(labels[-20:]), results[-1][1], set(tail))
-        print(len(rewriter.applied_plans()))
+        print(len(tf_amp.plans()))
 """
     first, second = (run(code, tmp_path)[-2:] for _ in range(2))
     winner, plans = ("float32", 0) if slow == "mixed" else ("", 1)
@@ -76,7 +76,7 @@ with tf.Graph().as_default():
     x, y, _, _ = graph_of()
     with v1.Session() as session:
         labels, _ = labels_of(12, lambda: session.run(y, {{x: A}}))
-print(set(labels[-4:]), len(rewriter.applied_plans()))
+print(set(labels[-4:]), len(tf_amp.plans()))
 """,
         tmp_path,
     )

@@ -42,7 +42,7 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 slow, seconds = {"" if slow == "mixed" else "float32"!r}, 0.1
 tf_amp.enable(dtype="bfloat16")
 labels = labels_of(60, step_of(384))
-print("float32" in labels[:30], set(labels[-10:]), len(rewriter.applied_plans()))
+print("float32" in labels[:30], set(labels[-10:]), len(tf_amp.plans()))
 """,
         env={"TF_AMP_CACHE": str(tmp_path), "TF_AMP_TUNE": "budget"},
     )
@@ -73,7 +73,7 @@ for size, label in ((384, ""), (256, "float32")):
     # A second trace of the same graph is known.
     again = labels_of(8, step_of(size), data)
     tell(label, labels, again, float(step(tf.constant(data))))
-tell("plans", len(rewriter.applied_plans()))
+tell("plans", len(tf_amp.plans()))
 
 # Who has been told nothing by the chief goes on with the plan that was begun with.
 from tf_amp.config import peers

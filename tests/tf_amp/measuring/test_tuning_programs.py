@@ -121,7 +121,7 @@ machine_turn._turn.lock.release()
 # The main thread ends while another one waits for a measurement.
 started = threading.Event()
 from tf_amp.measuring import progress
-progress.report_to(lambda state: started.set())
+progress.report_to(lambda note: started.set() if hasattr(note, "done") else None)
 
 def trace_on():
     while True:

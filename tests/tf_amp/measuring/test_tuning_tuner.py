@@ -30,7 +30,12 @@ SMALL = [matmul(size, 16, 16) for size in (8, 16, 24, 32)]
 def heard(monkeypatch):
     """Everything that measuring reports."""
     states = []
-    monkeypatch.setattr(progress, "_listeners", [states.append])
+
+    def hear(note):
+        if isinstance(note, progress.Measuring):
+            states.append(note)
+
+    monkeypatch.setattr(progress, "_readers", [hear])
     return states
 
 
@@ -222,9 +227,7 @@ def test_measuring_counts_against_the_budget(heard, state):
 def test_it_stops_when_the_program_wants_to_exit(heard, state, monkeypatch):
     stopping = own_thread._Flag()
     monkeypatch.setattr(own_thread, "_leaving", stopping)
-    monkeypatch.setattr(
-        progress, "_listeners", [heard.append, lambda _: stopping.set()]
-    )
+    progress.report_to(lambda note: stopping.set())
     assert not tuner_of(costs_of()).measure(stakes_of(SMALL), "bfloat16")
     assert [state.done for state in heard] == [0, 4]
 

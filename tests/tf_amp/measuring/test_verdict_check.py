@@ -56,12 +56,12 @@ def test_calls_are_timed_until_the_twentieth(now: float, expected: list[str]) ->
 CHANGED = """
 now = {now}
 
-def by_label(host, data, item):
+def by_label(data, item):
     global slow, seconds
     label = compared_calls._thread.label
     slow = "float32" if label == "float32" else ""
     seconds = now.get(label, 0.0)
-    return slowing(host, data, item)
+    return slowing(data, item)
 
 rewriter.rewrite_graph = by_label
 tf_amp.enable(dtype="bfloat16")
@@ -69,7 +69,7 @@ labels = labels_of({calls})
 while len(set(labels[-6:])) > 1:
     labels += labels_of(1)
 changed = [i + 1 for i in range(1, len(labels)) if labels[i] != labels[i - 1]]
-print(changed[:1], labels[-1:], len(rewriter.applied_plans()))
+print(changed[:1], labels[-1:], len(tf_amp.plans()))
 """
 
 

@@ -34,14 +34,8 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     return steps
 
 
-@pytest.fixture(autouse=True)
-def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "_known", {})
-
-
 def outcome(trial: Trial, folder: pathlib.Path) -> Outcome:
     """Return what a process says that has just started."""
-    verdicts._known.clear()
     costs = KnownCosts.load("CPU", "this CPU", tf.__version__, folder)
     return verdicts.outcome_of(trial, costs, lambda is_faster: None)
 

@@ -15,7 +15,7 @@ from tests.processes import ROOT
 _TAKERS = {
     "resumption._lock": "resumption.still_waiting()",
     "variables._lock": "variables.states_here()",
-    "plans.MEMORY._lock": "plans.MEMORY.known()",
+    "memory._lock": "memory.known()",
     "training._installing": "training.install_if_loaded(training.TAPE_ENTER, id)",
     "prices._lock": "prices.add([])",
     "seen._lock": "seen.add_graph([])",
@@ -31,11 +31,12 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         from grappler_pass.costs.price_list import PriceList
         from tf_amp._tensorflow_private import training
         from tf_amp.measuring.budget import DEFAULT, Budget
-        from tf_amp.rewriting import resumed_plans as plans
+        from tf_amp.rewriting.resumed_plans import Memory
         from tf_amp.tools.ranges.statistics import Statistics
         from tf_amp.training.loss_scale import resumption, variables
 
         prices, seen, spent = PriceList(), Statistics(), Budget(DEFAULT)
+        memory = Memory()
         held, over = threading.Event(), threading.Event()
 
         def hold():

@@ -77,7 +77,7 @@ def test_terms_for_a_profile_that_is_not_there_leave_a_graph_in_float32(
 
 
 def test_nothing_is_told_where_no_server_computes() -> None:
-    scope = scope_registry.scope_from_config(CONFIG, "eeeeee")
+    scope = scope_registry.scope_from_config(CONFIG)
     assert terms.terms_of(scope.id) == ""
     assert terms.terms_of("off") == ""
 

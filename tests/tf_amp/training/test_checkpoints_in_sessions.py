@@ -10,7 +10,7 @@ from tests.checkpointing import BAD, X, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
-from tf_amp.rewriting import resumed_plans
+from tf_amp.rewriting import host
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import side_file
 from tf_amp.training.loss_scale.scale_state import PREFIX
@@ -224,7 +224,7 @@ def test_initializers_of_the_program_may_leave_the_state_out(tmp_path):
 def test_plans_lie_beside_the_checkpoint_and_go_with_it(tmp_path):
     plan = {"key": PlanRecord("step", "5", 3)}
     with program(dynamic(), saver=lambda: v1.train.Saver(max_to_keep=1)) as made:
-        resumed_plans.MEMORY.resume(plan)
+        host.current().memory.resume(plan)
         made.session.run(made.initialize)
         first, second = (
             made.saver.save(made.session, str(tmp_path / "c"), global_step=i)
@@ -233,4 +233,4 @@ def test_plans_lie_beside_the_checkpoint_and_go_with_it(tmp_path):
     assert not side_file.path_beside(first).exists()
     with program(dynamic()) as made:
         made.saver.restore(made.session, second)
-        assert resumed_plans.MEMORY.known() == plan
+        assert host.current().memory.known() == plan

@@ -10,7 +10,7 @@ from tests.checkpointing import BAD, Model, X, anew, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
-from tf_amp.rewriting import resumed_plans
+from tf_amp.rewriting import host
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import side_file
 
@@ -52,12 +52,12 @@ def test_a_model_loaded_beside_a_training_leaves_its_scale_alone(with_record, tm
     assert side_file.path_beside(teacher).exists() == with_record
     plan = {"student": PlanRecord("step", "5", 3)}
     with training(dynamic()) as loss_scale:
-        resumed_plans.MEMORY.resume(plan)
+        host.current().memory.resume(plan)
         student = compiled()
         fit(student, BAD, X)
         kept = keras.models.load_model(teacher)
         assert figures(loss_scale) == (2.0**9, 1, 1)
-        assert plan.items() <= resumed_plans.MEMORY.known().items()
+        assert plan.items() <= host.current().memory.known().items()
         fit(student)
         assert figures(loss_scale) == (2.0**9, 2, 1)
         student.save(tmp_path / "student.keras")

@@ -13,18 +13,9 @@ def why_no_graph() -> str:
     from tf_amp.config.presets import preset_of
     from tf_amp.runtime import switch
 
-    level = scope_registry.latest_config().opt_level
+    level = scope_registry.base_config().opt_level
     if not preset_of(level).rewrites:
         return f"every graph stays as it is at level {level}"
     if switch.is_switched_off():
         return "the script switched mixed precision off"
     return "the script ran no graph with a matrix product or convolution"
-
-
-def why_unpriced() -> str:
-    """Say why plans hang on no price; "" where they may."""
-    from tf_amp.config import scope_registry
-    from tf_amp.config.presets import DEFAULT_LEVEL
-
-    level = scope_registry.latest_config().opt_level
-    return "" if level == DEFAULT_LEVEL else f"level {level} does not look at costs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tf_amp.commands.shared import left_alone
+from tf_amp.config.presets import DEFAULT_LEVEL
 from tf_amp.measuring.progress import Measuring, Note, Refused, Waiting
 
 
@@ -13,11 +14,11 @@ class Summary:
     """Follows the graphs of a script from their first to the last.
 
     Attributes:
-      graphs: that were planned.
+      level: at which graphs were planned last; "": none were.
       has_waited: whether another process measured meanwhile.
     """
 
-    graphs: int = 0
+    level: str = ""
     has_waited: bool = False
     _left: frozenset[str] = frozenset()
     _refused: dict[str, None] = field(default_factory=dict)
@@ -26,14 +27,12 @@ class Summary:
     _tried: int = 0
     _prices: int = 0
 
-    def hear(self, state: Measuring) -> None:
-        """Follow what is measured for one graph."""
-        self._tried += bool(state.op)
-        self._prices += len(state.rows)
-
     def read(self, note: Note) -> None:
-        """Follow what is not measured."""
-        if isinstance(note, Waiting):
+        """Follow what is measured for one graph, and what is not."""
+        if isinstance(note, Measuring):
+            self._tried += bool(note.op)
+            self._prices += len(note.rows)
+        elif isinstance(note, Waiting):
             self.has_waited = True
         elif isinstance(note, Refused):
             self._refused[note.why] = None
@@ -53,8 +52,10 @@ class Summary:
             return ""
         if self._tried:
             return f"none of {self._tried} operations could be measured"
-        if not self.graphs:
+        if not self.level:
             return f"nothing was measured: {left_alone.why_no_graph()}"
         if self._refused and not self._has_asked:
             return f"nothing was measured: {', '.join(self._refused)}"
-        return left_alone.why_unpriced() or "nothing was left to measure"
+        if self.level != DEFAULT_LEVEL:
+            return f"level {self.level} does not look at costs"
+        return "nothing was left to measure"

@@ -29,8 +29,6 @@ from tf_amp.tracing.grappler_preview import with_bodies
 
 # Of the seconds of a node in one step, as the logarithm's deviation.
 _SPREAD = 0.2
-# What this process knows, by device and fingerprint; None: that it knows nothing.
-_known: dict[tuple[str, str], bool | None] = {}
 
 
 def outcome_of(
@@ -48,16 +46,15 @@ def outcome_of(
       decided: called once with whether the rewritten graph is, if that is open.
     """
     fingerprint = fingerprint_of(trial)
-    key = costs.key, fingerprint
     keep = functools.partial(_keep, trial, fingerprint, costs, decided)
-    if key not in _known:
+    if fingerprint not in costs.verdicts:
         remembered = _remembered(fingerprint, costs)
-        _known[key] = remembered.faster if remembered else None
+        costs.verdicts[fingerprint] = remembered.faster if remembered else None
         # Workers in step go by what the chief finds, at the calls of a comparison.
         if remembered and not peers() and _state_keeper(trial.before) is None:
-            forget = functools.partial(_forget, trial, key)
+            forget = functools.partial(_forget, trial, fingerprint, costs)
             compared_calls.check(trial, remembered, keep, forget)
-    known = _known[key]
+    known = costs.verdicts[fingerprint]
     if known:
         compared_calls.accept()
     if known is not None:
@@ -91,14 +88,14 @@ def _remembered(fingerprint: str, costs: KnownCosts) -> Verdict | None:
     return costs.database.verdict(costs.key, costs.tensorflow, fingerprint)
 
 
-def _forget(trial: Trial, key: tuple[str, str]) -> None:
+def _forget(trial: Trial, fingerprint: str, costs: KnownCosts) -> None:
     """Know a verdict no more that steps contradict."""
     logging.info(
         "%s takes longer than it did when its steps were compared; they are compared "
         "again",
         trial.name or "A graph",
     )
-    _known[key] = None
+    costs.verdicts[fingerprint] = None
 
 
 def _keep(
@@ -117,7 +114,7 @@ def _keep(
     compared, name = steps.compared, trial.name or "A graph"
     kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
     logging.info("%s compared: %s; %s", name, compared or "failed", kept)
-    _known[costs.key, fingerprint] = is_faster
+    costs.verdicts[fingerprint] = is_faster
     if compared is not None and costs.database is not None:
         graph = costs.key, costs.tensorflow, fingerprint
         seconds = compared.seconds_before, compared.seconds_after

@@ -17,8 +17,8 @@ from tf_amp._tensorflow_private import functions as private
 from tf_amp._tensorflow_private import tracing
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.rewriting import arriving_graphs, failures
-from tf_amp.rewriting.compiled import originals, uncompiled
+from tf_amp.rewriting import arriving_graphs, failures, host
+from tf_amp.rewriting.compiled import originals
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tracing import bypass, stamps
 
@@ -41,9 +41,12 @@ def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
     def make_rewritten(
         name: Any, graph: Any, attrs: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        attrs = uncompiled.attributes_for(graph, attrs or {})
+        attrs, without_xla = attrs or {}, host.current().without_xla
+        for each in without_xla:
+            attrs = each.attributes_for(graph, attrs)
         function = make_function(name, graph, attrs, *args, **kwargs)
-        uncompiled.know(function, graph, attrs)
+        for each in without_xla:
+            each.know(function, graph, attrs)
         if private.is_compiled(attrs) and not bypass.leaves_graphs_alone():
             _rewrite(function, graph)
         return function

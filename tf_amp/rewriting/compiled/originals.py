@@ -10,11 +10,8 @@ import weakref
 import zlib
 from typing import Any
 
-from grappler_pass.fork_safety import renewed_lock
-
-_lock = renewed_lock()
-_originals: dict[str, bytes] = {}
-_copies: set[str] = set()
+# By the name of a function, as it was; None for one that was made for another alone.
+_originals: dict[str, bytes | None] = {}
 
 
 def keep(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
@@ -26,10 +23,9 @@ def keep(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
       copies: names of the functions that are made for it alone.
     """
     name = str(definition.signature.name)
-    with _lock:
-        _originals[name] = zlib.compress(definition.SerializeToString(), 1)
-        _copies.update(copies)
-    weakref.finalize(graph, _forget, name, copies).atexit = False
+    _originals.update(dict.fromkeys(copies))
+    _originals[name] = zlib.compress(definition.SerializeToString(), 1)
+    weakref.finalize(graph, _forget, (name, *copies)).atexit = False
 
 
 def restore(graph_def: Any) -> None:
@@ -39,13 +35,14 @@ def restore(graph_def: Any) -> None:
         kept = _originals.get(function.signature.name)
         if kept is not None:
             function.ParseFromString(zlib.decompress(kept))
-    remaining = [f for f in functions if f.signature.name not in _copies]
+    remaining = [
+        f for f in functions if _originals.get(f.signature.name, b"") is not None
+    ]
     if len(remaining) < len(functions):
         del functions[:]
         functions.extend(remaining)
 
 
-def _forget(name: str, copies: tuple[str, ...]) -> None:
-    with _lock:
+def _forget(names: tuple[str, ...]) -> None:
+    for name in names:
         _originals.pop(name, None)
-        _copies.difference_update(copies)

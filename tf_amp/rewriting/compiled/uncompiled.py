@@ -17,9 +17,6 @@ from tf_amp.tracing.stamps import Stamp
 
 _ONLY_COMPILED = "Xla"
 
-_is_on = False
-_known: dict[str, Uncompiled] = {}
-
 
 @dataclasses.dataclass(frozen=True)
 class Uncompiled:
@@ -34,52 +31,54 @@ class Uncompiled:
     arguments: Mapping[str, str]
 
 
-def switch_on() -> None:
-    """Have functions that are traced from now on in this process run without XLA."""
-    global _is_on
-    _is_on = True
+class WithoutXla:
+    """Which functions run without XLA, so that an observer receives their graphs."""
 
+    def __init__(self) -> None:
+        """Know of none yet."""
+        self._known: dict[str, Uncompiled] = {}
 
-def attributes_for(graph: Any, attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a function is made with, so that it runs without XLA if it can.
+    def attributes_for(
+        self, graph: Any, attributes: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return what a function is made with, so that it runs without XLA if it can.
 
-    Args:
-      graph: of the function, as traced.
-      attributes: that it would be made with.
-    """
-    if _is_on and private.is_compiled(attributes) and not _needs_xla(graph):
-        return private.without_compiling(attributes)
-    return attributes
+        Args:
+          graph: of the function, as traced.
+          attributes: that it would be made with.
+        """
+        if private.is_compiled(attributes) and not _needs_xla(graph):
+            return private.without_compiling(attributes)
+        return attributes
 
+    def know(self, function: Any, graph: Any, attributes: Mapping[str, Any]) -> None:
+        """Remember a function that runs without XLA, or is of the gradient of one.
 
-def know(function: Any, graph: Any, attributes: Mapping[str, Any]) -> None:
-    """Remember a function that runs without XLA, or belongs to the gradient of one.
+        Args:
+          function: of the runtime.
+          graph: of the function, as traced.
+          attributes: that it was made with.
+        """
+        if not private.is_without_compiling(attributes):
+            return
+        access = private.access_to(function)
+        if access is None:
+            return
+        arguments = (str(a.name) for a in access.definition().signature.input_arg)
+        placeholders = (str(tensor.op.name) for tensor in graph.inputs)
+        found = Uncompiled(graph, dict(zip(arguments, placeholders, strict=True)))
+        self._known[graph_registry.number_of(graph)] = found
 
-    Args:
-      function: of the runtime.
-      graph: of the function, as traced.
-      attributes: that it was made with.
-    """
-    if not _is_on or not private.is_without_compiling(attributes):
-        return
-    access = private.access_to(function)
-    if access is None:
-        return
-    arguments = (str(a.name) for a in access.definition().signature.input_arg)
-    placeholders = (str(tensor.op.name) for tensor in graph.inputs)
-    found = Uncompiled(graph, dict(zip(arguments, placeholders, strict=True)))
-    _known[graph_registry.number_of(graph)] = found
+    def behind(self, graph_def: Any) -> Uncompiled | None:
+        """Return the function that Grappler hands over, if it is one of them.
 
-
-def behind(graph_def: Any) -> Uncompiled | None:
-    """Return the function that Grappler hands over, if it is one of them.
-
-    Args:
-      graph_def: as handed over; operations have their stamps.
-    """
-    stamps = (n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr)
-    numbers = dict.fromkeys(Stamp.from_bytes(stamp).number for stamp in stamps)
-    return next((_known[number] for number in numbers if number in _known), None)
+        Args:
+          graph_def: as handed over; operations have their stamps.
+        """
+        stamps = (n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr)
+        numbers = dict.fromkeys(Stamp.from_bytes(stamp).number for stamp in stamps)
+        known = (self._known.get(number) for number in numbers)
+        return next((each for each in known if each is not None), None)
 
 
 def _needs_xla(graph: Any) -> bool:

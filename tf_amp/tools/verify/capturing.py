@@ -15,8 +15,7 @@ import numpy as np
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.view import GraphView
 from tf_amp.errors import NotMeasurableError
-from tf_amp.rewriting.compiled import uncompiled
-from tf_amp.rewriting.compiled.uncompiled import Uncompiled
+from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
 from tf_amp.tools.graph_runs.cases import Case
 from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.ranges.recording import (
@@ -80,6 +79,7 @@ class Captures:
         self._lock = renewed_lock()
         self._recorder = Recorder(self._record)
         self.skipped: dict[str, str] = {}
+        self.without_xla = WithoutXla()
 
     def observe(
         self,
@@ -114,7 +114,7 @@ class Captures:
 
     def _taps(self, case: Case, contents: tuple[Content, ...]) -> tuple[Tap, ...]:
         names = tuple(content.name for content in contents)
-        captured = _Captured(case, names, uncompiled.behind(case.graph_def))
+        captured = _Captured(case, names, self.without_xla.behind(case.graph_def))
         with self._lock:
             first = len(self._place)
             self._found.append(captured)

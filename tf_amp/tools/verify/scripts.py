@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tf_amp.config.ranges import Ranges
-from tf_amp.rewriting import arriving_graphs
-from tf_amp.rewriting.compiled import uncompiled
+from tf_amp.rewriting import host
+from tf_amp.rewriting.compiled.uncompiled import WithoutXla
 from tf_amp.tools import running_scripts
 from tf_amp.tools.verify.capturing import Captures, is_recording
 
@@ -50,8 +50,7 @@ def captured_cases(
       ConfigError: a setting makes no sense.
     """
     captures = Captures(lambda settings: settings)
-    arriving_graphs.plan_only(captures.observe)
-    _run(script, environment)
+    _run(script, environment, captures.observe, captures.without_xla)
     return captures.cases(), captures.skipped
 
 
@@ -67,12 +66,11 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
 
     statistics = Statistics()
     recorder = Recorder(statistics.record)
-    arriving_graphs.plan_only(_observer(statistics, recorder))
-    _run(script, environment)
+    _run(script, environment, _observer(statistics, recorder), WithoutXla())
     return statistics.ranges()
 
 
-def _observer(statistics: Statistics, recorder: Recorder) -> arriving_graphs.Observer:
+def _observer(statistics: Statistics, recorder: Recorder) -> host.Observer:
     from grappler_pass.graph.view import GraphView
     from tf_amp.tools.ranges.ranging import records_of
     from tf_amp.tools.ranges.recording import with_records
@@ -93,9 +91,15 @@ def _observer(statistics: Statistics, recorder: Recorder) -> arriving_graphs.Obs
     return observe
 
 
-def _run(script: Script, environment: dict[str, str]) -> None:
+def _run(
+    script: Script,
+    environment: dict[str, str],
+    observer: host.Observer,
+    without_xla: WithoutXla,
+) -> None:
     """Run a script to its end or that of its time; the end itself is no error."""
-    uncompiled.switch_on()
+    host.current().observers.append(observer)
+    host.current().without_xla.append(without_xla)
     running_scripts.switch_on(environment)
     code = running_scripts.run_limited(script.path, script.arguments, script.seconds)
     if code:

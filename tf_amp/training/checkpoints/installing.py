@@ -9,8 +9,6 @@ from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import installed
 from tf_amp.training.checkpoints import keras_files, name_based, object_based
 
-_awaited: set[str] = set()
-
 
 def install() -> None:
     """Wrap what TensorFlow saves and restores with, and each Keras once it is there."""
@@ -19,15 +17,19 @@ def install() -> None:
     for module in {hook.module for hook in keras_files.HOOKS}:
         if private.is_imported(module):
             _install_keras(module)
-        elif module not in _awaited:
-            _awaited.add(module)
-            private.when_imported(module, functools.partial(_install_late, module))
+        else:
+            _await(module)
 
 
-def _install_late(module: str) -> None:
-    """Wrap the functions of a module, unless mixed precision was disabled meanwhile."""
-    if private.RESTORE_OBJECTS in installed():
-        _install_keras(module)
+@functools.cache
+def _await(module: str) -> None:
+    """Wrap the functions of a module once it is imported, unless disabled by then."""
+
+    def install_late() -> None:
+        if private.RESTORE_OBJECTS in installed():
+            _install_keras(module)
+
+    private.when_imported(module, install_late)
 
 
 def _install_keras(module: str) -> None:

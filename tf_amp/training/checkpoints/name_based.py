@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import checkpoints as private
-from tf_amp.rewriting import resumed_plans
+from tf_amp.rewriting import host
 from tf_amp.training.checkpoints import side_file
 from tf_amp.training.checkpoints.record import Record
 from tf_amp.training.loss_scale.saved_scale import (
@@ -75,7 +75,7 @@ def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
             restore(saver, sess, save_path)
             return
         path = tf.compat.as_text(save_path)
-        resumed_plans.MEMORY.resume(next(iter(side_file.read(path)), Record()).plans)
+        host.current().memory.resume(next(iter(side_file.read(path)), Record()).plans)
         shapes = _usable(sess.graph, shapes, path)
         fresh = _missing(sess.graph, saver, shapes, path)
         restore(saver, _Feeding(sess, fresh) if fresh else sess, save_path)
@@ -108,7 +108,7 @@ def saving(save: Callable[..., Any]) -> Callable[..., Any]:
                 state.initialize_missing(sess)
         path = save(saver, sess, *args, **kwargs)
         if path:
-            side_file.write(path, Record(plans=resumed_plans.MEMORY.known()))
+            side_file.write(path, Record(plans=host.current().memory.known()))
         return path
 
     return save_with_plans

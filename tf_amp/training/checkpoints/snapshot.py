@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tf_amp.rewriting import resumed_plans
+from tf_amp.rewriting import host
 from tf_amp.training.checkpoints.record import Record
 from tf_amp.training.loss_scale import resumption
 from tf_amp.training.loss_scale.saved_scale import saved_scale
@@ -34,7 +34,7 @@ def take(weights: Handles, session: Any = None) -> Record:
     )
     return Record(
         loss_scales=(*scales, *resumption.still_waiting(weights)),
-        plans=resumed_plans.MEMORY.known(),
+        plans=host.current().memory.known(),
         has_optimizer=skipping.have_applied(),
     )
 
@@ -60,7 +60,7 @@ def put_back(
     Raises:
       CheckpointMismatchError: the record is that of another loss scale.
     """
-    resumed_plans.MEMORY.resume(record.plans)
+    host.current().memory.resume(record.plans)
     restored = resumption.wait(record.loss_scales, path, weights)
     if not record.loss_scales:
         return []

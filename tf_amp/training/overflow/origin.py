@@ -23,6 +23,7 @@ from grappler_pass.annotations import REWRITTEN, WATCH
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp.errors import AmpError
 from tf_amp.latest import Latest
+from tf_amp.rewriting import host
 from tf_amp.tracing import variable_values
 from tf_amp.training.overflow.messages import OverflowOrigin, origin_from
 
@@ -175,9 +176,8 @@ class Watch:
             self._is_looking = False
 
     def _tell(self, origin: OverflowOrigin) -> None:
-        if origin in _reported:
+        if not host.current().is_news(origin):
             return
-        _reported.put(origin, True)
         level = logging.INFO if origin.is_gradient else logging.WARNING
         logging.log(level, "Not finite first: %s", origin)
 
@@ -209,7 +209,6 @@ _threads: list[threading.Thread] = []
 _graphs: Latest[str, tuple[bytes, bytes]] = Latest(_GRAPHS_KEPT)
 # By identity of a loss scale, which is kept alive therefore; of all under None.
 _latest: Latest[int | None, tuple[Any, OverflowOrigin]] = Latest(_ORIGINS_KEPT)
-_reported: Latest[OverflowOrigin, bool] = Latest(_ORIGINS_KEPT)
 
 
 def keeping_graph(

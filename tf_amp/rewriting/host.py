@@ -1,0 +1,136 @@
+"""What takes part in the rewriting of arriving graphs, and what is kept of that.
+
+All of it belongs to one `Host`. `enable` and scopes build it; `disable` puts another in
+its place, which knows nothing of the settings that were in force.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from tf_amp.latest import Latest
+from tf_amp.rewriting.resumed_plans import Memory
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import Item
+    from grappler_pass.pipeline import Rewrite
+    from grappler_pass.planning.draft import Settings
+    from grappler_pass.planning.plan import Plan
+    from tf_amp.rewriting.compiled.uncompiled import WithoutXla
+
+# What receives graphs instead of their being rewritten; a graph that it returns runs.
+Observer = Callable[
+    [Any, "Item", Callable[[], "Shapes"], str, "Settings"], "Any | None"
+]
+# Gets a graph as given and as rewritten; what it returns runs.
+Placer = Callable[[Any, "Rewrite", "Item", "Shapes", "Settings"], "Rewrite"]
+# Called with every graph that has been planned, whether it changed or not.
+Watcher = Callable[["Rewrite"], None]
+
+# Plans of large graphs take megabytes, and some programs trace without end.
+_PLANS_KEPT = 256
+_MESSAGES_KEPT = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What becomes of a graph after the pass, whether that has changed it or not.
+
+    Attributes:
+      name: the stage, for reports of failures.
+      without: what becomes of a graph where the step fails.
+      apply: gets the serialized graph as given, as rewritten or None, and what returns
+        what TensorFlow relies on; returns the graph to run, None for the given one.
+    """
+
+    name: str
+    without: str
+    apply: Callable[[bytes, bytes | None, Callable[[], Item]], bytes | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """What takes part in the rewriting of arriving graphs, besides the pass.
+
+    Who takes part for a while adds itself to a list, and removes itself; the last one
+    counts, and of watchers all do.
+
+    Attributes:
+      dropped: names the nodes of a serialized graph that go back to float32, each with
+        the reason.
+      steps: in their order.
+      without_stamps: returns the settings of a graph without stamps; None: it stays
+        float32.
+      memory: of plans, for graphs that come again when training is resumed.
+      said: what has been logged, and need not be again.
+      awaiting: by the name of a function or graph, what failed outside of its calls.
+      observers: commands that look at the graphs of a script.
+      without_xla: functions that run without XLA, so that an observer receives them.
+      placers: choose the devices of graphs.
+      watchers: follow what is planned.
+      plans: of the graphs that were changed in this process, oldest first.
+    """
+
+    dropped: Callable[[bytes], tuple[tuple[str, str], ...]] = lambda data: ()
+    steps: tuple[Step, ...] = ()
+    without_stamps: Callable[[], str | None] = lambda: None
+    memory: Memory = dataclasses.field(default_factory=Memory)
+    said: Latest[Hashable, bool] = dataclasses.field(
+        default_factory=lambda: Latest(_MESSAGES_KEPT)
+    )
+    awaiting: dict[str, str] = dataclasses.field(default_factory=dict)
+    observers: list[Observer] = dataclasses.field(default_factory=list)
+    without_xla: list[WithoutXla] = dataclasses.field(default_factory=list)
+    placers: list[Placer] = dataclasses.field(default_factory=list)
+    watchers: list[Watcher] = dataclasses.field(default_factory=list)
+    plans: deque[Plan] = dataclasses.field(
+        default_factory=lambda: deque(maxlen=_PLANS_KEPT)
+    )
+
+    def is_news(self, message: Hashable) -> bool:
+        """Return whether something is to be logged: once, if it comes again."""
+        is_new = message not in self.said
+        self.said.put(message, True)
+        return is_new
+
+
+_host = Host()
+
+
+def current() -> Host:
+    """Return what takes part in rewriting now."""
+    return _host
+
+
+def build(
+    dropped: Callable[[bytes], tuple[tuple[str, str], ...]],
+    steps: tuple[Step, ...],
+    without_stamps: Callable[[], str | None],
+) -> None:
+    """Let these take part from now on; what is known stays known."""
+    global _host
+    _host = dataclasses.replace(
+        _host, dropped=dropped, steps=steps, without_stamps=without_stamps
+    )
+
+
+def forget() -> None:
+    """Know nothing any more of the settings that were in force.
+
+    Functions traced under them still arrive, and take the same steps. Who takes part
+    for a while does so until it removes itself.
+    """
+    global _host
+    _host = Host(
+        _host.dropped,
+        _host.steps,
+        observers=_host.observers,
+        without_xla=_host.without_xla,
+        placers=_host.placers,
+        watchers=_host.watchers,
+        plans=_host.plans,
+    )
