@@ -56,9 +56,10 @@ SHAPES = {
 def fused(text: str = BEFORE, item: Item | None = None, **given: object) -> Rewrite:
     """Rewrite a graph on a CPU without 16-bit units; some shapes may be others."""
     sizes = SHAPES | {name: given.pop(name) for name in SHAPES.keys() & given.keys()}
+    low_dtype = given.pop("low_dtype", "bfloat16")
     settings = Settings(
-        low_dtype="bfloat16",
-        lists=OpLists.for_dtype("bfloat16"),
+        low_dtype=low_dtype,
+        lists=OpLists.for_dtype(low_dtype),
         models={"CPU": PROFILE},
         fusions=RULES,
     )
@@ -124,7 +125,7 @@ def test_what_is_read_elsewhere_or_belongs_to_the_caller_stays(
         {"fusions": ()},
         {"opt_level": "O0"},
         {"fuses": True},
-        {"low_dtype": "float16", "lists": OpLists.for_dtype("float16")},
+        {"low_dtype": "float16"},
     ],
     ids=str,
 )
