@@ -45,13 +45,6 @@ ON_REPLICAS = {
         (Block("function", (Take(), Change("repaired"))), Write(), Apply())
     ),
     "gradients of gradients": Recipe((PENALTY, Apply())),
-    "eager gradients of gradients": Recipe(
-        (Take((Loss("penalty"),)), Apply()), traced=False
-    ),
-    "an optimizer beside another": Recipe(
-        (Block("function", (Take(),)), Apply(), Block("loop", (Take(),)), Apply(1)),
-        ("adam", "momentum"),
-    ),
 }
 
 
@@ -64,7 +57,7 @@ def test_the_rule_holds_for(row):
     assert outcome.taken
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(recipes())
 def test_the_rule_holds_for_random_programs(recipe):
     assert not check(recipe).failure
@@ -74,9 +67,7 @@ def test_the_rule_holds_on_replicas():
     of_replicas = {"replicas": 2, "untaken": (False,) * 3}
     rows = [
         dataclasses.replace(recipe, plants=((), plants, ()), **of_replicas)
-        for recipe, plants in zip(
-            ON_REPLICAS.values(), (BAD, REPLICA_BAD) * 2, strict=True
-        )
+        for recipe, plants in zip(ON_REPLICAS.values(), (BAD, REPLICA_BAD), strict=True)
     ]
     code = f"""
     from tests.skip_check import check, prepare
@@ -88,7 +79,7 @@ def test_the_rule_holds_on_replicas():
         assert outcome.overflows, recipe
         print(outcome.failure or "right")
     """
-    assert run_forked(code).lines() == ["right"] * len(rows)
+    assert run_forked(code, env={"TF_AMP_TUNE": "off"}).lines() == ["right"] * len(rows)
 
 
 def test_a_step_that_is_not_skipped_breaks_the_rule():
