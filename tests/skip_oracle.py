@@ -33,7 +33,7 @@ from tests.skip_plans import (
 from tests.skip_recipes import BY_HAND, Loss, Recipe
 
 RATE, MOMENTUM, BETAS, EPSILON = 2.0**-10, 0.875, (0.875, 0.984375), 1e-7
-INITIAL, INTERVAL = 2.0**12, 3
+INITIAL, INTERVAL, LARGEST = 2.0**12, 3, 2.0**24
 _LARGEST_HALF = 65504.0
 Calls = frozenset[int]
 _NONE: Calls = frozenset()
@@ -54,7 +54,7 @@ class Scale:
             return Scale(max(self.scale / 2, 1.0), 0, self.skipped + 1, False)
         if self.good + 1 < INTERVAL:
             return Scale(self.scale, self.good + 1, self.skipped)
-        return Scale(self.scale * 2, 0, self.skipped)
+        return Scale(min(self.scale * 2, LARGEST), 0, self.skipped)
 
 
 @dataclasses.dataclass
