@@ -42,7 +42,7 @@ _WIDTHS = (16, 32, 64, 16, 32, 64, 16, 32, 128, 256)
 _SMALL_STEPS = ("residual", "euler")
 
 
-class _Brief:
+class Brief:
     """Shows the fields that differ from their defaults."""
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class _Brief:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Part(_Brief):
+class Part(Brief):
     """A layer or loop: its kind, how often it repeats, and how much it adds."""
 
     kind: str
@@ -64,7 +64,7 @@ class Part(_Brief):
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Recipe(_Brief):
+class Recipe(Brief):
     """What a program is made of.
 
     Attributes:

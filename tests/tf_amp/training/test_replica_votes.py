@@ -168,7 +168,7 @@ def test_eager_replicas_skip_together():
     ]
 
 
-def test_optimizers_skip_what_was_noted_since_their_gradients_were_taken():
+def test_each_optimizer_skips_the_overflows_of_its_own_gradients_only():
     lines = lines_of(
         [],
         body="""
@@ -213,10 +213,41 @@ def test_optimizers_skip_what_was_noted_since_their_gradients_were_taken():
                     print(*kept, *map(int, figures(loss_scale)))
         """,
     )
-    together = ["False False 1024", "True True 512", "True True 256", "False False 256"]
-    in_turn = ["False False 1024", "False True 512", "True False 256"]
-    assert [line.rsplit(" ", 2)[0] for line in lines] == [
-        *together,
-        *in_turn,
-        "False False 256",
-    ]
+    each = ["False False 1024", "False True 512", "True False 256", "False False 256"]
+    assert [line.rsplit(" ", 2)[0] for line in lines] == [*each, *each]
+
+
+@pytest.mark.parametrize("where", ["traced", "eager"])
+@pytest.mark.parametrize("replica", [0, 1])
+def test_an_overflow_of_inner_gradients_counts_once(where, replica):
+    lines = lines_of(
+        [],
+        body=f"""
+        def penalty(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = tf.reduce_sum((x @ v) ** 2)
+            return tf.reduce_sum(tape.gradient(y, x) ** 2)
+
+        {"inner = tf.function(penalty)" if where == "traced" else "inner = penalty"}
+
+        def on_replica(x):
+            with tf.GradientTape() as tape:
+                loss = inner(x)
+            optimizer.apply([tape.gradient(loss, v)], [v])
+
+        def step(x):
+            strategy.run(on_replica, args=(x,))
+
+        {"step = tf.function(step)" if where == "traced" else ""}
+        with scaled_by(DynamicLossScale(initial=2.0**10)) as scale, strategy.scope():
+            v = tf.Variable(tf.ones([4, 1]))
+            optimizer = keras.optimizers.SGD(0.1)
+            optimizer.build([v])
+            for bad in ([], [{replica}], []):
+                step(given(bad))
+                steps = copies(optimizer.iterations.value)[0]
+                print(*map(int, figures(scale)), steps)
+        """,
+    )
+    assert lines == ["1024 2 0 1", "512 0 1 1", "512 2 1 2"]

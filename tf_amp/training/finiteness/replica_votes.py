@@ -3,8 +3,9 @@
 Within a function, a branch or a loop that each replica traces for itself, nothing can
 be agreed on, and variables that are the same on all replicas cannot be written. There
 each replica counts its own calls and overflows; all of them meet, and adjust the loss
-scale, when an optimizer asks whether to take the step. The first of several optimizers
-learns of all overflows so far, and the others in its graph what it has learned.
+scale, when an optimizer asks whether to take the step. Which step is then skipped is
+told by `called_functions`; eager optimizers, whose gradients do not tell what they come
+from, skip where there was any overflow since replicas have met.
 """
 
 from __future__ import annotations
@@ -19,13 +20,9 @@ from absl import logging
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp.tracing.lifted_variables import made_outside
-from tf_amp.training.finiteness import votes
 from tf_amp.training.finiteness.of_gradients import on_several_replicas
 from tf_amp.training.gradients.scale_update import ScaleUpdate
 from tf_amp.training.loss_scale.scale_state import ScaleState
-
-# Of a graph: what its optimizers have learned, by state, in order.
-_MEETINGS = "_tf_amp_meetings"
 
 
 @dataclasses.dataclass
@@ -76,12 +73,15 @@ def note(state: ScaleState, finite: Any, limit: float) -> list[Any]:
     return [noted.counts.assign_add(tf.stack([overflowed, 1.0]), read_value=False)]
 
 
-def has_noted(state: ScaleState) -> bool:
-    """Return whether replicas have noted calls that they have not met on, perhaps."""
-    return state in _noted
+def tally_of(state: ScaleState) -> Any | None:
+    """Return the variable whose first value adds up overflows; None: nothing is noted.
+
+    It is float32, of shape [2], and has a value of its own on each replica.
+    """
+    return _noted[state].counts if state in _noted else None
 
 
-def updated_flags(states: Sequence[ScaleState], gradients: Sequence[Any]) -> list[Any]:
+def meet(states: Sequence[ScaleState], gradients: Sequence[Any]) -> list[Any]:
     """Let replicas meet; return whether noted gradients were finite in all of them.
 
     Args:
@@ -103,24 +103,7 @@ def _updated(state: ScaleState, gradients: Sequence[Any]) -> Any:
     before = state.read()
     scale_update = ScaleUpdate(state, before, gradients, calls > 0, noted.limit)
     scale_update.apply(finite)
-    return finite if tf.executing_eagerly() else _with_earlier(state, finite, gradients)
-
-
-def _with_earlier(state: ScaleState, finite: Any, gradients: Sequence[Any]) -> Any:
-    """Return whether all was finite that may have been noted with gradients.
-
-    An optimizer that has asked since they were taken has taken their votes.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    if not hasattr(graph, _MEETINGS):
-        setattr(graph, _MEETINGS, {})
-    meetings = getattr(graph, _MEETINGS).setdefault(state, [])
-    places = {op: place for place, op in enumerate(graph.get_operations())}
-    calls = votes.ancestry_of(gradients).calls
-    taken = min((places.get(call, 0) for call in calls), default=0)
-    since = [flag for flag in meetings if places[flag.op] > taken]
-    meetings.append(finite)
-    return tf.reduce_all(tf.stack([finite, *since]))
+    return finite
 
 
 def _sum_over_replicas(own: Any) -> Any:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.training.finiteness.of_gradients import is_scalable, must_select
+from tf_amp.training.finiteness.of_gradients import is_scalable
 from tf_amp.training.gradients.unscaling import ScaledCall
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 from tf_amp.training.loss_scale.variables import states_in_use
@@ -91,11 +91,15 @@ def _note_home(tape: Any) -> None:
 
 
 def _readings_here() -> dict[ScaleState, Vectors] | None:
-    """Return what all states hold; None where votes tell of inner gradients."""
-    if not tf.executing_eagerly() or must_select():
+    """Return what the states here hold; None where votes tell of inner gradients."""
+    if not tf.executing_eagerly():
         return None
-    states = [state for state in states_in_use() if not state.is_per_worker]
-    return {state: state.read() for state in states}
+    strategy = tf.distribute.get_strategy()
+    return {
+        state: state.read()
+        for state in states_in_use()
+        if state.strategy is strategy and not state.is_per_worker
+    }
 
 
 def _calls_of(tape: Any) -> dict[tuple[int, int], ScaledCall]:

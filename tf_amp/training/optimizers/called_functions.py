@@ -1,16 +1,19 @@
 """Overflows within functions, loops and branches that were called.
 
 Whether gradients overflowed within an operation shows by the number of skipped steps,
-and of overflows not counted as such, which are read before and after it:
+and of overflows not counted as such, or not yet, which are read before and after it:
 
 Before   f(handle) --> gradients
 After    read(handle) --> f(handle) --> read(handle); finite if both are equal
+
+Where replicas count for themselves, they agree on it if they can.
 
 Not done: what stays within the frames of an old while loop is not looked at.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +21,8 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import order
 from tf_amp._tensorflow_private import training as private
-from tf_amp.training.finiteness import repeated_overflows, votes
+from tf_amp.training.finiteness import repeated_overflows, replica_votes, votes
+from tf_amp.training.finiteness.of_gradients import agreed
 
 # Of a graph: flags by call and state; names of the reads that are ordered by hand.
 _FLAGS = "_tf_amp_finite_calls"
@@ -36,17 +40,27 @@ def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
       Flags; None among them where it is not known.
     """
     flags: list[Any] = []
+    of_replica: list[Any] = []
     for call in calls:
         for state in states:
             if state.is_per_worker:
                 flags.append(None)
                 continue
-            for variable, place in _tallies(state):
-                handle = _handle_within(call, _handles(state, variable))
-                if handle is not None:
-                    known = order.can_order_by_hand(call)
-                    flags.append(_flag(call, handle, place) if known else None)
-    return flags
+            for tally in _tallies(state):
+                handle = _handle_within(call, _handles(state, tally.variable))
+                if handle is None:
+                    continue
+                known = order.can_order_by_hand(call)
+                flag = _flag(call, handle, tally) if known else None
+                (of_replica if known and tally.is_of_replica else flags).append(flag)
+    return [*flags, *_agreed_on(of_replica)]
+
+
+def _agreed_on(flags: Sequence[Any]) -> Sequence[Any]:
+    """Return what holds on all replicas, where they can meet."""
+    if not flags or not private.can_merge():
+        return flags
+    return [agreed(tf.reduce_all(tf.stack(flags)))]
 
 
 def any_around(graph: Any, state: Any) -> bool:
@@ -65,12 +79,32 @@ def any_around(graph: Any, state: Any) -> bool:
     return False
 
 
-def _tallies(state: Any) -> list[tuple[Any, int]]:
-    """Return variables, and at which place each adds up overflows."""
+@dataclasses.dataclass(frozen=True)
+class _Tally:
+    """Where overflows are added up.
+
+    Attributes:
+      variable: vector.
+      place: of their number in it.
+      is_of_replica: whether each replica adds up its own.
+    """
+
+    variable: Any
+    place: int = 0
+    is_of_replica: bool = False
+
+
+def _tallies(state: Any) -> list[_Tally]:
+    """Return all tallies of a state."""
     counters = state.variables_by_kind["counters"]
-    counted = counters, state.names["counters"].index("skipped_steps")
+    found = [_Tally(counters, state.names["counters"].index("skipped_steps"))]
     repeated = repeated_overflows.tally_of(state)
-    return [counted] if repeated is None else [counted, (repeated, 0)]
+    noted = replica_votes.tally_of(state)
+    if repeated is not None:
+        found.append(_Tally(repeated))
+    if noted is not None:
+        found.append(_Tally(noted, is_of_replica=True))
+    return found
 
 
 def _handles(state: Any, variable: Any) -> list[Any]:
@@ -91,32 +125,33 @@ def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
     return any(source is handle for handle in handles)
 
 
-def _flag(call: Any, handle: Any, place: int) -> Any:
+def _flag(call: Any, handle: Any, tally: _Tally) -> Any:
     """Return whether a call has added no overflow, made once for each call."""
     flags = _of_graph(call.graph, _FLAGS)
     key = call.name, handle.ref()
     if key not in flags:
         with call.graph.as_default(), tf.device(None):
-            flags[key] = _stays_the_same(call, handle, place)
+            flags[key] = _stays_the_same(call, handle, tally)
     return flags[key]
 
 
-def _stays_the_same(call: Any, handle: Any, place: int) -> Any:
+def _stays_the_same(call: Any, handle: Any, tally: _Tally) -> Any:
     """Return whether one counter of a variable is the same before and after a call.
 
     TensorFlow orders what uses a variable within a function as it was written down. The
     call has been already, so that these reads are put in order here.
     """
     earlier, later = _neighbors(call, handle)
-    before = _read_after(earlier, handle)
+    dtype = tally.variable.dtype
+    before = _read_after(earlier, handle, dtype)
     _order_by_hand(before)
     private.wait_instead(call, (), [before.op])
-    after = _read_after([call], handle)
+    after = _read_after([call], handle, dtype)
     if later:
         _order_by_hand(after)
     for other in later:
         private.wait_instead(other, (), [after.op])
-    return tf.equal(before[place], after[place])
+    return tf.equal(before[tally.place], after[tally.place])
 
 
 def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
@@ -132,9 +167,9 @@ def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
     return earlier, later
 
 
-def _read_after(operations: Sequence[Any], handle: Any) -> Any:
+def _read_after(operations: Sequence[Any], handle: Any, dtype: Any) -> Any:
     with tf.control_dependencies(None), tf.control_dependencies(operations):
-        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
 
 def _order_by_hand(read: Any) -> None:

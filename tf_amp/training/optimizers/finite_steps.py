@@ -34,14 +34,14 @@ def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
     if not parts:
         return None
     states = [state for state in states_in_use() if _can_be_read(state)]
-    noted = replica_votes.updated_flags(states, parts)
+    noted = replica_votes.meet(states, parts)
     if tf.executing_eagerly():
         if not all(map(bool, noted)):
             return False
         return eager_steps.is_to_be_taken(parts, states, optimizer)
     found = votes.ancestry_of(parts)
     update_as_one_step(found.votes)
-    flags = [*noted, *(vote.finite for vote in found.votes)]
+    flags = [vote.finite for vote in found.votes]
     of_calls = called_functions.finite_flags(found.calls, states)
     flags += [flag for flag in of_calls if flag is not None]
     is_known = found.is_whole and None not in of_calls and not found.arguments
@@ -74,8 +74,7 @@ def finite_value(target: Any, value: Any) -> Any:
     # Functions return losses beside gradients, which are summed up by other variables.
     of_calls = called_functions.finite_flags(found.calls, states) if alike else []
     flags += [flag for flag in of_calls if flag is not None]
-    is_open = None in of_calls or any(map(replica_votes.has_noted, states))
-    if (of_calls and is_open) or _is_decided_on(found, value):
+    if None in of_calls or _is_decided_on(found, value):
         flags.append(are_finite([value]))
     elif any(_is_shaped_as_one_of(like, one) for one in found.arguments):
         ever = tf.reduce_any(tf.stack([state.has_overflowed() for state in alike]))
