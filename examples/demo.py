@@ -168,21 +168,26 @@ def print_plans(console: Console, plans: tuple[Plan, ...]) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Return how many steps to train."""
+    """Return what to train, and for how many steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = ("digits", "text")
+    parser.add_argument("--tasks", nargs="+", choices=names, default=names)
     parser.add_argument("--digits-steps", type=int, default=130)
     parser.add_argument("--text-steps", type=int, default=300)
     return parser.parse_args()
 
 
 def main() -> None:
-    """Train both models, print what was decided and what came out."""
+    """Train the models, print what was decided and what came out."""
     arguments = parse_arguments()
     console = Console()
     table = result_table()
     start = time.perf_counter()
-    tasks = digits_task(arguments.digits_steps), text_task(arguments.text_steps)
-    for task in tasks:
+    tasks = {
+        "digits": lambda: digits_task(arguments.digits_steps),
+        "text": lambda: text_task(arguments.text_steps),
+    }
+    for task in (tasks[name]() for name in arguments.tasks):
         add_results(table, task, train(task, console))
     print_plans(console, tf_amp.plans())
     console.print(table)

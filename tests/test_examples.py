@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from grappler_pass.planning.plan import Plan
-from tests.forking import run_forked_command
+from tests.forking import run_forked, run_forked_command
 from tests.fresh_process import ROOT, run_interpreter
 from tf_amp.config.amp_config import LOG, OPT_LEVEL, STRICT, SWITCH
 from tf_amp.runtime import autostart
@@ -88,16 +88,30 @@ def test_an_example_knows_nothing_of_the_package(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_demo_prints_plans_times_and_accuracies(tmp_path: pathlib.Path) -> None:
-    steps = ("--digits-steps", "6", "--text-steps", "6")
+    steps = ("--tasks", "digits", "--digits-steps", "6")
     lines = output_of("demo", {OPT_LEVEL: "O2", STRICT: "1"}, tmp_path, *steps)
 
     output = "\n".join(lines)
-    assert "4 graphs rewritten" in output
+    assert "2 graphs rewritten" in output
     # In which graph, prices decide.
     assert "The ten most valuable decisions in " in output
     rows = [line.split() for line in lines if line.strip().endswith("%")]
     cells = [cell for row in rows for cell in row]
-    assert (cells.count("float32"), cells.count("mixed")) == (2, 2)
+    assert (cells.count("float32"), cells.count("mixed")) == (1, 1)
+
+
+def test_the_text_of_the_demo_is_cut_into_batches(tmp_path: pathlib.Path) -> None:
+    code = f"""
+    import sys
+    sys.path.insert(0, {str(EXAMPLES)!r})
+    import demo_tasks
+    task = demo_tasks.text_task(2)
+    first, labels = next(task.batches())
+    print(first.shape == labels.shape == (task.batch_size, first.shape[1]))
+    print(bool((first[:, 1:] == labels[:, :-1]).numpy().all()))
+    print(len(task.held_back[1]) % task.batch_size, task.build().count_params() > 0)
+    """
+    assert run_forked(code, cwd=tmp_path).lines() == ["True", "True", "0 True"]
 
 
 @pytest.mark.slow
