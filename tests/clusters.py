@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import socket
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,6 +17,15 @@ from tests.processes import Outcome
 
 # Ample on a busy machine; each job takes some 15 seconds otherwise.
 TIMEOUT_SECONDS = 180.0
+
+# Who ends while others wait for the last of what was exchanged ends them, too.
+_END = """
+import pathlib, time
+folder, latest = pathlib.Path({folder!r}), time.monotonic() + 5
+(folder / "{name}-{index}.done").touch()
+while len([*folder.glob("{name}-*.done")]) < {count} and time.monotonic() < latest:
+    time.sleep(0.05)
+"""
 
 Task = tuple[str, int]
 
@@ -58,6 +68,8 @@ class Job:
         env: Mapping[str, str],
     ) -> Child:
         name, index = task
+        count = len(cluster[name])
+        end = _END.format(folder=str(self.folder), name=name, index=index, count=count)
         place = {"cluster": cluster, "task": {"type": name, "index": index}}
         variables = {
             "TF_NUM_INTRAOP_THREADS": "1",
@@ -65,7 +77,7 @@ class Job:
             "TF_CONFIG": json.dumps(place),
         }
         out, err = (self._file(task, suffix) for suffix in ("out", "err"))
-        return Child(program, variables, out, err)
+        return Child(f"{textwrap.dedent(program)}\n{end}", variables, out, err)
 
     def _file(self, task: Task, suffix: str) -> pathlib.Path:
         return self.folder / f"{task[0]}-{task[1]}.{suffix}"
