@@ -24,6 +24,7 @@ _TABLES = {
     "all_reduce": "Gradients between replicas",
     "replicas": "Two replicas",
     "scaling": "Many devices, by a model",
+    "fusions": "Rewrites beside types",
     "casts": "Casts per step",
     "xla": "Steps compiled by XLA",
     "convert": "Converting a stored model",
@@ -88,6 +89,9 @@ def _sections(folder: Path) -> Iterator[str]:
         body = _pass_figures(kept).markdown()
         context = _context(kept["context"])
         yield f"## The pass itself\n\n{context.markdown()}\n\n{body}\n"
+    # Of two revisions, so that no program can write it alone.
+    if (comparison := folder / "rule_costs.md").exists():
+        yield comparison.read_text()
 
 
 def _keep(name: str, fields: Mapping[str, Any], context: Context, folder: Path) -> None:

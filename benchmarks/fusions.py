@@ -1,0 +1,132 @@
+"""Rewrites beside types on known networks: ``python -m benchmarks.fusions``.
+
+Each network of `keras.applications` is run in inference with live variables: by itself,
+by itself again, and fused, with the types of a CPU without 16-bit units, which are
+float32. All three take turns in one process, so that whatever else the machine does
+falls on each.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+from rich.progress import track
+
+import tf_amp
+from benchmarks.context import context_of
+from benchmarks.driver import worker_lines
+from benchmarks.report import markdown_table
+from benchmarks.results import keep_table, write_results
+
+_NETWORKS = (
+    "ResNet50",
+    "ResNet50V2",
+    "MobileNet",
+    "MobileNetV2",
+    "MobileNetV3Small",
+    "EfficientNetB0",
+    "DenseNet121",
+    "InceptionV3",
+    "Xception",
+    "VGG16",
+)
+_SIZE, _BATCH, _ROUNDS = 128, 16, 15
+_TITLES = ("network", "folded", "error", "float32 ms", "A/A", "fused")
+_EXPLANATION = (
+    f"Inference on {_BATCH} images of {_SIZE} x {_SIZE}, random weights. "
+    "*folded*: products into whose weights scales were folded. *error*: norm of the "
+    "change of the outputs over their norm. *A/A*, *fused*: speed-up over float32 of "
+    f"float32 again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the section of RESULTS.md on fusions."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fusions")
+    parser.add_argument(
+        "--networks", type=lambda text: tuple(text.split(",")), default=_NETWORKS
+    )
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(given)
+    if options.worker:
+        print("|".join(_row(options.networks[0])))
+        return 0
+    rows = [_measured(name) for name in track(options.networks, "measuring")]
+    table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
+    print(table)
+    if options.networks == _NETWORKS:
+        command = " ".join(("python -m benchmarks.fusions", *given))
+        keep_table("fusions", table, context_of(command, rounds=_ROUNDS))
+        write_results()
+    return 0
+
+
+def _measured(name: str) -> tuple[str, ...]:
+    """Measure one network in a process of its own."""
+    lines = worker_lines("fusions", "--worker", "--networks", name)
+    return tuple(lines[-1].split("|"))
+
+
+def _row(name: str) -> tuple[str, ...]:
+    keras.utils.set_random_seed(1)
+    network = getattr(keras.applications, name)(
+        weights=None, input_shape=(_SIZE, _SIZE, 3)
+    )
+    _draw_statistics(network)
+    images = tf.random.stateless_normal((_BATCH, _SIZE, _SIZE, 3), seed=(1, 2))
+
+    def traced() -> Callable[[], tf.Tensor]:
+        call = tf.function(lambda: network(images, training=False), jit_compile=False)
+        call()
+        return call
+
+    plain, again = traced(), traced()
+    tf_amp.enable(device_profile="cpu-generic", tune="off", strict=True)
+    fused = traced()
+    tf_amp.disable()
+    wanted = plain()
+    error = float(tf.norm(fused() - wanted) / tf.norm(wanted))
+    seconds = np.array([_round((plain, again, fused)) for _ in range(_ROUNDS)])
+    return (
+        name,
+        str(sum(len(plan.fusions) for plan in tf_amp.plans())),
+        f"{error:.1e}",
+        f"{1e3 * np.median(seconds[:, 0]):.0f}",
+        *(_quartiles(seconds[:, 0] / seconds[:, i]) for i in (1, 2)),
+    )
+
+
+def _draw_statistics(network: keras.Model) -> None:
+    """Give normalizations statistics and weights as if they had been trained."""
+    random = np.random.default_rng(1)
+    for layer in network.layers:
+        if isinstance(layer, keras.layers.BatchNormalization):
+            for variable in layer.variables:
+                positive = variable.name in ("gamma", "moving_variance")
+                drawn = random.uniform(0.5, 1.5, variable.shape)
+                variable.assign(drawn if positive else 0.2 * (drawn - 1.0))
+
+
+def _round(calls: Sequence[Callable[[], tf.Tensor]]) -> list[float]:
+    """Return the seconds of each call, three times after one another."""
+    seconds = []
+    for call in calls:
+        begin = time.perf_counter()
+        for _ in range(3):
+            call()
+        seconds.append((time.perf_counter() - begin) / 3)
+    return seconds
+
+
+def _quartiles(ratios: np.ndarray) -> str:
+    low, median, high = np.percentile(ratios, (25, 50, 75))
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
