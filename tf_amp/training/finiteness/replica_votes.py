@@ -3,9 +3,9 @@
 Within a function, a branch or a loop that each replica traces for itself, nothing can
 be agreed on, and variables that are the same on all replicas cannot be written. There
 each replica counts its own calls and overflows; all of them meet, and adjust the loss
-scale, when an optimizer asks whether to take the step. Which step is then skipped is
-told by `called_functions`; eager optimizers, whose gradients do not tell what they come
-from, skip where there was any overflow since replicas have met.
+scale, when an optimizer asks whether to take the step. `called_functions` finds which
+step is then skipped; eager optimizers, whose gradients do not say what they come from,
+skip where there was any overflow since replicas have met.
 """
 
 from __future__ import annotations

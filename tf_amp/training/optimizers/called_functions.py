@@ -159,8 +159,8 @@ def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
     if not call.graph.building_function:
         return [], []
     places = {op.name: i for i, op in enumerate(call.graph.get_operations())}
-    apart = {call.name, *_of_graph(call.graph, _READS)}
-    users = {op.name: op for op in handle.consumers() if op.name not in apart}
+    others = {call.name, *_of_graph(call.graph, _READS)}
+    users = {op.name: op for op in handle.consumers() if op.name not in others}
     here = places[call.name]
     earlier = [op for name, op in users.items() if places[name] < here]
     later = [op for name, op in users.items() if places[name] > here]
