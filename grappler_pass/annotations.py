@@ -5,6 +5,11 @@ Each begins with the same letters, so that whoever stores a graph finds them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
 # Which settings hold for an operation, and where it was traced.
 STAMP = "_tf_amp"
 # The operation stays float32.
@@ -26,3 +31,11 @@ REWRITTEN = "_tf_amp_rewritten"
 # The name scope in which it is found out whether gradients are finite, and the state of
 # a loss scale is adjusted. What leaves it are flags that are True where they are.
 SCALE_UPDATE = "tf_amp_scale_update"
+
+
+def mark(made: NodeDef, given: NodeDef) -> None:
+    """Have a node count as made by the pass, under the settings of a given node."""
+    made.attr[REWRITTEN].b = True
+    # Reading an absent key would create it.
+    if STAMP in given.attr:
+        made.attr[STAMP].CopyFrom(given.attr[STAMP])

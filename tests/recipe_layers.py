@@ -130,6 +130,11 @@ def integers(b: Builder, x: tf.Tensor, count: int, amount: float) -> tf.Tensor:
     return x
 
 
+def scaled(b: Builder, x: tf.Tensor, count: int, amount: float) -> tf.Tensor:
+    """Multiply all by one number."""
+    return amount * x
+
+
 LAYERS: dict[str, RecipeLayer] = {
     **{name: dense(activation) for name, activation in ACTIVATIONS.items()},
     **{
@@ -147,6 +152,7 @@ LAYERS: dict[str, RecipeLayer] = {
             argmax,
             comparison,
             integers,
+            scaled,
         )
     },
 }

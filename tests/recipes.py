@@ -184,6 +184,8 @@ def parts(draw: st.DrawFn) -> Part:
     count = draw(st.integers(*_COUNTS[kind])) if kind in _COUNTS else 1
     if kind in _SMALL_STEPS:
         return Part(kind, count, draw(st.sampled_from((0.01, 0.02, 0.05))))
+    if kind == "scaled":
+        return Part(kind, amount=draw(st.sampled_from((0.3, 0.9, 1.7, 0.5))))
     if kind in ("inner_steps", "training_loop"):
         return Part(kind, count, draw(st.sampled_from((0.1, 0.01))))
     return Part(kind, count)

@@ -85,6 +85,15 @@ ROWS = {
         layers=(LINEAR, Part("sum_of_gradients", 50), LINEAR),
         width=128,
     ),
+    "a sum with a biased product that each iteration reads": Recipe(
+        inputs="one_hot",
+        layers=(LINEAR, Part("outer"), Part("sum_of_gradients", 50), LINEAR),
+        width=256,
+        v2=True,
+    ),
+    "a step size that 16 bits do not hold": Recipe(
+        layers=(Part("inner_steps", 5, 0.3),), loss="mean", width=128, positive=True
+    ),
     "a chain of gradients of single rows": Recipe(
         inputs="one_hot",
         layers=(Part("inner_steps", 4, 0.1),),

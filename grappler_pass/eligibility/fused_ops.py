@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.annotations import STAMP
+from grappler_pass.annotations import mark
 from grappler_pass.eligibility.kernel_limits import cancels, has_kernel
 from grappler_pass.graph.fusions import epilogue_of, root_of
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
@@ -129,9 +129,7 @@ def _cast_up(product: NodeDef, name: str) -> NodeDef:
     cast.attr["SrcT"].type = product.attr["T"].type
     cast.attr["DstT"].type = FLOAT32
     cast.attr["Truncate"].b = False
-    for key in product.attr:
-        if key.startswith(STAMP):
-            cast.attr[key].CopyFrom(product.attr[key])
+    mark(cast, product)
     return cast
 
 

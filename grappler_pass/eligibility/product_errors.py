@@ -358,7 +358,8 @@ class _Grading:
         if not steps.are_few or not any(grade in MADE for grade in grades):
             return Grade.FLOAT32, steps
         if Grade.PRODUCT in grades:
-            return Grade.BIASED if self._shrinks(node) else Grade.PRODUCT, steps
+            harms = self._shrinks(node) or self._is_off_alike(node, read, grades)
+            return Grade.BIASED if harms else Grade.PRODUCT, steps
         made = (grade for grade in grades if grade in MADE)
         return Grade.ACTIVATED if gate else min(made), steps
 
@@ -375,6 +376,20 @@ class _Grading:
                 if most > 1 / _SMALL_FACTOR if divides else 0 < most < _SMALL_FACTOR:
                     return True
         return False
+
+    def _is_off_alike(
+        self, node: Node, read: list[tuple[int, Port]], grades: list[Grade]
+    ) -> bool:
+        """Return whether a number that 16 bits do not hold scales the whole tensor.
+
+        By hand errors of many elements average out; such a factor's does not.
+        """
+        errors = self._errors
+        shapes = (known_shape(errors.shapes, errors.view, port) for _, port in read)
+        return any(
+            grade is Grade.FLOAT32 and shape is not None and all(n == 1 for n in shape)
+            for grade, shape in zip(grades, shapes, strict=True)
+        )
 
     def _full_size(
         self, node: Node, read: list[tuple[int, Port]], grades: list[Grade]

@@ -25,6 +25,7 @@ from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.graph.op_table import (
     COMPARISON_OPS,
     MERGE_OPS,
+    NEXT_ITERATION_OPS,
     OTHERS,
     READ_OPS,
     REF_VARIABLE_OPS,
@@ -227,8 +228,9 @@ class Roundings:
     def _leaking(self) -> Iterator[tuple[Port, Reason]]:
         for node in self._view.nodes:
             for position, port in self._inputs[node.index]:
-                if isinstance(self._leak_way(node, position), Cause):
-                    yield self._place(port), Reason(Cause.AFTER_PRODUCTS, node.name)
+                way = self._leak_way(node, position)
+                if isinstance(way, Cause):
+                    yield self._place(port), Reason(way, node.name)
 
     def _leaks_on(self, port: Port) -> Iterator[Port]:
         for node, position, source in self._operands_behind(port):
@@ -310,18 +312,29 @@ class Roundings:
         By hand its products round what is made of it, each time differently, so that
         a sum over the iterations loses less than by one rounding before the loop.
         """
-        attrs = node.proto.attr
-        # Reading an absent key would create it.
-        if "is_constant" not in attrs or not attrs["is_constant"].b:
+        if not self._is_same_each_time(node):
             return False
         waiting = [node.index]
         while waiting:
-            for reader in self._view.readers(Port(waiting.pop(), 0)):
-                if self._view.nodes[reader.node].op in _WHOLE:
-                    waiting.append(reader.node)
-                elif self._errors.kinds[reader.node] not in _NOT_COMPUTING:
-                    return True
+            for port in self._view.output_ports(waiting.pop()):
+                for reader in self._view.readers(port):
+                    if self._view.nodes[reader.node].op in _WHOLE:
+                        waiting.append(reader.node)
+                    elif self._errors.kinds[reader.node] not in _NOT_COMPUTING:
+                        return True
         return False
+
+    def _is_same_each_time(self, node: Node) -> bool:
+        """Return whether a node brings the same value to each iteration of a loop."""
+        if node.op in MERGE_OPS:
+            return any(
+                self._view.nodes[port.node].op in NEXT_ITERATION_OPS
+                and self._source(port) is node
+                for _, port in self._inputs[node.index]
+            )
+        attrs = node.proto.attr
+        # Reading an absent key would create it.
+        return "is_constant" in attrs and attrs["is_constant"].b
 
     def _at_cast(self, node: Node) -> _Harm:
         target = node.proto.attr["DstT"].type

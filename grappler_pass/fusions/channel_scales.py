@@ -23,7 +23,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.annotations import REWRITTEN, SCALE, STAMP
+from grappler_pass.annotations import SCALE, mark
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.eligibility.fused_ops import part_node, parts_of
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
@@ -256,30 +256,21 @@ class _Made:
         vector = (fold.channels,)
         scale = self._shaped(fold.scale, fold.scale_shape)
         weights = port_text(view, fold.product.inputs[1])
-        scaled = self._add("Mul", "weights", (weights, scale), fold.weights)
-        product = self._product(scaled)
+        scaled = self._computed("Mul", "weights", (weights, scale), fold.weights)
+        operands = port_text(view, fold.product.inputs[0]), scaled
+        product = self._node(fold.op, fold.product, operands)
         self.replaced = [product]
         for node in fold.replaced:
             self.replaced.append(self._node("Identity", node, (product.name,)))
         shift = self._shaped(fold.shift, vector) if fold.shift else ""
         if fold.bias:
             factors = self._shaped(fold.bias, vector), self._shaped(fold.scale, vector)
-            bias = self._add("Mul", "bias", factors, vector)
-            shift = (
-                self._add("AddV2", "shift", (bias, shift), vector) if shift else bias
-            )
+            bias = self._computed("Mul", "bias", factors, vector)
+            if shift:
+                bias = self._computed("AddV2", "shift", (bias, shift), vector)
+            shift = bias
         if shift:
             self._replace_last(product.name, shift)
-
-    def _product(self, weights: str) -> NodeDef:
-        """Return the product of what is scaled, with nothing fused behind it."""
-        given = self._fold.product.proto
-        node = part_node(given, self._fold.op, DT_FLOAT)
-        node.name = given.name
-        controls = [text for text in given.input if text.startswith("^")]
-        node.input.extend([given.input[0], weights, *controls])
-        node.attr[REWRITTEN].b = True
-        return node
 
     def _replace_last(self, product: str, shift: str) -> None:
         """Have the last of the given nodes add the shift to the product."""
@@ -296,50 +287,45 @@ class _Made:
         if known_shape(self._given, self._view, port) == shape:
             return text
         sizes = self._constant(shape)
-        return self._add("Reshape", "values", (text, sizes), shape)
+        return self._computed("Reshape", "values", (text, sizes), shape)
 
     def _constant(self, shape: tuple[int, ...]) -> str:
-        name = self._add("Const", "shape", (), (len(shape),))
-        node = self.added[-1]
+        # In the frame of a loop, if the product is in one.
+        weights = self._view.nodes[self._fold.product.inputs[1].node].name
+        node = NodeDef(op="Const", input=[f"^{weights}"])
         value = tensor_util.make_tensor_proto(shape, DT_INT32)
         node.attr["value"].tensor.CopyFrom(value)
         node.attr["dtype"].type = DT_INT32
-        del node.attr["T"]
-        # In the frame of a loop, if the product is in one.
-        node.input.append(
-            f"^{self._view.nodes[self._fold.product.inputs[1].node].name}"
-        )
-        return name
+        return self._add(node, "shape", (len(shape),))
 
-    def _add(
+    def _computed(
         self, op: str, what: str, inputs: Sequence[str], shape: tuple[int, ...]
     ) -> str:
-        product = self._fold.product
-        name = f"{product.name}/tf_amp_{len(self.added)}_{what}"
-        node = NodeDef(name=name, op=op, device=product.device, input=inputs)
+        node = NodeDef(op=op, input=inputs)
+        node.attr["T"].type = DT_FLOAT
         if op == "Reshape":
             node.attr["Tshape"].type = DT_INT32
-        self.added.append(_marked(node, product))
+        return self._add(node, what, shape)
+
+    def _add(self, node: NodeDef, what: str, shape: tuple[int, ...]) -> str:
+        """Take in a further node, and return its name."""
+        product = self._fold.product
+        name = f"{product.name}/tf_amp_{len(self.added)}_{what}"
+        node.name = name
+        node.device = product.device
+        mark(node, product.proto)
+        self.added.append(node)
         self.shapes[name] = shape
         return name
 
     def _node(self, op: str, given: Node, inputs: Sequence[str]) -> NodeDef:
-        node = NodeDef(name=given.name, op=op, device=given.device)
+        """Return another op in the place of a given node, under its name."""
+        node = part_node(given.proto, op, DT_FLOAT)
+        node.name = given.name
         node.input.extend([*inputs, *_controls(given)])
-        for name in given.proto.attr:
-            if name.startswith("_"):
-                node.attr[name].CopyFrom(given.proto.attr[name])
-        return _marked(node, given)
+        mark(node, given.proto)
+        return node
 
 
 def _controls(node: Node) -> list[str]:
     return [text for text in node.proto.input if text.startswith("^")]
-
-
-def _marked(node: NodeDef, near: Node) -> NodeDef:
-    """Return a node of float32 that counts as made by this pass, for the same user."""
-    node.attr["T"].type = DT_FLOAT
-    node.attr[REWRITTEN].b = True
-    if STAMP in near.proto.attr:
-        node.attr[STAMP].CopyFrom(near.proto.attr[STAMP])
-    return node

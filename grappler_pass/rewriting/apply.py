@@ -11,7 +11,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.python.framework import tensor_util
 
-from grappler_pass.annotations import REWRITTEN, STAMP
+from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.eligibility.fused_ops import split_fused
 from grappler_pass.graph.shapes import Shapes, known_shape
@@ -244,14 +244,8 @@ def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> Node
     cast.attr["SrcT"].type = conversion.source_dtype
     cast.attr["DstT"].type = conversion.target_dtype
     cast.attr["Truncate"].b = False
-    _copy_stamp(near, cast)
+    mark(cast, near)
     return cast
-
-
-def _copy_stamp(source: NodeDef, made: NodeDef) -> None:
-    made.attr[REWRITTEN].b = True
-    if STAMP in source.attr:
-        made.attr[STAMP].CopyFrom(source.attr[STAMP])
 
 
 def _hoisted(
@@ -269,7 +263,7 @@ def _hoisted(
     read.name = names.unused(f"{stem}/read")
     del read.input[:]
     read.input.append(port_text(view, outermost.inputs[0]))
-    _copy_stamp(given, read)
+    mark(read, given)
     made = [read, _cast(names.unused(stem), read.name, conversion, given)]
     for number in reversed(conversion.hoist):
         enter = NodeDef()
@@ -279,7 +273,7 @@ def _hoisted(
         del enter.input[:]
         enter.input.append(made[-1].name)
         enter.attr["T"].type = conversion.target_dtype
-        _copy_stamp(given, enter)
+        mark(enter, given)
         made.append(enter)
     return tuple(made)
 
@@ -293,7 +287,7 @@ def cast_constant(given: NodeDef, target: int) -> NodeDef:
     constant.CopyFrom(given)
     constant.attr["dtype"].type = target
     constant.attr["value"].tensor.CopyFrom(_tensor_proto(rounded, target))
-    _copy_stamp(given, constant)
+    mark(constant, given)
     return constant
 
 

@@ -192,7 +192,10 @@ def test_an_op_without_a_low_kernel_is_named_with_its_device() -> None:
         fetch = IdentityN(lrn, gru:3)
     """
     )
-    lists = OpLists.for_dtype("float16").edited(add={"clear": ["Diag", "Cholesky"]})
+    lists = OpLists.for_dtype("float16").edited(
+        add={"clear": ["Diag", "Cholesky", "GRUBlockCell"]},
+        remove={"deny": ["GRUBlockCell"]},
+    )
     colored = color(graph, fetch="fetch", low_dtype="float16", lists=lists)
     assert colored.cause("gru") is Cause.NOT_ADMITTED
     with_cholesky = color(

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from grappler_pass.eligibility.contractions import has_sum
 from grappler_pass.eligibility.product_errors import LONGEST_CHAIN, MOST_FACTORS
-from grappler_pass.graph.op_table import OP_TABLE, Errors
+from grappler_pass.graph.op_table import OP_TABLE, RECURRENT_OPS, Errors
 from grappler_pass.planning.plan import Cause
 from tests.coloring import Colored, color
 from tests.coloring_programs import X, colored_function, weights
@@ -213,6 +213,20 @@ def test_behind_the_last_product_small_factors_are_float32_in_float16(
         assert behind(line, "made", low_dtype).colors("made") == expected
 
 
+@pytest.mark.parametrize("low_dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("factor", "behind_it", "between_products"),
+    [("Const value=0.1", "F", "L"), ("Const value=0.5", "L", "L")],
+)
+def test_one_inexact_factor_for_a_whole_tensor_is_rounded_for_products_alone(
+    factor: str, behind_it: str, between_products: str, low_dtype: str
+) -> None:
+    lines = f"factor = {factor}\nmade = Mul(allow1, factor)"
+    assert behind(lines, "made", low_dtype).colors("made") == behind_it
+    colored = between(lines, "made", low_dtype=low_dtype)
+    assert colored.colors("made") == between_products
+
+
 def test_between_products_a_small_factor_may_be_low_in_float16() -> None:
     graph = f"""{BEFORE}
         constant = Const value=0.0078125
@@ -271,6 +285,7 @@ def test_what_is_summed_up_and_then_cancels_is_float32(last: str, color: str) ->
     [
         ("read = Identity(entered)\nmade = Mul(read, bias)", "true", "F"),
         ("read = Identity(entered)\nmade = Mul(read, bias)", "false", "L"),
+        ("read = Switch(entered, more)\nmade = Mul(read:1, bias)", "true", "F"),
         ("made = Reshape(entered, axis)", "true", "L"),
     ],
 )
@@ -280,6 +295,7 @@ def test_what_each_iteration_computes_with_is_rounded_there_alone(
     lines = f"""
         biased = BiasAdd(allow1, bias)
         act = Tanh(biased)
+        more = Placeholder dtype=bool
         entered = Enter(act) frame_name=loop is_constant={invariant}
         {lines}"""
     colored = between(lines, "made")
@@ -287,6 +303,25 @@ def test_what_each_iteration_computes_with_is_rounded_there_alone(
     if color == "F":
         assert colored.cause("act") is Cause.REPEATED
         assert colored.detail("act") == "entered"
+
+
+@pytest.mark.parametrize(("goes_round", "color"), [("left:1", "F"), ("made", "L")])
+def test_a_loops_variable_that_never_changes_is_rounded_within_it(
+    goes_round: str, color: str
+) -> None:
+    lines = f"""
+        biased = BiasAdd(allow1, bias)
+        added = AddV2(biased, allow2)
+        entered = Enter(added) frame_name=loop
+        more = Placeholder dtype=bool
+        merged = Merge(entered, next)
+        left = Switch(merged, more)
+        made = Mul(left:1, allow2)
+        next = NextIteration({goes_round})"""
+    colored = between(lines, "made")
+    assert colored.colors("biased") == color
+    if color == "F":
+        assert colored.cause("biased") is Cause.REPEATED
 
 
 @pytest.mark.parametrize("op", ["Floor(x)", "FloorMod(x, bias)", "Round(x)"])
@@ -364,7 +399,9 @@ def test_every_op_says_what_it_makes_of_errors() -> None:
     unsaid = {row.op for row in OP_TABLE if row.why.errors is None}
     assert unsaid == {"SaveV2", "_UnaryOpsComposition"}
     products = {row.op for row in OP_TABLE if row.why.errors is Errors.PRODUCT}
-    assert {row.op for row in OP_TABLE if row.bfloat16 == "allow"} == products
+    allowed = {row.op for row in OP_TABLE if row.bfloat16 == "allow"}
+    assert products - allowed == {op for op in RECURRENT_OPS if "Block" in op}
+    assert allowed <= products
 
 
 def test_a_dense_network_goes_low_between_its_products_alone() -> None:

@@ -77,6 +77,7 @@ def test_lists_are_disjoint(lists: OpLists) -> None:
         ("_FusedMatMul", "allow", "allow"),
         ("_FusedConv2D", "allow", "allow"),
         ("CudnnRNNV3", "allow", "allow"),
+        ("BlockLSTMV2", "deny", "deny"),
         ("AddV2", "infer", "infer"),
         ("_FusedBatchNormEx", "infer", "infer"),
         ("Exp", "infer", "deny"),
