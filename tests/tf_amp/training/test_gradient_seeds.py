@@ -193,3 +193,55 @@ def test_gradients_that_only_unscaling_takes_out_of_float16_overflow():
         assert figures(loss_scale) == (2.0**-4, 1, 0)
         assert slope(x, 2.0**17).numpy() == [math.inf]
         assert figures(loss_scale) == (2.0**-5, 0, 1)
+
+
+@pytest.mark.parametrize("has_shape", [False, True], ids=["of any size", "of four"])
+def test_slices_to_start_from_are_scaled_and_stay_slices(has_shape):
+    with (
+        tf.Graph().as_default(),
+        tf.compat.v1.Session() as session,
+        scaled_by(DynamicLossScale(initial=2.0**10)),
+    ):
+        x = tf.compat.v1.placeholder(tf.float32, [4])
+        shape = tf.constant([4]) if has_shape else None
+        seed = tf.IndexedSlices(tf.constant([2.0]), tf.constant([1]), shape)
+        (slope,) = tf.gradients(tf.identity(x), x, grad_ys=seed)
+        assert isinstance(slope, tf.IndexedSlices)
+        session.run(tf.compat.v1.global_variables_initializer())
+        values, indices = session.run([slope.values, slope.indices], {x: X})
+        assert (values.tolist(), indices.tolist()) == ([2.0], [1])
+
+
+def test_a_tape_adds_slices_to_start_from_to_a_dense_gradient():
+    seed = tf.IndexedSlices(tf.constant([2.0]), tf.constant([1]), tf.constant([4]))
+    x = tf.constant(X)
+    with scaled_by(DynamicLossScale(initial=2.0**10)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = 3.0 * x
+        slope = tape.gradient(y, x, output_gradients=seed)
+    np.testing.assert_array_equal(slope, [0, 6, 0, 0])
+
+
+def test_gradients_of_gradients_go_through_what_is_computed_again():
+    cubed = tf.recompute_grad(lambda x: tf.reduce_sum(x**3))
+    x = tf.constant(X)
+    with scaled_by(DynamicLossScale(initial=2.0**10)):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                y = cubed(x)
+            slope = inner.gradient(y, x)
+        np.testing.assert_allclose(outer.gradient(slope, x), 6 * X, rtol=1e-6)
+
+
+def test_a_whole_number_beside_a_target_starts_from_one():
+    doubled = tf.recompute_grad(tf.function(lambda count, x: (2 * count, 2 * x)))
+    x = tf.constant(X)
+    with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            both = doubled(tf.constant(1), x)
+        np.testing.assert_array_equal(tape.gradient(both, x), 2 * np.ones_like(X))
+        assert figures(loss_scale) == (2.0**10, 1, 0)

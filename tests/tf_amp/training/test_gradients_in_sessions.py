@@ -1,6 +1,8 @@
 """Gradients in a `tf.Graph` come out in true units, however they are asked for."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -63,3 +65,33 @@ def test_gradients_are_those_without_scaling_before_and_after_an_overflow(way):
         assert lowered == scale / 2**skipped
         same(run(W, X))
         assert figures(session)[::2] == (lowered, skipped)
+
+
+@pytest.mark.parametrize("initialized", [False, True], ids=["fresh", "initialized"])
+def test_a_function_takes_gradients_where_nobody_has_initialized_the_scale(initialized):
+    @tf.function
+    def slope(x):
+        return tf.gradients(3.0 * x, x)[0]
+
+    with (
+        tf.Graph().as_default(),
+        scaled_by(DynamicLossScale(initial=2.0**12)),
+        v1.Session() as session,
+    ):
+        fetched = slope(tf.constant(X))
+        if initialized:
+            session.run(v1.global_variables_initializer())
+        for count in (1, 2):
+            np.testing.assert_array_equal(session.run(fetched), np.full_like(X, 3.0))
+            assert figures(session) == (2.0**12, count, 0)
+
+
+def test_a_graph_in_which_gradients_were_taken_ends_with_its_program():
+    with scaled_by(DynamicLossScale()):
+        with tf.Graph().as_default() as graph:
+            x = tf.constant(X)
+            tf.gradients(3.0 * x, x)
+        gone = weakref.ref(graph)
+        del graph, x
+        gc.collect()
+    assert gone() is None

@@ -34,7 +34,7 @@ from tf_amp.training.gradients.existing_scaling import (
     noting_scaled_losses,
 )
 from tf_amp.training.gradients.replacements import finished_but_for_them
-from tf_amp.training.gradients.seed_gradients import has_gradient, is_real
+from tf_amp.training.gradients.seed_gradients import has_gradient, is_number, is_real
 from tf_amp.training.gradients.unscaling import ScaledCall, map_scalable
 from tf_amp.training.optimizers import assignments, optimizers
 
@@ -114,7 +114,7 @@ def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..
         call = _begin(targets, given, sources, current, tape)
         if call is None:
             return gradient(tape, target, sources, output_gradients, *args, **kwargs)
-        seeds = call.seeds(gradient_seeds.with_ones(targets, given, has_gradient))
+        seeds = call.seeds(gradient_seeds.with_ones(targets, given, is_number))
         compute = functools.partial(
             gradient, tape, target, sources, seeds, *args, **kwargs
         )

@@ -31,10 +31,13 @@ def with_ones(
     """
     seeds = []
     for target, seed in zip(targets, given, strict=True):
-        if seed is not None:
+        if isinstance(seed, tf.IndexedSlices):
+            seeds.append(seed)
+        elif seed is not None:
             seeds.append(tf.convert_to_tensor(seed, dtype_of(target)))
         elif starts_at_one(target):
-            seeds.append(tf.ones_like(target))
+            # Those of a watched target would be watched, too.
+            seeds.append(tf.stop_gradient(tf.ones_like(target)))
         else:
             seeds.append(None)
     return seeds
@@ -50,6 +53,13 @@ def has_gradient(target: Any) -> bool:
     if not isinstance(target, tf.Tensor) and not _is_variable(target):
         return False
     return bool(dtype_of(target).is_floating or dtype_of(target).is_complex)
+
+
+def is_number(target: Any) -> bool:
+    """Return whether a tape starts from ones of a target, as of whole numbers too."""
+    if has_gradient(target):
+        return True
+    return isinstance(target, tf.Tensor) and target.dtype.is_integer
 
 
 def is_real(target: Any) -> bool:

@@ -128,11 +128,14 @@ class ScaledCall:
         return call
 
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
-        """Return the gradients to start from, scaled; None stays."""
-        given = [seed for seed in seeds if seed is not None]
-        with keeping_float32():
-            scaled = iter(self.loss_scale.scale(given, self._reading))
-        return [None if seed is None else next(scaled) for seed in seeds]
+        """Return the gradients to start from, scaled; None and whole numbers stay."""
+
+        def scale(given: Sequence[Any]) -> list[Any]:
+            with keeping_float32():
+                return list(self.loss_scale.scale(given, self._reading))
+
+        scaled: list[Any] = map_scalable(scale, list(seeds))
+        return scaled
 
     def unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients, of at least float32's precision, behind a barrier.

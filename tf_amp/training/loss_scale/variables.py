@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,8 @@ _lock = renewed_lock()
 # By identity of loss scale and strategy, which a state keeps alive.
 _States = dict[tuple[int, int], ScaleState]
 _eager_states: _States = {}
-_latest: list[ScaleState] = []
+# A graph dies with whoever made it, and its states with it.
+_latest: list[weakref.ref[ScaleState]] = []
 
 
 def state_of(loss_scale: LossScale, sources: Any = ()) -> ScaleState:
@@ -50,7 +52,7 @@ def state_of(loss_scale: LossScale, sources: Any = ()) -> ScaleState:
     if key not in _home():
         _in_cross_replica_context(lambda: _make(loss_scale, strategy, sources))
     state = _home()[key]
-    _latest[:] = [state]
+    _latest[:] = [weakref.ref(state)]
     _meet(state, handles_of(tf.nest.flatten(sources)))
     return state
 
@@ -96,7 +98,7 @@ def states_of(graph: Any) -> list[ScaleState]:
 
 def latest_state() -> ScaleState | None:
     """Return the state that gradients were last scaled by, when they were traced."""
-    return _latest[0] if _latest else None
+    return _latest[0]() if _latest else None
 
 
 def _make(loss_scale: LossScale, strategy: Any, sources: Any) -> None:
