@@ -8,7 +8,6 @@ falls on each.
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 
 import keras
@@ -21,6 +20,7 @@ from benchmarks.context import context_of
 from benchmarks.driver import worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import keep_table, write_results
+from benchmarks.turns import compared
 
 _NETWORKS = (
     "ResNet50",
@@ -91,13 +91,11 @@ def _row(name: str) -> tuple[str, ...]:
     tf_amp.disable()
     wanted = plain()
     error = float(tf.norm(fused() - wanted) / tf.norm(wanted))
-    seconds = np.array([_round((plain, again, fused)) for _ in range(_ROUNDS)])
     return (
         name,
         str(sum(len(plan.fusions) for plan in tf_amp.plans())),
         f"{error:.1e}",
-        f"{1e3 * np.median(seconds[:, 0]):.0f}",
-        *(_quartiles(seconds[:, 0] / seconds[:, i]) for i in (1, 2)),
+        *compared((plain, again, fused), _ROUNDS),
     )
 
 
@@ -110,22 +108,6 @@ def _draw_statistics(network: keras.Model) -> None:
                 positive = variable.name in ("gamma", "moving_variance")
                 drawn = random.uniform(0.5, 1.5, variable.shape)
                 variable.assign(drawn if positive else 0.2 * (drawn - 1.0))
-
-
-def _round(calls: Sequence[Callable[[], tf.Tensor]]) -> list[float]:
-    """Return the seconds of each call, three times after one another."""
-    seconds = []
-    for call in calls:
-        begin = time.perf_counter()
-        for _ in range(3):
-            call()
-        seconds.append((time.perf_counter() - begin) / 3)
-    return seconds
-
-
-def _quartiles(ratios: np.ndarray) -> str:
-    low, median, high = np.percentile(ratios, (25, 50, 75))
-    return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ _TABLES = {
     "replicas": "Two replicas",
     "scaling": "Many devices, by a model",
     "fusions": "Rewrites beside types",
+    "updates": "Updates of weights in one kernel each",
     "casts": "Casts per step",
     "xla": "Steps compiled by XLA",
     "convert": "Converting a stored model",

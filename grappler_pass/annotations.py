@@ -23,6 +23,8 @@ LOSS_SCALE = "_tf_amp_loss_scale"
 # On what takes the scale out of what was read: which of its outputs that is, where all
 # that is scaled by it is unscaled in the same graph, else -1.
 SCALE = "_tf_amp_scale"
+# On an optimizer's kernel that takes the place of what Keras writes: the rule's name.
+FUSED = "_tf_amp_fused"
 # On what passes the inputs of a step that overflowed to this process.
 WATCH = "_tf_amp_watch"
 # On every node that the pass has made or retyped: such a graph is not rewritten again.

@@ -1,4 +1,6 @@
 """Rewrites beside types: fewer passes over large tensors, in float32 as in 16 bits."""
 
-# One module each.
-RULES = ("channel_scales",)
+CHANNEL_SCALES = "channel_scales"
+# By what traces the program: graphs arrive with it.
+OPTIMIZER_STEPS = "optimizer_steps"
+RULES = (CHANNEL_SCALES, OPTIMIZER_STEPS)

@@ -31,8 +31,6 @@ from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of, port_text
 from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
 
-NAME = "channel_scales"
-
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
 _SUMS = ("Add", "AddV2")
 # What is saved must be so many times what is spent: prices are no better than that.

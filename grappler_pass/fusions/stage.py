@@ -1,10 +1,10 @@
-"""What is fused in a graph before its types are chosen."""
+"""What is fused in a graph before its types are chosen, and what arrives so."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from grappler_pass.fusions import channel_scales
+from grappler_pass.fusions import CHANNEL_SCALES, channel_scales, optimizer_steps
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Fusion
@@ -17,7 +17,9 @@ def fuse(draft: Draft) -> Draft:
     lose bits that they keep by themselves.
     """
     settings = draft.settings
-    if channel_scales.NAME not in settings.fusions or settings.fuses:
+    traced = optimizer_steps.steps_in(draft.view, draft.shapes, settings.models)
+    draft = dataclasses.replace(draft, traced_fusions=traced)
+    if CHANNEL_SCALES not in settings.fusions or settings.fuses:
         return draft
     if settings.opt_level not in (PRICED, *FORCED) or settings.low_dtype == "float16":
         return draft
@@ -33,7 +35,6 @@ def fuse(draft: Draft) -> Draft:
         view=GraphView.from_graph_def(graph_def, draft.item),
         shapes=shapes,
         fusions=tuple(
-            Fusion(channel_scales.NAME, fold.product.name, fold.seconds)
-            for fold in folds
+            Fusion(CHANNEL_SCALES, fold.product.name, fold.seconds) for fold in folds
         ),
     )

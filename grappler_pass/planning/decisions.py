@@ -45,6 +45,7 @@ def plan_from_draft(draft: Draft) -> Plan:
         peak_bytes_before=before,
         peak_bytes_after=after,
         fusions=draft.fusions,
+        traced_fusions=draft.traced_fusions,
     )
 
 

@@ -201,6 +201,7 @@ class Draft:
     rewritten: GraphDef = _LATER
     given: GraphDef = _LATER
     fusions: tuple[Fusion, ...] = ()
+    traced_fusions: tuple[Fusion, ...] = ()
 
     @property
     def low_dtype(self) -> int:

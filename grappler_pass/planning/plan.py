@@ -104,6 +104,8 @@ class Plan:
       peak_bytes_after: the same under this plan.
       selected_from: the summary of the plan whose rows these are a selection of.
       fusions: rewrites beside types, of which the rows are the result.
+      traced_fusions: those that the graph was traced with; they are there whether or
+        not this plan is applied, and are in neither of the predicted times.
     """
 
     decisions: tuple[Decision, ...]
@@ -121,6 +123,7 @@ class Plan:
     peak_bytes_after: int = 0
     selected_from: str = ""
     fusions: tuple[Fusion, ...] = ()
+    traced_fusions: tuple[Fusion, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -195,7 +198,8 @@ class Plan:
         )
 
     def _fusions_text(self) -> str:
-        rules = Counter(fusion.rule for fusion in self.fusions)
+        fusions = (*self.fusions, *self.traced_fusions)
+        rules = Counter(fusion.rule for fusion in fusions)
         counts = ", ".join(f"{rule} {count}" for rule, count in rules.items())
         return f"; fused: {counts}" if counts else ""
 
@@ -232,8 +236,9 @@ class Plan:
         """Load what `to_json` wrote."""
         fields: dict[str, Any] = json.loads(text)
         rows = tuple(_row_from_json(row) for row in fields.pop("decisions"))
-        fusions = tuple(Fusion(**each) for each in fields.pop("fusions", ()))
-        return cls(decisions=rows, fusions=fusions, **fields)
+        for name in ("fusions", "traced_fusions"):
+            fields[name] = tuple(Fusion(**each) for each in fields.get(name, ()))
+        return cls(decisions=rows, **fields)
 
 
 def _mebibytes(count: int) -> str:

@@ -72,6 +72,19 @@ INNER_KERAS_APPLY = Hook(
 V1_APPLY = Hook(
     "tensorflow.python.training.optimizer", "Optimizer", "apply_gradients", _UNSKIPPED
 )
+_UNFUSED = "its updates take a pass over the weights for each operation"
+
+
+def _update_of(module: str, owner: str) -> Hook:
+    return Hook(f"keras.src.optimizers.{module}", owner, "update_step", _UNFUSED)
+
+
+UPDATE_SGD = _update_of("sgd", "SGD")
+UPDATE_ADAM = _update_of("adam", "Adam")
+UPDATE_ADAMAX = _update_of("adamax", "Adamax")
+UPDATE_RMSPROP = _update_of("rmsprop", "RMSprop")
+UPDATE_ADADELTA = _update_of("adadelta", "Adadelta")
+UPDATE_FTRL = _update_of("ftrl", "Ftrl")
 USER_SCALING = (
     Hook(
         "keras.src.optimizers.base_optimizer",

@@ -36,7 +36,7 @@ from tf_amp.training.gradients.existing_scaling import (
 from tf_amp.training.gradients.replacements import finished_but_for_them
 from tf_amp.training.gradients.seed_gradients import has_gradient, is_number, is_real
 from tf_amp.training.gradients.unscaling import ScaledCall, map_scalable
-from tf_amp.training.optimizers import assignments, optimizers
+from tf_amp.training.optimizers import assignments, fused_steps, optimizers
 
 Current = Callable[[], LossScale]
 
@@ -74,6 +74,7 @@ def install_optimizers() -> None:
         private.install_if_loaded(hook, wrap)
     for hook in private.USER_SCALING:
         private.install_if_loaded(hook, noting_scaled_losses)
+    fused_steps.install()
 
 
 def _preparing(enter: Callable[..., Any]) -> Callable[..., Any]:

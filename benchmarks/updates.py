@@ -1,0 +1,108 @@
+"""Updates of weights in one kernel each: ``python -m benchmarks.updates``.
+
+The training steps of the models, with the optimizers that they have in the other
+tables: as Keras writes them, so again, and with fused updates, with the types of a CPU
+without 16-bit units, which are float32. All three take turns in one process.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+
+import keras
+from rich.progress import track
+
+import tf_amp
+from benchmarks.catalog import MODELS, entry
+from benchmarks.context import context_of
+from benchmarks.driver import worker_lines
+from benchmarks.report import markdown_table
+from benchmarks.results import keep_table, write_results
+from benchmarks.steps import Step, build_model, step_of
+from benchmarks.turns import compared
+
+_NAMES = tuple(model.name for model in MODELS)
+_ROUNDS = 15
+_TITLES = (
+    "model",
+    "optimizer",
+    "weights",
+    "fused",
+    "float32 ms",
+    "A/A",
+    "updates fused",
+)
+_EXPLANATION = (
+    "Training steps. *weights*: elements, in millions. *fused*: weights that a kernel "
+    "of TensorFlow updates, of all. *A/A*, *updates fused*: speed-up over float32 of "
+    "float32 again, and with fused updates: median of "
+    f"{_ROUNDS} rounds, quartiles in brackets."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the section of RESULTS.md on updates."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.updates")
+    parser.add_argument(
+        "--models", type=lambda text: tuple(text.split(",")), default=_NAMES
+    )
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(given)
+    if options.worker:
+        print("|".join(_row(options.models[0])))
+        return 0
+    rows = [_measured(name) for name in track(options.models, "measuring")]
+    table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
+    print(table)
+    if options.models == _NAMES:
+        command = " ".join(("python -m benchmarks.updates", *given))
+        keep_table("updates", table, context_of(command, rounds=_ROUNDS))
+        write_results()
+    return 0
+
+
+def _measured(name: str) -> tuple[str, ...]:
+    """Measure one model in a process of its own."""
+    lines = worker_lines("updates", "--worker", "--models", name)
+    return tuple(lines[-1].split("|"))
+
+
+def _row(name: str) -> tuple[str, ...]:
+    model = entry(name)
+
+    def traced() -> tuple[keras.Model, Step]:
+        built = build_model(model)
+        step = step_of(built, model, "train")
+        step()
+        return built, step
+
+    (network, plain), (_, again) = traced(), traced()
+    tf_amp.enable(device_profile="cpu-generic", tune="off", strict=True)
+    _, fused = traced()
+    tf_amp.disable()
+    weights = network.trainable_variables
+    return (
+        model.title,
+        model.optimizer,
+        f"{sum(math.prod(weight.shape) for weight in weights) / 1e6:.2f}",
+        f"{_kernels(fused)} of {len(weights)}",
+        *compared((plain, again, fused), _ROUNDS),
+    )
+
+
+def _kernels(step: Step) -> int:
+    """Return how many updates of a step are one operation each."""
+    graph = step.function.get_concrete_function(*step.arguments).graph
+    graph_def = graph.as_graph_def()
+    bodies = (function.node_def for function in graph_def.library.function)
+    return sum(
+        node.op.startswith("ResourceApply")
+        for nodes in (graph_def.node, *bodies)
+        for node in nodes
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""Updates of Keras 3's optimizers as one kernel of TensorFlow each.
+
+Before   m.assign_add(...); v.assign_add(...); w.assign_sub(m * a / (sqrt(v) + e))
+After    ResourceApplyAdam(w, m, v, ...)
+
+Keras writes an update in up to a dozen operations, each of which reads and writes as
+much memory as the weight takes. The kernels compute the same formulas
+(tensorflow/core/kernels/training_ops.cc) in one pass, on the same variables.
+
+Not done: where TensorFlow's kernel has another formula (Adagrad adds epsilon behind the
+root) or none (RMSprop without momentum, Lion, Nadam, Adafactor); for sparse gradients;
+for weights that are not float32, that are small, or whose slots are on another device;
+under XLA, which fuses by itself; for optimizers that assign in a way of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from grappler_pass.annotations import FUSED
+from grappler_pass.fusions import OPTIMIZER_STEPS
+from tf_amp._tensorflow_private import Hook
+from tf_amp._tensorflow_private import training as private
+from tf_amp.tracing.in_force import current_config
+
+UpdateStep = Callable[[Any, Any, Any, Any], Any]
+
+# On a CPU of two cores an update of 2^13 elements takes as long either way, one of 2^16
+# two thirds of the time: the kernel is shared out to threads, which takes its time.
+_LEAST_ELEMENTS = 2**15
+_ASSIGNING = ("assign", "assign_add", "assign_sub")
+_STRATEGIES = (
+    tf.distribute.OneDeviceStrategy,
+    tf.distribute.MirroredStrategy,
+    tf.distribute.MultiWorkerMirroredStrategy,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """One update of one weight.
+
+    Attributes:
+      optimizer: of Keras.
+      slots: resource handles of its variables for the weight, as the kernel has them.
+      weight: resource handle.
+      gradient: float32, of the weight's shape.
+      rate: learning rate, float32 scalar.
+    """
+
+    optimizer: Any
+    slots: Sequence[Any]
+    weight: Any
+    gradient: Any
+    rate: Any
+
+    def power(self, base: float) -> Any:
+        """Return a factor to the power of the number of this step, float32 scalar."""
+        return tf.pow(base, tf.cast(self.optimizer.iterations + 1, tf.float32))
+
+
+def _descend(step: _Step) -> Any:
+    optimizer = step.optimizer
+    if not step.slots:
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=step.weight, alpha=step.rate, delta=step.gradient
+        )
+    return tf.raw_ops.ResourceApplyKerasMomentum(
+        var=step.weight,
+        accum=step.slots[0],
+        lr=step.rate,
+        grad=step.gradient,
+        momentum=optimizer.momentum,
+        use_nesterov=optimizer.nesterov,
+    )
+
+
+def _adam(step: _Step) -> Any:
+    optimizer = step.optimizer
+    given = {
+        "var": step.weight,
+        "beta1_power": step.power(optimizer.beta_1),
+        "beta2_power": step.power(optimizer.beta_2),
+        "lr": step.rate,
+        "beta1": optimizer.beta_1,
+        "beta2": optimizer.beta_2,
+        "epsilon": optimizer.epsilon,
+        "grad": step.gradient,
+    }
+    if optimizer.amsgrad:
+        m, v, largest = step.slots
+        return tf.raw_ops.ResourceApplyAdamWithAmsgrad(m=m, v=v, vhat=largest, **given)
+    m, v = step.slots
+    return tf.raw_ops.ResourceApplyAdam(m=m, v=v, **given)
+
+
+def _adamax(step: _Step) -> Any:
+    m, largest = step.slots
+    return tf.raw_ops.ResourceApplyAdaMax(
+        var=step.weight,
+        m=m,
+        v=largest,
+        beta1_power=step.power(step.optimizer.beta_1),
+        lr=step.rate,
+        beta1=step.optimizer.beta_1,
+        beta2=step.optimizer.beta_2,
+        epsilon=step.optimizer.epsilon,
+        grad=step.gradient,
+    )
+
+
+def _rmsprop(step: _Step) -> Any:
+    squares, momentum, *means = step.slots
+    given = {
+        "var": step.weight,
+        "ms": squares,
+        "mom": momentum,
+        "lr": step.rate,
+        "rho": step.optimizer.rho,
+        "momentum": step.optimizer.momentum,
+        "epsilon": step.optimizer.epsilon,
+        "grad": step.gradient,
+    }
+    if means:
+        return tf.raw_ops.ResourceApplyCenteredRMSProp(mg=means[0], **given)
+    return tf.raw_ops.ResourceApplyRMSProp(**given)
+
+
+def _adadelta(step: _Step) -> Any:
+    squares, changes = step.slots
+    return tf.raw_ops.ResourceApplyAdadelta(
+        var=step.weight,
+        accum=squares,
+        accum_update=changes,
+        lr=step.rate,
+        rho=step.optimizer.rho,
+        epsilon=step.optimizer.epsilon,
+        grad=step.gradient,
+    )
+
+
+def _ftrl(step: _Step) -> Any:
+    optimizer = step.optimizer
+    squares, linear = step.slots
+    l2 = optimizer.l2_regularization_strength + optimizer.beta / (2.0 * step.rate)
+    return tf.raw_ops.ResourceApplyFtrlV2(
+        var=step.weight,
+        accum=squares,
+        linear=linear,
+        grad=step.gradient,
+        lr=step.rate,
+        l1=optimizer.l1_regularization_strength,
+        l2=l2,
+        l2_shrinkage=optimizer.l2_shrinkage_regularization_strength,
+        lr_power=optimizer.learning_rate_power,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """What takes the place of an `update_step`.
+
+    Attributes:
+      apply: adds the operation.
+      slots: returns the names of an optimizer's lists of variables that the kernel
+        takes; None where it does not suit the optimizer.
+    """
+
+    apply: Callable[[_Step], Any]
+    slots: Callable[[Any], Sequence[str] | None]
+
+
+def _slots_of_sgd(optimizer: Any) -> Sequence[str]:
+    return ("momentums",) if optimizer.momentum != 0 else ()
+
+
+def _slots_of_adam(optimizer: Any) -> Sequence[str]:
+    largest = ("_velocity_hats",) if optimizer.amsgrad else ()
+    return ("_momentums", "_velocities", *largest)
+
+
+def _slots_of_rmsprop(optimizer: Any) -> Sequence[str] | None:
+    if optimizer.momentum <= 0:
+        return None
+    means = ("_average_gradients",) if optimizer.centered else ()
+    return ("_velocities", "_momentums", *means)
+
+
+KERNELS: dict[Hook, Kernel] = {
+    private.UPDATE_SGD: Kernel(_descend, _slots_of_sgd),
+    private.UPDATE_ADAM: Kernel(_adam, _slots_of_adam),
+    private.UPDATE_ADAMAX: Kernel(_adamax, lambda optimizer: ("_m", "_u")),
+    private.UPDATE_RMSPROP: Kernel(_rmsprop, _slots_of_rmsprop),
+    private.UPDATE_ADADELTA: Kernel(
+        _adadelta,
+        lambda optimizer: ("_accumulated_grads", "_accumulated_delta_vars"),
+    ),
+    private.UPDATE_FTRL: Kernel(_ftrl, lambda optimizer: ("_accumulators", "_linears")),
+}
+
+
+def install() -> None:
+    """Decorate the updates of Keras 3's optimizers, where it is loaded."""
+    for hook, kernel in KERNELS.items():
+        private.install_if_loaded(hook, functools.partial(_fusing, kernel))
+
+
+def _fusing(kernel: Kernel, update_step: UpdateStep) -> UpdateStep:
+    """Return an `update_step` that uses a kernel where it does the same."""
+
+    @private.unconverted
+    @functools.wraps(update_step)
+    def fused_update_step(
+        optimizer: Any, gradient: Any, variable: Any, learning_rate: Any
+    ) -> Any:
+        step = _step(kernel, optimizer, gradient, variable, learning_rate)
+        if step is None:
+            return update_step(optimizer, gradient, variable, learning_rate)
+        _mark(kernel.apply(step))
+        return None
+
+    return fused_update_step
+
+
+def _mark(kernel: Any) -> None:
+    """Have plans list a kernel; under eager execution there is none."""
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    if isinstance(kernel, tf.Operation):
+        kernel._set_attr(FUSED, AttrValue(s=OPTIMIZER_STEPS.encode()))
+
+
+def _step(
+    kernel: Kernel, optimizer: Any, gradient: Any, variable: Any, learning_rate: Any
+) -> _Step | None:
+    """Return what a kernel is given; None where Keras' own update is to run."""
+    names = kernel.slots(optimizer)
+    if names is None or not _is_wanted() or not _assigns_as_keras(optimizer):
+        return None
+    if not isinstance(gradient, tf.Tensor) or not _is_suitable(variable):
+        return None
+    index = optimizer._get_variable_index(variable)
+    slots = [getattr(optimizer, name)[index].value for name in names]
+    if any(
+        slot.dtype != tf.float32 or slot.device != variable.device for slot in slots
+    ):
+        return None
+    return _Step(
+        optimizer,
+        tuple(slot.handle for slot in slots),
+        variable.handle,
+        tf.cast(gradient, tf.float32),
+        tf.cast(learning_rate, tf.float32),
+    )
+
+
+def _is_wanted() -> bool:
+    config = current_config()
+    if config is None or OPTIMIZER_STEPS not in config.fuse:
+        return False
+    strategy = tf.distribute.get_strategy()
+    is_known = not tf.distribute.has_strategy() or isinstance(strategy, _STRATEGIES)
+    return is_known and not private.in_xla_context()
+
+
+def _assigns_as_keras(optimizer: Any) -> bool:
+    """Return whether no subclass has taken over how variables are assigned."""
+    kind = type(optimizer)
+    owner = next(c for c in kind.__mro__ if c.__module__.startswith("keras.src."))
+    return all(getattr(kind, name) is getattr(owner, name) for name in _ASSIGNING)
+
+
+def _is_suitable(variable: Any) -> bool:
+    if not isinstance(variable, tf.Variable) or variable.dtype != tf.float32:
+        return False
+    count = variable.shape.num_elements()
+    return "GPU" in variable.device or (count is not None and count >= _LEAST_ELEMENTS)
