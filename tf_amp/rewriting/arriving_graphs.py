@@ -1,4 +1,4 @@
-"""What happens to each graph that TensorFlow hands over.
+"""What happens to each graph that TensorFlow passes.
 
 Called on TensorFlow's threads, several at once, so nothing is held while it works.
 Whatever fails, the graph passes as it was before the stage that failed, and `failures`

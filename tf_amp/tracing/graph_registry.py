@@ -1,6 +1,6 @@
 """Graphs by the number in their operations' stamps, while they live.
 
-Grappler hands over nodes that it has fused, without their attributes and under the name
+Grappler passes nodes that it has fused, without their attributes and under the name
 of the last of them; what they were fused from is read from the graph as traced.
 """
 

@@ -76,7 +76,7 @@ def _lowering(graph_def: GraphDef) -> GraphDef:
 def with_bodies(graph_def: GraphDef) -> GraphDef:
     """Return a graph with the functions that it calls, as the runtime has them.
 
-    Grappler hands over graphs whose functions are without bodies, where these were not
+    Grappler passes graphs whose functions are without bodies, where these were not
     inlined.
     """
     if all(function.ret for function in graph_def.library.function):

@@ -58,7 +58,7 @@ def settings_in(graph_def: Any, canonical: Canonical = _unless_off) -> tuple[str
     """Return the ids of all settings that parts of a graph were traced under.
 
     Args:
-      graph_def: the graph that Grappler hands over.
+      graph_def: the graph that Grappler passes.
       canonical: as for `marks_from_graph_def`.
 
     Returns:
@@ -74,7 +74,7 @@ def marks_from_graph_def(
     canonical: Canonical = _unless_off,
     settings: str | None = None,
 ) -> Marks:
-    """Read the stamps of a graph that Grappler hands over.
+    """Read the stamps of a graph that Grappler passes.
 
     Args:
       graph_def: the graph.
@@ -113,7 +113,7 @@ def excluded_parts(
     """Name the fused nodes of which a part is to stay float32, with the reason.
 
     Args:
-      graph_def: the graph that Grappler hands over.
+      graph_def: the graph that Grappler passes.
       patterns: the user's regular expressions.
     """
     find = finder(patterns)
@@ -140,7 +140,7 @@ def origins_of(node: Any) -> tuple[str, ...]:
     """Return the names of what a node is a gradient of; none where it is not known.
 
     Args:
-      node: of a graph that Grappler has handed over.
+      node: of a graph that Grappler has passed.
     """
     if ORIGIN in node.attr:
         return tuple(name.decode() for name in node.attr[ORIGIN].list.s)

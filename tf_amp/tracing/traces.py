@@ -1,4 +1,4 @@
-"""What the tracing of a program tells of nodes that Grappler hands over."""
+"""What the tracing of a program tells of nodes that Grappler passes."""
 
 from __future__ import annotations
 

@@ -70,10 +70,10 @@ class WithoutXla:
         self._known[graph_registry.number_of(graph)] = found
 
     def behind(self, graph_def: Any) -> Uncompiled | None:
-        """Return the function that Grappler hands over, if it is one of them.
+        """Return the function that Grappler passes, if it is one of them.
 
         Args:
-          graph_def: as handed over; operations have their stamps.
+          graph_def: as passed; operations have their stamps.
         """
         stamps = (n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr)
         numbers = dict.fromkeys(Stamp.from_bytes(stamp).number for stamp in stamps)

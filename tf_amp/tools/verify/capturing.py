@@ -89,7 +89,7 @@ class Captures:
         name: str,
         settings: Settings,
     ) -> GraphDef | None:
-        """Return a graph that hands over what it gets; None for one that cannot."""
+        """Return a graph that passes what it gets on; None for one that cannot."""
         if is_recording(graph_def):
             return None
         if settings.fuses:
@@ -139,7 +139,7 @@ def is_recording(graph_def: GraphDef) -> bool:
 def case_of_item(
     graph_def: GraphDef, item: Item, shapes: Shapes, settings: Settings, name: str
 ) -> Case:
-    """Return a graph that Grappler hands over as a case, without values."""
+    """Return a graph that Grappler passes as a case, without values."""
     view = GraphView.from_graph_def(graph_def, item)
     variables = variable_names(view)
     gradients = gradients_of(view, settings.lists, shapes, variables)

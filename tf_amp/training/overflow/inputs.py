@@ -1,4 +1,4 @@
-"""Have the inputs of a step handed over where its gradients overflow.
+"""Pass the inputs of a step on where its gradients overflow.
 
 What becomes of them is the `Watch`'s affair, in `overflow.origin`.
 """
@@ -27,7 +27,7 @@ _SOURCES = (
 
 
 def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
-    """Have the inputs of the step being traced handed over where it overflows.
+    """Pass the inputs of the step being traced on where it overflows.
 
     Args:
       finite: whether gradients are, bool scalar.

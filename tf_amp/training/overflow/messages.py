@@ -75,7 +75,7 @@ def warn_of_overflow(scale: float) -> None:
 
 
 def warn_if_eager(finite: Any, state: Mapping[str, Any]) -> None:
-    """Do so under eager execution; functions and graphs hand overflows over."""
+    """Do so under eager execution; functions and graphs pass overflows on."""
     import tensorflow as tf
 
     if tf.executing_eagerly() and not bool(finite):
