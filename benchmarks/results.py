@@ -25,7 +25,7 @@ _TABLES = {
     "replicas": "Two replicas",
     "scaling": "Many devices, by a model",
     "fusions": "Rewrites beside types",
-    "updates": "Updates of weights in one kernel each",
+    "training_fusions": "Training steps with fewer, larger kernels",
     "casts": "Casts per step",
     "xla": "Steps compiled by XLA",
     "convert": "Converting a stored model",

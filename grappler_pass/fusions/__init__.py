@@ -3,4 +3,5 @@
 CHANNEL_SCALES = "channel_scales"
 # By what traces the program: graphs arrive with it.
 OPTIMIZER_STEPS = "optimizer_steps"
-RULES = (CHANNEL_SCALES, OPTIMIZER_STEPS)
+BATCH_STATISTICS = "batch_statistics"
+RULES = (CHANNEL_SCALES, OPTIMIZER_STEPS, BATCH_STATISTICS)

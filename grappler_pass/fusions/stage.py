@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from grappler_pass.fusions import CHANNEL_SCALES, channel_scales, optimizer_steps
+from grappler_pass.fusions import CHANNEL_SCALES, channel_scales
+from grappler_pass.fusions.traced_kernels import traced_kernels
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Fusion
@@ -17,7 +18,7 @@ def fuse(draft: Draft) -> Draft:
     lose bits that they keep by themselves.
     """
     settings = draft.settings
-    traced = optimizer_steps.steps_in(draft.view, draft.shapes, settings.models)
+    traced = traced_kernels(draft.view, draft.shapes, settings.models)
     draft = dataclasses.replace(draft, traced_fusions=traced)
     if CHANNEL_SCALES not in settings.fusions or settings.fuses:
         return draft

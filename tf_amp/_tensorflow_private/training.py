@@ -79,6 +79,12 @@ def _update_of(module: str, owner: str) -> Hook:
     return Hook(f"keras.src.optimizers.{module}", owner, "update_step", _UNFUSED)
 
 
+BATCH_NORMALIZATION = Hook(
+    "keras.src.layers.normalization.batch_normalization",
+    "BatchNormalization",
+    "call",
+    "it takes several passes over its inputs in training",
+)
 UPDATE_SGD = _update_of("sgd", "SGD")
 UPDATE_ADAM = _update_of("adam", "Adam")
 UPDATE_ADAMAX = _update_of("adamax", "Adamax")
@@ -133,6 +139,17 @@ def install_if_loaded(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
         return False
     with _installing:
         return install(hook, wrap)
+
+
+def has_own_moments(layer: Any) -> bool:
+    """Return whether Keras' BatchNormalization computes moments as it ships."""
+    owner = getattr(
+        sys.modules.get(BATCH_NORMALIZATION.module), BATCH_NORMALIZATION.owner, None
+    )
+    # The name depends on the release.
+    names = ("_moments", "_calculate_mean_and_var")
+    own = [(getattr(type(layer), n, None), getattr(owner, n, None)) for n in names]
+    return all(mine is theirs for mine, theirs in own)
 
 
 def gradients_function(module: Any) -> Method | None:

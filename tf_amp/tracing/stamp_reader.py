@@ -1,4 +1,4 @@
-"""What the marks on a graph's nodes say when Grappler hands it over.
+"""What the marks on a graph's nodes say when Grappler passes it.
 
 Fused and folded nodes have lost theirs. What they were made of is looked up in the
 graphs as traced, where these still exist; else they go with their name scope, since

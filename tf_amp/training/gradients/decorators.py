@@ -22,6 +22,7 @@ from tf_amp.config.loss_scales.choosing import NO_SCALING
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.training.finiteness import replica_votes
 from tf_amp.training.finiteness.of_gradients import each_is_finite
+from tf_amp.training.fusions import batch_statistics, optimizer_steps
 from tf_amp.training.gradients import (
     exported_states,
     gradient_context,
@@ -36,7 +37,7 @@ from tf_amp.training.gradients.existing_scaling import (
 from tf_amp.training.gradients.replacements import finished_but_for_them
 from tf_amp.training.gradients.seed_gradients import has_gradient, is_number, is_real
 from tf_amp.training.gradients.unscaling import ScaledCall, map_scalable
-from tf_amp.training.optimizers import assignments, fused_steps, optimizers
+from tf_amp.training.optimizers import assignments, optimizers
 
 Current = Callable[[], LossScale]
 
@@ -74,7 +75,8 @@ def install_optimizers() -> None:
         private.install_if_loaded(hook, wrap)
     for hook in private.USER_SCALING:
         private.install_if_loaded(hook, noting_scaled_losses)
-    fused_steps.install()
+    optimizer_steps.install()
+    batch_statistics.install()
 
 
 def _preparing(enter: Callable[..., Any]) -> Callable[..., Any]:

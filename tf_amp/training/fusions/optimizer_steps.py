@@ -22,11 +22,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.annotations import FUSED
 from grappler_pass.fusions import OPTIMIZER_STEPS
 from tf_amp._tensorflow_private import Hook
 from tf_amp._tensorflow_private import training as private
-from tf_amp.tracing.in_force import current_config
+from tf_amp.training.fusions.tracing import is_wanted, mark
 
 UpdateStep = Callable[[Any, Any, Any, Any], Any]
 
@@ -34,11 +33,6 @@ UpdateStep = Callable[[Any, Any, Any, Any], Any]
 # two thirds of the time: the kernel is shared out to threads, which takes its time.
 _LEAST_ELEMENTS = 2**15
 _ASSIGNING = ("assign", "assign_add", "assign_sub")
-_STRATEGIES = (
-    tf.distribute.OneDeviceStrategy,
-    tf.distribute.MirroredStrategy,
-    tf.distribute.MultiWorkerMirroredStrategy,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,18 +215,10 @@ def _fusing(kernel: Kernel, update_step: UpdateStep) -> UpdateStep:
         step = _step(kernel, optimizer, gradient, variable, learning_rate)
         if step is None:
             return update_step(optimizer, gradient, variable, learning_rate)
-        _mark(kernel.apply(step))
+        mark(kernel.apply(step), OPTIMIZER_STEPS)
         return None
 
     return fused_update_step
-
-
-def _mark(kernel: Any) -> None:
-    """Have plans list a kernel; under eager execution there is none."""
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
-    if isinstance(kernel, tf.Operation):
-        kernel._set_attr(FUSED, AttrValue(s=OPTIMIZER_STEPS.encode()))
 
 
 def _step(
@@ -240,7 +226,11 @@ def _step(
 ) -> _Step | None:
     """Return what a kernel is given; None where Keras' own update is to run."""
     names = kernel.slots(optimizer)
-    if names is None or not _is_wanted() or not _assigns_as_keras(optimizer):
+    if (
+        names is None
+        or not is_wanted(OPTIMIZER_STEPS)
+        or not _assigns_as_keras(optimizer)
+    ):
         return None
     if not isinstance(gradient, tf.Tensor) or not _is_suitable(variable):
         return None
@@ -257,15 +247,6 @@ def _step(
         tf.cast(gradient, tf.float32),
         tf.cast(learning_rate, tf.float32),
     )
-
-
-def _is_wanted() -> bool:
-    config = current_config()
-    if config is None or OPTIMIZER_STEPS not in config.fuse:
-        return False
-    strategy = tf.distribute.get_strategy()
-    is_known = not tf.distribute.has_strategy() or isinstance(strategy, _STRATEGIES)
-    return is_known and not private.in_xla_context()
 
 
 def _assigns_as_keras(optimizer: Any) -> bool:

@@ -1,22 +1,22 @@
-"""What is saved where a graph arrives with updates of weights in one kernel each.
+"""What is saved where a graph arrives with kernels in place of what Keras 3 writes.
 
 They were traced so, for want of a way to tell afterwards which operations of a graph
-are an optimizer's: `tf_amp.training.optimizers.fused_steps` says how.
+are an optimizer's, or a normalization's: `tf_amp.training.fusions` says how.
 """
 
 from __future__ import annotations
 
 from grappler_pass.annotations import FUSED
 from grappler_pass.costs import OpCall, TensorSpec
-from grappler_pass.fusions import OPTIMIZER_STEPS
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, device_type_of
 from grappler_pass.planning.plan import Fusion
 from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
 
-# Element-wise operations that Keras 3 writes in place of a kernel, assignments among
-# them; each reads two tensors of the weight's size, or one, and writes one.
+# Element-wise operations and reductions of a kernel's largest operand that Keras writes
+# in its place, counted in the graphs of Keras 3.15; gradients among them.
 _OPERATIONS = {
+    "FusedBatchNormV3": 17,
     "ResourceApplyGradientDescent": 2,
     "ResourceApplyKerasMomentum": 5,
     "ResourceApplyAdam": 12,
@@ -27,12 +27,19 @@ _OPERATIONS = {
     "ResourceApplyAdadelta": 17,
     "ResourceApplyFtrlV2": 20,
 }
+_GRADIENTS = {"FusedBatchNormV3": "FusedBatchNormGradV3"}
 
 
-def steps_in(view: GraphView, shapes: Shapes, models: Models) -> tuple[Fusion, ...]:
+def traced_kernels(
+    view: GraphView, shapes: Shapes, models: Models
+) -> tuple[Fusion, ...]:
     """Return the kernels of a graph that take the place of what Keras writes."""
     return tuple(
-        Fusion(OPTIMIZER_STEPS, node.name, _seconds(node, view, shapes, models))
+        Fusion(
+            node.proto.attr[FUSED].s.decode(),
+            node.name,
+            _seconds(node, view, shapes, models),
+        )
         for node in view.nodes
         if FUSED in node.proto.attr
     )
@@ -41,14 +48,20 @@ def steps_in(view: GraphView, shapes: Shapes, models: Models) -> tuple[Fusion, .
 def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> float:
     """Return what a kernel saves per step, as it is predicted."""
     model = models.get(device_type_of(node.device)) or models["CPU"]
-    # The largest input is the gradient; all else are handles and scalars.
+    # All else are handles, scalars and vectors of channels.
     known = (known_shape(shapes, view, port) for port in node.inputs)
     shape = max((s for s in known if s), key=len, default=None)
     if shape is None:
         return 0.0
     whole = TensorSpec(shape, "float32")
-    written = model.price(OpCall("Mul", {}, (whole, whole), (whole,)), "float32")
-    kernel = model.price(OpCall(node.op, {}, (whole,), ()), "float32")
-    count = _OPERATIONS.get(node.op, 1)
-    saved = count * written.seconds + (count - 1) * ADDED_NODE_SECONDS
-    return view.weight(node.index) * (saved - kernel.seconds)
+
+    def seconds(op: str, outputs: tuple[TensorSpec, ...] = (whole,)) -> float:
+        call = OpCall(op, {}, (whole, whole), outputs)
+        return model.price(call, "float32").seconds + ADDED_NODE_SECONDS
+
+    kernels = [node.op, *filter(None, [_GRADIENTS.get(node.op)])]
+    spent = sum(
+        seconds(op, (whole,) if _GRADIENTS.get(node.op) else ()) for op in kernels
+    )
+    written = _OPERATIONS.get(node.op, 1) * seconds("Mul")
+    return view.weight(node.index) * (written - spent)

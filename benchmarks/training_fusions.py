@@ -1,8 +1,9 @@
-"""Updates of weights in one kernel each: ``python -m benchmarks.updates``.
+"""Training steps with fewer, larger kernels: ``python -m benchmarks.training_fusions``.
 
 The training steps of the models, with the optimizers that they have in the other
-tables: as Keras writes them, so again, and with fused updates, with the types of a CPU
-without 16-bit units, which are float32. All three take turns in one process.
+tables: as Keras writes them, so again, and with updates and normalizations in one kernel
+each, with the types of a CPU without 16-bit units, which are float32. All three take
+turns in one process.
 """
 
 import argparse
@@ -34,17 +35,16 @@ _TITLES = (
     "updates fused",
 )
 _EXPLANATION = (
-    "Training steps. *weights*: elements, in millions. *fused*: weights that a kernel "
-    "of TensorFlow updates, of all. *A/A*, *updates fused*: speed-up over float32 of "
-    "float32 again, and with fused updates: median of "
-    f"{_ROUNDS} rounds, quartiles in brackets."
+    "*weights*: elements, in millions. *updates*, *normalizations*: how many are a kernel "
+    "each, of all weights; of batches. *A/A*, *fused*: speed-up over float32 of float32 "
+    f"again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the section of RESULTS.md on updates."""
+    """Measure, print, and write the section of RESULTS.md on them."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.updates")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training_fusions")
     parser.add_argument(
         "--models", type=lambda text: tuple(text.split(",")), default=_NAMES
     )
@@ -57,15 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
     print(table)
     if options.models == _NAMES:
-        command = " ".join(("python -m benchmarks.updates", *given))
-        keep_table("updates", table, context_of(command, rounds=_ROUNDS))
+        command = " ".join(("python -m benchmarks.training_fusions", *given))
+        keep_table("training_fusions", table, context_of(command, rounds=_ROUNDS))
         write_results()
     return 0
 
 
 def _measured(name: str) -> tuple[str, ...]:
     """Measure one model in a process of its own."""
-    lines = worker_lines("updates", "--worker", "--models", name)
+    lines = worker_lines("training_fusions", "--worker", "--models", name)
     return tuple(lines[-1].split("|"))
 
 
@@ -87,18 +87,19 @@ def _row(name: str) -> tuple[str, ...]:
         model.title,
         model.optimizer,
         f"{sum(math.prod(weight.shape) for weight in weights) / 1e6:.2f}",
-        f"{_kernels(fused)} of {len(weights)}",
+        f"{_kernels(fused, 'ResourceApply')} of {len(weights)}",
+        str(_kernels(fused, "FusedBatchNormV3")),
         *compared((plain, again, fused), _ROUNDS),
     )
 
 
-def _kernels(step: Step) -> int:
-    """Return how many updates of a step are one operation each."""
+def _kernels(step: Step, kind: str) -> int:
+    """Return how many operations of a step have a name that begins like this."""
     graph = step.function.get_concrete_function(*step.arguments).graph
     graph_def = graph.as_graph_def()
     bodies = (function.node_def for function in graph_def.library.function)
     return sum(
-        node.op.startswith("ResourceApply")
+        node.op.startswith(kind)
         for nodes in (graph_def.node, *bodies)
         for node in nodes
     )
