@@ -26,6 +26,7 @@ _TABLES = {
     "scaling": "Many devices, by a model",
     "fusions": "Rewrites beside types",
     "training_fusions": "Training steps with fewer, larger kernels",
+    "fused_curves": "Learning with fused steps",
     "casts": "Casts per step",
     "xla": "Steps compiled by XLA",
     "convert": "Converting a stored model",

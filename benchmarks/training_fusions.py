@@ -1,9 +1,9 @@
 """Training steps with fewer, larger kernels: ``python -m benchmarks.training_fusions``.
 
 The training steps of the models, with the optimizers that they have in the other
-tables: as Keras writes them, so again, and with updates and normalizations in one kernel
-each, with the types of a CPU without 16-bit units, which are float32. All three take
-turns in one process.
+tables: as Keras writes them, so again, and with updates and normalizations in one
+kernel each, with the types of a CPU without 16-bit units, which are float32. All three
+take turns in one process.
 """
 
 import argparse
@@ -35,9 +35,9 @@ _TITLES = (
     "updates fused",
 )
 _EXPLANATION = (
-    "*weights*: elements, in millions. *updates*, *normalizations*: how many are a kernel "
-    "each, of all weights; of batches. *A/A*, *fused*: speed-up over float32 of float32 "
-    f"again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
+    "*weights*: elements, in millions. *updates*, *normalizations*: how many are one "
+    "kernel each, of all weights; of batches. *A/A*, *fused*: speed-up over float32 of "
+    f"float32 again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
 )
 
 
