@@ -36,7 +36,7 @@ def main() -> None:
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(2e-3), loss, metrics=["accuracy"])
-    model.fit(train_x, train_y, batch_size=64, epochs=8, verbose=2)
+    model.fit(train_x, train_y, batch_size=64, epochs=4, verbose=2)
     _, accuracy = model.evaluate(test_x, test_y, verbose=0)
     print(f"final accuracy {accuracy:.4f}")
 

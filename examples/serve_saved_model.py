@@ -28,7 +28,7 @@ def train_model(x: np.ndarray, y: np.ndarray) -> keras.Model:
         ]
     )
     model.compile(keras.optimizers.Adam(2e-3), "sparse_categorical_crossentropy")
-    model.fit(x, y, batch_size=64, epochs=12, verbose=2)
+    model.fit(x, y, batch_size=64, epochs=6, verbose=2)
     return model
 
 

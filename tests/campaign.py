@@ -34,6 +34,8 @@ class Command:
       reproduce: checks one seed, shows everything, and returns whether all is well.
       summary: says in a line what the sums of the counts mean.
       seconds_per_seed: after which a worker is taken to hang.
+      try_recipe: does as `reproduce` with the text of a recipe, where seeds stand for
+        recipes; `check` then also tells the smallest recipe that fails.
     """
 
     module: str
@@ -42,6 +44,7 @@ class Command:
     reproduce: Callable[[int], bool]
     summary: Callable[[Counter[str]], str]
     seconds_per_seed: int = 300
+    try_recipe: Callable[[str], bool] | None = None
 
     def run(self, arguments: list[str] | None = None) -> int:
         """Run the command line; 0 when every seed is clean."""
@@ -49,8 +52,10 @@ class Command:
         seeds = range(options.start, options.start + options.count)
         if options.worker:
             return self._work(seeds)
+        if self.try_recipe and options.recipe is not None:
+            return 0 if self.try_recipe(options.recipe) else 1
         if options.seed is not None:
-            return 0 if self.reproduce(options.seed) else 1
+            return 0 if self._reproduced(options.seed) else 1
         campaign = _Campaign(self, seeds)
         try:
             campaign.run(options.jobs)
@@ -75,11 +80,21 @@ class Command:
         parser.add_argument("-n", dest="count", type=int, help=argparse.SUPPRESS)
         parser.add_argument("--start", type=int, default=0, help="first seed")
         parser.add_argument("--seed", type=int, help="check this one, in this process")
+        if self.try_recipe:
+            parser.add_argument("--recipe", help="try this one, in this process")
         parser.add_argument(
             "--jobs", type=int, default=os.cpu_count(), help="processes"
         )
         parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
         return parser
+
+    def _reproduced(self, seed: int) -> bool:
+        """Show a seed, then the smallest recipe that fails as it does."""
+        if self.reproduce(seed):
+            return True
+        if self.try_recipe:
+            print(*self.check(seed)["failures"], sep="\n")
+        return False
 
     def _work(self, seeds: range) -> int:
         """Check seeds one by one; print which begins, then its outcome as JSON."""

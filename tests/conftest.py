@@ -5,6 +5,7 @@ Nothing is measured, and neither the user's settings nor the user's cache are re
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -26,6 +27,12 @@ hypothesis.settings.register_profile(
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 hypothesis.settings.load_profile("tests")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was imported, which stays."""
+    gc.freeze()
+
 
 # What a process keeps, whether mixed precision is enabled or not.
 _KEPT = (

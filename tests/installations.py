@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import tempfile
 
-from tests.processes import ROOT, Outcome, run, run_python
+from tests.processes import ROOT, Outcome, hide_in, run, run_python
 
 _SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
 _PACKAGES = ("tf_amp", "grappler_pass", "keras_callbacks")
@@ -45,6 +45,7 @@ class Environment:
             paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
             paths.update(site.getsitepackages())
             (self.packages / "of_the_tests.pth").write_text("\n".join(sorted(paths)))
+            hide_in(self.packages)
 
     def pip(self, *arguments: str, **env: str) -> Outcome:
         """Run the tests' pip for this environment."""

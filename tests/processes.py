@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import functools
 import os
 import pathlib
 import shutil
@@ -25,6 +26,10 @@ SETTINGS = {
     "TF_AMP_CACHE": tempfile.mkdtemp(prefix="tf-amp-cache-"),
 }
 atexit.register(shutil.rmtree, SETTINGS["TF_AMP_CACHE"], ignore_errors=True)
+
+# Keras imports them where they are installed, for what is not tested here; that takes
+# a third of the time in which TensorFlow is imported.
+_NOT_NEEDED = ("matplotlib", "sklearn")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,13 +54,32 @@ def run_python(
     cwd: pathlib.Path | None = None,
     options: Sequence[str] = (),
 ) -> Outcome:
-    """Run code with an interpreter: this one, which then sees the source folder."""
-    source_folder = {"PYTHONPATH": str(ROOT)} if python is None else {}
+    """Run code with an interpreter: this one, which then sees the source folder.
+
+    It does not see what Keras would import and no test needs.
+    """
+    paths = os.pathsep.join([str(folder_that_hides()), str(ROOT)])
+    source_folder = {"PYTHONPATH": paths} if python is None else {}
     return run(
         [str(python or sys.executable), *options, "-c", textwrap.dedent(code)],
         env={**source_folder, **(env or {})},
         cwd=cwd,
     )
+
+
+def hide_in(folder: pathlib.Path) -> None:
+    """Let a folder hide from Keras what it would import and no test needs."""
+    for name in _NOT_NEEDED:
+        (folder / f"{name}.py").write_text("raise ImportError")
+
+
+@functools.cache
+def folder_that_hides() -> pathlib.Path:
+    """Return a folder for PYTHONPATH, see `hide_in`."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-hides-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    hide_in(folder)
+    return folder
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:

@@ -21,7 +21,11 @@ from typing import Any
 import numpy as np
 
 from tests.skip_plans import (
+    BETAS,
+    EPSILON,
+    MOMENTUM,
     OWN,
+    RATE,
     Apply,
     Ask,
     Block,
@@ -32,7 +36,6 @@ from tests.skip_plans import (
 )
 from tests.skip_recipes import BY_HAND, Loss, Recipe
 
-RATE, MOMENTUM, BETAS, EPSILON = 2.0**-10, 0.875, (0.875, 0.984375), 1e-7
 INITIAL, INTERVAL, LARGEST = 2.0**12, 3, 2.0**24
 _LARGEST_HALF = 65504.0
 Calls = frozenset[int]

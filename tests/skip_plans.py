@@ -14,6 +14,8 @@ from tests.skip_recipes import BY_HAND, Loss, Recipe
 
 # Weights of each optimizer.
 OWN = ((0, 1), (2,))
+# Of each optimizer that has such.
+RATE, MOMENTUM, BETAS, EPSILON = 2.0**-10, 0.875, (0.875, 0.984375), 1e-7
 
 
 @dataclasses.dataclass(frozen=True)

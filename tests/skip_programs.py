@@ -12,7 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from tests.skip_plans import (
+    BETAS,
+    EPSILON,
+    MOMENTUM,
     OWN,
+    RATE,
     Apply,
     Ask,
     Block,
@@ -24,7 +28,6 @@ from tests.skip_plans import (
 )
 from tests.skip_recipes import BY_HAND, WEIGHTS, Loss, Recipe
 
-RATE, MOMENTUM, BETAS, EPSILON = 2.0**-10, 0.875, (0.875, 0.984375), 1e-7
 SIZE = 4
 OPTIMIZERS: Mapping[str, Callable[[], Any]] = {
     "descent": lambda: keras.optimizers.SGD(RATE),

@@ -66,21 +66,17 @@ def _kind(failure: str) -> str:
 
 
 def _reproduce(seed: int) -> bool:
-    """Check one seed and show it, then the smallest program."""
-    from tests.skip_check import prepare
+    """Check one seed and show what comes of it."""
+    return _try_recipe(repr(recipe_of(seed)))
+
+
+def _try_recipe(text: str) -> bool:
+    """Check one recipe and show what comes of it."""
+    from tests import skip_recipes
+    from tests.skip_check import check, prepare
 
     prepare()
-    recipe = recipe_of(seed)
-    if try_recipe(recipe):
-        return True
-    print(*_check(seed)["failures"], sep="\n")
-    return False
-
-
-def try_recipe(recipe: Recipe) -> bool:
-    """Check one recipe and show what comes of it."""
-    from tests.skip_check import check
-
+    recipe = eval(text, vars(skip_recipes))
     outcome = check(recipe)
     print(recipe, outcome, sep="\n")
     return not outcome.failure
@@ -95,19 +91,9 @@ def _summary(totals: Counter[str]) -> str:
     )
 
 
-COMMAND = Command("tests.skips", __doc__, _check, _reproduce, _summary, 1200)
-
-
-def main(arguments: list[str]) -> int:
-    """Run the command line; `--recipe` stands alone."""
-    if arguments[:1] != ["--recipe"]:
-        return COMMAND.run(arguments)
-    from tests import skip_recipes
-    from tests.skip_check import prepare
-
-    prepare()
-    return 0 if try_recipe(eval(arguments[1], vars(skip_recipes))) else 1
-
+COMMAND = Command(
+    "tests.skips", __doc__, _check, _reproduce, _summary, 1200, _try_recipe
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(COMMAND.run())

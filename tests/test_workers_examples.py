@@ -7,8 +7,9 @@ import pytest
 
 from grappler_pass.planning.plan import Plan
 from tests.clusters import run_job
-from tests.fresh_process import ROOT
-from tests.test_examples import output_of
+from tests.forking import run_forked
+from tests.fresh_process import run_interpreter
+from tests.test_examples import EXAMPLES
 from tf_amp.config.amp_config import LOG, OPT_LEVEL, STRICT, SWITCH
 
 MIXED = {SWITCH: "1", OPT_LEVEL: "O2", STRICT: "1"}
@@ -26,20 +27,24 @@ def plans_by_process(folder: pathlib.Path) -> dict[str, list[Plan]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "rewriting"), [("two_workers", 2), ("parameter_server", 1)]
+    ("name", "counts", "serving", "rewriting"),
+    [
+        ("two_workers", {"worker": 2}, (), 2),
+        ("parameter_server", {"chief": 1, "ps": 1, "worker": 1}, ("ps", "worker"), 1),
+    ],
 )
 def test_an_example_trains_in_mixed_precision_in_its_processes(
-    name: str, rewriting: int, tmp_path: pathlib.Path
+    name: str,
+    counts: dict[str, int],
+    serving: tuple[str, ...],
+    rewriting: int,
+    tmp_path: pathlib.Path,
 ) -> None:
+    # As its tasks, each of which could be on a machine of its own.
+    program = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r})\n"
+    program += (EXAMPLES / f"{name}.py").read_text()
     env = {**MIXED, LOG: str(tmp_path / "log")}
-    if name == "two_workers":
-        lines = output_of(name, {**env, "CUDA_VISIBLE_DEVICES": "-1"}, tmp_path)
-    else:
-        # As its tasks, each of which could be on a machine of its own.
-        program = f"import sys; sys.path.insert(0, {str(ROOT / 'examples')!r})\n"
-        program += (ROOT / "examples" / f"{name}.py").read_text()
-        counts = {"ps": 1, "worker": 1, "chief": 1}
-        lines = run_job(program, counts, env, serving=("ps", "worker"))["chief", 0]
+    lines = run_job(program, counts, env, serving)[next(iter(counts)), 0]
 
     found = re.fullmatch(r"final accuracy ([\d.]+)", lines[-1])
     assert found, lines
@@ -58,6 +63,52 @@ def test_an_example_trains_in_mixed_precision_in_its_processes(
     assert len(shapes) == 1
 
 
+@pytest.mark.parametrize("name", ["two_workers", "parameter_server"])
+def test_an_example_that_is_no_task_starts_its_tasks(
+    name: str, tmp_path: pathlib.Path
+) -> None:
+    code = f"""
+    import runpy, sys
+    sys.path.insert(0, {str(EXAMPLES)!r})
+    import local_job
+    local_job.run = lambda counts, serving=(): print(counts, serving)
+    runpy.run_path({str(EXAMPLES / name)!r} + ".py", run_name="__main__")
+    """
+    assert run_forked(code, cwd=tmp_path).lines() == [
+        "{'worker': 2} ()"
+        if name == "two_workers"
+        else "{'ps': 1, 'worker': 1, 'chief': 1} ('ps', 'worker')"
+    ]
+
+
+# Who serves would do so for ever.
+TASK = """
+import json, os, sys, time
+import local_job
+
+if not local_job.is_task():
+    local_job.run({"ps": 1, "worker": 2}, serving=("ps",))
+place = json.loads(os.environ["TF_CONFIG"])
+task = place["task"]
+ports = {address for job in place["cluster"].values() for address in job}
+print(task["type"], task["index"], len(ports), sys.argv[1:], flush=True)
+if task["type"] == "ps":
+    time.sleep(300)
+sys.exit(3 if task["index"] else 0)
+"""
+
+
+def test_tasks_are_this_script_and_it_ends_as_they_do(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "task.py"
+    script.write_text(TASK)
+    env = {"PYTHONPATH": str(EXAMPLES)}
+    done = run_interpreter([str(script), "given"], env=env, cwd=tmp_path)
+    assert done.code == 3, done.err
+    told = [f"{task} 3 ['given']" for task in ("ps 0", "worker 0", "worker 1")]
+    # The one that serves may be ended before it says anything.
+    assert set(told[1:]) <= set(done.out.splitlines()) <= set(told)
+
+
 def test_an_example_knows_nothing_of_the_package() -> None:
     for name in ("two_workers", "parameter_server", "local_job"):
-        assert "tf_amp" not in (ROOT / "examples" / f"{name}.py").read_text()
+        assert "tf_amp" not in (EXAMPLES / f"{name}.py").read_text()

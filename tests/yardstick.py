@@ -51,20 +51,18 @@ def _smallest(seed: int, plan: PlanKind, kind: str) -> Recipe:
 
 
 def _reproduce(seed: int) -> bool:
-    """Check one seed and show what each plan does, then the smallest program."""
+    """Check one seed and show what each plan does."""
     from tests.recipe_seeds import recipe_of
 
-    recipe = recipe_of(seed)
-    if try_recipe(recipe):
-        return True
-    print(*_check(seed)["failures"], sep="\n")
-    return False
+    return _try_recipe(repr(recipe_of(seed)))
 
 
-def try_recipe(recipe: Recipe) -> bool:
+def _try_recipe(text: str) -> bool:
     """Check one recipe and show what each plan does."""
+    from tests import recipes
     from tests.yardstick_check import PLANS, check
 
+    recipe = eval(text, vars(recipes))
     print(recipe)
     outcome = check(recipe, PLANS)
     for plan, finding in outcome.failures.items():
@@ -80,17 +78,9 @@ def _summary(totals: Counter[str]) -> str:
     )
 
 
-COMMAND = Command("tests.yardstick", __doc__, _check, _reproduce, _summary, 1200)
-
-
-def main(arguments: list[str]) -> int:
-    """Run the command line; `--recipe` stands alone."""
-    if arguments[:1] != ["--recipe"]:
-        return COMMAND.run(arguments)
-    from tests import recipes
-
-    return 0 if try_recipe(eval(arguments[1], vars(recipes))) else 1
-
+COMMAND = Command(
+    "tests.yardstick", __doc__, _check, _reproduce, _summary, 1200, _try_recipe
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(COMMAND.run())

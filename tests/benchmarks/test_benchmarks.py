@@ -1,6 +1,7 @@
 """The benchmark's driver on its smallest model, and how its report reads."""
 
 import importlib
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -24,7 +25,7 @@ from benchmarks.replicate import replicated
 from benchmarks.report import markdown
 from benchmarks.results import keep_pass_figures, keep_runs, write_results
 from benchmarks.summary import rows_from_runs
-from tests.processes import ROOT
+from tests.processes import ROOT, folder_that_hides
 from tests.text_graph import graph_from_text
 
 WITH_LOW_UNITS = Machine("test", "avx512_bf16", ("avx512_bf16",), 2)
@@ -42,7 +43,11 @@ def test_driver_measures_the_tiny_mlp_from_end_to_end(tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--models", "tiny_mlp"]
     command += ["--variants", "float32,builtin", "--rounds", "1", "--seconds", "0.05"]
     done = subprocess.run(
-        [*command, "--output", str(output)], cwd=ROOT, capture_output=True, text=True
+        [*command, "--output", str(output)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(folder_that_hides())},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     text = output.read_text()

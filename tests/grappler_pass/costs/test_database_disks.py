@@ -18,7 +18,7 @@ from tests.costs_examples import (
     sizes_in,
     start,
 )
-from tests.processes import run_python
+from tests.forking import run_forked
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_python_without_sqlite_measures_without_keeping(path):
     known.keep()
     print(len(known.prices), cli.main(["costs", "show"]))
     """
-    done = run_python(program)
+    done = run_forked(program)
     assert done.lines() == ["0 2"]
     assert "measured costs are not kept" in done.err
     assert "tf-amp: this Python cannot keep costs" in done.err

@@ -82,12 +82,12 @@ def test_a_verdict_that_steps_contradict_is_replaced(
         return run(CHANGED.format(now=delays, calls=calls), tmp_path)[-1]
 
     if winner == "mixed":
-        assert last(10, mixed=0.0, float32=0.1) == "[5] [''] 1"
+        assert last(10, mixed=0.0, float32=0.06) == "[5] [''] 1"
         # Called 20 times, and as often as is not counted.
-        assert last(30, mixed=0.25, float32=0.0) == "[24] ['float32'] 0"
-        assert last(10, mixed=0.25, float32=0.0) == "[] [''] 0"
+        assert last(30, mixed=0.16, float32=0.0) == "[24] ['float32'] 0"
+        assert last(10, mixed=0.16, float32=0.0) == "[] [''] 0"
     else:
-        assert last(10, mixed=0.1, float32=0.0) == "[5] ['float32'] 0"
+        assert last(10, mixed=0.06, float32=0.0) == "[5] ['float32'] 0"
         # Both instances in float32 are slow now: the one that runs, and the other.
-        assert last(30, mixed=0.25, float32=0.25) == "[21] ['plan 2'] 1"
+        assert last(30, mixed=0.16, float32=0.16) == "[21] ['plan 2'] 1"
         assert last(10, mixed=0.0, float32=0.0) == "[] [''] 1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import pathlib
 import pickle
 import subprocess
@@ -17,7 +18,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 import tf_amp
 from tests import stored_models
-from tests.processes import ROOT
+from tests.processes import ROOT, folder_that_hides
 from tf_amp.tools.convert.files.saved_model import EXTRAS
 
 EPSILON = 2.0**-8
@@ -66,6 +67,7 @@ def run_elsewhere(base: pathlib.Path, names: list[str]) -> None:
         text=True,
         check=False,
         cwd=base,
+        env={**os.environ, "PYTHONPATH": str(folder_that_hides())},
     )
     assert done.returncode == 0, done.stderr
 

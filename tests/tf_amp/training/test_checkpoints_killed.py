@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.fresh_process import run_interpreter
+from tests.forking import run_forked_command
 
 WAYS = ["keras", "tf_keras", "own_loop", "session", "priced"]
 
 
 @pytest.fixture(scope="module")
 def outcome():
-    return run_interpreter(["-m", "tests.killed_training", *WAYS])
+    return run_forked_command(["-m", "tests.killed_training", *WAYS])
 
 
 @pytest.mark.parametrize("way", WAYS)

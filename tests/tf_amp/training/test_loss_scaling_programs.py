@@ -40,22 +40,28 @@ def figures():
     state = tf_amp.loss_scale_state()
     return int(state.scale), state.good_steps, state.skipped_steps
 
-def check(model, step, rows):
-    step(X)
+def check(model, train, rows):
+    inputs = [X]
     for some in rows:
         bad = X.copy()
         bad[some] = math.inf
-        before = values(model)
-        step(bad)
-        skipped = same(before, values(model))
-        step(X)
-        after = values(model)
+        inputs += [bad, X]
+    seen = []
+    train(inputs, lambda: seen.append((values(model), figures())))
+    triples = zip(seen[:-2:2], seen[1::2], seen[2::2], strict=True)
+    for (before, _), (kept, _), (after, told) in triples:
+        skipped = same(before, kept)
         trained = not same(before, after) and all(map(np.all, map(np.isfinite, after)))
-        print(skipped, trained, *figures(), after[-1])
+        print(skipped, trained, *told, after[-1])
 
 def fit(model):
-    data = lambda x: tf.data.Dataset.from_tensor_slices((x, Y)).batch(16)
-    return lambda x: model.fit(data(x), verbose=0)
+    def train(inputs, look):
+        pairs = np.concatenate(inputs), np.concatenate([Y] * len(inputs))
+        data = tf.data.Dataset.from_tensor_slices(pairs).batch(16)
+        told = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: look())
+        model.fit(data, verbose=0, callbacks=[told])
+    return train
 """
 
 REPLICAS = """
@@ -130,9 +136,11 @@ with strategy.scope():
             slopes, _ = tf.clip_by_global_norm(slopes, 1.0)
             model.optimizer.apply(slopes, model.trainable_variables)
         strategy.run(on_replica, args=(inputs,))
-    def distributed(x):
-        data = tf.data.Dataset.from_tensor_slices(x).batch(16)
-        step(next(iter(strategy.experimental_distribute_dataset(data))))
+    def distributed(inputs, look):
+        data = tf.data.Dataset.from_tensor_slices(np.concatenate(inputs)).batch(16)
+        for each in strategy.experimental_distribute_dataset(data):
+            step(each)
+            look()
     with tf_amp.mixed_precision_scope(loss_scale="dynamic:initial=64"):
         check(model, distributed, EACH)
 """
