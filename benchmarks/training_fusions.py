@@ -29,10 +29,11 @@ _TITLES = (
     "model",
     "optimizer",
     "weights",
-    "fused",
+    "updates",
+    "normalizations",
     "float32 ms",
     "A/A",
-    "updates fused",
+    "fused",
 )
 _EXPLANATION = (
     "*weights*: elements, in millions. *updates*, *normalizations*: how many are one "
