@@ -98,9 +98,6 @@ class ScaleUpdate:
 
     def _rests(self) -> Any:
         """Return whether a finite step does nothing but count; None: not known."""
-        if self.state.in_graph:
-            # Nobody may have initialized it, which only assignments do without.
-            return None
         values = self.state.unpacked(self.vectors)
         rests = find_rests(self.state.loss_scale)(values)
         if rests is None or self.counts is not None:

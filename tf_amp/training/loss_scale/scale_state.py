@@ -170,7 +170,17 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         """Add one to the finite steps; return the operation that does, if any."""
         variable = self.variables_by_kind["counters"]
         one = [int(name == "good_steps") for name in self.names["counters"]]
-        return variable.assign_add(tf.constant(one, variable.dtype), read_value=False)
+        step = tf.constant(one, variable.dtype)
+        if not self.in_graph:
+            return variable.assign_add(step, read_value=False)
+        # Nobody may have initialized it.
+        return tf.cond(
+            tf.compat.v1.is_variable_initialized(self._local("counters")),
+            lambda: _done(variable.assign_add(step, read_value=False)),
+            lambda: _done(
+                variable.assign(self._initial["counters"] + step, read_value=False)
+            ),
+        )
 
     def evaluate(self, names: Sequence[str], session: Any = None) -> list[Any]:
         """Return values as they are now, for Python.
@@ -299,6 +309,11 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             lambda: _read(variable),
             lambda: tf.constant(initial),
         )
+
+
+def _done(operation: Any) -> Any:
+    with tf.control_dependencies([operation]):
+        return tf.constant(True)
 
 
 def _read(variable: Any) -> Any:
