@@ -94,6 +94,15 @@ ROWS = {
     "a step size that 16 bits do not hold": Recipe(
         layers=(Part("inner_steps", 5, 0.3),), loss="mean", width=128, positive=True
     ),
+    "a factor between products that 16 bits do not hold": Recipe(
+        layers=(LINEAR, Part("scaled", amount=0.3), LINEAR),
+        loss="squared_error",
+        training="gradients",
+        width=128,
+    ),
+    "a mean behind softplus": Recipe(
+        inputs="remainder", layers=(Part("softplus"), Part("relu")), loss="mean"
+    ),
     "a chain of gradients of single rows": Recipe(
         inputs="one_hot",
         layers=(Part("inner_steps", 4, 0.1),),

@@ -35,6 +35,9 @@ _PLAIN_ONLY = frozenset(
 # exp(x) - 1, each step rounded to 16 bits (relu_op_functor.h): below zero, near it,
 # nothing is right, while Expm1's own kernel is exact to the last bit.
 _CANCELLING = frozenset({"Elu", "Selu"})
+# It takes exp(x) for log(1 + exp(x)), and beyond the same distance from zero x, as soon
+# as they differ by e**2 roundings of the type (softplus_op.h); always by too much.
+_APPROXIMATE = frozenset({"Softplus"})
 # Its definition admits bfloat16 for statistics, and no kernel computes them in it
 # (fused_batch_norm_op.cc).
 _FLOAT32_ONLY = frozenset({("FusedBatchNormV3", "U")})
@@ -83,14 +86,14 @@ def becomes_swish(view: GraphView, node: Node) -> bool:
     return False
 
 
-def cancels(op: str, device_type: str) -> bool:
-    """Return whether a 16-bit kernel loses every digit of some results.
+def is_imprecise(op: str, device_type: str) -> bool:
+    """Return whether a 16-bit kernel is off by more than a rounding of its result.
 
     Args:
       op: of the node.
       device_type: "CPU" or "GPU".
     """
-    return device_type == "CPU" and op in _CANCELLING
+    return op in _APPROXIMATE or (device_type == "CPU" and op in _CANCELLING)
 
 
 def _is_plain(proto: NodeDef) -> bool:

@@ -130,6 +130,11 @@ class ProductErrors:
             and not (moves and slots.input_slot(i, position) == NO_SLOT)
         ]
 
+    def is_one_number(self, port: Port) -> bool:
+        """Return whether a tensor is known to have one element."""
+        shape = known_shape(self.shapes, self.view, port)
+        return shape is not None and all(size == 1 for size in shape)
+
     def is_broadcast(self, node: Node, position: int) -> bool:
         """Return whether an operand is smaller than the result that it is added to."""
         if node.op.startswith("BiasAdd"):
@@ -351,15 +356,17 @@ class _Grading:
     ) -> tuple[Grade, Steps]:
         # A gate of float32 values: as exact as they are wanted to be.
         gate = Grade.FLOAT32 in self._full_size(node, read, grades)
-        if Grade.FLOAT32 in grades:
+        if any(
+            grade is Grade.FLOAT32 and not self._errors.is_one_number(port)
+            for (_, port), grade in zip(read, grades, strict=True)
+        ):
             # With a gate, what it lets through is rounded beside it.
             rounded = 2 if gate and Grade.PRODUCT not in grades else 1
             steps = Steps(steps.sums, steps.factors + rounded)
         if not steps.are_few or not any(grade in MADE for grade in grades):
             return Grade.FLOAT32, steps
         if Grade.PRODUCT in grades:
-            harms = self._shrinks(node) or self._is_off_alike(node, read, grades)
-            return Grade.BIASED if harms else Grade.PRODUCT, steps
+            return Grade.BIASED if self._shrinks(node) else Grade.PRODUCT, steps
         made = (grade for grade in grades if grade in MADE)
         return Grade.ACTIVATED if gate else min(made), steps
 
@@ -376,20 +383,6 @@ class _Grading:
                 if most > 1 / _SMALL_FACTOR if divides else 0 < most < _SMALL_FACTOR:
                     return True
         return False
-
-    def _is_off_alike(
-        self, node: Node, read: list[tuple[int, Port]], grades: list[Grade]
-    ) -> bool:
-        """Return whether a number that 16 bits do not hold scales the whole tensor.
-
-        By hand errors of many elements average out; such a factor's does not.
-        """
-        errors = self._errors
-        shapes = (known_shape(errors.shapes, errors.view, port) for _, port in read)
-        return any(
-            grade is Grade.FLOAT32 and shape is not None and all(n == 1 for n in shape)
-            for grade, shape in zip(grades, shapes, strict=True)
-        )
 
     def _full_size(
         self, node: Node, read: list[tuple[int, Port]], grades: list[Grade]

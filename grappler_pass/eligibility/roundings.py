@@ -360,6 +360,12 @@ class Roundings:
         return not any(tensor.float_val) and not any(tensor.tensor_content)
 
     def _at_factor(self, node: Node, position: int, is_bare: bool, on: _Way) -> _Harm:
+        """Return what becomes of a factor; one of a whole tensor moves all of it alike.
+
+        By hand errors of many elements average out; such a factor's would not.
+        """
+        if is_bare and self._errors.is_one_number(node.inputs[position]):
+            return Cause.FACTOR
         others = (p for i, p in self._inputs[node.index] if i != position)
         if any(self._errors.grade(port) is Grade.PRODUCT for port in others):
             return _Way.ENDS

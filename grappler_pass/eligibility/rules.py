@@ -19,8 +19,8 @@ from grappler_pass.eligibility.exactness import exact_slots
 from grappler_pass.eligibility.fused_ops import can_split, parts_of
 from grappler_pass.eligibility.kernel_limits import (
     becomes_swish,
-    cancels,
     has_kernel,
+    is_imprecise,
     refuses_half,
 )
 from grappler_pass.eligibility.reachability import UNREACHED, spread
@@ -183,7 +183,7 @@ def _missing_kernels(case: Case) -> Refusals:
             continue
         if can_split(node.proto, case.low_dtype, product_alone=alone):
             continue
-        part = _cancelling_part(case, node)
+        part = _imprecise_part(case, node)
         none = Reason(Cause.NO_KERNEL, f"{node.op} as its product alone")
         yield from (
             (s, part or r or none)
@@ -192,13 +192,13 @@ def _missing_kernels(case: Case) -> Refusals:
         )
 
 
-def _cancelling_part(case: Case, node: Node) -> Reason | None:
+def _imprecise_part(case: Case, node: Node) -> Reason | None:
     """Return why a fused node is not split whose parts all have kernels, if so."""
     device = device_type_of(node.device)
     for part in parts_of(node.proto):
-        if cancels(part.op, device):
+        if is_imprecise(part.op, device):
             detail = f"{part.op} in {DTYPE_NAMES[case.low_dtype]} on {device}"
-            return Reason(Cause.CANCELS, detail)
+            return Reason(Cause.IMPRECISE, detail)
     return None
 
 
@@ -220,8 +220,8 @@ def _kernel_reasons(
             yield Reason(Cause.NOT_ADMITTED, f"{node.op}.{attr} in {low_name}")
         elif not has_kernel(node.op, node.proto, types, device):
             yield Reason(Cause.NO_KERNEL, f"{node.op} in {low_name} on {device}")
-        elif cancels(node.op, device):
-            yield Reason(Cause.CANCELS, f"{node.op} in {low_name} on {device}")
+        elif is_imprecise(node.op, device):
+            yield Reason(Cause.IMPRECISE, f"{node.op} in {low_name} on {device}")
         else:
             yield None
 

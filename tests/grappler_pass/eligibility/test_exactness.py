@@ -130,11 +130,11 @@ MASKED_NAMES = "scores bias masked clear1 weights context"
     ("value", "dtype", "expected"),
     [
         ("-1e9", "float16", "L F F F F L"),
-        ("-1e9", "bfloat16", "L L L L L L"),
+        ("-1e9", "bfloat16", "L F L L L L"),
         ("-3.4028235e38", "bfloat16", "L F F F F L"),
         ("-inf", "float16", "L L L L L L"),
         ("1e-7", "float16", "L F F F F L"),
-        ("1e-7", "bfloat16", "L L L L L L"),
+        ("1e-7", "bfloat16", "L F L L L L"),
         ("0.125", "float16", "L L L L L L"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -126,8 +127,8 @@ def test_products_are_added_up_a_few_times_in_a_row(count: int) -> None:
 
 @pytest.mark.parametrize("count", [MOST_FACTORS, MOST_FACTORS + 1])
 def test_few_rounded_factors_in_a_row_follow_a_product(count: int) -> None:
-    lines = ["factor = Const value=0.99", "f0 = Mul(allow1, factor)"]
-    lines += [f"f{i} = Mul(f{i - 1}, factor)" for i in range(1, count)]
+    lines = ["f0 = Mul(allow1, bias)"]
+    lines += [f"f{i} = Mul(f{i - 1}, bias)" for i in range(1, count)]
     colored = between("\n".join(lines), f"f{count - 1}")
     assert colored.colors(f"f{count - 1}") == ("L" if count <= MOST_FACTORS else "F")
 
@@ -214,17 +215,17 @@ def test_behind_the_last_product_small_factors_are_float32_in_float16(
 
 
 @pytest.mark.parametrize("low_dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize(
-    ("factor", "behind_it", "between_products"),
-    [("Const value=0.1", "F", "L"), ("Const value=0.5", "L", "L")],
-)
-def test_one_inexact_factor_for_a_whole_tensor_is_rounded_for_products_alone(
-    factor: str, behind_it: str, between_products: str, low_dtype: str
+@pytest.mark.parametrize(("factor", "color_of_it"), [(0.1, "F"), (0.5, "L")])
+@pytest.mark.parametrize("where", [behind, between])
+def test_one_inexact_factor_for_a_whole_tensor_is_not_rounded(
+    where: Callable[..., Colored], factor: float, color_of_it: str, low_dtype: str
 ) -> None:
-    lines = f"factor = {factor}\nmade = Mul(allow1, factor)"
-    assert behind(lines, "made", low_dtype).colors("made") == behind_it
-    colored = between(lines, "made", low_dtype=low_dtype)
-    assert colored.colors("made") == between_products
+    lines = f"factor = Const value={factor}\nmade = Mul(allow1, factor)"
+    colored = where(lines, "made", low_dtype=low_dtype)
+    assert colored.colors("made") == color_of_it
+    if color_of_it == "F":
+        assert colored.cause("made") is Cause.FACTOR
+        assert colored.detail("made") == "factor"
 
 
 def test_between_products_a_small_factor_may_be_low_in_float16() -> None:

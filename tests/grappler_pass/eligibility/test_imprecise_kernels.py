@@ -1,9 +1,22 @@
-"""Why recurrent kernels that compute step by step in their own type stay float32."""
+"""Which 16-bit kernels are off by more than rounding their results would be."""
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
+import pytest
 import tensorflow as tf
+
+from grappler_pass.eligibility.kernel_limits import is_imprecise
+
+UNARY = (
+    "Elu Erf Erfc Exp Expm1 Log Log1p LogSoftmax Reciprocal Rsqrt Selu Sigmoid Softmax "
+    "Softplus Softsign Sqrt Square Tanh"
+).split()
+EPSILONS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+# A rounding of the result and one on the way to it.
+WORST = 4.0
 
 STEPS, ROWS, UNITS = 100, 4, 64
 
@@ -60,3 +73,23 @@ def test_the_kernel_is_off_by_more_than_three_times_the_error_by_hand() -> None:
     assert 0.0 < by_hand < 0.001 * np.linalg.norm(exact)
     kernel = states_of_kernel(inputs, weights, tf.float16)
     assert np.linalg.norm(kernel - exact) > 3.0 * by_hand
+
+
+@pytest.mark.parametrize("op", UNARY)
+def test_a_kernel_rounds_its_result_or_is_known_for_doing_worse(op: str) -> None:
+    worst = max(roundings_off(op, low_dtype) for low_dtype in EPSILONS)
+    assert is_imprecise(op, "CPU") == (worst > WORST)
+
+
+def roundings_off(op: str, low_dtype: str) -> float:
+    """Return by how many roundings a kernel's worst result is off, relative to it."""
+    values = np.geomspace(1e-2, 10.0, 4000)
+    low = tf.cast(tf.concat([-values, values], 0), low_dtype)
+    kernel = getattr(tf.raw_ops, op)
+    (name,) = inspect.signature(kernel).parameters.keys() - {"name"}
+    expected = kernel(**{name: tf.cast(low, tf.float32)}).numpy()
+    found = tf.cast(kernel(**{name: low}), tf.float32).numpy()
+    is_held = np.isfinite(expected) & (np.abs(expected) > 2.0**-14)
+    is_held &= np.abs(expected) < 65504.0
+    expected, found = expected[is_held], found[is_held]
+    return np.max(np.abs(found / expected - 1)) / EPSILONS[low_dtype]
