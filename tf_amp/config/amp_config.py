@@ -54,6 +54,7 @@ TIE = "TF_AMP_TIE"
 FUSE = "TF_AMP_FUSE"
 LOSS_SCALE = "TF_AMP_LOSS_SCALE"
 RANGES = "TF_AMP_RANGES"
+VERBOSE = "TF_AMP_VERBOSE"
 OWN_NAMES = (
     OPT_LEVEL,
     DTYPE,
@@ -67,6 +68,7 @@ OWN_NAMES = (
     FUSE,
     LOSS_SCALE,
     RANGES,
+    VERBOSE,
 )
 # Whose values are paths, or may be.
 PLACES = (DEVICE_PROFILE, LOG, CACHE, RANGES)
@@ -102,6 +104,7 @@ class AmpConfig:
         to the dtype.
       ranges: file of the ranges that tensors were seen to keep to; operations whose
         tensors leave the safe range stay float32.
+      verbose: whether the process says on stderr what has become of its graphs.
     """
 
     enabled: bool | None = None
@@ -118,6 +121,7 @@ class AmpConfig:
     fuse: tuple[str, ...] = RULES
     loss_scale: LossScale | None = None
     ranges: pathlib.Path | None = None
+    verbose: bool = True
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> AmpConfig:
@@ -149,6 +153,7 @@ class AmpConfig:
             fuse=_read(given, FUSE, checked_fusions, RULES),
             loss_scale=_read_loss_scale(given),
             ranges=_read(given, RANGES, checked_path, None),
+            verbose=_read_flag(given, VERBOSE) is not False,
         )
 
     def to_env(self) -> dict[str, str]:
@@ -168,6 +173,7 @@ class AmpConfig:
             FUSE: " ".join(self.fuse) or "off",
             LOSS_SCALE: _words_if_any(self.loss_scale),
             RANGES: str(self.ranges or ""),
+            VERBOSE: "" if self.verbose else "0",
             **list_edits.env_from_edits(self.list_edits),
         }
         return {name: value for name, value in variables.items() if value}

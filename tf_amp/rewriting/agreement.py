@@ -25,7 +25,9 @@ _SETTINGS = "settings"
 PATIENCE_SECONDS = 30.0
 _checked = threading.Event()
 # What may differ from machine to machine.
-_LOCAL = frozenset({"TF_AMP_CACHE", "TF_AMP_LOG", "TF_AMP_STRICT", "TF_AMP_TUNE"})
+_LOCAL = frozenset(
+    f"TF_AMP_{name}" for name in ("CACHE", "LOG", "STRICT", "TUNE", "VERBOSE")
+)
 
 
 def check_once(config: AmpConfig, *, wait: bool = False) -> None:

@@ -25,11 +25,12 @@ from tf_amp.rewriting import (
     failures,
     graph_settings,
     host,
+    notices,
     stripping,
     unneeded_loss_scales,
 )
 from tf_amp.rewriting.failures import naming_stage, reporting
-from tf_amp.tracing import bypass, terms
+from tf_amp.tracing import bypass, in_force, terms
 from tf_amp.tracing.stamp_reader import (
     Marks,
     excluded_parts,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
     from grappler_pass.plugin import GrapplerItem
+    from tf_amp.config.amp_config import AmpConfig
+    from tf_amp.measuring.steps.step_comparison import Steps
 
 _STAMP = STAMP.encode()
 _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
@@ -217,28 +220,30 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
     seconds = time.perf_counter() - begin
     if scope.config.log_dir is not None:
         dumps.dump(scope.config.log_dir, marks.graph, graph_def, rewrite)
-    _record(rewrite, seconds)
+    _record(rewrite, seconds, scope.config)
     return rewrite.graph_def if rewrite.changed else None
 
 
-def _record(rewrite: Rewrite, seconds: float) -> None:
+def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
     """Keep the plan of a changed graph; log one line, once per graph and outcome."""
     if rewrite.plan is None:
         return
     for watcher in tuple(host.current().watchers):
         watcher(rewrite)
+    notices.tell_of_plan(rewrite.plan, config)
     if rewrite.changed:
-        _keep_plan(rewrite.plan)
+        _keep_plan(rewrite.plan, config)
     summary = rewrite.plan.summary()
     if host.current().is_news(summary) or rewrite.changed:
         logging.info("%s; planned in %.2f s", summary, seconds)
 
 
-def _keep_plan(plan: Plan) -> None:
+def _keep_plan(plan: Plan, config: AmpConfig) -> None:
     """Count a plan among those applied, until steps find its graph slower."""
     from tf_amp.measuring.steps import compared_calls
 
-    def decided(is_faster: bool, steps: object) -> bool:
+    def decided(is_faster: bool, steps: Steps) -> bool:
+        notices.tell_of_steps(plan, config, is_faster, steps.compared)
         if not is_faster:
             with contextlib.suppress(ValueError):
                 host.current().plans.remove(plan)
@@ -250,10 +255,7 @@ def _keep_plan(plan: Plan) -> None:
 
 def _mention_unstamped(data: bytes) -> None:
     """Say once that functions traced before `enable` are left alone."""
-    if any(seed in data for seed in _SEEDS):
-        logging.log_first_n(
-            logging.INFO,
-            "A graph stays float32: it was traced while mixed precision was off, or "
-            "belongs to tf.data.",
-            1,
-        )
+    config = in_force.current_config()
+    is_shown = config is not None and config.verbose
+    if is_shown and any(seed in data for seed in _SEEDS):
+        notices.tell_of_earlier_trace()

@@ -63,6 +63,8 @@ class Host:
       dropped: names the nodes of a serialized graph that go back to float32, each with
         the reason.
       steps: in their order.
+      skipped_steps: returns how many steps were skipped for gradients that are not
+        finite; None where losses are not scaled, or where that cannot be read.
       without_stamps: returns the settings of a graph without stamps; None: it stays
         float32.
       memory: of plans, for graphs that come again when training is resumed.
@@ -78,6 +80,7 @@ class Host:
     dropped: Callable[[bytes], tuple[tuple[str, str], ...]] = lambda data: ()
     steps: tuple[Step, ...] = ()
     without_stamps: Callable[[], str | None] = lambda: None
+    skipped_steps: Callable[[], int | None] = lambda: None
     memory: Memory = dataclasses.field(default_factory=Memory)
     said: Latest[Hashable, bool] = dataclasses.field(
         default_factory=lambda: Latest(_MESSAGES_KEPT)
@@ -110,11 +113,16 @@ def build(
     dropped: Callable[[bytes], tuple[tuple[str, str], ...]],
     steps: tuple[Step, ...],
     without_stamps: Callable[[], str | None],
+    skipped_steps: Callable[[], int | None],
 ) -> None:
     """Let these take part from now on; what is known stays known."""
     global _host
     _host = dataclasses.replace(
-        _host, dropped=dropped, steps=steps, without_stamps=without_stamps
+        _host,
+        dropped=dropped,
+        steps=steps,
+        without_stamps=without_stamps,
+        skipped_steps=skipped_steps,
     )
 
 
@@ -128,6 +136,7 @@ def forget() -> None:
     _host = Host(
         _host.dropped,
         _host.steps,
+        skipped_steps=_host.skipped_steps,
         observers=_host.observers,
         without_xla=_host.without_xla,
         placers=_host.placers,

@@ -119,7 +119,17 @@ def _build_host() -> None:
         ),
         # Those that arrive have the settings of their first call then.
         without_stamps=(lambda: None) if has_stamps else settings_here,
+        skipped_steps=_skipped_steps,
     )
+
+
+def _skipped_steps() -> int | None:
+    from tf_amp.training.loss_scale import variables
+
+    known = variables.latest_state()
+    if known is None or known.in_graph or not known.loss_scale.scales:
+        return None
+    return int(known.evaluate(("skipped_steps",))[0])
 
 
 def remove() -> None:

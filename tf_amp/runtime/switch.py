@@ -54,6 +54,7 @@ def enable(
     fuse: str | Iterable[str] | None = None,
     loss_scale: LossScale | float | str | None = None,
     ranges: str | os.PathLike[str] | None = None,
+    verbose: bool | None = None,
 ) -> None:
     """Rewrite graphs of functions traced, and Sessions made, from now on.
 
@@ -74,6 +75,7 @@ def enable(
       loss_scale: a loss scale, a number or words for one, whatever the type; by default
         "dynamic" for float16 and "none" for bfloat16.
       ranges: file from `tf-amp ranges`; what left the safe range stays float32.
+      verbose: say on stderr what has become of the first graph, and the like.
 
     Raises:
       ConfigError: a setting is unknown, or two contradict each other.
@@ -93,6 +95,7 @@ def enable(
         ("fuse", fuse, values.checked_fusions),
         ("loss_scale", loss_scale, loss_scale_from_words),
         ("ranges", ranges, values.checked_path),
+        ("verbose", verbose, values.checked_bool),
     )
     chosen = {name: check(v, name) for name, v, check in given if v is not None}
     config = AmpConfig.from_env()

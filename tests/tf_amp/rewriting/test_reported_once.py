@@ -20,6 +20,7 @@ def test_of_thousands_of_plans_that_change_nothing_the_latest_are_remembered(cap
     caplog.set_level("INFO", logger="absl")
     for number in [*range(2000), 1999]:
         plan = Plan((), "bfloat16", graph=f"step_{number}")
-        arriving_graphs._record(Rewrite(GraphDef(), plan, changed=False), 0.0)
+        rewrite = Rewrite(GraphDef(), plan, changed=False)
+        arriving_graphs._record(rewrite, 0.0, AmpConfig())
     assert caplog.text.count("step_1999:") == 1
     assert len(host.current().said) <= 1024

@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Trial
 
 
+@dataclasses.dataclass
+class CallCount:
+    """How often something has been called since it was to be counted."""
+
+    count: int = 0
+
+
 @dataclasses.dataclass(frozen=True)
 class _Known:
     """What is going on with functions, or with the graph of one Session, by key."""
@@ -50,6 +57,9 @@ class _Known:
         default_factory=dict
     )
     checks: dict[Hashable, VerdictCheck] = dataclasses.field(default_factory=dict)
+    counts: weakref.WeakValueDictionary[Hashable, CallCount] = dataclasses.field(
+        default_factory=weakref.WeakValueDictionary
+    )
 
 
 class _Callee(NamedTuple):
@@ -159,6 +169,9 @@ def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
       call: makes the call in the instance of a label.
     """
     key, known, _ = callee
+    counted = known.counts.get(key)
+    if counted is not None:
+        counted.count += 1
     comparison = callee.comparison
     if comparison is None:
         check = known.checks.get(key)
@@ -219,6 +232,14 @@ def _current() -> StepComparison | None:
     """Return the comparison that this thread's call takes part in."""
     callee = _thread.callee
     return None if callee is None else callee.comparison
+
+
+def count_calls() -> CallCount:
+    """Count the calls of what the graph belongs to that arrives on this thread."""
+    callee = _thread.callee
+    if callee is None:
+        return CallCount()
+    return callee.known.counts.setdefault(callee.key, CallCount(1))
 
 
 def accept() -> None:

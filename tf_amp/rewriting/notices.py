@@ -1,0 +1,210 @@
+"""The few lines that a process prints on stderr about its mixed precision.
+
+Each comes once, says what to do next, and ends with a code that docs/troubleshooting.md
+explains. `TF_AMP_VERBOSE=0` hides them all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import enum
+import functools
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from tf_amp.config import devices
+from tf_amp.rewriting import host
+
+if TYPE_CHECKING:
+    from grappler_pass.planning.plan import Plan
+    from tf_amp.config.amp_config import AmpConfig
+    from tf_amp.measuring.steps.compared_calls import CallCount
+    from tf_amp.measuring.steps.comparison import Comparison
+
+# A job that takes less ends without a summary.
+_LONG_SECONDS = 60.0
+# Some programs trace without end.
+_GRAPHS_KEPT = 256
+# As Linux names the instructions of x86 and of ARM.
+_BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+_HIDE = "TF_AMP_VERBOSE=0 hides this"
+
+
+class Code(enum.Enum):
+    """What a line is about."""
+
+    REWRITTEN = "AMP101"
+    STAYS_FLOAT32 = "AMP102"
+    TRACED_BEFORE = "AMP103"
+    COMPARED = "AMP104"
+    SUMMARY = "AMP105"
+
+
+@dataclasses.dataclass
+class _Graph:
+    """A graph that was rewritten, as far as it has come."""
+
+    plan: Plan
+    calls: CallCount
+    compared: Comparison | None = None
+
+
+class Job:
+    """What a process has run in mixed precision, for the line at its end."""
+
+    def __init__(self) -> None:
+        """Begin with the first graph."""
+        self._process = os.getpid()
+        self._begin = time.monotonic()
+        self._graphs: dict[str, _Graph] = {}
+        atexit.register(self._print_summary)
+
+    def add(self, plan: Plan) -> None:
+        """Count from now on the calls of what a graph belongs to that was rewritten."""
+        from tf_amp.measuring.steps import compared_calls
+
+        self._graphs[plan.graph] = _Graph(plan, compared_calls.count_calls())
+        if len(self._graphs) > _GRAPHS_KEPT:
+            del self._graphs[next(iter(self._graphs))]
+
+    def note(self, plan: Plan, is_faster: bool, compared: Comparison | None) -> None:
+        """Keep how steps have decided on a plan."""
+        if not is_faster:
+            self._graphs.pop(plan.graph, None)
+        elif plan.graph in self._graphs:
+            self._graphs[plan.graph].compared = compared
+
+    def _print_summary(self) -> None:
+        seconds = time.monotonic() - self._begin
+        if os.getpid() != self._process or seconds < _LONG_SECONDS or not self._graphs:
+            return
+        most = max(self._graphs.values(), key=lambda graph: graph.calls.count)
+        _print(
+            Code.SUMMARY,
+            f"{seconds:.0f} s in mixed precision; "
+            f"busiest graph of {len(self._graphs)}: "
+            f"{most.plan.graph}, {most.calls.count} calls, {_speed(most)}{_skipped()}; "
+            "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision",
+        )
+
+
+def _speed(graph: _Graph) -> str:
+    if graph.compared is not None:
+        return f"{graph.compared.ratio:.2f} times as fast as float32, measured"
+    return f"expected {graph.plan.predicted_speedup:.2f} times as fast as float32"
+
+
+def _skipped() -> str:
+    skipped = host.current().skipped_steps()
+    return "" if skipped is None else f"; {skipped} steps skipped"
+
+
+def tell_of_plan(plan: Plan, config: AmpConfig) -> None:
+    """Say what becomes of a graph that has just been planned, if it is the first."""
+    if not config.verbose:
+        return
+    taking_part = host.current()
+    if plan.is_empty:
+        if not taking_part.plans and taking_part.is_news(Code.STAYS_FLOAT32):
+            fused = _fusions(plan)
+            kept = f"{_name(plan)} stays float32{fused and ', with '}{fused}"
+            _print(Code.STAYS_FLOAT32, f"{kept}: {_why(plan, config)}")
+        return
+    if taking_part.is_news(Code.REWRITTEN):
+        _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}; {_HIDE}")
+    _job().add(plan)
+
+
+def tell_of_steps(
+    plan: Plan, config: AmpConfig, is_faster: bool, compared: Comparison | None
+) -> None:
+    """Say once how steps that ran both ways have decided on a plan."""
+    if not config.verbose:
+        return
+    _job().note(plan, is_faster, compared)
+    if compared is None or not host.current().is_news(Code.COMPARED):
+        return
+    outcome = (
+        "16 bits stay"
+        if is_faster
+        else "it runs in float32 from now on, and TF_AMP_TUNE=off would keep 16 bits"
+    )
+    _print(
+        Code.COMPARED,
+        f"{_name(plan)}: {compared.ratio:.2f} times as fast as float32 in "
+        f"{len(compared.pairs)} pairs of its own steps; {outcome}",
+    )
+
+
+def tell_of_earlier_trace() -> None:
+    """Say once that a graph comes from a function traced before `enable`."""
+    if host.current().is_news(Code.TRACED_BEFORE):
+        _print(
+            Code.TRACED_BEFORE,
+            "a graph stays float32, for it was traced before mixed precision was on; "
+            "enable it before the first call of the function (graphs of tf.data are "
+            "left alone in any case)",
+        )
+
+
+@functools.cache
+def _job() -> Job:
+    return Job()
+
+
+def lacks_units() -> bool:
+    """Return whether there is just a CPU, and that has no 16-bit units."""
+    has_gpu = len(devices.present_devices()) > 1
+    return not has_gpu and _BF16_FLAGS.isdisjoint(devices.cpu_flags())
+
+
+def _name(plan: Plan) -> str:
+    return plan.graph or "a graph"
+
+
+def _changes(plan: Plan) -> str:
+    low = {row.slot.node for row in plan.decisions if row.is_low}
+    nodes = {row.slot.node for row in plan.decisions}
+    parts = []
+    if low:
+        parts.append(f"{len(low)} of {len(nodes)} operations in {plan.low_dtype}")
+    if fused := _fusions(plan):
+        parts.append(fused)
+    return f"{', '.join(parts)}, expected {plan.predicted_speedup:.2f}x"
+
+
+def _fusions(plan: Plan) -> str:
+    count = len(plan.fusions) + len(plan.traced_fusions)
+    return f"{count} fusion{'s' * (count > 1)}" if count else ""
+
+
+def _why(plan: Plan, config: AmpConfig) -> str:
+    from grappler_pass.eligibility.reasons import Cause
+
+    if plan.is_forgone:
+        return (
+            f"nothing in it can be in {plan.low_dtype} without harm; `tf-amp audit "
+            "SCRIPT` says why"
+        )
+    if any(row.reason.cause is Cause.TRIAL for row in plan.decisions):
+        return (
+            "its steps have run both ways, and 16 bits were not faster; "
+            "TF_AMP_TUNE=off goes by predictions"
+        )
+    if not config.device_profile and lacks_units():
+        return (
+            f"this CPU has no units for {plan.low_dtype}, which would be slower; "
+            "TF_AMP_DEVICE_PROFILE plans for another device, `tf-amp doctor` says what "
+            "this one can do"
+        )
+    return (
+        f"{plan.low_dtype} is not expected to be faster here; `tf-amp doctor` says "
+        "what this machine can do, `tf-amp audit SCRIPT` what is in the way"
+    )
+
+
+def _print(code: Code, text: str) -> None:
+    print(f"tf-amp: {text} ({code.value})", file=sys.stderr, flush=True)
