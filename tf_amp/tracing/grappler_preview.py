@@ -1,4 +1,4 @@
-"""The graph of a function as Grappler would hand it over, without running it.
+"""The graph of a function as Grappler would pass it, without running it.
 
 Inlining, lowering of control flow, folding and fusing are done by Grappler itself, on a
 copy; the names that differ are those of arguments and results.
@@ -37,7 +37,7 @@ class Traced:
         return cls(graph, graph.inputs, graph.outputs)
 
 
-# Loops and branches, and what has TensorFlow take them apart.
+# Loops and branches, and what has TensorFlow split them.
 CONTROL_FLOW = CALL_OPS.keys() - PLAIN_CALL_OPS
 LOWER = "_lower_using_switch_merge"
 # In the name that Grappler gives to a function for one call of it.

@@ -1,6 +1,6 @@
 """Compiled functions that run without XLA for a while, so that they can be watched.
 
-XLA has no way to hand a tensor over to Python. Run as TensorFlow runs any function,
+XLA has no way to pass a tensor to Python. Run as TensorFlow runs any function,
 each of them comes to Grappler as a graph of its own, and can tell what it gets.
 """
 
