@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in rows_of(options.models[0]):
             print("|".join(row))
         return 0
-    rows = [row for name in track(options.models, "counting") for row in _apart(name)]
+    rows = [row for name in track(options.models, "counting") for row in _counts(name)]
     table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
     print(table)
     if options.models == names:
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _apart(name: str) -> list[tuple[str, ...]]:
+def _counts(name: str) -> list[tuple[str, ...]]:
     """Count one model in a process of its own, since switches outlive a model."""
     lines = worker_lines("casts", "--worker", "--models", name)
     return [tuple(line.split("|")) for line in lines[-len(MODES) :]]

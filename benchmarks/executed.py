@@ -45,7 +45,7 @@ def _executed_graphs(first_call: Callable[[], object]) -> Sequence[graph_pb2.Gra
     ctx = context.context()
     ctx.enable_run_metadata()
     try:
-        # TensorFlow gathers graphs when it was asked to once, and hands them over with
+        # TensorFlow gathers graphs when it was asked to once, and passes them with
         # the next operation: those from before are none of ours.
         tf.identity(0.0)
         ctx.export_run_metadata()

@@ -18,9 +18,9 @@ from absl import logging
 from keras_callbacks import closing_paragraph, siblings, step_functions
 from keras_callbacks.callback import Callback, Logs
 from keras_callbacks.loss_scale_optimizers import scales_losses
+from keras_callbacks.obstacles import obstacle_of
 from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.scale_readings import ScaleReadings
-from keras_callbacks.standing_aside import obstacle_of
 from keras_callbacks.summaries import writes
 from keras_callbacks.values import check_one_of
 from tf_amp.config.amp_config import AmpConfig
@@ -116,7 +116,7 @@ class AutoMixedPrecision(Callback):
         self._leave()
         obstacle = obstacle_of(self.model)
         if obstacle:
-            logging.warning("AutoMixedPrecision stands aside: %s.", obstacle)
+            logging.warning("AutoMixedPrecision is disabled: %s.", obstacle)
             return
         self._layer = self._scope.opened()
         model_scopes.undo_after_call(self.model, self._leave)

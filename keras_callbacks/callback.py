@@ -176,7 +176,7 @@ class Monitor(Callback):
     def switch_off(self, reason: str) -> None:
         """Do nothing more in this `fit`, and say why."""
         self.is_off = True
-        logging.warning("%s stands aside: %s.", type(self).__name__, reason.rstrip("."))
+        logging.warning("%s is disabled: %s.", type(self).__name__, reason.rstrip("."))
 
     def sibling(self, kind: str) -> Any | None:
         """Return the first callback of this `fit` whose class, or a base, is so called.

@@ -128,7 +128,7 @@ class GradientHealthMonitor(Monitor):
         return layer
 
     def _note(self) -> None:
-        """Keep the plan of this function apart from that of training."""
+        """Keep the plan of this function separate from that of training."""
         watch = getattr(self.sibling("AutoMixedPrecision"), "watch", None)
         if watch is not None:
             watch.role = "gradients"

@@ -20,7 +20,7 @@ from tests.tolerance import Comparison
 
 LEVELS = ("O1", "O2", "O3")
 LOW_DTYPES = ("bfloat16", "float16")
-# O3 heeds no list, so squares and exponentials leave float16's range: there only
+# O3 uses no list, so squares and exponentials leave float16's range: there only
 # soundness counts, and that the graph runs.
 OUT_OF_RANGE = ("float16", "O3")
 # A wrong value is as wrong in float16; mere rounding is eight times smaller there.

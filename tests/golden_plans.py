@@ -1,7 +1,7 @@
 """Plans of one real training step under every shipped profile, as text.
 
 `tests/golden/step.pbtxt` is the graph of a small Keras convolutional network's training
-step (convolution, batch normalization, dense, Adam) as Grappler hands it over;
+step (convolution, batch normalization, dense, Adam) as Grappler passes it;
 `python -m tests.golden_plans` writes the plans anew, to be reviewed as a diff.
 """
 

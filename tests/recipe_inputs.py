@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.recipe_builder import Builder
 
-# Beyond what 16 bits can tell apart.
+# Beyond what 16 bits can distinguish.
 IDS = 5000
 
 

@@ -48,11 +48,11 @@ _Callback = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
 
 
 def graphs_seen(path: pathlib.Path, threads: int, calls: int) -> int:
-    """Return how many graphs reach Python that threads hand over at once.
+    """Return how many graphs reach Python that threads pass at once.
 
     Args:
       path: of the shim; a copy that no TensorFlow has loaded.
-      threads: that hand over graphs.
+      threads: that pass graphs.
       calls: of each thread.
     """
     shim = ctypes.CDLL(str(path))
@@ -70,14 +70,14 @@ def graphs_seen(path: pathlib.Path, threads: int, calls: int) -> int:
     callback = _Callback(look)
     shim.tf_amp_set_callback(callback)
 
-    def hand_over() -> None:
+    def pass_graph() -> None:
         graph, output = _Buffer(b"", 0), _Buffer()
         for _ in range(calls):
             optimizer.optimize_func(
                 None, ctypes.addressof(graph), None, ctypes.addressof(output), None
             )
 
-    at_once = [threading.Thread(target=hand_over) for _ in range(threads)]
+    at_once = [threading.Thread(target=pass_graph) for _ in range(threads)]
     for thread in at_once:
         thread.start()
     for thread in at_once:

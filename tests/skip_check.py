@@ -89,7 +89,7 @@ def check(recipe: Recipe, loss_scale: LossScale | None = None) -> Outcome:
                 return outcome
             step, before = right[first], after
             scale, noted = step.model.scale, step.model.noted
-            _tell(outcome, step)
+            _count(outcome, step)
             expected = (scale.scale, scale.good, scale.skipped)
             actual = figures(loss_scale) if step.calls else expected
             if expected != actual:
@@ -166,7 +166,7 @@ def _are_close(old: np.ndarray, new: np.ndarray, wanted: np.ndarray) -> bool:
     return bool((np.abs(new - wanted) <= _TOLERANCE * size).all())
 
 
-def _tell(outcome: Outcome, step: Step) -> None:
+def _count(outcome: Outcome, step: Step) -> None:
     outcome.calls += step.calls
     outcome.overflows += len(step.bad)
     outcome.skipped += step.forced["skip"]

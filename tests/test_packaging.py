@@ -147,7 +147,7 @@ def test_the_shim_builds_where_no_compiler_is_installed_but_zig_is(
     env = {"PATH": str(tmp_path), "CC": "", "PYTHONPATH": str(tmp_path)}
     asked = run_python(_REQUIREMENTS, env=env).lines()
     assert asked == ["['ziglang']"]
-    # A stand-in for the ziglang package, which hands over to the compiler that is here.
+    # A stand-in for the ziglang package, which calls the compiler that is here.
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip("needs a C compiler to stand in for zig")

@@ -1,4 +1,4 @@
-"""What tf_amp raises; every message says what was received and what mends it."""
+"""What tf_amp raises; every message says what was received and how to fix it."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class TensorFlowMissingError(AmpError, ImportError):
 
     Attributes:
       state: what was found.
-      remedy: the command that mends it.
+      remedy: the command that fixes it.
     """
 
     def __init__(self, state: str, remedy: str) -> None:
         """Put both into the message."""
-        super().__init__(f"{state}. What mends it: {remedy}")
+        super().__init__(f"{state}. To fix it: {remedy}")
         self.state = state
         self.remedy = remedy
 
@@ -67,7 +67,7 @@ class UnreadableCostsError(AmpError, OSError):
 
 
 class NotMeasurableError(AmpError, RuntimeError):
-    """A graph cannot be run apart from its program, or another process measures."""
+    """A graph cannot be run outside of its program, or another process measures."""
 
 
 class UnfitDataError(AmpError, ValueError):

@@ -37,8 +37,8 @@ class Grid:
     def from_seconds(
         cls, axes: Sequence[Sequence[float]], seconds: Sequence[float]
     ) -> Grid:
-        """Build a grid; seconds that fall as a size grows are mended (noise)."""
-        mended = monotone([len(axis) for axis in axes], seconds)
+        """Build a grid; seconds that fall as a size grows are corrected (noise)."""
+        corrected = monotone([len(axis) for axis in axes], seconds)
         sizes = tuple(tuple(float(size) for size in axis) for axis in axes)
         strides = tuple(
             math.prod(len(axis) for axis in axes[index + 1 :])
@@ -47,7 +47,7 @@ class Grid:
         return cls(
             axes=sizes,
             log_axes=tuple(tuple(map(math.log, axis)) for axis in sizes),
-            log_seconds=tuple(map(math.log, mended)),
+            log_seconds=tuple(map(math.log, corrected)),
             strides=strides,
         )
 

@@ -99,5 +99,7 @@ def correction_at(place: Place, anchors: Sequence[Anchor]) -> Correction | None:
 
 
 def _distance(left: Place, right: Place) -> float:
-    apart = math.dist(left.point, right.point)
-    return apart if left.parts == right.parts else math.hypot(apart, OTHER_PARTS)
+    distance = math.dist(left.point, right.point)
+    if left.parts == right.parts:
+        return distance
+    return math.hypot(distance, OTHER_PARTS)

@@ -193,7 +193,7 @@ class _Handles:
             self._pairs.append((self._vertex(node.index, lane), port))
 
     def _vertex(self, node: int, lane: int) -> int:
-        # IdentityN keeps its lanes apart; no op has as many as a million.
+        # IdentityN keeps its lanes separate; no op has as many as a million.
         return node + lane * len(self._view.nodes)
 
     def _joined(self) -> Groups:

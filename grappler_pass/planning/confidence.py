@@ -20,8 +20,8 @@ from grappler_pass.pricing.seconds import Prices
 
 def ratio_error(float32: float, low: float, *, measured: bool) -> float:
     """Return the error of ln(low / float32) from those of the two prices."""
-    apart = 1.0 if measured else 1.0 - COMMON_VARIANCE
-    return math.sqrt(apart) * math.hypot(float32, low)
+    separate = 1.0 if measured else 1.0 - COMMON_VARIANCE
+    return math.sqrt(separate) * math.hypot(float32, low)
 
 
 def gain_error(
@@ -68,5 +68,5 @@ def _group(view: GraphView, prices: Prices, node: int) -> Hashable:
 
 def _variance(float32: float, low: float, *, measured: bool) -> float:
     common = 0.0 if measured else COMMON_VARIANCE
-    apart: float = (1.0 - common) * (float32**2 + low**2)
-    return common * (float32 - low) ** 2 + apart
+    separate: float = (1.0 - common) * (float32**2 + low**2)
+    return common * (float32 - low) ** 2 + separate

@@ -198,7 +198,7 @@ def test_it_stands_aside_of_a_mixed_policy(kit, caplog):
     finally:
         kit.mixed_precision.set_global_policy("float32")
     assert not tf_amp.plans()
-    assert "stands aside: the model has Keras' policy mixed_float16" in caplog.text
+    assert "is disabled: the model has Keras' policy mixed_float16" in caplog.text
 
 
 @both_keras
@@ -217,7 +217,7 @@ def test_it_stands_aside_in_graph_mode(caplog):
         model = tf_keras.Sequential([tf_keras.layers.Dense(8, use_bias=False)])
         model.compile("sgd", "mse")
         fit(model, mixed())
-    assert "AutoMixedPrecision stands aside: this is graph mode" in caplog.text
+    assert "AutoMixedPrecision is disabled: this is graph mode" in caplog.text
 
 
 def test_two_of_them_in_one_fit_are_refused():

@@ -62,8 +62,8 @@ def test_a_report_that_cannot_be_written_leaves_fit_alone(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     for report in (PrecisionReport(tmp_path / "file" / "in"), PrecisionReport()):
         assert len(fit(telling_model(keras), report, half(), epochs=2)["loss"]) == 2
-    assert caplog.text.count("PrecisionReport stands aside: NotADirectoryError") == 1
-    assert caplog.text.count("PrecisionReport stands aside") == 2
+    assert caplog.text.count("PrecisionReport is disabled: NotADirectoryError") == 1
+    assert caplog.text.count("PrecisionReport is disabled") == 2
     assert "no folder is given, and no ModelCheckpoint" in caplog.text
 
 

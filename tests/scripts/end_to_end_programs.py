@@ -1,8 +1,8 @@
 """Training programs of five kinds, each as a user would write it.
 
 Run as `python end_to_end_programs.py KIND FOLDER`, the environment variable set: each
-program runs as it is, then once more after `tf_amp.disable()`, and both are told apart
-in one line of JSON.
+program runs as it is, then once more after `tf_amp.disable()`, and both are named in
+one line of JSON.
 """
 
 from __future__ import annotations

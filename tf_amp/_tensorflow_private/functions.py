@@ -21,14 +21,15 @@ MAKE_FUNCTION = Hook(
     _WITHOUT,
 )
 _CONCRETE = "tensorflow.python.eager.polymorphic_function.concrete_function"
-_COMPILED = "_XlaMustCompile"
+# Of functions that XLA compiles, and of calls of them.
+COMPILED = "_XlaMustCompile"
 # Of functions that stay a graph of their own where they are called.
-_NOT_INLINED = "_noinline"
+NOT_INLINED = "_noinline"
 
 
 def is_compiled(attributes: Mapping[str, Any]) -> bool:
     """Return whether a function with such attributes is compiled by XLA."""
-    value = attributes.get(_COMPILED)
+    value = attributes.get(COMPILED)
     return bool(getattr(value, "b", value))
 
 
@@ -36,8 +37,8 @@ def without_compiling(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes of a function that TensorFlow runs by itself, as a whole."""
     from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
-    kept = {name: value for name, value in attributes.items() if name != _COMPILED}
-    return kept | {_NOT_INLINED: AttrValue(b=True)}
+    kept = {name: value for name, value in attributes.items() if name != COMPILED}
+    return kept | {NOT_INLINED: AttrValue(b=True)}
 
 
 def is_without_compiling(attributes: Mapping[str, Any]) -> bool:
@@ -45,7 +46,7 @@ def is_without_compiling(attributes: Mapping[str, Any]) -> bool:
 
     The forward and backward functions of such a function inherit them.
     """
-    value = attributes.get(_NOT_INLINED)
+    value = attributes.get(NOT_INLINED)
     return bool(getattr(value, "b", value))
 
 
@@ -53,6 +54,16 @@ def is_compiled_function(function: Any) -> bool:
     """Return whether a ConcreteFunction is compiled by XLA."""
     definition = getattr(function, "function_def", None)
     return definition is not None and is_compiled(dict(definition.attr))
+
+
+def is_traced_for_xla(graph: Any) -> bool:
+    """Return whether a graph is made while a function is traced that XLA compiles."""
+    try:
+        module = importlib.import_module("tensorflow.python.ops.control_flow_util")
+        return bool(module.GraphOrParentsInXlaContext(graph))
+    except (ImportError, AttributeError):
+        warn_once("GraphOrParentsInXlaContext", "loops under XLA are not looked into")
+        return False
 
 
 def is_backward_pass(graph: Any) -> bool:

@@ -60,7 +60,7 @@ def grappler_options() -> Any:
         options = context.function_call_options.config_proto_serialized
         config.graph_options.CopyFrom(ConfigProto.FromString(options).graph_options)
     except (ImportError, AttributeError):
-        warn_once("function_call_options", "options set for Grappler are not heeded")
+        warn_once("function_call_options", "options set for Grappler are not used")
     return config
 
 

@@ -54,7 +54,7 @@ def _key_method(base: type, original_of: Callable[[Any, Any], Any]) -> Methods:
 
 
 def _reducing_method(base: type) -> Methods:
-    """Keep gradients apart.
+    """Keep gradients separate.
 
     Without a strategy there is nothing to add up, but Keras passes all gradients
     through one op, behind which no update begins before the last is there.

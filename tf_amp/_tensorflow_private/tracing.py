@@ -12,7 +12,7 @@ from typing import Any
 
 from tf_amp._tensorflow_private import Hook, eager_context, warn_once
 
-SETTLE_SESSION = Hook(
+AFTER_SESSION_RUN = Hook(
     "tensorflow.python.client.session",
     "BaseSession",
     "_run",

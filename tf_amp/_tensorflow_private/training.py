@@ -272,7 +272,7 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
 
-def apart(function: Callable[..., Any]) -> Callable[..., Any]:
+def as_one_operation(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that stays one operation where it is called.
 
     No tape follows what it computes.

@@ -1,4 +1,4 @@
-"""`tf-amp doctor`: whether mixed precision works here, and what mends it if not.
+"""`tf-amp doctor`: whether mixed precision works here, and how to fix it if not.
 
 This module looks at what needs neither TensorFlow nor any other package, so that it
 has an answer in a broken installation too; `doctor_checks` looks at the rest.
@@ -37,7 +37,7 @@ DEPENDENCIES = (
 # No index has the package: it comes from where the README says.
 _COPY = "in your copy of the repository: pip install"
 REINSTALL = f"{_COPY} --force-reinstall --no-deps ."
-MEND_SETTING = "correct or unset the variable"
+FIX_SETTING = "correct or unset the variable"
 _BY_HAND = "call tf_amp.enable() in the script, or start it with: tf-amp run SCRIPT"
 
 
@@ -48,7 +48,7 @@ class Finding:
     Attributes:
       what: the thing looked at.
       state: what was found.
-      remedy: the command that mends it, empty where nothing needs mending.
+      remedy: the command that fixes it, empty where nothing needs fixing.
       fatal: whether mixed precision does not work without the remedy.
     """
 
@@ -145,7 +145,7 @@ def _configuration() -> Findings:
     try:
         config = AmpConfig.from_env()
     except AmpError as error:
-        yield Finding("settings", str(error), MEND_SETTING, fatal=True)
+        yield Finding("settings", str(error), FIX_SETTING, fatal=True)
         return
     given = settings_set()
     if config.enabled:

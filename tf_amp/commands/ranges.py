@@ -124,4 +124,4 @@ def _save(seen: Ranges, path: pathlib.Path) -> None:
         seen.save(path)
     except OSError as error:
         raise ConfigError(f"--out: {path} cannot be written: {error}.") from error
-    print(f"tf-amp: written to {path}; TF_AMP_RANGES={path} heeds it.", file=sys.stderr)
+    print(f"tf-amp: written to {path}; TF_AMP_RANGES={path} uses it.", file=sys.stderr)

@@ -77,7 +77,7 @@ def fingerprint_of_graph(graph_def: GraphDef, shapes: Shapes | None = None) -> s
     """Return a digest of a graph as it comes, by what its nodes compute.
 
     Args:
-      graph_def: as Grappler hands it over.
+      graph_def: as Grappler passes it.
       shapes: static shapes by name of node, without which what the caller brings in may
         have any.
     """
@@ -94,7 +94,7 @@ def digest_of_seeds(graph_def: GraphDef, shapes: Shapes) -> str:
     of a process.
 
     Args:
-      graph_def: as Grappler hands it over.
+      graph_def: as Grappler passes it.
       shapes: static shapes by name of node.
     """
     seeds = sorted(

@@ -101,7 +101,7 @@ class KnownCosts:
         self.unkept.extend(rows)
 
     def correct(self, rows: Sequence[Measured]) -> None:
-        """Use rows of the running job in place of what was measured apart from it."""
+        """Use rows of the running job in place of what was measured outside of it."""
         self.prices.add(rows)
         self.measured.update((row.probe.key, row.dtype) for row in rows)
         if self.database is not None:

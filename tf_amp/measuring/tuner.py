@@ -152,9 +152,9 @@ class OnlineTuner:
                 costs.refresh()
             wanted = self._wanted(stakes, low_dtype)
             if is_mine and wanted and self._has_time():
-                self._measure_apart(wanted, low_dtype)
+                self._measure_separately(wanted, low_dtype)
 
-    def _measure_apart(self, wanted: Sequence[Stake], low_dtype: str) -> None:
+    def _measure_separately(self, wanted: Sequence[Stake], low_dtype: str) -> None:
         """Measure in a thread of its own; what goes wrong ends tuning, not the job."""
         longest = _LONGEST_PROBE_SECONDS * len(wanted)
         patience = min(self._time(), longest) + _PATIENCE_SECONDS

@@ -20,7 +20,7 @@ LEAST_SECONDS = 1e-7
 # Turns of each dtype: so many and for so long, unless the op is slow.
 _TURNS, _TURN_SECONDS, _MOST_TURNS = 7, 0.01, 50
 # More of them where the median is less sure than this.
-_SETTLED = 0.05
+_SPREAD_ENOUGH = 0.05
 SLOW_SECONDS, _SLOW_TURNS = 0.15, 3
 # A run that takes so long is worth knowing even if there was time for but one,
 # warm-up included.
@@ -96,11 +96,11 @@ def _is_enough(series: Sequence[Series], turns: int, spent: float) -> bool:
     if turns < _TURNS or spent < _TURN_SECONDS * len(series):
         return False
     spread = max(_spread(each.seconds()) for each in series)
-    return spread < _SETTLED * math.sqrt(turns)
+    return spread < _SPREAD_ENOUGH * math.sqrt(turns)
 
 
 def _spread(seconds: Sequence[float]) -> float:
-    """Estimate the standard deviation of the logarithm, heedless of outliers."""
+    """Estimate the standard deviation of the logarithm, whatever the outliers."""
     if len(seconds) < 2:
         return _SPREAD_OF_ONE
     return spread_of([math.log(each) for each in seconds])

@@ -81,7 +81,7 @@ def _check_can_be_traced(step: object) -> None:
     if hasattr(step, "structured_input_signature") and hasattr(step, "graph"):
         raise ConfigError(
             f"step: received the ConcreteFunction {step.graph.name}, whose types are "
-            "settled; give the tf.function or the callable that it was traced from."
+            "chosen; give the tf.function or the callable that it was traced from."
         )
 
 

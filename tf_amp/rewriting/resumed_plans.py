@@ -1,4 +1,4 @@
-"""What was decided for each graph, kept and heeded when training is resumed.
+"""What was decided for each graph, kept and used when training is resumed.
 
 A graph is known again by what its nodes compute from what, not by their names, which
 count up from trace to trace. Its slots are put in an order of the same kind, so that a

@@ -32,7 +32,7 @@ def key_of(graph_def: GraphDef, fetch: Sequence[str], instance: Hashable) -> Has
     """Return what is alike in both visits.
 
     Args:
-      graph_def: as Grappler hands it over.
+      graph_def: as Grappler passes it.
       fetch: what is fetched of it.
       instance: of its function.
     """

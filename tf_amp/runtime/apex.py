@@ -42,7 +42,7 @@ _WITHOUT_EFFECT = {
 
 @dataclasses.dataclass(frozen=True)
 class _Initialized:
-    """What the program's call of `initialize` has settled.
+    """What the program's call of `initialize` has set.
 
     Attributes:
       loss_scales: one per loss, where there are several; else none.

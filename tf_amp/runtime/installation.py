@@ -69,7 +69,7 @@ def install_loss_scaling() -> None:
     gradients.install(current_loss_scale)
     sync_replicas.install()
     installing.install()
-    private.install(tracing.SETTLE_SESSION, overflow_origin.settling)
+    private.install(tracing.AFTER_SESSION_RUN, overflow_origin.looking_after_run)
 
 
 def install_rewriting(config: AmpConfig) -> None:

@@ -88,12 +88,12 @@ class Scope:
         wrapped: Any = function
         if not callable(wrapped) or isinstance(wrapped, type):
             raise ConfigError(f"{self} decorates functions; received {function!r}.")
-        lasting = (
+        ending_later = (
             inspect.isgeneratorfunction,
             inspect.iscoroutinefunction,
             inspect.isasyncgenfunction,
         )
-        if any(is_kind(wrapped) for is_kind in lasting):
+        if any(is_kind(wrapped) for is_kind in ending_later):
             raise ConfigError(
                 f"{self} cannot decorate {wrapped.__name__}, whose body runs after its "
                 "call has returned; use a with statement in the body."

@@ -60,7 +60,7 @@ def switch_on(given: Mapping[str, str]) -> None:
     if not AmpConfig.from_env().enabled:
         os.environ[SWITCH] = "1"
         os.environ.pop(REWRITE_SWITCH, None)
-    _settle_paths(AmpConfig.from_env())
+    _set_paths(AmpConfig.from_env())
     if not autostart.is_installed():
         importlib.import_module("tf_amp.runtime._autostart_finder")
 
@@ -74,7 +74,7 @@ def _put(given: Mapping[str, str]) -> None:
         os.environ[SWITCH] = "1"
 
 
-def _settle_paths(config: AmpConfig) -> None:
+def _set_paths(config: AmpConfig) -> None:
     """Set the paths that were read, since the script may change to another folder."""
     variables = config.to_env()
     given = (name for name in PLACES if os.environ.get(name, "").strip())

@@ -1,4 +1,4 @@
-"""The graph of a function as Grappler would hand it over, without running it.
+"""The graph of a function as Grappler would pass it, without running it.
 
 Inlining, lowering of control flow, folding and fusing are done by Grappler itself, on a
 copy; the names that differ are those of arguments and results.
@@ -15,6 +15,7 @@ from absl import logging
 from grappler_pass.graph.op_table import CALL_OPS, PLAIN_CALL_OPS
 from tf_amp._tensorflow_private import graphs as private
 from tf_amp._tensorflow_private import tracing, warn_once
+from tf_amp._tensorflow_private.functions import COMPILED, NOT_INLINED
 from tf_amp.config import devices
 from tf_amp.tracing import bypass
 
@@ -36,8 +37,9 @@ class Traced:
         return cls(graph, graph.inputs, graph.outputs)
 
 
-_CONTROL_FLOW = CALL_OPS.keys() - PLAIN_CALL_OPS
-_LOWER = "_lower_using_switch_merge"
+# Loops and branches, and what has TensorFlow split them.
+CONTROL_FLOW = CALL_OPS.keys() - PLAIN_CALL_OPS
+LOWER = "_lower_using_switch_merge"
 # In the name that Grappler gives to a function for one call of it.
 _SPECIALIZED = "_specialized_for_"
 
@@ -53,24 +55,29 @@ def optimized_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
 def inlined_graph(graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
     """Return the graph with its functions inlined, and nothing else done to it.
 
-    Loops and branches are lowered, those of a function that XLA compiles as well.
+    Functions that XLA compiles are inlined too, and their loops and branches lowered.
     """
-    request, options = request_for(_lowering(graph_def), kept)
+    request, options = request_for(_inlinable(graph_def), kept)
     rewrites = options.graph_options.rewrite_options
     rewrites.optimizers.append("function")
     inlined = run_grappler(request, options, private.cluster_of())
     return graph_def if inlined is None else inlined
 
 
-def _lowering(graph_def: GraphDef) -> GraphDef:
-    """Return a copy whose loops and branches are lowered where they are inlined."""
-    lowering = type(graph_def)()
-    lowering.CopyFrom(graph_def)
-    bodies = (function.node_def for function in lowering.library.function)
-    for node in itertools.chain(lowering.node, *bodies):
-        if node.op in _CONTROL_FLOW:
-            node.attr[_LOWER].b = True
-    return lowering
+def _inlinable(graph_def: GraphDef) -> GraphDef:
+    """Return a copy whose loops and branches are lowered, and that XLA leaves alone."""
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    functions = copy.library.function
+    nodes = [*copy.node, *(node for f in functions for node in f.node_def)]
+    for node in nodes:
+        if node.op in CONTROL_FLOW:
+            node.attr[LOWER].b = True
+    for each in (*nodes, *functions):
+        if COMPILED in each.attr:
+            del each.attr[COMPILED]
+            each.attr.pop(NOT_INLINED, None)
+    return copy
 
 
 def with_bodies(graph_def: GraphDef) -> GraphDef:

@@ -58,7 +58,7 @@ class Stamp:
       settings: their id; None on functions left alone.
       graph: name of the function.
       number: under which `graph_registry` knows it.
-      terms: the settings themselves, where another process is to heed them.
+      terms: the settings themselves, where another process is to use them.
     """
 
     settings: str | None

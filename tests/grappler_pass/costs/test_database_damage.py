@@ -60,7 +60,7 @@ def test_pages_of_noise_never_stop_a_job(path, seed):
     assert is_sound(path)
 
 
-def test_damage_under_way_is_noticed_and_mended(path, caplog):
+def test_damage_under_way_is_noticed_and_repaired(path, caplog):
     path.write_bytes(full_content())
     database = CostDatabase(path)
     assert len(sizes_in(database)) == ROWS

@@ -62,7 +62,7 @@ def test_three_reads_without_a_write_are_one() -> None:
     assert shared(text, feed="read1") == {"read2": "read0"}
 
 
-def test_two_handles_of_one_name_are_one_variable_but_read_apart() -> None:
+def test_two_handles_of_one_name_are_one_variable_but_read_separately() -> None:
     text = """
         v = VarHandleOp shared_name=v
         again = VarHandleOp shared_name=v

@@ -75,7 +75,7 @@ def test_a_value_compared_to_a_float_is_no_counter(bound: str) -> None:
     assert view.weight(view.index["body"]) == TRIP_COUNT_GUESS
 
 
-def test_readers_are_listed_by_port_and_control_readers_apart() -> None:
+def test_readers_are_listed_by_port_and_control_readers_separately() -> None:
     view = view_of(
         """
         x = Placeholder

@@ -158,7 +158,7 @@ def test_a_script_runs_whichever_switch_says_off(monkeypatch, switches):
     assert AmpConfig.from_env().enabled
 
 
-def test_two_switches_that_contradict_each_other_are_not_mended(monkeypatch):
+def test_two_switches_that_contradict_each_other_are_not_fixed(monkeypatch):
     monkeypatch.setenv(SWITCH, "1")
     monkeypatch.setenv(REWRITE, "0")
     with pytest.raises(ConfigError, match="contradict each other"):

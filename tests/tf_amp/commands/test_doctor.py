@@ -90,7 +90,7 @@ doctor.report_health()
         {"TF_AMP_OPT_LEVEL": "O0"},
     ],
 )
-def test_what_the_user_keeps_in_float32_is_not_for_the_installation_to_mend(environ):
+def test_what_the_user_keeps_in_float32_is_not_for_the_installation_to_fix(environ):
     found = settings_examined(**environ)
     assert not [row for row in found.items() if row[1][0] == "FAIL"], found
     assert found["rewrite"] == ("ok", "works: a function of this process was rewritten")

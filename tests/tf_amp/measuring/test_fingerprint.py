@@ -119,7 +119,7 @@ def _calling(products: int, *, branch: bool = False) -> tf.compat.v1.GraphDef:
 
 
 def _without_bodies(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
-    """Return a graph as Grappler hands it over: the runtime knows the functions."""
+    """Return a graph as Grappler passes it: the runtime knows the functions."""
     emptied = tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString())
     for function in emptied.library.function:
         function.ClearField("node_def")

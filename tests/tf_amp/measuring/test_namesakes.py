@@ -1,4 +1,4 @@
-"""Graphs that are called alike, and one that comes again, are told apart."""
+"""Graphs that are called alike, and one that comes again, are distinguished."""
 
 from __future__ import annotations
 

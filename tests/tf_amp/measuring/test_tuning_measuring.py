@@ -217,7 +217,7 @@ def test_the_thread_that_measures_is_not_rewritten_for():
     assert not bypass.leaves_graphs_alone()
 
 
-def test_what_goes_wrong_apart_is_raised_and_what_hangs_is_given_up():
+def test_what_goes_wrong_in_a_sandbox_is_raised_and_what_hangs_is_given_up():
     def fail(stopped):
         raise KeyError("here")
 

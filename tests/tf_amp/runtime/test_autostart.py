@@ -215,7 +215,7 @@ def test_a_program_that_leaves_the_switch_off_is_as_it_was(
     assert off_then_bad[:5] == ["2.0"] * 4 + ["[]"]
 
 
-def test_a_bad_value_is_named_for_every_trace_until_it_is_mended(
+def test_a_bad_value_is_named_for_every_trace_until_it_is_fixed(
     off_then_bad: list[str],
 ) -> None:
     assert off_then_bad[5:] == ["ConfigError True"] * 2 + ["2.0 True"]

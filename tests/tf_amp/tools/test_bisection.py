@@ -46,10 +46,10 @@ def test_nothing_is_to_blame_where_all_is_well():
     assert culprits_among(range(9), _Trial([]).holds_with) == ()
 
 
-def test_nobody_is_to_blame_for_what_clearing_all_does_not_mend():
+def test_nobody_is_to_blame_for_what_clearing_all_does_not_fix():
     assert culprits_among(range(9), _Trial([10]).holds_with) is None
 
 
-def test_one_of_two_that_mend_it_alone_is_enough():
+def test_one_of_two_that_fix_it_alone_is_enough():
     found = culprits_among(range(20), lambda cleared: 3 in cleared or 15 in cleared)
     assert found == (3,)

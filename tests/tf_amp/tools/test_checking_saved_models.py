@@ -86,7 +86,7 @@ def test_a_model_without_signatures_is_refused(tmp_path):
 
 
 class _Halves(tf.Module):
-    """Multiplies two inputs apart; hundreds are more than float16 holds in either."""
+    """Multiplies inputs separately; hundreds are more than float16 holds in either."""
 
     @tf.function(input_signature=[tf.TensorSpec([64, 64], name=n) for n in "xz"])
     def serve(self, x: tf.Tensor, z: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -1,4 +1,4 @@
-"""Plans for a device that is named heed what the environment says of plans."""
+"""Plans for a device that is named use what the environment says of plans."""
 
 import pytest
 import tensorflow as tf

@@ -68,17 +68,17 @@ def test_bisection_finds_exactly_the_parts_that_cancel(culprits):
     assert found.tries <= _most_tries(found, len(found.culprits or ()))
 
 
-def test_the_exclude_list_of_a_bisection_mends_the_model(tmp_path):
+def test_the_exclude_list_of_a_bisection_fixes_the_model(tmp_path):
     # Traced once: each trace calls the layers by other names.
     function = tf.function(planted.heads([1, 2], 4))
     found = _verify(function, planted.rows(), dtype="float16", bisect=True)
     file = tmp_path / "exclude.txt"
     write_exclude_list(file, found.culprits or (), "two heads")
     assert file.read_text().startswith("# two heads\n# functional")
-    mended = _verify(function, planted.rows(), dtype="float16", exclude=[f"@{file}"])
-    assert mended.ok
+    fixed = _verify(function, planted.rows(), dtype="float16", exclude=[f"@{file}"])
+    assert fixed.ok
     assert found.low_operations is not None
-    assert mended.low_operations == found.low_operations - 2
+    assert fixed.low_operations == found.low_operations - 2
 
 
 def test_an_ill_conditioned_model_is_not_blamed_on_the_plan():

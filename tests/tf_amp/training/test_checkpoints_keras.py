@@ -148,7 +148,7 @@ def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(tmp_path, ca
     assert aside.exists() and not side_file.path_beside(path).exists()
 
 
-def test_a_state_of_other_weights_is_not_heeded(tmp_path, caplog):
+def test_a_state_of_other_weights_is_not_used(tmp_path, caplog):
     first, second = tmp_path / "first.keras", tmp_path / "second.keras"
     with training(dynamic()):
         model = fitted(keras)

@@ -169,7 +169,7 @@ def test_at_the_minimum_a_session_goes_on_in_float32(told):
     assert len([line for line in told if "back to float32" in line]) == 1
 
 
-def test_a_gradient_that_the_scale_makes_too_large_is_told_apart(told):
+def test_a_gradient_that_the_scale_makes_too_large_is_distinguished(told):
     weights = [tf.Variable(tf.ones([8, 8])) for _ in range(3)]
     for initial in (2.0**15, 2.0**20):
         loss_scale, scope = scaling(initial=initial)
@@ -181,7 +181,7 @@ def test_a_gradient_that_the_scale_makes_too_large_is_told_apart(told):
         assert origin.dtype == "float16"
 
 
-def test_a_gradient_is_told_apart_when_its_function_is_gone(told, looking_later):
+def test_a_gradient_is_distinguished_when_its_function_is_gone(told, looking_later):
     is_gone, waited = looking_later
     loss_scale, scope = scaling(initial=2.0**20)
     with scope:

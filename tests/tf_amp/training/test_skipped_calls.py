@@ -111,7 +111,7 @@ def test_an_overflow_of_one_nested_function_does_not_skip_the_step_of_another():
     assert [int(optimizer.iterations) for optimizer in optimizers] == [2, 2]
 
 
-def test_steps_of_a_function_that_takes_several_are_told_apart():
+def test_steps_of_a_function_that_takes_several_are_distinguished():
     variables, optimizer = weights(), keras.optimizers.SGD(0.1)
     optimizer.build(variables)
     with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:

@@ -178,7 +178,7 @@ def test_a_tape_that_is_used_again_counts_anew_unless_it_keeps_what_it_recorded(
         assert figures(loss_scale) == (2.0 ** (10 - counted), 0, counted)
 
 
-def test_two_loss_scales_of_one_tape_count_apart():
+def test_two_loss_scales_of_one_tape_count_separately():
     first, second = StaticLossScale(4.0), StaticLossScale(8.0)
 
     @tf.function

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
-from tf_amp.commands.doctor import MEND_SETTING, REINSTALL, Finding, Findings
+from tf_amp.commands.doctor import FIX_SETTING, REINSTALL, Finding, Findings
 from tf_amp.commands.shared.bare_environment import settings_set_aside
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
@@ -48,7 +48,7 @@ def unusable_settings() -> Findings:
     try:
         graph_settings.check_config(AmpConfig.from_env())
     except ConfigError as error:
-        yield Finding("settings", str(error), MEND_SETTING, fatal=True)
+        yield Finding("settings", str(error), FIX_SETTING, fatal=True)
 
 
 def onednn() -> Findings:
@@ -93,7 +93,7 @@ def choice() -> Findings:
 def rewrite() -> Findings:
     """Rewrite a small function for real, under settings that always do.
 
-    Those of the user may well leave it as it is, which is nothing to mend.
+    Those of the user may well leave it as it is, which is nothing to fix.
     """
     import tensorflow as tf
 

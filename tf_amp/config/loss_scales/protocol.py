@@ -3,7 +3,7 @@
 A loss scale holds no variables. Its state is a mapping of scalar tensors, which
 `variables` makes, reads and writes; one specification may have several states, one per
 graph and strategy. Two specifications are the same one only if they are one object:
-two losses that are to be scaled apart get two objects.
+two losses that are to be scaled separately get two objects.
 
 A loss scale of one's own is a class with what it changes:
 

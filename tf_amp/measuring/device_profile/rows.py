@@ -14,7 +14,7 @@ from tf_amp.measuring.device_profile.cases import Build, Case, Point, Shapes, Si
 
 
 def by_rows(sizes: Sizes) -> list[Case]:
-    """Measure ops whose rows and columns count apart."""
+    """Measure ops whose rows and columns count separately."""
     axes = {"rows": sizes.rows, "columns": sizes.columns}
     few = {"rows": sizes.rows, "columns": sizes.columns[1:]}
 

@@ -43,7 +43,7 @@ SOURCE, WAIT = "/tf_amp_source_", "/tf_amp_wait_"
 
 
 class NotRunnableError(AmpError):
-    """A graph cannot be run apart from its program; the message says why."""
+    """A graph cannot be run outside of its program; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ def sandbox_from_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> Sandb
     called if they do nothing outside, else their results are made up.
 
     Args:
-      graph_def: as Grappler hands it over, or rewritten; not modified.
+      graph_def: as Grappler passes it, or rewritten; not modified.
       item: what is run, as in the program.
       shapes: static shapes by node name; unknown sizes are guessed as for prices.
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tf_amp.measuring.sandbox.graph_copy import Sandbox
-from tf_amp.measuring.sandbox.session import opened, run_apart
+from tf_amp.measuring.sandbox.session import opened, run_separately
 
 _FEWEST_STEPS, _MOST_STEPS = 2, 8
-# What a GPU's kernels take is kept apart from what the host takes to launch them.
+# What a GPU's kernels take is kept separate from what the host takes to launch them.
 _KERNELS = "/stream:all"
 
 NodeSeconds = Mapping[str, float]
@@ -33,7 +33,7 @@ def node_seconds(
     Raises:
       NotRunnableError: a graph does not run, or not in time.
     """
-    return run_apart(lambda stopped: _traced(sandboxes, seconds), seconds)
+    return run_separately(lambda stopped: _traced(sandboxes, seconds), seconds)
 
 
 def _traced(sandboxes: Mapping[str, Sandbox], seconds: float) -> dict[str, NodeSeconds]:

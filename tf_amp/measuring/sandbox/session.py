@@ -121,7 +121,7 @@ def filled_session(
         yield session
 
 
-def run_apart(work: Callable[[Callable[[], bool]], _T], seconds: float) -> _T:
+def run_separately(work: Callable[[Callable[[], bool]], _T], seconds: float) -> _T:
     """Run what opens sandboxes in a thread of its own, and return its outcome.
 
     Args:
@@ -135,7 +135,7 @@ def run_apart(work: Callable[[Callable[[], bool]], _T], seconds: float) -> _T:
         return run_in_own_thread(work, seconds + _PATIENCE_SECONDS)
     except (tf.errors.OpError, ValueError, StuckError) as error:
         message = str(error).partition("\n")[0]
-        raise NotRunnableError(f"it does not run apart: {message}") from error
+        raise NotRunnableError(f"it does not run by itself: {message}") from error
 
 
 def _options(timeout_seconds: float) -> Any:

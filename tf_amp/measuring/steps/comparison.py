@@ -108,7 +108,7 @@ def error_of_median(logs: Sequence[float]) -> float:
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Estimate the standard deviation of two values or more, heedless of outliers."""
+    """Estimate the standard deviation of two values or more, whatever the outliers."""
     if len(values) < _QUARTERS:
         return statistics.stdev(values)
     quarters = statistics.quantiles(values, n=_QUARTERS)

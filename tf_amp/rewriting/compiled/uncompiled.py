@@ -1,6 +1,6 @@
 """Compiled functions that run without XLA for a while, so that they can be watched.
 
-XLA has no way to hand a tensor over to Python. Run as TensorFlow runs any function,
+XLA has no way to pass a tensor to Python. Run as TensorFlow runs any function,
 each of them comes to Grappler as a graph of its own, and can tell what it gets.
 """
 
@@ -10,9 +10,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
 from grappler_pass.annotations import STAMP
 from tf_amp._tensorflow_private import functions as private
 from tf_amp.tracing import graph_registry
+from tf_amp.tracing.grappler_preview import CONTROL_FLOW, LOWER
 from tf_amp.tracing.stamps import Stamp
 
 _ONLY_COMPILED = "Xla"
@@ -47,7 +50,10 @@ class WithoutXla:
           graph: of the function, as traced.
           attributes: that it would be made with.
         """
-        if private.is_compiled(attributes) and not _needs_xla(graph):
+        is_compiled = private.is_compiled(attributes)
+        if is_compiled or private.is_traced_for_xla(graph):
+            _lower(graph)
+        if is_compiled and not _needs_xla(graph):
             return private.without_compiling(attributes)
         return attributes
 
@@ -79,6 +85,13 @@ class WithoutXla:
         numbers = dict.fromkeys(Stamp.from_bytes(stamp).number for stamp in stamps)
         known = (self._known.get(number) for number in numbers)
         return next((each for each in known if each is not None), None)
+
+
+def _lower(graph: Any) -> None:
+    """Have what is in loops and branches inlined, as where a program has no XLA."""
+    for op in graph.get_operations():
+        if op.type in CONTROL_FLOW:
+            op._set_attr(LOWER, AttrValue(b=True))
 
 
 def _needs_xla(graph: Any) -> bool:

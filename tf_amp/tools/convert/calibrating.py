@@ -51,7 +51,7 @@ def calibration_of_model(job: Job) -> Calibration:
     Raises:
       ConfigError: the model has no signature to feed.
       UnfitDataError: the data fits no signature; the message tells what is expected.
-      NotMeasurableError: those that it fits cannot be run apart; the message says why.
+      NotMeasurableError: those that it fits cannot be run alone; the message says why.
     """
     path = job.options.calibration
     if path is None:

@@ -75,7 +75,7 @@ def explain(
 
     Raises:
       ConfigError: an argument is neither a setting nor one of the function's.
-      NotMeasurableError: it cannot be run apart from its program, or another process
+      NotMeasurableError: it cannot be run outside of its program, or another process
         measures on this machine; the message says which.
       TensorFlowMissingError: TensorFlow is not installed, or too old.
       ValueError: a GraphDef without fetches, or with one that it does not hold.

@@ -31,14 +31,14 @@ def prediction_of(
     """Plan a graph, run it both ways, and return both with the times.
 
     Args:
-      graph_def: as Grappler hands it over; not modified.
+      graph_def: as Grappler passes it; not modified.
       item: what is run.
       settings: of the pass.
       shapes: static shapes by node name.
       name: of the graph, for people.
 
     Raises:
-      NotMeasurableError: it cannot be run apart from its program; the message says why.
+      NotMeasurableError: it cannot be run outside of its program; the message says why.
       StageError: it cannot be planned.
     """
     from grappler_pass import pipeline

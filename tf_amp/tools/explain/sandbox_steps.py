@@ -21,7 +21,7 @@ from tf_amp.measuring.sandbox.graph_copy import (
     Sandbox,
     sandbox_from_graph,
 )
-from tf_amp.measuring.sandbox.session import SandboxSession, opened, run_apart
+from tf_amp.measuring.sandbox.session import SandboxSession, opened, run_separately
 from tf_amp.measuring.steps.comparison import Comparison
 from tf_amp.rewriting.graph_settings import target_device_type
 from tf_amp.tracing.grappler_preview import with_bodies
@@ -46,12 +46,12 @@ def measure(trial: Trial, seconds: float) -> Comparison:
     """Run both graphs in turn for about `seconds`.
 
     Raises:
-      NotRunnableError: a graph cannot be run apart from its program, or not in time,
+      NotRunnableError: a graph cannot be run outside of its program, or not in time,
         or it needs too much memory; the message says which.
     """
     seconds = min(seconds, _LONGEST_SECONDS)
     _check_predicted(trial, seconds)
-    return run_apart(lambda stopped: _compared(trial, seconds, stopped), seconds)
+    return run_separately(lambda stopped: _compared(trial, seconds, stopped), seconds)
 
 
 def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:

@@ -42,7 +42,7 @@ class Watched:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
-    """A graph as Grappler hands it over, to be run apart from its program.
+    """A graph as Grappler passes it, to be run outside of its program.
 
     Attributes:
       graph_def: never written.

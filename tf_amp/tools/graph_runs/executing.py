@@ -53,7 +53,7 @@ def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
       values: for everything that comes in.
 
     Raises:
-      NotMeasurableError: it cannot be run apart, or fails; the message says why.
+      NotMeasurableError: it cannot be run by itself, or fails; the message says why.
     """
     sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
     wanted = tensors_in(sandbox, graph_def, case.watched)
@@ -93,7 +93,7 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
     """Return values for all that some graphs need: those known, else made-up ones.
 
     Raises:
-      NotMeasurableError: a graph cannot be run apart; the message says why.
+      NotMeasurableError: a graph cannot be run by itself; the message says why.
     """
     found = dict(case.values)
     for graph_def in graph_defs:
@@ -109,7 +109,7 @@ def sandbox_of(
     """Return a graph that runs by itself on values of the shapes that are given.
 
     Raises:
-      NotMeasurableError: it cannot be run apart; the message says why.
+      NotMeasurableError: it cannot be run by itself; the message says why.
     """
     known = dict(shapes)
     for name, value in values.items():

@@ -23,7 +23,7 @@ def ranges_of(
 ) -> Ranges:
     """Return the ranges of a graph's float32 tensors over all batches.
 
-    The graph runs in float32, apart from its program: functions are inlined, variables
+    The graph runs in float32, outside of its program: functions are inlined, variables
     have the values they have now, and nothing outside is touched.
 
     Args:
@@ -35,7 +35,7 @@ def ranges_of(
 
     Raises:
       UnfitDataError: a batch does not fit; the message names it and what is expected.
-      NotMeasurableError: the graph cannot be run apart; the message says why.
+      NotMeasurableError: the graph cannot be run by itself; the message says why.
     """
     from tensorflow.core.framework.graph_pb2 import GraphDef
 

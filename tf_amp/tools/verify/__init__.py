@@ -4,7 +4,7 @@
     bisect               the operations that must be float32 for a tolerance to hold
     ranges_of            what tensors keep to, and what cannot go low therefore
 
-All of it runs graphs that the one pass has rewritten, apart from their program.
+All of it runs graphs that the one pass has rewritten, outside of their program.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def culprits_among(
 ) -> tuple[_T, ...] | None:
     """Return a smallest set of suspects that must be cleared; None: all do not suffice.
 
-    Looked for is the shortest beginning of the sequence that mends it when cleared: its
+    Looked for is the shortest beginning of the sequence that fixes it when cleared: its
     last member is a culprit. With that one cleared for good the next is looked for
     before it. So k culprits among n suspects take about k * (log2(n) + 1) tries, not
     counting the two that tell whether there is anything to look for.

@@ -11,6 +11,7 @@ import numpy as np
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
+from tf_amp.rewriting.compiled import originals
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.explain import explanation
@@ -169,7 +170,7 @@ def case_from_graph(
 
     config = choice.applied_to(explanation.config_for(graph_def))
     if is_compiled:
-        optimized = grappler_preview.inlined_graph(graph_def, kept)
+        optimized = _inlined_as_traced(graph_def, kept)
     else:
         optimized = grappler_preview.optimized_graph(graph_def, kept)
     item, chosen = explanation.item_and_settings(optimized, kept, config)
@@ -227,10 +228,18 @@ def plain_case(
     from grappler_pass.graph.shapes import shapes_from_graph_def
 
     config = explanation.config_for(graph_def)
-    inlined = grappler_preview.inlined_graph(graph_def, kept)
+    inlined = _inlined_as_traced(graph_def, kept)
     item, chosen = explanation.item_and_settings(inlined, kept, config)
     shapes = with_traced_shapes(inlined, shapes_from_graph_def(inlined))
     return Case(inlined, item, shapes, chosen, values, name=name)
+
+
+def _inlined_as_traced(graph_def: Any, kept: tuple[str, ...]) -> Any:
+    """Return a graph with its functions inlined, those rewritten for XLA as traced."""
+    traced = type(graph_def)()
+    traced.CopyFrom(graph_def)
+    originals.restore(traced)
+    return grappler_preview.inlined_graph(traced, kept)
 
 
 def _outputs_of(function: Any) -> dict[str, str]:

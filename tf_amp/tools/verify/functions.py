@@ -54,7 +54,7 @@ def verify(
 
     Raises:
       UnfitDataError: the arguments are not those of the function.
-      NotMeasurableError: it cannot be run apart from its program; the message says why.
+      NotMeasurableError: it cannot be run outside of its program; the message says why.
       ConfigError: a setting is unknown, or an argument is not one of the function's.
     """
     check_tensorflow()
@@ -87,7 +87,7 @@ def verify_saved_model(
       ScriptMissingError: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name, or none at all.
       UnfitDataError: the data is not that of a signature.
-      NotMeasurableError: a signature cannot be run apart; the message says why.
+      NotMeasurableError: a signature cannot be run by itself; the message says why.
     """
     found: list[Verification] = []
     for name, function in signatures_of(folder, signature).items():
@@ -128,7 +128,7 @@ def ranges(
 
     Raises:
       UnfitDataError: a batch does not fit; the message names it and what is expected.
-      NotMeasurableError: the function cannot be run apart; the message says why.
+      NotMeasurableError: the function cannot be run by itself; the message says why.
     """
     check_tensorflow()
     given = list(batches)

@@ -27,7 +27,7 @@ _STATIC = "Static"
 _PLACE = 0
 
 
-def with_settled_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:
+def with_lowered_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:
     """Return values with a loss scale at which the gradients of a graph are finite.
 
     Where none is found, or losses are not scaled, the values are those given.
@@ -38,7 +38,7 @@ def with_settled_scale(case: Case, graph_def: GraphDef, values: Values) -> Value
       values: for everything that comes in.
 
     Raises:
-      NotMeasurableError: the graph cannot be run apart; the message says why.
+      NotMeasurableError: the graph cannot be run by itself; the message says why.
     """
     tried, names = dict(values), _scales(case, values)
     while names:

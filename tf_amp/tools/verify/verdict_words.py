@@ -59,7 +59,7 @@ def _cause(found: Verification) -> str:
     if found.culprits is None:
         return ""
     if not found.culprits:
-        return " No operation that could be kept in float32 mends it."
+        return " No operation that could be kept in float32 fixes it."
     count = len(found.culprits)
     what = "1 operation" if count == 1 else f"{count} operations"
     return f" It holds with {what} in float32 (found in {found.tries} tries):"

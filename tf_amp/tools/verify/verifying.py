@@ -10,7 +10,7 @@ from tf_amp.tools.graph_runs.cases import Case, Values
 from tf_amp.tools.graph_runs.differences import Array, rounded
 from tf_amp.tools.graph_runs.executing import completed, run, with_run_shapes
 from tf_amp.tools.verify.comparing import checks_of
-from tf_amp.tools.verify.lowered_scale import with_settled_scale
+from tf_amp.tools.verify.lowered_scale import with_lowered_scale
 from tf_amp.tools.verify.verification import Verification, default_tolerance
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Controls:
         """Run a case in float32.
 
         Raises:
-          NotMeasurableError: it cannot be run apart; the message says why.
+          NotMeasurableError: it cannot be run by itself; the message says why.
         """
         low_dtype = case.settings.low_dtype
         moved = {name: rounded(v, low_dtype) for name, v in values.items()}
@@ -98,7 +98,7 @@ def verified(
       data: what it is run on, in words.
 
     Raises:
-      NotMeasurableError: the graph cannot be run apart; the message says why.
+      NotMeasurableError: the graph cannot be run by itself; the message says why.
     """
     from tf_amp.tools.verify.bisecting import with_culprits
 
@@ -106,7 +106,7 @@ def verified(
     rewrite = rewritten(case)
     values: Values = completed(case, (case.graph_def, rewrite.graph_def))
     if rewrite.changed:
-        values = with_settled_scale(case, rewrite.graph_def, values)
+        values = with_lowered_scale(case, rewrite.graph_def, values)
     controls = Controls.from_case(case, values, tolerance)
     found = controls.verification_of(rewrite)
     found = dataclasses.replace(found, data=data or _data_of(case, values))

@@ -25,7 +25,7 @@ from tf_amp.training.checkpoints.record import Record
 from tf_amp.training.checkpoints.restored_weights import RestoredWeights
 from tf_amp.training.loss_scale.weights import handles_of
 
-# The smallest variables, up to so many bytes, tell weights apart: they are the biases
+# The smallest variables, up to so many bytes, distinguish weights: they are the biases
 # and scales of norms, which change in every step.
 _KEY_BYTES = 2**16
 
@@ -97,7 +97,7 @@ def _put_back(model: Any, filepath: Any) -> None:
         return
     if record is None and records:
         logging.warning(
-            "%s belongs to other weights, and is not heeded.",
+            "%s belongs to other weights, and is not used.",
             side_file.path_beside(path),
         )
     in_graph = not tf.executing_eagerly()

@@ -35,13 +35,13 @@ _MARK = "_tf_amp_restores"
 
 
 def restoring_in_bulk(bulk_restore: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what makes the operation that restores, with one apart for our variables.
+    """Return what makes the operation that restores, with one more for our variables.
 
     Fed, it does not run, and the others are restored without it.
     """
 
     @functools.wraps(bulk_restore)
-    def bulk_restore_apart(
+    def bulk_restore_separately(
         builder: Any, filename: Any, saveables: Sequence[Any], *args: Any, **kwargs: Any
     ) -> Any:
         def restore(some: Sequence[Any]) -> list[Any]:
@@ -62,7 +62,7 @@ def restoring_in_bulk(bulk_restore: Callable[..., Any]) -> Callable[..., Any]:
             for _ in saveable.specs
         ]
 
-    return bulk_restore_apart
+    return bulk_restore_separately
 
 
 def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:

@@ -64,7 +64,7 @@ def read(path: Any) -> tuple[Record, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        logging.warning("%s cannot be read, and is not heeded: %s", beside, error)
+        logging.warning("%s cannot be read, and is not used: %s", beside, error)
     except (UnreadableRecordError, UnicodeDecodeError) as error:
         _put_aside(beside, error)
     return ()
@@ -83,7 +83,7 @@ def _put_aside(beside: pathlib.Path, error: Exception) -> None:
     except OSError:
         aside = beside
     logging.warning(
-        "%s is damaged (%s) and not heeded; it is now %s.", beside, error, aside
+        "%s is damaged (%s) and not used; it is now %s.", beside, error, aside
     )
 
 

@@ -1,7 +1,7 @@
 """Overflows that are not counted, because another one of the same tape has been.
 
 Of one within a branch, a loop or a function the counters would not tell. They are added
-up apart, for whoever makes a step of what comes out there: see `called_functions`.
+up separately, for whoever makes a step of what comes out there: see `called_functions`.
 """
 
 from __future__ import annotations

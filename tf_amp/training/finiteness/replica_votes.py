@@ -66,7 +66,7 @@ def note(state: ScaleState, finite: Any, limit: float) -> list[Any]:
       limit: what the scale was cut to.
     """
     if state not in _noted:
-        _noted[state] = _Noted(_made_apart(state.strategy), limit)
+        _noted[state] = _Noted(_made_outside(state.strategy), limit)
     noted = _noted[state]
     noted.limit = min(noted.limit, limit)
     overflowed = tf.cast(tf.logical_not(finite), tf.float32)
@@ -113,7 +113,7 @@ def _sum_over_replicas(own: Any) -> Any:
     return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
 
 
-def _made_apart(strategy: Any) -> Any:
+def _made_outside(strategy: Any) -> Any:
     """Make two counters on each replica."""
 
     def make() -> Any:

@@ -46,7 +46,7 @@ def is_scaled_by_user(targets: Iterable[Any]) -> bool:
     if culprit:
         logging.log_first_n(
             logging.WARNING,
-            "Losses are scaled by %s already; automatic loss scaling stands aside.",
+            "Losses are scaled by %s already; automatic loss scaling is disabled.",
             1,
             culprit,
         )

@@ -59,7 +59,7 @@ class ScaleUpdate:
         return [self._if_it_counts(lambda: self._branch(finite))]
 
     def apply_in_function(
-        self, sum_is_finite: Any, look: Callable[[], Any], hand_over: Watching
+        self, sum_is_finite: Any, look: Callable[[], Any], pass_inputs: Watching
     ) -> Any:
         """Adjust the state within a function; return whether gradients are finite.
 
@@ -69,7 +69,7 @@ class ScaleUpdate:
         Args:
           sum_is_finite: where True, so is each gradient; bool scalar.
           look: returns whether each is; made in that function.
-          hand_over: adds what an overflow leads to, given whether gradients are finite.
+          pass_inputs: adds what an overflow leads to, by whether gradients are finite.
         """
         rests = self._rests()
 
@@ -89,8 +89,8 @@ class ScaleUpdate:
                 return tf.identity(finite)
 
         def take_care() -> Any:
-            finite = private.apart(look_and_update)()
-            with tf.control_dependencies(hand_over(self.but_for_earlier(finite))):
+            finite = private.as_one_operation(look_and_update)()
+            with tf.control_dependencies(pass_inputs(self.but_for_earlier(finite))):
                 return tf.identity(finite)
 
         ordinary = sum_is_finite if rests is None else sum_is_finite & rests

@@ -14,7 +14,7 @@ from tf_amp._tensorflow_private import training as private
 def targets_and_seeds(target: Any, seeds: Any) -> tuple[list[Any], list[Any]]:
     """Return flat targets, and what is given to start from, None where nothing is.
 
-    Composite targets are taken apart as TensorFlow does; variables stay what they are.
+    Composite targets are split as TensorFlow does; variables stay what they are.
     """
     targets = private.differentiated_parts(tf.nest.flatten(target))
     if seeds is None:

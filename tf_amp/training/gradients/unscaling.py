@@ -250,12 +250,12 @@ class ScaledCall:
     def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
         """Do the same within a function, where one branch serves the ordinary step."""
         scale_update = self._scale_update(unscaled)
-        hand_over = overflow_inputs.handing_over(
+        pass_inputs = overflow_inputs.passing_inputs(
             tf.compat.v1.get_default_graph(), self._reading, self.loss_scale
         )
         with scale_update_scope():
             finite = scale_update.apply_in_function(
-                sum_is_finite(unscaled), lambda: each_is_finite(unscaled), hand_over
+                sum_is_finite(unscaled), lambda: each_is_finite(unscaled), pass_inputs
             )
         vote = Vote(scale_update.with_earlier(finite), finite, scale_update)
         return handed_on(vote, unscaled)

@@ -1,4 +1,4 @@
-"""What one restored checkpoint says of loss scales, and which have heeded it."""
+"""What one restored checkpoint says of loss scales, and which have used it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class SavedScale:
 
     Attributes:
       kind: name of the loss scale's class.
-      words: the loss scale in words, for people and to tell two of a class apart.
+      words: the loss scale in words, for people and to distinguish two of a class.
       values: its state by name.
     """
 
@@ -59,7 +59,7 @@ def mismatch(
 
 
 def kind_of(loss_scale: LossScale) -> str:
-    """Return what tells loss scales apart whose states have nothing in common."""
+    """Return what distinguishes loss scales whose states have nothing in common."""
     return type(loss_scale).__name__
 
 

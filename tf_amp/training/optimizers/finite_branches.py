@@ -25,7 +25,7 @@ def lightened(
     """Return a serialized GraphDef with light branches.
 
     Args:
-      graph: as TensorFlow has handed it over.
+      graph: as TensorFlow has passed it.
       rewritten: in mixed precision; None: as it was.
       item: returns what TensorFlow relies on.
 

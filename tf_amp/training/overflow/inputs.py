@@ -45,19 +45,19 @@ def watch(finite: Any, state: Mapping[str, Any], loss_scale: Any) -> list[Any]:
         return []
     in_function = finite.graph.building_function
     asked = None if in_function else finite
-    hand_over = handing_over(finite.graph, state, loss_scale, asked)
+    pass_inputs = passing_inputs(finite.graph, state, loss_scale, asked)
 
-    def handed_over() -> Any:
-        with tf.control_dependencies(hand_over(tf.constant(False))):
+    def passed() -> Any:
+        with tf.control_dependencies(pass_inputs(tf.constant(False))):
             return tf.constant(False)
 
-    return [tf.cond(finite, lambda: tf.constant(True), handed_over)]
+    return [tf.cond(finite, lambda: tf.constant(True), passed)]
 
 
-def handing_over(
+def passing_inputs(
     graph: Any, state: Mapping[str, Any], loss_scale: Any, asked: Any = None
 ) -> Callable[[Any], list[Any]]:
-    """Return what adds the operation that hands a step's inputs over.
+    """Return what adds the operation that passes a step's inputs on.
 
     It is called within a branch that a step takes that overflows, and few others do,
     with a bool scalar, true where gradients are finite.
@@ -86,7 +86,7 @@ def handing_over(
             warn_of_overflow(float(scale))
         watched.record(scale, *values)
 
-    def hand_over(finite: Any) -> list[Any]:
+    def pass_inputs(finite: Any) -> list[Any]:
         with tf.device(place):
             done = tf.numpy_function(
                 record, [*inputs, finite], [], name="overflow_inputs"
@@ -94,7 +94,7 @@ def handing_over(
         done._set_attr(WATCH, AttrValue(s=watched.number.encode()))
         return [done]
 
-    return hand_over
+    return pass_inputs
 
 
 def _inputs_of(graph: Any, asked: Any) -> list[Any]:

@@ -1,6 +1,6 @@
 """Which operation made the first value that was not finite, when a step overflowed.
 
-A step that overflows hands its inputs over, which costs other steps nothing, and is run
+A step that overflows passes its inputs on, which costs other steps nothing, and is run
 again by itself (`replay`) while training goes on. That takes about as long as tracing,
 so it is done for the 1st, 2nd, 4th, 8th ... overflow of a function or graph, and each
 origin is reported once. At the lowest scale it is done at once, if what is found is to
@@ -103,7 +103,7 @@ class Watch:
             return
         self._look_into(copies, variable_values.of_function(graph))
 
-    def settle_pending(self, session: Any) -> None:
+    def look_into_pending(self, session: Any) -> None:
         """Look into an overflow of the step that a Session has just run."""
         pending, self._pending = self._pending, None
         if pending is None:
@@ -147,7 +147,7 @@ class Watch:
         return wanted and scale <= float(self._loss_scale.minimum)
 
     def _find(self, running: bytes, search: Search, before: Search | None) -> None:
-        """Run the step again and tell what was found.
+        """Run the step again and report what was found.
 
         Args:
           running: the graph of the step.
@@ -163,7 +163,7 @@ class Watch:
             self.origin = origin_from(found)
             _latest.put(None, (None, self.origin))
             _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
-            self._tell(self.origin)
+            self._report(self.origin)
             if before is not None:
                 feeding = search.feeding(found.node.name)
                 too_large = before.too_large()
@@ -175,14 +175,14 @@ class Watch:
                 self._in_vain = running
             self._is_looking = False
 
-    def _tell(self, origin: OverflowOrigin) -> None:
+    def _report(self, origin: OverflowOrigin) -> None:
         if not host.current().is_news(origin):
             return
         level = logging.INFO if origin.is_gradient else logging.WARNING
         logging.log(level, "Not finite first: %s", origin)
 
     def _return_to_float32(self, names: tuple[str, ...]) -> bool:
-        """Return to float32 what has not been there; tell whether there is any."""
+        """Return to float32 what has not been there; return whether there is any."""
         from tf_amp._tensorflow_private import tracing
 
         known = self.float32
@@ -246,19 +246,19 @@ def latest_origin(
     return found[1] if found else None
 
 
-def settling(run: Any) -> Any:
+def looking_after_run(run: Any) -> Any:
     """Return a Session's `_run` that then looks into an overflow, if there was one."""
 
     @functools.wraps(run)
-    def run_and_settle(
+    def run_and_look(
         session: Any, handle: Any, fetches: Any, *args: Any, **kwargs: Any
     ) -> Any:
         result = run(session, handle, fetches, *args, **kwargs)
         for watched in _watches_of(session.graph):
-            watched.settle_pending(session)
+            watched.look_into_pending(session)
         return result
 
-    return run_and_settle
+    return run_and_look
 
 
 def times_returned(graph: Any) -> int:

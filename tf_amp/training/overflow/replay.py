@@ -242,7 +242,7 @@ def hidden_nodes(view: GraphView, needed: Sequence[int]) -> set[int]:
 
 
 def _config() -> Any:
-    """Keep to the host, in threads apart from those of the program."""
+    """Keep to the host, in other threads than those of the program."""
     config = tf.compat.v1.ConfigProto(
         allow_soft_placement=True,
         use_per_session_threads=True,
