@@ -161,6 +161,7 @@ def test_what_is_not_as_keras_writes_it_stays(old: str, new: str) -> None:
         {"x": (8, 128, None)},
         # Making the primitive takes longer than it saves.
         {"x": (2, 4, 512)},
+        {"x": (2, 64, 512)},
         {"fusions": ()},
         {"opt_level": "O0"},
         {"fuses": True},
