@@ -1,7 +1,15 @@
 """Rewrites beside types: fewer passes over large tensors, in float32 as in 16 bits."""
 
 CHANNEL_SCALES = "channel_scales"
+LAYER_NORMS = "layer_norms"
+FLAT_ACTIVATIONS = "flat_activations"
 # By what traces the program: graphs arrive with it.
 OPTIMIZER_STEPS = "optimizer_steps"
 BATCH_STATISTICS = "batch_statistics"
-RULES = (CHANNEL_SCALES, OPTIMIZER_STEPS, BATCH_STATISTICS)
+RULES = (
+    CHANNEL_SCALES,
+    LAYER_NORMS,
+    FLAT_ACTIVATIONS,
+    OPTIMIZER_STEPS,
+    BATCH_STATISTICS,
+)

@@ -19,17 +19,26 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32
-from tensorflow.python.framework import tensor_util
+from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
-from grappler_pass.annotations import SCALE, mark
-from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.annotations import SCALE
 from grappler_pass.eligibility.fused_ops import part_node, parts_of
+from grappler_pass.fusions.new_nodes import (
+    NewNodes,
+    controls,
+    handing_on,
+    with_new_nodes,
+)
+from grappler_pass.fusions.passes import (
+    model_of,
+    only_reader,
+    other_operand,
+    pass_seconds,
+)
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
-from grappler_pass.graph.view import GraphView, Node, Port, device_type_of, port_text
-from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
+from grappler_pass.graph.view import GraphView, Node, Port, port_text
+from grappler_pass.pricing.seconds import Models
 
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
 _SUMS = ("Add", "AddV2")
@@ -68,6 +77,11 @@ class Fold:
     seconds: float = 0.0
 
     @property
+    def root(self) -> Node:
+        """What it begins with."""
+        return self.product
+
+    @property
     def replaced(self) -> tuple[Node, ...]:
         """The nodes behind the product, of which only the last is needed."""
         return tuple(filter(None, (self.between, self.mul, self.add)))
@@ -84,7 +98,7 @@ class Fold:
         return (self.channels,)
 
 
-def folds_in(view: GraphView, shapes: Shapes, models: Models) -> list[Fold]:
+def found(view: GraphView, shapes: Shapes, models: Models) -> list[Fold]:
     """Return what can be folded and surely pays.
 
     Args:
@@ -94,8 +108,8 @@ def folds_in(view: GraphView, shapes: Shapes, models: Models) -> list[Fold]:
     """
     if any(node.op in REF_VARIABLE_OPS or _scales_losses(node) for node in view.nodes):
         return []
-    found = _found(view, shapes)
-    priced = (_priced(fold, view, shapes, models) for fold in found)
+    folds = _found(view, shapes)
+    priced = (_priced(fold, view, shapes, models) for fold in folds)
     return [fold for fold in priced if fold.seconds > 0.0]
 
 
@@ -134,13 +148,13 @@ def _fold_behind(
     if bias and not _is_per_channel(view, shapes, bias, weights, channels):
         return None
     mul = _only_reader(view, biased, ("Mul",))
-    scale = _other_operand(mul, biased) if mul else None
+    scale = other_operand(mul, biased) if mul else None
     if not mul or not scale:
         return None
     if not _is_per_channel(view, shapes, scale, weights, channels):
         return None
     add = _only_reader(view, mul, _SUMS)
-    shift = _other_operand(add, mul) if add else None
+    shift = other_operand(add, mul) if add else None
     if not shift or not _is_per_channel(view, shapes, shift, weights, channels):
         add = shift = None
     return Fold(product, op, bias, between, mul, scale, add, shift, channels, weights)
@@ -164,18 +178,10 @@ def _static(shape: Shape | None) -> tuple[int, ...] | None:
 
 def _only_reader(view: GraphView, node: Node, ops: tuple[str, ...]) -> Node | None:
     """Return what alone reads or waits for a node, if it is one of some ops."""
-    readers = {r.node for p in view.output_ports(node.index) for r in view.readers(p)}
-    if len(readers) != 1 or view.control_readers(node.index):
+    reader = only_reader(view, node)
+    if reader is None or reader.op not in ops or reader.device != node.device:
         return None
-    reader = view.nodes[readers.pop()]
-    same = reader.op in ops and reader.device == node.device
-    return reader if same and reader.proto.attr["T"].type == DT_FLOAT else None
-
-
-def _other_operand(node: Node, operand: Node) -> Port | None:
-    """Return what a node reads beside the result of another; None if no more."""
-    others = [port for port in node.inputs if port.node != operand.index]
-    return others[0] if len(others) == 1 else None
+    return reader if reader.proto.attr["T"].type == DT_FLOAT else None
 
 
 def _is_per_channel(
@@ -194,13 +200,10 @@ def _is_per_channel(
 
 def _priced(fold: Fold, view: GraphView, shapes: Shapes, models: Models) -> Fold:
     """Return a fold with what it saves; nothing where that is in doubt."""
-    model = models.get(device_type_of(fold.product.device)) or models["CPU"]
+    model = model_of(models, fold.product)
 
     def seconds(op: str, shape: Shape | None) -> float:
-        whole = TensorSpec(shape, "float32")
-        vector = TensorSpec((fold.channels,), "float32")
-        call = OpCall(op, {}, (whole, vector), (whole,))
-        return model.price(call, "float32").seconds + ADDED_NODE_SECONDS
+        return pass_seconds(model, op, shape, (fold.channels,))
 
     result = known_shape(shapes, view, Port(fold.product.index, 0))
     # A bias that is added by a kernel of its own takes as long as a sum.
@@ -217,113 +220,45 @@ def _priced(fold: Fold, view: GraphView, shapes: Shapes, models: Models) -> Fold
     return dataclasses.replace(fold, seconds=weight * (saved - spent))
 
 
-def folded(
-    graph_def: GraphDef, view: GraphView, shapes: Shapes, folds: Sequence[Fold]
+def rewritten(
+    graph_def: GraphDef, view: GraphView, shapes: Shapes, found: Sequence[Fold]
 ) -> tuple[GraphDef, Shapes]:
     """Return a copy of a graph with scales folded, and its static shapes.
 
     Every node keeps its name; what multiplied by the scales hands the product on.
     """
-    made = [_Made(fold, view, shapes) for fold in folds]
-    replaced = {node.name: node for each in made for node in each.replaced}
-    result = GraphDef()
-    result.versions.CopyFrom(graph_def.versions)
-    result.library.CopyFrom(graph_def.library)
-    result.node.extend(replaced.get(node.name, node) for node in graph_def.node)
-    result.node.extend(node for each in made for node in each.added)
-    known = {name: (shape,) for each in made for name, shape in each.shapes.items()}
-    return result, {**shapes, **known}
+    return with_new_nodes(
+        graph_def, shapes, [_made(fold, view, shapes) for fold in found]
+    )
 
 
-class _Made:
-    """The nodes of one fold.
-
-    Attributes:
-      replaced: in the place of nodes of the same names.
-      added: further ones.
-      shapes: of those that are added, by name.
-    """
-
-    def __init__(self, fold: Fold, view: GraphView, shapes: Shapes) -> None:
-        """Make them all."""
-        self._fold = fold
-        self._view = view
-        self._given = shapes
-        self.added: list[NodeDef] = []
-        self.shapes: dict[str, Shape] = {}
-        vector = (fold.channels,)
-        scale = self._shaped(fold.scale, fold.scale_shape)
-        weights = port_text(view, fold.product.inputs[1])
-        scaled = self._computed("Mul", "weights", (weights, scale), fold.weights)
-        operands = port_text(view, fold.product.inputs[0]), scaled
-        product = self._node(fold.op, fold.product, operands)
-        self.replaced = [product]
-        for node in fold.replaced:
-            self.replaced.append(self._node("Identity", node, (product.name,)))
-        shift = self._shaped(fold.shift, vector) if fold.shift else ""
-        if fold.bias:
-            factors = self._shaped(fold.bias, vector), self._shaped(fold.scale, vector)
-            bias = self._computed("Mul", "bias", factors, vector)
-            if shift:
-                bias = self._computed("AddV2", "shift", (bias, shift), vector)
-            shift = bias
+def _made(fold: Fold, view: GraphView, shapes: Shapes) -> NewNodes:
+    """Return the nodes of one fold."""
+    # In the frame of a loop, if the product is in one.
+    made = NewNodes(view, shapes, fold.product, fold.product.inputs[1])
+    vector = (fold.channels,)
+    scale = made.shaped(fold.scale, fold.scale_shape)
+    weights = port_text(view, fold.product.inputs[1])
+    scaled = made.computed("Mul", "weights", (weights, scale), fold.weights)
+    product = part_node(fold.product.proto, fold.op, DT_FLOAT)
+    product.input.extend((port_text(view, fold.product.inputs[0]), scaled))
+    made.replace(fold.product, product)
+    *others, last = fold.replaced
+    for node in others:
+        made.replace(node, handing_on(node, product.name))
+    shift = made.shaped(fold.shift, vector) if fold.shift else ""
+    if fold.bias:
+        factors = made.shaped(fold.bias, vector), made.shaped(fold.scale, vector)
+        bias = made.computed("Mul", "bias", factors, vector)
         if shift:
-            self._replace_last(product.name, shift)
-
-    def _replace_last(self, product: str, shift: str) -> None:
-        """Have the last of the given nodes add the shift to the product."""
-        *others, last = self._fold.replaced
-        bias = self._node("BiasAdd", last, (product, shift))
-        bias.attr["data_format"].s = b"NHWC"
-        awaited = {text for node in others for text in _controls(node)}
-        bias.input.extend(sorted(awaited.difference(bias.input)))
-        self.replaced[-1] = bias
-
-    def _shaped(self, port: Port, shape: tuple[int, ...]) -> str:
-        """Return one value per channel in some shape."""
-        text = port_text(self._view, port)
-        if known_shape(self._given, self._view, port) == shape:
-            return text
-        sizes = self._constant(shape)
-        return self._computed("Reshape", "values", (text, sizes), shape)
-
-    def _constant(self, shape: tuple[int, ...]) -> str:
-        # In the frame of a loop, if the product is in one.
-        weights = self._view.nodes[self._fold.product.inputs[1].node].name
-        node = NodeDef(op="Const", input=[f"^{weights}"])
-        value = tensor_util.make_tensor_proto(shape, DT_INT32)
-        node.attr["value"].tensor.CopyFrom(value)
-        node.attr["dtype"].type = DT_INT32
-        return self._add(node, "shape", (len(shape),))
-
-    def _computed(
-        self, op: str, what: str, inputs: Sequence[str], shape: tuple[int, ...]
-    ) -> str:
-        node = NodeDef(op=op, input=inputs)
-        node.attr["T"].type = DT_FLOAT
-        if op == "Reshape":
-            node.attr["Tshape"].type = DT_INT32
-        return self._add(node, what, shape)
-
-    def _add(self, node: NodeDef, what: str, shape: tuple[int, ...]) -> str:
-        """Take in a further node, and return its name."""
-        product = self._fold.product
-        name = f"{product.name}/tf_amp_{len(self.added)}_{what}"
-        node.name = name
-        node.device = product.device
-        mark(node, product.proto)
-        self.added.append(node)
-        self.shapes[name] = shape
-        return name
-
-    def _node(self, op: str, given: Node, inputs: Sequence[str]) -> NodeDef:
-        """Return another op in the place of a given node, under its name."""
-        node = part_node(given.proto, op, DT_FLOAT)
-        node.name = given.name
-        node.input.extend([*inputs, *_controls(given)])
-        mark(node, given.proto)
-        return node
-
-
-def _controls(node: Node) -> list[str]:
-    return [text for text in node.proto.input if text.startswith("^")]
+            bias = made.computed("AddV2", "shift", (bias, shift), vector)
+        shift = bias
+    if not shift:
+        made.replace(last, handing_on(last, product.name))
+        return made
+    added = part_node(last.proto, "BiasAdd", DT_FLOAT)
+    added.attr["data_format"].s = b"NHWC"
+    added.input.extend((product.name, shift))
+    awaited = {text for node in others for text in controls(node)}
+    made.replace(last, added).input.extend(sorted(awaited.difference(added.input)))
+    return made

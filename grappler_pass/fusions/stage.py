@@ -3,39 +3,59 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from grappler_pass.fusions import CHANNEL_SCALES, channel_scales
+from grappler_pass.fusions import (
+    CHANNEL_SCALES,
+    FLAT_ACTIVATIONS,
+    LAYER_NORMS,
+    channel_scales,
+    flat_activations,
+    layer_norms,
+)
 from grappler_pass.fusions.traced_kernels import traced_kernels
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Fusion
 
+# In this order; each has `found` and `rewritten`.
+_MODULES = {
+    CHANNEL_SCALES: channel_scales,
+    LAYER_NORMS: layer_norms,
+    FLAT_ACTIVATIONS: flat_activations,
+}
+
 
 def fuse(draft: Draft) -> Draft:
     """Return the draft of the graph with all in it fused that surely pays.
 
-    Nothing where XLA fuses, nor in float16, where weights times small scales may
-    lose bits that they keep by themselves.
+    Nothing where XLA fuses. In float16 scales are not folded: weights times small ones
+    may lose bits that they keep by themselves.
     """
     settings = draft.settings
     traced = traced_kernels(draft.view, draft.shapes, settings.models)
     draft = dataclasses.replace(draft, traced_fusions=traced)
-    if CHANNEL_SCALES not in settings.fusions or settings.fuses:
+    if settings.fuses or settings.opt_level not in (PRICED, *FORCED):
         return draft
-    if settings.opt_level not in (PRICED, *FORCED) or settings.low_dtype == "float16":
+    for rule, module in _MODULES.items():
+        in_doubt = rule == CHANNEL_SCALES and settings.low_dtype == "float16"
+        if rule in settings.fusions and not in_doubt:
+            draft = _fused_by(rule, module, draft)
+    return draft
+
+
+def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
+    found = module.found(draft.view, draft.shapes, draft.settings.models)
+    if not found:
         return draft
-    folds = channel_scales.folds_in(draft.view, draft.shapes, settings.models)
-    if not folds:
-        return draft
-    graph_def, shapes = channel_scales.folded(
-        draft.graph_def, draft.view, draft.shapes, folds
+    graph_def, shapes = module.rewritten(
+        draft.graph_def, draft.view, draft.shapes, found
     )
+    fusions = (Fusion(rule, each.root.name, each.seconds) for each in found)
     return dataclasses.replace(
         draft,
         graph_def=graph_def,
         view=GraphView.from_graph_def(graph_def, draft.item),
         shapes=shapes,
-        fusions=tuple(
-            Fusion(CHANNEL_SCALES, fold.product.name, fold.seconds) for fold in folds
-        ),
+        fusions=(*draft.fusions, *fusions),
     )

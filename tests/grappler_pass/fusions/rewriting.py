@@ -1,0 +1,35 @@
+"""Graphs as text, fused on a CPU without 16-bit units."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.fusions import RULES
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.shapes import Shape
+from grappler_pass.graph.view import Item
+from grappler_pass.pipeline import Rewrite, Settings, optimize
+from tests.text_graph import graph_from_text
+
+PROFILE = CostModel(DeviceProfile.load("cpu-generic"))
+
+
+def fused(
+    text: str, shapes: Mapping[str, Shape | None], item: Item, **given: object
+) -> Rewrite:
+    """Rewrite a graph; some shapes may be others than those of the rest."""
+    sizes = {**shapes, **{name: given.pop(name) for name in shapes.keys() & given}}
+    settings = Settings(
+        low_dtype="bfloat16",
+        lists=OpLists.for_dtype("bfloat16"),
+        models={"CPU": PROFILE},
+        fusions=RULES,
+    )
+    return optimize(
+        graph_from_text(text),
+        item,
+        dataclasses.replace(settings, **given),
+        shapes=lambda: {name: (shape,) for name, shape in sizes.items()},
+    )
