@@ -17,13 +17,18 @@ TF_VERSION = $(BIN)/pip show tensorflow-cpu | sed -n 's/^Version: \([0-9]*\.[0-9
 VERSIONS ?= 2.21 2.20 2.19 2.16
 # Which tests each of them runs.
 TESTS ?= tests
-# What depends on TensorFlow's oneDNN kernels, and so is tried without them, too.
+# What depends on TensorFlow's oneDNN kernels, and so is tried without them, too; of
+# whole programs, one of functions and one of layers.
+LEARNS := test_a_program_computes_in_16_bits_and_learns_as_well
 WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
 	tests/grappler_pass/eligibility/test_fused_half.py \
 	tests/grappler_pass/rewriting/test_patterns_numerics.py \
-	tests/tf_amp/config/test_devices.py tests/test_end_to_end.py
-# A file's tests share what is set up for them, and so stay in one process.
-PYTEST := python -m pytest -n $(JOBS) --dist loadfile
+	tests/tf_amp/config/test_devices.py \
+	"tests/test_end_to_end.py::$(LEARNS)[function]" \
+	"tests/test_end_to_end.py::$(LEARNS)[keras]"
+# A file's tests share what is set up for them, and so stay in one process. Their order
+# is that of tests/conftest.py, not by the number of tests.
+PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-fast test-versions lint bench fuzz clean
 .DEFAULT_GOAL := test

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 
 import hypothesis
@@ -32,6 +33,12 @@ hypothesis.settings.load_profile("tests")
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what was imported, which stays."""
     gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that have slow tests: no process is left with one alone."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 # What a process keeps, whether mixed precision is enabled or not.

@@ -1,10 +1,11 @@
-"""Run programs in children of one process that has imported TensorFlow, and no more.
+"""Run programs in children of one process that has imported modules, and no more.
 
-A child is as a fresh process is once it has imported TensorFlow, which takes most of a
-small program's time. It ends after what was registered with `atexit`: to clear all of
-TensorFlow's modules takes longer than most programs. What is about the start or the
-end of an interpreter, or about what TensorFlow reads from the environment, needs a
-process of its own: `run_python`.
+A child is as a fresh process is once it has imported TensorFlow and what there is of
+this package, which takes most of a small program's time; nothing of either has run. It
+ends after what was registered with `atexit`: to clear all of TensorFlow's modules takes
+longer than most programs. What is about imports, about the start or the end of an
+interpreter, or about what TensorFlow reads from the environment, needs a process of its
+own: `run_python`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import atexit
 import faulthandler
 import functools
 import gc
+import importlib
 import io
 import json
 import os
 import pathlib
+import pkgutil
 import re
 import signal
 import subprocess
@@ -34,6 +37,9 @@ _TIMEOUT_SECONDS = 300
 _EARLY = re.compile(
     "(?!TF_AMP|TF_CONFIG|TF_(ENABLE_)?AUTO_MIXED|TF_NUM_INTRAOP)(TF|CUDA|XLA|PYTHON|OMP)"
 )
+
+# What starts the package, is a program, or no module.
+_ACTIVE = re.compile(r".*\.(__main__|_?autostart\w*|_shim_\w*)$")
 
 
 def run_forked(
@@ -149,6 +155,7 @@ def _serve() -> None:
     atexit.register(_leave)
     import tensorflow  # noqa: F401 - so that the children need not
 
+    _import_all("grappler_pass", "tf_amp", "keras_callbacks")
     # What was imported is nothing that a child's garbage collector need look at.
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
@@ -161,6 +168,15 @@ def _serve() -> None:
         else:
             answer = _status(asked)
         print(json.dumps(answer), file=answers, flush=True)
+
+
+def _import_all(*packages: str) -> None:
+    """Import the modules of packages, but what does something once it is imported."""
+    for package in map(importlib.import_module, packages):
+        prefix = f"{package.__name__}."
+        for found in pkgutil.walk_packages(package.__path__, prefix):
+            if not _ACTIVE.match(found.name):
+                importlib.import_module(found.name)
 
 
 def _status(asked: Mapping[str, int]) -> int | None:

@@ -27,6 +27,8 @@ def telling_model(kit, optimizer=None, **options):
     model.compile(
         optimizer or kit.optimizers.SGD(0.0), "mse", **{"jit_compile": False, **options}
     )
+    # A function that makes variables would be traced twice.
+    model.optimizer.build(model.trainable_variables)
     return model
 
 

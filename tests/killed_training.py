@@ -154,7 +154,7 @@ def priced(folder: pathlib.Path, tick: Tick) -> str:
         step.assign_add(1)
 
     while int(step) < EPOCHS * BATCHES:
-        train(tf.random.stateless_normal((1024, 512), [int(step), 3]))
+        train(tf.random.stateless_normal((256, 512), [int(step), 3]))
         manager.save()
         tick()
     return digest([weight.numpy()])

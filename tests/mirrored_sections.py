@@ -17,14 +17,17 @@ for word, loss_off, weights_off in (
     assert isinstance(strategy, tf.distribute.MirroredStrategy)
     with strategy.scope():
         model, other = build(), build("sgd")
-    history = train(model)
-    loop(strategy, other, other.optimizer, (X, Y))
-    print(
-        np.allclose(history, losses, rtol=loss_off),
-        distance(alone, model) < weights_off, alike(model.trainable_variables),
-        distance(one, other) < weights_off, alike(other.trainable_variables),
-        len(strategy.exchanges),
-    )
+    # By `fit` and in a loop gradients come to the exchange, which alone knows the word.
+    if word != "bfloat16":
+        history = train(model)
+        print(np.allclose(history, losses, rtol=loss_off), end=" ")
+        print(distance(alone, model) < weights_off, end=" ")
+        print(alike(model.trainable_variables), end=" ")
+    if word != "float32":
+        loop(strategy, other, other.optimizer, (X, Y))
+        print(distance(one, other) < weights_off, end=" ")
+        print(alike(other.trainable_variables), end=" ")
+    print(len(strategy.exchanges))
 print(*strategy.exchanges)
 """
 

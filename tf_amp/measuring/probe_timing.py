@@ -46,6 +46,7 @@ _FAILURES = (
     *(tf.errors.OpError, TypeError, ValueError, NotImplementedError),
     MemoryError,
 )
+_SHORTAGES = (tf.errors.ResourceExhaustedError, MemoryError)
 
 
 def measure_here(
@@ -69,7 +70,7 @@ def measure_here(
     with timing_graph(device) as graph:
         attempts = [_Attempt(graph, probe, dtype, device_type) for dtype in dtypes]
         share = seconds / max(len(dtypes), 1)
-        running = [attempt for attempt in attempts if attempt.is_ready(share)]
+        running = _ready(attempts, share)
         try:
             # What was too slow to warm up has been timed already.
             warm = [attempt.subject.warm for attempt in running]
@@ -87,6 +88,20 @@ def measure_here(
     )
 
 
+def _ready(attempts: Sequence[_Attempt], seconds: float) -> list[_Attempt]:
+    """Return those that have warmed up; without memory for one, no other is begun.
+
+    TensorFlow waits ten seconds for memory before it gives up.
+    """
+    ready = []
+    for attempt in attempts:
+        if attempt.is_ready(seconds):
+            ready.append(attempt)
+        elif attempt.is_short_of_memory:
+            break
+    return ready
+
+
 @dataclass
 class _Attempt:
     """One op at one dtype, in a graph where it is timed."""
@@ -97,6 +112,7 @@ class _Attempt:
     device_type: str
     subject: Subject = field(init=False)
     call: OpCall = field(init=False)
+    is_short_of_memory: bool = False
 
     def is_ready(self, seconds: float) -> bool:
         """Put the op with its inputs into the graph and warm it up; say why not."""
@@ -109,6 +125,7 @@ class _Attempt:
         except _FAILURES as error:
             op, dtype = self.probe.op, self.dtype
             logging.vlog(1, "%s is not measured in %s: %s", op, dtype, error)
+            self.is_short_of_memory = isinstance(error, _SHORTAGES)
             return False
         return True
 

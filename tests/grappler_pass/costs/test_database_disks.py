@@ -136,18 +136,20 @@ def test_who_reads_waits_for_no_writer_and_who_writes_not_for_long(path, caplog)
 
 def test_what_could_not_be_written_is_written_when_the_program_ends(path):
     keep(CostDatabase(path), 1)
-    program = """
-    import sqlite3
+    program = f"""
+    import pathlib, sqlite3
+    from tests.costs_examples import *
     from tf_amp.measuring.known_costs import KnownCosts
 
-    known = KnownCosts.load("CPU", DEVICE, VERSION, database.path.parent)
+    folder = pathlib.Path({str(path.parent)!r})
+    known = KnownCosts.load("CPU", DEVICE, VERSION, folder)
     other = sqlite3.connect(known.database.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     keep(known.database, 2)
     other.execute("ROLLBACK")
     print(len(sizes_in(CostDatabase(known.database.path))))
     """
-    assert int(run(program, path)) == 1
+    assert run_forked(program).lines() == ["1"]
     assert sizes_in(CostDatabase(path)) == {1, 2}
 
 
@@ -161,9 +163,10 @@ def test_a_file_taken_away_is_made_again(path):
 
 def test_a_python_without_sqlite_measures_without_keeping(path):
     program = f"""
-    import sys
+    import pathlib, sys
+    for name in [name for name in sys.modules if name.startswith(("tf_amp", "grappl"))]:
+        del sys.modules[name]
     sys.modules["sqlite3"] = None
-    import pathlib
     from tf_amp.commands import cli
     from tf_amp.measuring.known_costs import KnownCosts
     known = KnownCosts.load("CPU", "key", "2.21.0", pathlib.Path({str(path.parent)!r}))

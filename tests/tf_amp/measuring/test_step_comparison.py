@@ -319,7 +319,7 @@ print([labels[-1]], low, sorted(set(labels)))
 
 
 def test_what_loses_gives_up_what_its_steps_refute(tmp_path: pathlib.Path) -> None:
-    delays = ({"": 0.3, "float32": 0.15}, {})
+    delays = ({"": 0.2, "float32": 0.1}, {})
     codes = (f"delays = {each}\n{REFUTED}" for each in delays)
     first, second = (run(code, tmp_path)[-1] for code in codes)
     assert first == "['plan 2'] [['MatMul']] ['', 'float32', 'plan 2']"

@@ -51,7 +51,8 @@ print("broken", tuner._state.is_broken)
 def test_an_op_that_exhausts_the_memory_is_skipped_and_the_next_is_measured():
     lines = run_forked(EXHAUSTED).lines()
     assert lines == [
-        str([("BroadcastTo", "ResourceExhaustedError")] * 2),
+        # In float32; TensorFlow waits long for memory, so 16 bits are not tried.
+        str([("BroadcastTo", "ResourceExhaustedError")]),
         "[False, False]",
         "[True, True]",
         "broken False",

@@ -12,6 +12,7 @@ from tests.clusters import run_job
 
 PROGRAM = """
 import json
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +46,12 @@ hooks = [
     v1.train.StopAtStepHook(last_step=8),
 ]
 config = v1.ConfigProto(device_filters=["/job:ps", place])
+missing = v1.report_uninitialized_variables(v1.global_variables())
+if task:
+    # Who finds variables that the chief has not made yet looks again in 30 seconds.
+    with v1.Session(server.target, config=config) as session:
+        while session.run(missing).size:
+            time.sleep(0.1)
 runs = 0
 with v1.train.MonitoredTrainingSession(
     server.target, task == 0, hooks=hooks, config=config, stop_grace_period_secs=1
