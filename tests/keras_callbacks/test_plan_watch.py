@@ -7,6 +7,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.plan import Plan
 from keras_callbacks.plan_watch import PlanWatch
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import arriving_graphs, host
 
 
@@ -17,7 +18,8 @@ def test_of_thousands_of_retraces_the_longest_and_the_latest_plans_are_kept() ->
     for number in range(2000):
         seconds = 1.0 if number == 7 else 1e-3
         plan = Plan((), "bfloat16", graph=f"step_{number}", seconds_before=seconds)
-        arriving_graphs._record(Rewrite(GraphDef(), plan, changed=True), 0.0)
+        rewrite = Rewrite(GraphDef(), plan, changed=True)
+        arriving_graphs._record(rewrite, 0.0, AmpConfig())
     watch.stop()
     kept = [watched.plan.graph for watched in watch.of_role("train")]
     assert kept == ["step_7", *(f"step_{n}" for n in range(1745, 2000))]
@@ -28,7 +30,8 @@ def test_a_run_is_watched_to_its_end_though_mixed_precision_is_disabled() -> Non
     watch.start()
     for name in ("before", "after", "later"):
         plan = Plan((), "bfloat16", graph=name)
-        arriving_graphs._record(Rewrite(GraphDef(), plan, changed=True), 0.0)
+        rewrite = Rewrite(GraphDef(), plan, changed=True)
+        arriving_graphs._record(rewrite, 0.0, AmpConfig())
         host.forget()
         if name == "after":
             watch.stop()
