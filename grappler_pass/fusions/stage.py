@@ -18,11 +18,12 @@ from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Fusion
 
-# In this order; each has `found` and `rewritten`.
+# In this order, since constants of a normalization wait for what activates its input;
+# each has `found` and `rewritten`.
 _MODULES = {
     CHANNEL_SCALES: channel_scales,
-    LAYER_NORMS: layer_norms,
     FLAT_ACTIVATIONS: flat_activations,
+    LAYER_NORMS: layer_norms,
 }
 
 
