@@ -30,6 +30,7 @@ _LONG_SECONDS = 60.0
 _GRAPHS_KEPT = 256
 # As Linux names the instructions of x86 and of ARM.
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+_REASONS = "`tf-amp audit --device-profile NAME SCRIPT`"
 _HIDE = "TF_AMP_VERBOSE=0 hides this"
 
 
@@ -186,8 +187,8 @@ def _why(plan: Plan, config: AmpConfig) -> str:
 
     if plan.is_forgone:
         return (
-            f"nothing in it can be in {plan.low_dtype} without harm; `tf-amp audit "
-            "SCRIPT` says why"
+            f"nothing in it can be in {plan.low_dtype} without harm; {_REASONS} says "
+            "why"
         )
     if any(row.reason.cause is Cause.TRIAL for row in plan.decisions):
         return (
@@ -202,7 +203,7 @@ def _why(plan: Plan, config: AmpConfig) -> str:
         )
     return (
         f"{plan.low_dtype} is not expected to be faster here; `tf-amp doctor` says "
-        "what this machine can do, `tf-amp audit SCRIPT` what is in the way"
+        f"what this machine can do, {_REASONS} what is in the way"
     )
 
 

@@ -58,7 +58,7 @@ def test_a_graph_that_stays_float32_says_why_and_what_to_do() -> None:
     generic = {**ON, "TF_AMP_DEVICE_PROFILE": "cpu-generic"}
     (line,) = lines_of(TRAINING + STEPS.format(1), generic)
     assert line.startswith("step stays float32: bfloat16 is not expected to be faster")
-    assert "`tf-amp audit SCRIPT`" in line
+    assert "`tf-amp audit --device-profile NAME SCRIPT`" in line
     assert line.endswith("(AMP102)")
 
 

@@ -98,7 +98,7 @@ def rewrite() -> Findings:
     import tensorflow as tf
 
     with settings_set_aside():
-        switch.enable(opt_level="O2")
+        switch.enable(opt_level="O2", verbose=False)
         try:
             before = len(switch.plans())
             tf.function(lambda x: tf.math.tanh(x @ x))(tf.ones([64, 64]))
