@@ -8,9 +8,8 @@ passes over the product's result become one over its weights, and TensorFlow's r
 which runs again, makes one kernel of the product, its bias and the activation.
 
 Not done: where anything else reads the product, as the statistics of a batch do in
-training; where channels do not come last; in graphs with reference variables, which may
-be written between two reads; behind an activation; where the weights are so large that
-scaling them saves little.
+training; where channels do not come last; behind an activation; where the weights are
+so large that scaling them saves little.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from grappler_pass.fusions.passes import (
     only_reader,
     other_operand,
     pass_seconds,
+    untouchable_names,
 )
-from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
 from grappler_pass.pricing.seconds import Models
@@ -106,7 +105,7 @@ def found(view: GraphView, shapes: Shapes, models: Models) -> list[Fold]:
       shapes: static shapes; what is not known is not folded.
       models: a cost model per device type, "CPU" at least.
     """
-    if any(node.op in REF_VARIABLE_OPS or _scales_losses(node) for node in view.nodes):
+    if any(_scales_losses(node) for node in view.nodes):
         return []
     folds = _found(view, shapes)
     priced = (_priced(fold, view, shapes, models) for fold in folds)
@@ -118,8 +117,7 @@ def _scales_losses(node: Node) -> bool:
 
 
 def _found(view: GraphView, shapes: Shapes) -> Iterator[Fold]:
-    excluded = {name for name, _ in view.item.excluded}
-    untouchable = view.item.untouchable | excluded
+    untouchable = untouchable_names(view)
     for product in view.nodes:
         parts = parts_of(product.proto)
         op = parts[0].op if parts else product.op

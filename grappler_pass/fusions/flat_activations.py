@@ -27,8 +27,13 @@ from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
 from grappler_pass.eligibility.fused_ops import part_node
 from grappler_pass.fusions.new_nodes import NewNodes, handing_on, with_new_nodes
-from grappler_pass.fusions.passes import model_of, only_reader, pass_seconds, readers_of
-from grappler_pass.graph.op_table import REF_VARIABLE_OPS
+from grappler_pass.fusions.passes import (
+    model_of,
+    only_reader,
+    pass_seconds,
+    readers_of,
+    untouchable_names,
+)
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
 from grappler_pass.pricing.seconds import Models
@@ -81,13 +86,11 @@ def found(view: GraphView, shapes: Shapes, models: Models) -> list[Activation]:
       shapes: static shapes; of channels that are not known nothing is done.
       models: a cost model per device type, "CPU" at least.
     """
-    if any(node.op in REF_VARIABLE_OPS for node in view.nodes):
-        return []
     return [_priced(each, view, models) for each in _found(view, shapes, models)]
 
 
 def _found(view: GraphView, shapes: Shapes, models: Models) -> Iterator[Activation]:
-    untouchable = view.item.untouchable | {name for name, _ in view.item.excluded}
+    untouchable = untouchable_names(view)
     for product in view.nodes:
         if product.op != "MatMul" or product.proto.attr["T"].type != DT_FLOAT:
             continue

@@ -37,8 +37,8 @@ from grappler_pass.fusions.passes import (
     other_operand,
     pass_seconds,
     readers_of,
+    untouchable_names,
 )
-from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import kernel_exists
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of, port_text
@@ -96,14 +96,12 @@ def found(view: GraphView, shapes: Shapes, models: Models) -> list[Normalization
       shapes: static shapes; what is not known is left as it is.
       models: a cost model per device type, "CPU" at least.
     """
-    if any(node.op in REF_VARIABLE_OPS for node in view.nodes):
-        return []
     priced = (_priced(each, view, models) for each in _found(view, shapes))
     return [each for each in priced if each.seconds > 0.0]
 
 
 def _found(view: GraphView, shapes: Shapes) -> Iterator[Normalization]:
-    untouchable = view.item.untouchable | {name for name, _ in view.item.excluded}
+    untouchable = untouchable_names(view)
     types = (("T", int(DT_FLOAT)),)
     for node in view.nodes:
         device = device_type_of(node.device)

@@ -23,6 +23,11 @@ def pass_seconds(
     return model.price(call, "float32").seconds + ADDED_NODE_SECONDS
 
 
+def untouchable_names(view: GraphView) -> frozenset[str]:
+    """Return the nodes that belong to the caller, or that the user excludes."""
+    return view.item.untouchable | {name for name, _ in view.item.excluded}
+
+
 def readers_of(view: GraphView, node: Node) -> tuple[int, ...]:
     """Return the nodes that read a node, each once."""
     ports = view.output_ports(node.index)

@@ -14,6 +14,7 @@ from grappler_pass.fusions import (
     layer_norms,
 )
 from grappler_pass.fusions.traced_kernels import traced_kernels
+from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Fusion
@@ -30,13 +31,16 @@ _MODULES = {
 def fuse(draft: Draft) -> Draft:
     """Return the draft of the graph with all in it fused that surely pays.
 
-    Nothing where XLA fuses. In float16 scales are not folded: weights times small ones
-    may lose bits that they keep by themselves.
+    Nothing where XLA fuses, nor in graphs with reference variables, which may be
+    written between two reads. In float16 scales are not folded: weights times small
+    ones may lose bits that they keep by themselves.
     """
     settings = draft.settings
     traced = traced_kernels(draft.view, draft.shapes, settings.models)
     draft = dataclasses.replace(draft, traced_fusions=traced)
     if settings.fuses or settings.opt_level not in (PRICED, *FORCED):
+        return draft
+    if any(node.op in REF_VARIABLE_OPS for node in draft.view.nodes):
         return draft
     for rule, module in _MODULES.items():
         in_doubt = rule == CHANNEL_SCALES and settings.low_dtype == "float16"

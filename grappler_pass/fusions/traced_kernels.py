@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from grappler_pass.annotations import FUSED
 from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.fusions.passes import model_of, pass_seconds
 from grappler_pass.graph.shapes import Shapes, known_shape
-from grappler_pass.graph.view import GraphView, Node, device_type_of
+from grappler_pass.graph.view import GraphView, Node
 from grappler_pass.planning.plan import Fusion
 from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
 
@@ -47,7 +48,7 @@ def traced_kernels(
 
 def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> float:
     """Return what a kernel saves per step, as it is predicted."""
-    model = models.get(device_type_of(node.device)) or models["CPU"]
+    model = model_of(models, node)
     # All else are handles, scalars and vectors of channels.
     known = (known_shape(shapes, view, port) for port in node.inputs)
     shape = max((s for s in known if s), key=len, default=None)
@@ -55,7 +56,7 @@ def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> flo
         return 0.0
     whole = TensorSpec(shape, "float32")
 
-    def seconds(op: str, outputs: tuple[TensorSpec, ...] = (whole,)) -> float:
+    def seconds(op: str, outputs: tuple[TensorSpec, ...]) -> float:
         call = OpCall(op, {}, (whole, whole), outputs)
         return model.price(call, "float32").seconds + ADDED_NODE_SECONDS
 
@@ -63,5 +64,5 @@ def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> flo
     spent = sum(
         seconds(op, (whole,) if _GRADIENTS.get(node.op) else ()) for op in kernels
     )
-    written = _OPERATIONS.get(node.op, 1) * seconds("Mul")
+    written = _OPERATIONS.get(node.op, 1) * pass_seconds(model, "Mul", shape)
     return view.weight(node.index) * (written - spent)

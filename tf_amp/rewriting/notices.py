@@ -156,7 +156,7 @@ def _job() -> Job:
     return Job()
 
 
-def lacks_units() -> bool:
+def _lacks_units() -> bool:
     """Return whether there is just a CPU, and that has no 16-bit units."""
     has_gpu = len(devices.present_devices()) > 1
     return not has_gpu and _BF16_FLAGS.isdisjoint(devices.cpu_flags())
@@ -195,7 +195,7 @@ def _why(plan: Plan, config: AmpConfig) -> str:
             "its steps have run both ways, and 16 bits were not faster; "
             "TF_AMP_TUNE=off goes by predictions"
         )
-    if not config.device_profile and lacks_units():
+    if not config.device_profile and _lacks_units():
         return (
             f"this CPU has no units for {plan.low_dtype}, which would be slower; "
             "TF_AMP_DEVICE_PROFILE plans for another device, `tf-amp doctor` says what "
