@@ -19,3 +19,7 @@ class AmpError(Exception):
 
 class ShimError(AmpError, RuntimeError):
     """The compiled shim is missing, or TensorFlow will not load it."""
+
+
+class MissingExtraError(AmpError, ImportError):
+    """A package is not installed that only some of tf-amp needs."""

@@ -7,15 +7,19 @@ import pathlib
 import time
 
 from grappler_pass.costs.atomic_file import replacing
+from grappler_pass.planning.pages import page
 from keras_callbacks import run_record
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.run_record import Event, RunRecord
+from keras_callbacks.scale_history import ScaleHistory, ScalePoint
 from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
 from keras_callbacks.step_count import StepCount
 from keras_callbacks.summaries import writes
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import model_scopes
+from tf_amp.tools.report.record import record_from_json
+from tf_amp.tools.report.writing import html_from_record, write_page
 
 NAME = "precision_report"
 # Tables of large plans are not written after each short epoch.
@@ -23,32 +27,39 @@ _PAUSE_S = 30.0
 
 
 class PrecisionReport(Monitor):
-    """Writes `precision_report.txt` and `precision_report.json`.
+    """Writes `precision_report.txt`, `.json`, and `.html` if asked to.
 
     They are brought up to date during `fit`, and when it ends or raises; a reader sees
     the old files or the new ones, whole.
     """
 
-    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, folder: str | os.PathLike[str] | None = None, *, html: bool = False
+    ) -> None:
         """Say where to.
 
         Args:
           folder: made if it is not there; None: where the ModelCheckpoint of the same
             `fit` writes, or beside the folder of its BackupAndRestore.
 
+          html: write a page with charts, too, when `fit` ends.
+
         Raises:
           ConfigError: this is no path.
+          MissingExtraError: a page is wanted, and Jinja2 or plotly is not installed.
         """
         if folder is not None and not isinstance(folder, (str, os.PathLike)):
             raise ConfigError(
                 f"PrecisionReport: folder={folder!r}; allowed are paths and None."
             )
-        self._given = folder
+        if html:
+            page.check_extra()
+        self._given, self._writes_page = folder, html
         self._folder = pathlib.Path()
         self._watch = PlanWatch()
         self._readings: ScaleReadings | None = None
         self._scale: ScaleReading | None = None
-        self._count = StepCount()
+        self._count, self._history = StepCount(), ScaleHistory()
         self._events: list[Event] = []
         self._began_s = self._written_s = 0.0
         self._outcome = ""
@@ -58,7 +69,8 @@ class PrecisionReport(Monitor):
         """Find the folder, and write a first report, so that what fails is known."""
         self._watch, self._events, self._epochs = PlanWatch(), [], 0
         self._began_s, self._outcome = time.time(), "running"
-        self._readings, self._scale, self._count = None, None, StepCount()
+        self._readings, self._scale = None, None
+        self._count, self._history = StepCount(), ScaleHistory()
         self._folder = self._chosen_folder()
         self._watch.start()
         model_scopes.undo_after_call(self.model, self._leave)
@@ -76,6 +88,13 @@ class PrecisionReport(Monitor):
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Count the steps, of which some may have been skipped."""
         self._count.end_batch(batch, self.params)
+        step = self._count.steps
+        if self._readings is None or not self._history.wants(step):
+            return
+        now, points = self._readings.read(step), self._history.points
+        before = points[-1].skipped_steps if points else 0
+        origin = _origin(now) if now.skipped_here > before else ""
+        self._history.add(ScalePoint(step, now.loss_scale, now.skipped_here, origin))
 
     @never_raising
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
@@ -107,6 +126,10 @@ class PrecisionReport(Monitor):
         self._note(f"fit {outcome} after {self._epochs} epochs")
         self._watch.stop()
         self._write()
+        if self._writes_page and writes(self.model):
+            text = run_record.json_from_record(self._record())
+            html = html_from_record(record_from_json(self.model.name, text))
+            write_page(self._folder / f"{NAME}.html", html)
 
     def _note(self, text: str) -> None:
         self._events.append(Event(time.time(), text))
@@ -158,6 +181,7 @@ class PrecisionReport(Monitor):
             step_times=times.as_logs() if times else {},
             comparison=str(comparison) if comparison else "",
             health=dict(health),
+            scales=tuple(self._history.points),
         )
 
     def _chosen_folder(self) -> pathlib.Path:
@@ -175,8 +199,13 @@ class PrecisionReport(Monitor):
 
 
 def _cause(scale: ScaleReading) -> str:
+    origin = _origin(scale)
+    return f"; the latest overflow began at {origin}" if origin else ""
+
+
+def _origin(scale: ScaleReading) -> str:
     """Say where the latest overflow began, if steps were skipped by this package."""
     from tf_amp.training.report import loss_scale_state
 
     origin = None if scale.is_own else loss_scale_state().overflow_origin
-    return f"; the latest overflow began at {origin}" if origin else ""
+    return str(origin or "")

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keras_callbacks.plan_watch import WatchedPlan
+from keras_callbacks.scale_history import ScalePoint
 from keras_callbacks.scale_readings import ScaleReading
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class RunRecord:
       step_times: as StepTimeMonitor logs them; empty without one.
       comparison: in words; empty where no steps were compared.
       health: gradients by layer; empty without a GradientHealthMonitor.
+      scales: the loss scale by step.
     """
 
     model: str
@@ -53,6 +55,7 @@ class RunRecord:
     step_times: Mapping[str, float]
     comparison: str
     health: Mapping[str, GradientHealth]
+    scales: tuple[ScalePoint, ...] = ()
 
 
 def json_from_record(record: RunRecord) -> str:
@@ -68,6 +71,10 @@ def json_from_record(record: RunRecord) -> str:
         layer: {k: _finite(v) for k, v in dataclasses.asdict(health).items()}
         for layer, health in record.health.items()
     }
+    fields["scales"] = [
+        (p.step, _finite(p.loss_scale), _finite(p.skipped_steps), p.overflow_origin)
+        for p in record.scales
+    ]
     fields["plans"] = [_plan_as_json(watched) for watched in record.plans]
     return json.dumps(fields, indent=1) + "\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 from grappler_pass.errors import AmpError as AmpError
+from grappler_pass.errors import MissingExtraError as MissingExtraError
 from grappler_pass.errors import ShimError as ShimError
 
 # Earlier names of what programs may catch.
@@ -68,6 +69,10 @@ class UnreadableCostsError(AmpError, OSError):
 
 class NotMeasurableError(AmpError, RuntimeError):
     """A graph cannot be run outside of its program, or another process measures."""
+
+
+class UnreadableRecordError(AmpError, ValueError):
+    """A file or folder holds no plan, or nothing else that tf-amp writes."""
 
 
 class UnfitDataError(AmpError, ValueError):

@@ -19,6 +19,7 @@ from grappler_pass.eligibility.reasons import DECIDED, LOW, cause_of
 from grappler_pass.eligibility.reasons import Cause as Cause
 from grappler_pass.eligibility.reasons import Reason as Reason
 from grappler_pass.graph.type_slots import Slot
+from grappler_pass.planning.layers import LayerTimes, times_by_layer
 from grappler_pass.planning.plan_table import folded_table, table_text
 
 
@@ -176,6 +177,10 @@ class Plan:
     def _select(self, rows: tuple[Decision, ...]) -> Plan:
         return dataclasses.replace(self, decisions=rows, selected_from=self.summary())
 
+    def by_layer(self) -> tuple[LayerTimes, ...]:
+        """Return what each layer takes, forward and backward, the slowest first."""
+        return times_by_layer(self.decisions)
+
     def summary(self) -> str:
         """Return one line: converted share, casts, predicted step, main obstacles.
 
@@ -230,6 +235,18 @@ class Plan:
         fields = dataclasses.asdict(self)
         fields["decisions"] = [_row_as_json(d) for d in self.decisions]
         return json.dumps(fields, indent=1)
+
+    def to_html(self) -> str:
+        """Return a page with charts of the plan, which opens without a network.
+
+        Raises:
+          MissingExtraError: Jinja2 or plotly is not installed.
+        """
+        from grappler_pass.planning.pages import page, plan_sections
+
+        return page.page_from_sections(
+            f"Plan of {self.graph or 'a graph'}", plan_sections.sections_of(self)
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

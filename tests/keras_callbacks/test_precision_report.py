@@ -9,6 +9,7 @@ import pytest
 import tf_amp
 from grappler_pass.planning.plan import Plan
 from keras_callbacks import PrecisionReport, StepTimeMonitor
+from keras_callbacks.scale_history import ScaleHistory, ScalePoint
 from tests.keras_programs import (
     X,
     Y,
@@ -43,6 +44,37 @@ def test_the_report_stands_beside_the_checkpoints_and_is_read_back(tmp_path):
     names = {each.name for each in path.parent.iterdir()}
     assert {"best.keras", "precision_report.json", "precision_report.txt"} <= names
     assert not [name for name in names if name.startswith(".")]
+
+
+def test_a_page_shows_each_step_that_was_skipped(tmp_path):
+    scale = tf_amp.DynamicLossScale(initial=2.0**24, growth_interval=1000)
+    report = PrecisionReport(tmp_path, html=True)
+    fit(telling_model(keras), report, half(loss_scale=scale))
+
+    told = json.loads((tmp_path / "precision_report.json").read_text())
+    steps, scales, skipped, origins = zip(*told["scales"], strict=True)
+    assert list(steps) == list(range(1, len(steps) + 1)) and skipped[-1] > 0
+    backed_off = [2.0**24 / 2.0**count for count in skipped]
+    assert list(scales) == backed_off
+    assert all(
+        origins[n] for n in range(len(steps)) if scales[n] != [2.0**24, *scales][n]
+    )
+    html = (tmp_path / "precision_report.html").read_text()
+    assert f"{skipped[-1]:g} steps skipped" in html
+
+
+def test_long_runs_keep_the_points_at_which_something_changed():
+    history = ScaleHistory()
+    for step in range(1, 10_001):
+        if history.wants(step):
+            history.add(
+                ScalePoint(step, 1024.0 if step < 1111 else 512.0, step // 1111)
+            )
+    points = history.points
+    assert len(points) <= 2001 and points[-1].step > 9_900
+    assert [p.step for p in points] == sorted({p.step for p in points})
+    (drop,) = [n for n, p in enumerate(points) if p.loss_scale == 512.0][:1]
+    assert points[drop].step == 1111
 
 
 def test_a_report_of_a_fit_that_raised_says_so(tmp_path):

@@ -62,7 +62,7 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
         _print(tuple(found.values()), as_json=options.json)
     if not found:
         print(f"tf-amp: {left_alone.why_no_graph()}.", file=sys.stderr)
-    return _exit_code(code)
+    return running_scripts.exit_code_of(code)
 
 
 def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
@@ -82,13 +82,6 @@ def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
         found[name, item.fetch, digest_of_seeds(graph_def, shapes())] = audit
 
     return audit_graph
-
-
-def _exit_code(code: object) -> int:
-    if code is None or isinstance(code, int):
-        return code or 0
-    print(code, file=sys.stderr)
-    return 1
 
 
 def _print(audits: tuple[Audit, ...], *, as_json: bool) -> None:

@@ -244,6 +244,8 @@ def _keep_plan(plan: Plan, config: AmpConfig) -> None:
 
     def decided(is_faster: bool, steps: Steps) -> bool:
         notices.tell_of_steps(plan, config, is_faster, steps.compared)
+        if config.log_dir is not None and steps.compared is not None:
+            dumps.dump_steps(config.log_dir, plan.graph, is_faster, steps.compared)
         if not is_faster:
             with contextlib.suppress(ValueError):
                 host.current().plans.remove(plan)

@@ -2,6 +2,7 @@
 
     DIR/<process>-<number>-<function>.before.pbtxt  .after.pbtxt  .plan.txt  .plan.json
                                       .before.pbtxt  .error.txt, where it fails
+                                      .steps.json, where its steps have been compared
 
 Written is every graph traced under settings that rewrite, also one that stays as it is.
 What `tf.data` traces is not, nor what is traced at O0 or while mixed precision is off.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from grappler_pass.graph.view import Item
     from grappler_pass.pipeline import Rewrite, Settings
+    from tf_amp.measuring.steps.comparison import Comparison
 
 _numbers = itertools.count(1)
 
@@ -43,6 +46,19 @@ def dump(folder: pathlib.Path, name: str, before: GraphDef, rewrite: Rewrite) ->
     if rewrite.changed:
         texts["after.pbtxt"] = lambda: str(rewrite.graph_def)
     _write(folder, name, texts)
+
+
+def dump_steps(
+    folder: pathlib.Path, name: str, is_faster: bool, compared: Comparison
+) -> None:
+    """Write how steps that ran both ways have decided on a graph's plan."""
+    fields = {
+        "graph": name,
+        "is_faster": is_faster,
+        "ratio": compared.ratio,
+        "pairs": len(compared.pairs),
+    }
+    _write(folder, name, {"steps.json": lambda: json.dumps(fields)})
 
 
 def dump_failed(

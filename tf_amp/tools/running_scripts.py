@@ -135,6 +135,14 @@ def run_limited(script: str, arguments: Sequence[str], seconds: float | None) ->
     return None
 
 
+def exit_code_of(code: object) -> int:
+    """Return the exit code of what a script exits with; print it if it is a message."""
+    if code is None or isinstance(code, int):
+        return code or 0
+    print(code, file=sys.stderr)
+    return 1
+
+
 def _run_module(name: str, arguments: Sequence[str]) -> None:
     sys.argv[:] = [name, *arguments]
     _set_first_folder(pathlib.Path.cwd())

@@ -1,0 +1,1 @@
+"""Pages about plans, one file each, that open in a browser without a network."""

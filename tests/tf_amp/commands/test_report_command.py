@@ -1,0 +1,68 @@
+"""`tf-amp report` of scripts, models, folders and files, and what it refuses."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+import tensorflow as tf
+
+from tests.forking import run_forked_command
+from tf_amp.commands import cli
+
+SCRIPT = """
+import sys
+import tensorflow as tf
+
+fn = tf.function(lambda x: tf.nn.relu(x @ x, name="top") @ x)
+fn(tf.ones((256, 256)))
+sys.exit({code})
+"""
+
+
+@pytest.fixture
+def script(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT.format(code=3))
+    return path
+
+
+def test_a_script_is_run_and_its_exit_code_returned(script):
+    arguments = ["-m", "tf_amp", "report", "train.py", "-o", "page.html"]
+    outcome = run_forked_command(
+        [*arguments, "--device-profile", "cpu-avx512-bf16"], cwd=script.parent
+    )
+    assert outcome.code == 3, outcome.err
+    html = (script.parent / "page.html").read_text()
+    assert "Precision of train.py" in html and "Where the time goes" in html
+
+
+def test_a_saved_model_has_a_page(tmp_path, capsys):
+    module = tf.Module()
+    module.fn = tf.function(lambda x: x @ x, [tf.TensorSpec([64, 64])])
+    tf.saved_model.save(module, str(tmp_path / "model"), signatures=module.fn)
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path / "model"), "-o", str(page)]) == 0
+    assert "serving_default" in page.read_text()
+    assert f"{page} has 1 graphs" in capsys.readouterr().err
+
+
+def refused(capsys, *arguments: object) -> str:
+    assert cli.main(["report", *map(str, arguments)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("tf-amp: ") and err.count("\n") == 1
+    return err
+
+
+def test_what_makes_no_sense_is_refused_before_anything_runs(script, capsys):
+    folder = script.parent
+    assert "no such script" in refused(capsys, folder / "absent.py")
+    assert "TF_AMP_LOG=FOLDER" in refused(capsys, folder)
+    assert "--measure" in refused(capsys, script, "--measure")
+    assert "--seconds" in refused(capsys, folder, "--seconds", "3")
+    lost = folder / "absent" / "page.html"
+    assert "-o: received" in refused(capsys, script, "-o", lost)
+    assert "-o: received" in refused(capsys, script, "-o", folder)
+    other = folder / "absent.json"
+    assert "absent.json" in refused(capsys, script, "--compare", other)
+    assert {each.name for each in folder.iterdir()} == {"train.py"}

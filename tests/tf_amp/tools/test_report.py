@@ -1,0 +1,81 @@
+"""A report reads what tf-amp writes, whatever kind it is, and refuses the rest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tensorflow as tf
+
+import tf_amp
+from tf_amp.errors import ConfigError, UnreadableRecordError
+from tf_amp.tools.report.record import Record, record_from_path
+from tf_amp.tools.report.writing import html_from_record, write_page
+
+
+@pytest.fixture(autouse=True)
+def switched_on(disabled_afterwards):
+    """Plan for a device that has units for bfloat16."""
+
+
+def traced(opt_level, cubed=False):
+    tf_amp.enable(device_profile="cpu-avx512-bf16", opt_level=opt_level)
+
+    @tf.function
+    def step(x):
+        return tf.nn.relu(x @ x) @ x if cubed else tf.nn.relu(x @ x)
+
+    return step.get_concrete_function(tf.TensorSpec((256, 256)))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with one file of each kind."""
+    function = traced("O2", cubed=True)
+    plan = tf_amp.explain(function)
+    texts = {
+        "1.plan.json": plan.to_json(),
+        "prediction.json": f"[{tf_amp.explain(function, measure=True).to_json()}]",
+        "verification.json": tf_amp.verify(function, tf.ones((256, 256))).to_json(),
+        "1.steps.json": json.dumps(
+            {"graph": plan.graph, "is_faster": True, "ratio": 1.25, "pairs": 9}
+        ),
+        "else.json": '{"of": "somebody else"}',
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_folder_is_read_whole_but_for_what_is_not_ours(folder):
+    record = record_from_path(folder)
+    assert len(record.plans) == 1 and len(record.predictions) == 1
+    assert len(record.verifications) == 1 and record.compared[0].ratio == 1.25
+    html = html_from_record(record)
+    for text in ("1.25x", "Numbers of", "Predicted and measured times", "Not recorded"):
+        assert text in html
+
+
+def test_a_job_beside_another_shows_whose_types_differ(folder):
+    low, kept = tf_amp.explain(traced("O2")), tf_amp.explain(traced("O0"))
+    html = html_from_record(Record("now", (low,)), Record("before", (kept,)))
+    assert "Beside before" in html and "float32 to bfloat16" in html
+
+
+def test_damaged_files_are_named_with_what_is_wrong(tmp_path):
+    (tmp_path / "1.plan.json").write_text('{"decisions": [], "low_dtype"')
+    with pytest.raises(UnreadableRecordError, match=r"1\.plan\.json is no plan"):
+        record_from_path(tmp_path)
+    (tmp_path / "1.plan.json").write_text('{"decisions": 3, "low_dtype": "x"}')
+    with pytest.raises(UnreadableRecordError, match=r"1\.plan\.json is no plan"):
+        record_from_path(tmp_path / "1.plan.json")
+    (tmp_path / "1.plan.json").unlink()
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(UnreadableRecordError, match="TF_AMP_LOG=FOLDER"):
+        record_from_path(tmp_path)
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_page(tmp_path / "absent" / "page.html", "text")
+    assert not list(tmp_path.iterdir())

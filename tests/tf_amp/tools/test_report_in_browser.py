@@ -1,0 +1,112 @@
+"""A report opens in a real browser: charts appear, a click tells the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+
+import pytest
+
+from tests.grappler_pass.planning.test_layers import plan_of, row
+from tf_amp.tools.report.record import Record
+from tf_amp.tools.report.writing import html_from_record, write_page
+
+playwright = pytest.importorskip("playwright.sync_api")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+# Of a page with ten thousand operations; two on a quiet machine.
+SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(
+            executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page that is closed to the network, and fails the test for any error."""
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda line: line.type == "error" and problems.append(line.text))
+    page.on("request", lambda r: r.url[:4] == "http" and problems.append(r.url))
+    yield page
+    context.close()
+    assert not problems
+
+
+def large_plan(count):
+    layers = max(count // 10, 1)
+    plan = plan_of(
+        *(
+            row(
+                f"model/layer_{n % layers}/op_{n}",
+                seconds=1e-3,
+                low=5e-4,
+                cast=1e-5,
+                is_low=n % 3 == 0,
+            )
+            for n in range(count)
+        )
+    )
+    return dataclasses.replace(
+        plan, seconds_before=count * 1e-3, seconds_after=count * 8e-4
+    )
+
+
+def open_report(page, tmp_path, plan):
+    path = tmp_path / "report.html"
+    write_page(path, html_from_record(Record("job", (plan,))))
+    begin = time.perf_counter()
+    page.goto(path.as_uri())
+    page.wait_for_selector("#chart-2 .slice")
+    return time.perf_counter() - begin
+
+
+def test_a_click_on_an_operation_tells_its_reason(page, tmp_path):
+    open_report(page, tmp_path, large_plan(2))
+    page.locator("#chart-2 .slice", has_text="op_0").last.click()
+    details = page.locator("#details-2")
+    details.wait_for(state="visible")
+    text = details.inner_text()
+    assert "16 bits are faster here" in text and "model/layer_0/op_0" in text
+    assert "^model/layer_0/op_0$" in text and "^model/layer_0/" in text
+
+
+def test_a_click_on_a_scope_enters_it_and_on_the_top_one_leaves_it(page, tmp_path):
+    open_report(page, tmp_path, large_plan(20))
+    slices = page.locator("#chart-2 .slice")
+
+    def layer(number):
+        return slices.filter(has=page.get_by_text(f"layer_{number}", exact=True))
+
+    assert layer(0).count() == layer(1).count() == 1
+    layer(1).click()
+    layer(0).wait_for(state="detached")
+    layer(1).click()
+    layer(0).wait_for()
+
+
+def test_every_chart_appears_once_it_is_scrolled_to(page, tmp_path):
+    open_report(page, tmp_path, large_plan(30))
+    charts = page.locator(".chart")
+    assert charts.count() == 3
+    for number in range(charts.count()):
+        charts.nth(number).scroll_into_view_if_needed()
+        charts.nth(number).locator(".main-svg").first.wait_for(state="visible")
+
+
+def test_a_model_of_ten_thousand_operations_opens_soon(page, tmp_path):
+    seconds = open_report(page, tmp_path, large_plan(10_000))
+    assert (tmp_path / "report.html").stat().st_size < 6e6
+    assert seconds < SECONDS
+    print(f"opened in {seconds:.2f} s")

@@ -1,0 +1,162 @@
+"""`tf-amp report`: a page about a job, a model or a plan."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+import tempfile
+import webbrowser
+from typing import TYPE_CHECKING
+
+from tf_amp.commands.shared.arguments import seconds_from_text
+from tf_amp.config import amp_config
+from tf_amp.errors import ConfigError, ScriptMissingError
+
+if TYPE_CHECKING:
+    from tf_amp.tools.report.record import Record
+
+SUMMARY = "write a page with charts of a job, a model or a plan"
+_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to a parser."""
+    parser.add_argument(
+        "source",
+        type=pathlib.Path,
+        metavar="SCRIPT|SAVED_MODEL|FOLDER|FILE",
+        help="a script, which is run in mixed precision; a SavedModel; a folder that "
+        "TF_AMP_LOG or PrecisionReport wrote to; a plan, prediction or verification "
+        "as JSON",
+    )
+    parser.add_argument(
+        "-o",
+        dest="output",
+        type=pathlib.Path,
+        default=pathlib.Path("report.html"),
+        metavar="FILE",
+        help="report.html by default",
+    )
+    parser.add_argument(
+        "--compare", type=pathlib.Path, metavar="OTHER", help="a FOLDER or FILE as well"
+    )
+    parser.add_argument("--open", action="store_true", help="show it in a browser")
+    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
+    parser.add_argument(
+        "--measure", action="store_true", help="run the SavedModel both ways, too"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=seconds_from_text,
+        metavar="N",
+        help="stop the script after so long",
+    )
+    parser.epilog = "What follows `--` are the script's own arguments."
+
+
+def main(options: argparse.Namespace) -> int:
+    """Write the page and return the exit code, which is the script's own.
+
+    Raises:
+      ConfigError: an option belongs to another kind of source, or the page cannot be
+        written.
+      ScriptMissingError: there is no such source.
+      UnreadableRecordError: it holds nothing that tf-amp writes.
+      MissingExtraError: Jinja2 or plotly is not installed.
+    """
+    from grappler_pass.planning.pages.page import check_extra
+    from tf_amp.tools.report import record as records
+    from tf_amp.tools.report import writing
+
+    source = options.source
+    kind = _kind_of(source)
+    _check(options, kind)
+    check_extra()
+    writing.check_writable(options.output)
+    other = options.compare and records.record_from_path(options.compare)
+    if kind == "script":
+        return _report_script(options, other)
+    record = _of_model(options) if kind == "model" else records.record_from_path(source)
+    _write(options, record, other)
+    return 0
+
+
+def _kind_of(source: pathlib.Path) -> str:
+    if not source.exists():
+        raise ScriptMissingError(
+            f"{source}: no such script, SavedModel, folder or file."
+        )
+    if source.is_dir():
+        is_model = any((source / name).exists() for name in _MODEL_FILES)
+        return "model" if is_model else "record"
+    return "record" if source.suffix == ".json" else "script"
+
+
+def _check(options: argparse.Namespace, kind: str) -> None:
+    """Refuse options that belong to another kind of source."""
+    given = {
+        "--measure": (options.measure, ("model",)),
+        "--seconds": (options.seconds, ("script",)),
+        "--device-profile": (options.device_profile, ("script", "model")),
+        "arguments behind --": (options.script_arguments, ("script",)),
+    }
+    for name, (value, kinds) in given.items():
+        if value and kind not in kinds:
+            raise ConfigError(
+                f"{name}: {options.source} is taken for a {kind}; allowed with a "
+                f"{' or '.join(kinds)}."
+            )
+
+
+def _of_model(options: argparse.Namespace) -> Record:
+    from tf_amp.runtime import switch
+    from tf_amp.tools.explain.prediction import Prediction
+    from tf_amp.tools.explain.signatures import explain_saved_model
+    from tf_amp.tools.report.record import Record
+
+    if options.device_profile:
+        switch.enable(device_profile=options.device_profile)
+    found = explain_saved_model(options.source, measure=options.measure)
+    predictions = tuple(each for each in found if isinstance(each, Prediction))
+    plans = tuple(each.plan if isinstance(each, Prediction) else each for each in found)
+    return Record(options.source.resolve().name, plans, predictions=predictions)
+
+
+def _report_script(options: argparse.Namespace, other: Record | None) -> int:
+    """Run a script, write the page however it ends, and return its exit code."""
+    from tf_amp.commands.shared import left_alone
+    from tf_amp.tools import running_scripts
+    from tf_amp.tools.report import record as records
+
+    code: object = None
+    # Looked up now, since the script may change to another folder.
+    options.output = options.output.resolve()
+    with tempfile.TemporaryDirectory(prefix="tf-amp-report-") as folder:
+        given = {amp_config.LOG: folder}
+        if options.device_profile:
+            given[amp_config.DEVICE_PROFILE] = options.device_profile
+        running_scripts.switch_on(given)
+        try:
+            code = running_scripts.run_limited(
+                str(options.source), options.script_arguments, options.seconds
+            )
+        finally:
+            if any(pathlib.Path(folder).glob("*.plan.json")):
+                found = records.record_from_path(pathlib.Path(folder))
+                named = dataclasses.replace(found, name=options.source.name)
+                _write(options, named, other)
+            else:
+                why = left_alone.why_no_graph()
+                print(f"tf-amp: no report, since {why}.", file=sys.stderr)
+    return running_scripts.exit_code_of(code)
+
+
+def _write(options: argparse.Namespace, record: Record, other: Record | None) -> None:
+    from tf_amp.tools.report import writing
+
+    writing.write_page(options.output, writing.html_from_record(record, other))
+    print(f"tf-amp: {options.output} has {len(record.plans)} graphs.", file=sys.stderr)
+    if options.open:
+        webbrowser.open(options.output.resolve().as_uri())

@@ -1,0 +1,172 @@
+"""Put a record on a page, and the page into a file."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator
+
+import tf_amp
+from grappler_pass.costs.atomic_file import replacing
+from grappler_pass.planning.pages.page import (
+    Card,
+    Section,
+    Table,
+    page_from_sections,
+)
+from grappler_pass.planning.pages.plan_sections import sections_of
+from grappler_pass.planning.plan import Plan
+from tf_amp.errors import ConfigError
+from tf_amp.tools.report.record import Record
+from tf_amp.tools.report.run_sections import sections_of_runs
+
+_MILLI = 1e3
+# Operations whose charts a page has room for, and rows of a table of graphs.
+_MOST_NODES, _MOST_PLANS = 12_000, 100
+_RATIO = re.compile(r"\d+(\.\d+)?x")
+
+
+def html_from_record(record: Record, other: Record | None = None) -> str:
+    """Return a page that opens without a network.
+
+    Args:
+      record: of the job.
+      other: of one to compare it with.
+
+    Raises:
+      MissingExtraError: Jinja2 or plotly is not installed.
+    """
+    drawn = tuple(_drawn(record.plans))
+    sections = [_verdict(record)]
+    if other is not None:
+        sections.append(_compared(record, other))
+    for plan in drawn:
+        sections += sections_of(plan, f"{plan.graph}: " if len(drawn) > 1 else "")
+    sections += sections_of_runs(record)
+    if len(drawn) > 1 or len(record.plans) > len(drawn):
+        sections.insert(1, _all_graphs(record, len(drawn)))
+    note = f"tf-amp {tf_amp.__version__}"
+    return page_from_sections(f"Precision of {record.name}", sections, note)
+
+
+def write_page(path: pathlib.Path, html: str) -> None:
+    """Write a page whole, or not at all.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    try:
+        with replacing(path) as file:
+            file.write(html)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}.") from error
+
+
+def check_writable(path: pathlib.Path) -> None:
+    """Refuse a place that no page can be written to, before anything is run.
+
+    Raises:
+      ConfigError: its folder is not there, or it is a folder itself.
+    """
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError(
+            f"-o: received {path}; allowed is a file in a folder that is there."
+        )
+
+
+def _drawn(plans: tuple[Plan, ...]) -> Iterator[Plan]:
+    """Yield the plans that there is room for, those that take longest first."""
+    left = _MOST_NODES
+    for plan in plans:
+        left -= len({row.slot.node for row in plan.decisions})
+        if left < 0 and plan is not plans[0]:
+            return
+        yield plan
+
+
+def _verdict(record: Record) -> Section:
+    cards = []
+    for compared in record.compared:
+        stays = "stays" if compared.is_faster else "float32 was faster"
+        cards.append(
+            Card(
+                "measured speed-up",
+                f"{compared.ratio:.2f}x",
+                f"{compared.graph}: {compared.pairs} pairs of steps; {stays}",
+            )
+        )
+    for run in record.runs:
+        scale = run["scale"]
+        cards.append(
+            Card(
+                "steps skipped",
+                f"{scale['skipped_here']}",
+                f"{run['model']}: loss scale {scale['loss_scale']}, {run['outcome']} "
+                f"after {run['epochs']} epochs",
+            )
+        )
+        if run["comparison"]:
+            ratio = _RATIO.search(run["comparison"])
+            value = ratio[0] if ratio else "compared"
+            cards.append(Card("measured speed-up", value, run["comparison"]))
+    low = sum(not plan.is_empty for plan in record.plans)
+    text = f"{low} of {len(record.plans)} graphs are rewritten."
+    return Section("Job", text, cards=tuple(cards))
+
+
+def _all_graphs(record: Record, drawn: int) -> Section:
+    rows = tuple(
+        (
+            plan.graph,
+            plan.low_dtype if not plan.is_empty else "float32",
+            float(f"{plan.seconds_before * _MILLI:.3g}"),
+            float(f"{plan.seconds_after * _MILLI:.3g}"),
+            f"{plan.predicted_speedup:.2f}x",
+            plan.summary(),
+        )
+        for plan in record.plans[:_MOST_PLANS]
+    )
+    return Section(
+        "Graphs",
+        f"{len(record.plans)} graphs, the slowest first; the first {drawn} of them are "
+        "drawn below.",
+        table=Table(
+            ("graph", "type", "float32 ms", "planned ms", "speed-up", "plan"), rows
+        ),
+    )
+
+
+def _compared(record: Record, other: Record) -> Section:
+    """Show for graphs of the same name what has changed from the other job."""
+    before = {plan.graph: plan for plan in reversed(other.plans)}
+    rows = []
+    for plan in record.plans[:_MOST_PLANS]:
+        old = before.get(plan.graph)
+        if old is None:
+            rows.append((plan.graph, "-", _speed(plan), "not in the other job"))
+            continue
+        rows.append((plan.graph, _speed(old), _speed(plan), _changes(old, plan)))
+    return Section(
+        f"Beside {other.name}",
+        "Predicted milliseconds per step, and operations whose type differs.",
+        table=Table(("graph", other.name, record.name, "differences"), tuple(rows)),
+    )
+
+
+def _speed(plan: Plan) -> str:
+    return (
+        f"{plan.seconds_before * _MILLI:.3g} to {plan.seconds_after * _MILLI:.3g} ms "
+        f"({plan.predicted_speedup:.2f}x)"
+    )
+
+
+def _changes(old: Plan, new: Plan) -> str:
+    types = {row.slot: row.dtype for row in old.decisions}
+    changed = [
+        f"{row.slot} {types[row.slot]} to {row.dtype}"
+        for row in new.decisions
+        if types.get(row.slot, row.dtype) != row.dtype
+    ]
+    shown = ", ".join(changed[:5])
+    more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+    return shown + more if changed else "none"
