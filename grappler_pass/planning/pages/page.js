@@ -126,6 +126,7 @@ function drawTree(tree, place, details) {
 }
 
 function draw(place) {
+  place.style.minHeight = 0;
   const number = place.id.replace("chart-", ""), tree = TREES[number];
   if (tree) drawTree(tree, place, document.getElementById(`details-${number}`));
   else Plotly.newPlot(place, FIGURES[number].data, FIGURES[number].layout, CONFIG);

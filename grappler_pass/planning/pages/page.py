@@ -132,8 +132,8 @@ def empty_figure(**layout: Any) -> Any:
         template="plotly_white",
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
         font={"family": "system-ui, sans-serif", "size": 13},
-        xaxis={"automargin": True},
-        yaxis={"automargin": True},
+        xaxis={"automargin": True, "exponentformat": "power"},
+        yaxis={"automargin": True, "exponentformat": "power"},
         legend={"orientation": "h", "y": 1.1},
     )
     figure.update_layout(**layout)

@@ -41,8 +41,9 @@ def _loss_scale(run: Mapping[str, Any]) -> Section:
     title = f"Loss scale of {run['model']}"
     if not scales:
         return Section(title, missing="No step was recorded.")
-    steps, values, skipped, origins = zip(*scales, strict=True)
-    values, skipped = [float(v) for v in values], [float(v) for v in skipped]
+    steps, scale_texts, skipped_texts, origins = zip(*scales, strict=True)
+    # What is not finite is written as text.
+    values, skipped = list(map(float, scale_texts)), list(map(float, skipped_texts))
     figure = empty_figure(yaxis_type="log")
     figure.add_scatter(
         x=steps, y=values, mode="lines", line_shape="hv", name="loss scale",
@@ -58,7 +59,7 @@ def _loss_scale(run: Mapping[str, Any]) -> Section:
         hovertemplate="step %{x}: %{text}<extra></extra>",
     )  # fmt: skip
     figure.update_xaxes(title="step")
-    figure.update_yaxes(title="loss scale", dtick=1, exponentformat="power")
+    figure.update_yaxes(title="loss scale", dtick=1)
     return Section(
         title,
         f"{skipped[-1]:g} steps skipped; a point tells which operation "

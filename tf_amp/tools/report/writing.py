@@ -162,6 +162,8 @@ def _speed(plan: Plan) -> str:
 
 def _changes(old: Plan, new: Plan) -> str:
     types = {row.slot: row.dtype for row in old.decisions}
+    if not any(row.slot in types for row in new.decisions):
+        return "no operation in common"
     changed = [
         f"{row.slot} {types[row.slot]} to {row.dtype}"
         for row in new.decisions
