@@ -30,7 +30,7 @@ WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
 # is that of tests/conftest.py, not by the number of tests.
 PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-fast test-versions lint bench fuzz clean
+.PHONY: demo docs test test-fast test-versions lint bench fuzz clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed-demo
@@ -44,7 +44,7 @@ test: lint
 test-fast: lint
 	$(BIN)/$(PYTEST) -m 'not slow'
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -60,6 +60,10 @@ bench: $(VENV)/.installed-test
 # Random graphs run before and after the pass: make fuzz N=20000
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz $(N)
+
+# The pages of docs/ and of docstrings, in build/site; a broken link fails.
+docs: $(VENV)/.installed-test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # The tests in one environment per version, all of them before the first failure counts.
 test-versions: $(VERSIONS:%=.venv-tf%/.installed)
@@ -83,7 +87,7 @@ $(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
 	touch $@
 
 $(VENV)/.installed-test: $(BIN)/python $(SOURCES)
-	$(BIN)/python -m pip install --editable '.[cpu,demo,test]'
+	$(BIN)/python -m pip install --editable '.[cpu,demo,docs,test]'
 	$(BIN)/python -m pip install --no-deps "tf_keras~=$$($(TF_VERSION))"
 	touch $@
 
