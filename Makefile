@@ -30,7 +30,7 @@ WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
 # is that of tests/conftest.py, not by the number of tests.
 PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo docs test test-fast test-versions lint bench fuzz clean
+.PHONY: demo docs test test-fast test-versions lint bench fuzz wheel clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed-demo
@@ -79,8 +79,29 @@ test-versions: $(VERSIONS:%=.venv-tf%/.installed)
 	.venv-tf$*/bin/pip install --no-deps 'tf_keras==$*.*'
 	touch $@
 
+# In dist/, built by ziglang against the libc of manylinux2014; what is for this machine
+# is tried where no compiler is found.
+wheel: .venv-wheel/.installed
+	rm -rf dist
+	for machine in x86_64 aarch64; do \
+		CC="$(CURDIR)/.venv-wheel/bin/python -m ziglang cc -target $$machine-linux-gnu.2.17" \
+			.venv-wheel/bin/pip wheel . -q --no-deps --no-build-isolation -w dist \
+			-C--build-option=--plat-name=manylinux2014_$$machine || exit 1; \
+		.venv-wheel/bin/auditwheel show dist/*_$$machine.whl \
+			| grep "manylinux_2_17_$$machine" || exit 1; \
+	done
+	$(PYTHON) -m venv --clear .venv-wheel/trial
+	.venv-wheel/trial/bin/pip install -q "$$(ls $(CURDIR)/dist/*_$$(uname -m).whl)[cpu]"
+	cp examples/quickstart.py .venv-wheel/trial
+	cd .venv-wheel/trial && PATH= bin/python quickstart.py
+
+.venv-wheel/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip install -q auditwheel 'setuptools>=77' ziglang
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-tf* build dist *.egg-info grappler_pass/_shim_*.so
+	rm -rf $(VENV) .venv-tf* .venv-wheel build dist *.egg-info grappler_pass/_shim_*.so
 
 $(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --editable '.[cpu,demo]'
