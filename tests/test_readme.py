@@ -11,7 +11,7 @@ from tests.forking import run_forked
 from tests.processes import ROOT
 
 README = ROOT / "README.md"
-LONGEST = 250
+LONGEST = 200
 
 # A python block, and the text block that follows it unless another python block does.
 SAMPLE = re.compile(
