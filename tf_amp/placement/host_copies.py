@@ -130,8 +130,11 @@ def _check(variable: Any) -> None:
 
 def _copy(variable: Any) -> tf.Variable:
     plain = _plain(variable)
+    # One that is made while a function is traced has no value yet; it is read before
+    # the first update.
+    has_value = not tf.executing_eagerly() or plain.is_initialized()
     copy = tf.Variable(
-        tf.identity(plain),
+        tf.identity(plain) if has_value else tf.zeros(plain.shape),
         name=plain.name.partition(":")[0],
         trainable=False,
         constraint=variable.constraint,

@@ -21,13 +21,14 @@ offload_optimizer = functools.partial(told, verbose=False)
 X = np.random.default_rng(0).normal(size=(32, 16)).astype("float32")
 Y = np.random.default_rng(1).normal(size=(32, 4)).astype("float32")
 
-def fitted(optimizer, epochs=2):
+def fitted(optimizer, epochs=2, built=True):
     keras.utils.set_random_seed(1)
     with tf.device("CPU:1"):
         model = keras.Sequential([
             keras.layers.Dense(32, "relu", kernel_constraint="non_neg", name="first"),
             keras.layers.Dense(4, name="last")], name="model")
-        model.build((None, 16))
+        if built:
+            model.build((None, 16))
         model.compile(optimizer, "mse", jit_compile=False)
         model.fit(X, Y, batch_size=8, epochs=epochs, shuffle=False, verbose=0)
     return model
@@ -72,6 +73,17 @@ def test_float32_transfers_leave_every_bit_and_slots_live_on_the_host() -> None:
         f"{name} True True {{'CPU:0'}} {{'CPU:1'}}"
         for name in ("adam", "adamw", "sgd", "rmsprop")
     ]
+
+
+def test_a_model_may_be_built_by_its_first_step() -> None:
+    lines = _output(
+        """
+        one = fitted(optimizers.Adam(0.01), built=False)
+        other = fitted(offload_optimizer(optimizers.Adam(0.01)), built=False)
+        print(bits(one) == bits(other))
+        """
+    )
+    assert lines == ["True"]
 
 
 def test_an_optimizer_of_tf_keras_does_the_same_on_the_host() -> None:
