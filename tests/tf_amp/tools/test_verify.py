@@ -148,6 +148,14 @@ def test_an_empty_plan_leaves_nothing_to_verify():
     assert "nothing to verify" in found.verdict
 
 
+def test_what_a_function_has_compiled_is_verified_with_it(disabled_afterwards):
+    tf_amp.enable(device_profile="cpu-avx512-bf16", opt_level="O2", tune="off")
+    inner = tf.function(lambda x: tf.nn.relu(x @ x), jit_compile=True)
+    values = tf.random.stateless_normal((256, 256), seed=(1, 2))
+    found = tf_amp.verify(tf.function(lambda x: inner(x) + 1.0), values)
+    assert found.low_operations and found.checks[0].mixed.relative > 0.0
+
+
 def test_a_verification_makes_a_round_trip_through_json():
     model = planted.heads([1], 2)
     found = _verify(model, planted.rows(), dtype="float16", bisect=True)

@@ -28,6 +28,11 @@ def keep(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
     weakref.finalize(graph, _forget, (name, *copies)).atexit = False
 
 
+def has_rewritten(graph_def: Any) -> bool:
+    """Return whether a graph calls functions that were rewritten for XLA."""
+    return any(f.signature.name in _originals for f in graph_def.library.function)
+
+
 def restore(graph_def: Any) -> None:
     """Put every rewritten function in a graph's library back, in place."""
     functions = graph_def.library.function

@@ -162,13 +162,16 @@ def case_from_graph(
       variables: names for people by name of the handle; None: as traced.
       outputs: names for people of the tensors to compare, by `node:output`; None: all
         that the nodes which are kept make.
-      is_compiled: whether XLA compiles it, and not Grappler prepares it.
+      is_compiled: whether XLA compiles it, and not Grappler prepares it; so is one
+        that calls such a function taken.
     """
     from grappler_pass.graph.shapes import shapes_from_graph_def
     from grappler_pass.graph.view import GraphView
     from tf_amp.tools.verify.watching import gradients_of, outputs_of
 
     config = choice.applied_to(explanation.config_for(graph_def))
+    # What it calls is in 16 bits already, also where it stays float32 itself.
+    is_compiled = is_compiled or originals.has_rewritten(graph_def)
     if is_compiled:
         optimized = _inlined_as_traced(graph_def, kept)
     else:
