@@ -103,6 +103,16 @@ ROWS = {
     "a mean behind softplus": Recipe(
         inputs="remainder", layers=(Part("softplus"), Part("relu")), loss="mean"
     ),
+    "gradients that are alike but for small products, before a softmax": Recipe(
+        layers=(
+            Part("power_iteration", 12),
+            Part("softmax"),
+            Part("residual", 8, 0.01),
+        ),
+        loss="mean",
+        training="gradients",
+        width=64,
+    ),
     "a chain of gradients of single rows": Recipe(
         inputs="one_hot",
         layers=(Part("inner_steps", 4, 0.1),),

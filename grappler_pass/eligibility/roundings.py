@@ -78,9 +78,9 @@ class Roundings:
         self._lists = lists
         self._view = errors.view
         self._inputs = [tuple(errors.floats(node)) for node in self._view.nodes]
+        self._cancelled = self._cancelling()
         self._leaks = _spread(self._leaking(), self._leaks_on)
         self._harmed = _spread(self._harmful(), self._harms_on)
-        self._cancelled = self._cancelling()
 
     def harm(self, node: Node, slot: int) -> Reason | None:
         """Return what a node in 16 bits would harm; None if nothing.
@@ -238,7 +238,13 @@ class Roundings:
                 yield self._place(source)
 
     def _leak_way(self, node: Node, position: int) -> _Harm:
-        """Return how what was made of a biased product goes on: sums do not end it."""
+        """Return how what was made of a biased product goes on: sums do not end it.
+
+        What is left once all that is alike has cancelled may be smaller than its error.
+        """
+        is_factor = self._errors.kinds[node.index] is Errors.SCALES
+        if is_factor and Port(node.index, 0) in self._cancelled:
+            return Cause.NEAR_NUMBERS
         way = self._way_of(node, position, Grade.BIASED)
         numbers_only = way is Cause.NEAR_NUMBERS or way is _Way.GOES_ON
         return _Way.LEAKS if numbers_only else way
