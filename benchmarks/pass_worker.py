@@ -22,13 +22,13 @@ from tensorflow.python.grappler import tf_optimizer
 
 from benchmarks.capture_graphs import capture, save
 from benchmarks.catalog import entry
-from benchmarks.executed import count_ops
 from benchmarks.replicate import replicated
 from benchmarks.steps import build_model, step_of
 from grappler_pass import pipeline, plugin
 from grappler_pass.graph.view import Item
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting.graph_settings import settings_from_config
+from tf_amp.tools.bench.executed_ops import count_ops
 
 
 def capture_training_step(stem: Path) -> None:

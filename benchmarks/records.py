@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-
-@dataclass(frozen=True)
-class OpCounts:
-    """Operations of the graph that TensorFlow executed."""
-
-    total: int
-    low: int
-    casts: int
-    onednn: int
+from tf_amp.tools.bench.executed_ops import OpCounts
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import numpy as np
-
-from benchmarks.records import Measurement, OpCounts, Run
+from benchmarks.records import Measurement, Run
+from tf_amp.tools.bench.executed_ops import OpCounts
+from tf_amp.tools.bench.speed_ups import largest_error, speed_up_of
 
 _BFLOAT16_EPSILON = 2.0**-8
 # Losses are means over a batch; outputs carry the rounding of each layer.
@@ -108,22 +108,17 @@ def _cell(
     runs: Sequence[Run], name: str, mode: str, reference: dict[int, Measurement]
 ) -> Cell:
     measured = _measured(runs, name, mode)
-    seconds = [each.seconds for each in measured.values()]
-    ratios = [
-        reference[number].seconds / each.seconds
-        for number, each in measured.items()
-        if number in reference
-    ]
-    base = [each.seconds for each in reference.values()]
+    seconds = {number: each.seconds for number, each in measured.items()}
+    base = {number: each.seconds for number, each in reference.items()}
+    speed_up = speed_up_of(seconds, base)
     mine = [run for run in runs if run.variant == name]
-    comparable = bool(seconds and base and ratios)
     return Cell(
         variant=name,
-        seconds=median(seconds) if seconds else None,
-        speed_up=median(base) / median(seconds) if comparable else None,
-        lowest=min(ratios) if comparable else None,
-        highest=max(ratios) if comparable else None,
-        error=_error(measured, reference),
+        seconds=median(seconds.values()) if seconds else None,
+        speed_up=speed_up.median if speed_up else None,
+        lowest=speed_up.lowest if speed_up else None,
+        highest=speed_up.highest if speed_up else None,
+        error=largest_error(_values(measured), _values(reference)),
         ops=next((each.ops for each in measured.values()), None),
         peak_bytes=max((run.peak_bytes for run in mine), default=0),
         failure=next((run.failure for run in mine if run.failure), ""),
@@ -141,14 +136,5 @@ def _measured(runs: Sequence[Run], name: str, mode: str) -> dict[int, Measuremen
     }
 
 
-def _error(
-    measured: dict[int, Measurement], reference: dict[int, Measurement]
-) -> float | None:
-    """Return the largest relative distance to float32's values over the rounds."""
-    pairs = [
-        (np.array(each.values), np.array(reference[number].values))
-        for number, each in measured.items()
-        if number in reference
-    ]
-    errors = [np.linalg.norm(a - b) / np.linalg.norm(b) for a, b in pairs]
-    return float(np.max(errors)) if errors else None
+def _values(measured: dict[int, Measurement]) -> dict[int, tuple[float, ...]]:
+    return {number: each.values for number, each in measured.items()}

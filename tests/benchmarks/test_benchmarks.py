@@ -20,13 +20,14 @@ from benchmarks.driver import Schedule, worker_environment
 from benchmarks.executed import count_step_nodes
 from benchmarks.machine import Machine
 from benchmarks.pass_report import GraphSize, PassFigures
-from benchmarks.records import Measurement, OpCounts, Run, run_from_json, run_to_json
+from benchmarks.records import Measurement, Run, run_from_json, run_to_json
 from benchmarks.replicate import replicated
 from benchmarks.report import markdown
 from benchmarks.results import keep_pass_figures, keep_runs, write_results
 from benchmarks.summary import rows_from_runs
 from tests.processes import ROOT, folder_that_hides
 from tests.text_graph import graph_from_text
+from tf_amp.tools.bench.executed_ops import OpCounts
 
 WITH_LOW_UNITS = Machine("test", "avx512_bf16", ("avx512_bf16",), 2)
 

@@ -70,6 +70,8 @@ OWN_NAMES = (
     RANGES,
     VERBOSE,
 )
+# Tells a script its batch size; no setting.
+BENCH_BATCH = "TF_AMP_BENCH_BATCH"
 # Whose values are paths, or may be.
 PLACES = (DEVICE_PROFILE, LOG, CACHE, RANGES)
 
@@ -136,7 +138,8 @@ class AmpConfig:
         """
         variables = os.environ if environ is None else environ
         given = {name: value.strip() for name, value in variables.items()}
-        refuse_unknown((n for n in given if n.startswith(OWN_PREFIX)), OWN_NAMES)
+        own = {name for name in given if name.startswith(OWN_PREFIX)}
+        refuse_unknown(own - {BENCH_BATCH}, OWN_NAMES)
         refuse_unknown((n for n in given if n.startswith(SWITCH_PREFIX)), SWITCHES)
         return cls(
             enabled=_read_enabled(given),

@@ -10,7 +10,7 @@ from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.errors import ConfigError, ScriptMissingError
 
 # Commands that take a model or a script, whose arguments follow `--`.
-_COMMANDS = {"audit", "ranges", "report", "verify"}
+_COMMANDS = {"audit", "bench", "ranges", "report", "verify"}
 # Options that make sense for SavedModels only; no command has to have all of them.
 _OF_MODELS = ("data", "signature", "batch")
 

@@ -8,10 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tf_amp.runtime import scope, switch
-from tf_amp.tools.graph_runs.batches import Batch, InputSpec, batches_from_file
+from tf_amp.tools.graph_runs.batches import (
+    Batch,
+    InputSpec,
+    batches_from_file,
+    made_up,
+)
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from grappler_pass.graph.view import Item
     from tf_amp.tools.convert.options import Options
 
-_SIZE, _BATCH = 16, 8
+_BATCH = 8
 
 
 def signatures_of(folder: pathlib.Path) -> tuple[Any, Mapping[str, Any]]:
@@ -64,7 +67,7 @@ def batches_for(
     """
     if options.calibration is not None:
         return batches_from_file(options.calibration, specs), str(options.calibration)
-    batch = {spec.name: _made_up(spec, options.batch or _BATCH) for spec in specs}
+    batch = {spec.name: made_up(spec, options.batch or _BATCH) for spec in specs}
     return (batch,), "made-up inputs"
 
 
@@ -81,20 +84,6 @@ def with_rounded_weights(
         return function(*args, **kwargs)
 
     return run
-
-
-def _made_up(spec: InputSpec, batch: int) -> Any:
-    shape = spec.shape or (None,) * 2
-    sizes = [
-        size if size is not None else (_SIZE if axis else batch)
-        for axis, size in enumerate(shape)
-    ]
-    if spec.dtype == "string":
-        return np.full(sizes, b"a", dtype=object)
-    if spec.dtype.startswith(("float", "bfloat")):
-        values = np.random.default_rng(0).standard_normal(sizes)
-        return values.astype("float32")
-    return np.zeros(sizes, dtype=spec.dtype)
 
 
 def unmixed() -> AbstractContextManager[Any]:

@@ -14,6 +14,9 @@ from tf_amp.tools.graph_runs.differences import Array
 
 Batch = Mapping[str, Array]
 
+# Of an axis whose size is open, the first one aside.
+_MADE_UP_SIZE = 16
+
 
 @dataclasses.dataclass(frozen=True)
 class InputSpec:
@@ -140,6 +143,26 @@ def checked_batches(
     if not found:
         raise no_batch()
     return tuple(found)
+
+
+def made_up(spec: InputSpec, batch: int) -> Any:
+    """Return values for an input that nobody gives any for, the same each time.
+
+    Args:
+      spec: of the input; an unknown rank is taken for 2.
+      batch: size of the first axis, where that is open.
+    """
+    shape = spec.shape if spec.shape is not None else (None,) * 2
+    sizes = [
+        size if size is not None else (_MADE_UP_SIZE if axis else batch)
+        for axis, size in enumerate(shape)
+    ]
+    if spec.dtype == "string":
+        return np.full(sizes, b"a", dtype=object)
+    if spec.dtype.startswith(("float", "bfloat")):
+        values = np.random.default_rng(0).standard_normal(sizes)
+        return values.astype("float32")
+    return np.zeros(sizes, dtype=spec.dtype)
 
 
 def no_batch() -> UnfitDataError:

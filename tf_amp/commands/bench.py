@@ -1,0 +1,211 @@
+"""`tf-amp bench`: the user's own model, float32 and mixed precision side by side."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from tf_amp.commands.shared.arguments import seconds_from_text
+from tf_amp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tf_amp.tools.bench.job import Job, Run
+    from tf_amp.tools.bench.record import Record
+
+# What a shell makes of a program that Ctrl-C has ended.
+_INTERRUPTED = 130
+_FAILED = 1
+_MODES = ("train", "infer")
+
+SUMMARY = "time your own model: float32, Keras' policy, TensorFlow's pass, tf-amp"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to a parser."""
+    add = parser.add_argument
+    add(
+        "target",
+        metavar="SCRIPT|MODULE:FUNCTION|SAVED_MODEL",
+        help="a program, run as it is; what makes a step; or a stored model",
+    )
+    add(
+        "--methods",
+        default="float32,keras,tensorflow,tf-amp",
+        metavar="LIST",
+        help="of float32, keras, tensorflow, tf-amp, tf-amp:O2 (all but the last)",
+    )
+    add("--batches", metavar="LIST", help="batch sizes, such as 1,8,32")
+    add("--mode", choices=_MODES, help="which steps; train, of a SavedModel infer")
+    add("--rounds", type=int, default=5, metavar="N", help="processes of each (5)")
+    add("--signature", metavar="NAME", help="of a SavedModel")
+    add(
+        "--seconds",
+        type=seconds_from_text,
+        default=600.0,
+        metavar="N",
+        help="end a process after so long, and use the steps it has done (600)",
+    )
+    add("--warm", action="store_true", help="use your own database of measured costs")
+    add("--json", type=pathlib.Path, metavar="FILE", help="keep and continue it there")
+    add("--html", type=pathlib.Path, metavar="FILE", help="write a page with a chart")
+    add("--png", type=pathlib.Path, metavar="FILE", help="write a chart")
+    parser.epilog = (
+        "What follows `--` are the script's own arguments, {batch} in them the batch "
+        "size. Exit codes: 0 all was measured, 1 a process failed, 2 a wrong command "
+        "line, 130 interrupted."
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure what the command line names, and print the table.
+
+    Raises:
+      ConfigError: an option makes no sense, or an output cannot be written.
+      ScriptMissingError: there is no such script, SavedModel or function.
+    """
+    from tf_amp.tools.bench import record as records
+    from tf_amp.tools.bench import table
+    from tf_amp.tools.bench.context import context_of
+
+    job = _job_of(options)
+    _check_outputs(options)
+    fresh = records.Record(job, context_of(job.target))
+    record = fresh if options.json is None else records.continued(fresh, options.json)
+    record, is_whole = _measured(record, options)
+    failures = [each for each in record.samples if each.failure]
+    if len(failures) < len(record.samples):
+        table.print_record(record)
+    if not is_whole:
+        _say_how_to_go_on(options.json)
+        return _INTERRUPTED
+    if len(failures) == len(record.samples):
+        print(f"tf-amp: nothing was measured: {failures[0]}.", file=sys.stderr)
+        return _FAILED
+    _write_outputs(record, options)
+    return _FAILED if failures else 0
+
+
+def _job_of(options: argparse.Namespace) -> Job:
+    from tf_amp.config.amp_config import AmpConfig
+    from tf_amp.tools.bench import job as jobs
+    from tf_amp.tools.bench.environments import settings_of
+
+    if options.rounds < 1:
+        raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
+    methods = jobs.methods_from_text(options.methods)
+    given = options.batches
+    batches = None if given is None else jobs.batches_from_text(given)
+    target = jobs.target_of(options.target, options.script_arguments, options.signature)
+    is_stored = target.kind == jobs.SAVED_MODEL
+    if is_stored and options.mode == "train":
+        raise ConfigError("A SavedModel has no training step; give --mode infer.")
+    settings = settings_of(os.environ)
+    AmpConfig.from_env(dict(settings))
+    return jobs.Job(
+        target,
+        options.mode or ("infer" if is_stored else "train"),
+        methods,
+        jobs.batches_of(target, batches),
+        options.seconds,
+        options.warm,
+        settings,
+    )
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    from tf_amp.tools.bench.chart import check_extra
+    from tf_amp.tools.bench.files import check_writable
+
+    for name in ("json", "html", "png"):
+        path = getattr(options, name)
+        if path is not None:
+            check_writable(path, f"--{name}")
+    if options.html is not None:
+        check_extra("--html", "report", "jinja2", "plotly")
+    if options.png is not None:
+        check_extra("--png", "plots", "matplotlib")
+
+
+def _measured(record: Record, options: argparse.Namespace) -> tuple[Record, bool]:
+    """Run what is left; return what there is, and whether that is all of it."""
+    from tf_amp.tools.bench import measuring
+
+    total = sum(1 for _ in record.job.runs(options.rounds))
+    left = len(measuring.runs_left(record, options.rounds))
+    try:
+        with _interruptible(), _bar(total, total - left) as begin:
+            for grown in measuring.measured(record, options.rounds, begin):
+                record = grown
+                if options.json is not None:
+                    record.write(options.json)
+    except KeyboardInterrupt:
+        return record, False
+    return record, True
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let a request to terminate be what Ctrl-C is."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _bar(total: int, done: int) -> Iterator[Callable[[Run], None]]:
+    """Show a progress bar with the time left; yield what moves it on."""
+    from rich import console, progress
+
+    shown = console.Console(stderr=True)
+    bar = progress.Progress(
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.description}"),
+        console=shown,
+        transient=True,
+        speed_estimate_period=float("inf"),
+        disable=not shown.is_terminal,
+    )
+    task = bar.add_task("", total=total, completed=done)
+    is_first = True
+
+    def begin(run: Run) -> None:
+        nonlocal is_first
+        bar.update(task, advance=0 if is_first else 1, description=str(run))
+        is_first = False
+
+    with bar:
+        yield begin
+
+
+def _say_how_to_go_on(path: pathlib.Path | None) -> None:
+    kept = (
+        "nothing is kept without --json"
+        if path is None
+        else "the same command goes on from here"
+    )
+    print(f"tf-amp: interrupted; {kept}.", file=sys.stderr)
+
+
+def _write_outputs(record: Record, options: argparse.Namespace) -> None:
+    from tf_amp.tools.bench import chart, page
+    from tf_amp.tools.bench.files import write_whole
+
+    if options.html is not None:
+        write_whole(options.html, page.page_of(record).encode())
+    if options.png is not None:
+        write_whole(options.png, chart.png_of(record))

@@ -1,0 +1,193 @@
+"""What is to be measured: one model, its methods and batch sizes, and every run.
+
+Nothing here imports TensorFlow; the processes that measure do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pathlib
+from collections.abc import Iterator, Sequence
+
+from tf_amp.config.amp_config import BENCH_BATCH
+from tf_amp.config.presets import level_names
+from tf_amp.errors import ConfigError, ScriptMissingError
+
+FLOAT32, AGAIN, KERAS, TENSORFLOW, OURS = (
+    "float32",
+    "float32 again",
+    "keras",
+    "tensorflow",
+    "tf-amp",
+)
+METHODS = (FLOAT32, KERAS, TENSORFLOW, OURS)
+MODES = ("train", "infer")
+SCRIPT, FUNCTION, SAVED_MODEL = "script", "function", "saved_model"
+BATCH_PLACE = "{batch}"
+_DEFAULT_BATCHES = (1, 8, 32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What is run.
+
+    Attributes:
+      kind: SCRIPT, FUNCTION or SAVED_MODEL.
+      name: a path that is absolute, or "module:function".
+      arguments: of a script, in which BATCH_PLACE stands for the batch size.
+      signature: of a SavedModel; None for the one it is served by.
+      digest: of a script's text, so that another text is another job.
+    """
+
+    kind: str
+    name: str
+    arguments: tuple[str, ...] = ()
+    signature: str | None = None
+    digest: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """All of what is measured.
+
+    Attributes:
+      target: what is run.
+      mode: "train" or "infer".
+      methods: as on the command line, float32 first and its repetition second.
+      batches: examples per step; None where a script has its own.
+      seconds: that a process may take.
+      is_warm: whether tf-amp uses the user's own database of costs.
+      settings: variables of the environment that are tf-amp's.
+    """
+
+    target: Target
+    mode: str
+    methods: tuple[str, ...]
+    batches: tuple[int | None, ...]
+    seconds: float
+    is_warm: bool = False
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def runs(self, rounds: int) -> Iterator[Run]:
+        """Yield the processes: in each round all batches, methods taking turns.
+
+        Each round starts with the next method.
+        """
+        for number in range(rounds):
+            first = number % len(self.methods)
+            for batch in self.batches:
+                for method in self.methods[first:] + self.methods[:first]:
+                    yield Run(method, batch, number)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One process to start; rounds count from 0."""
+
+    method: str
+    batch: int | None
+    round: int
+
+    def __str__(self) -> str:
+        """Return what the progress bar shows."""
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        return f"round {self.round + 1}{batch}, {self.method}"
+
+
+def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Target:
+    """Return what a command line names.
+
+    Raises:
+      ScriptMissingError: there is no such thing.
+      ConfigError: an option or an argument belongs to another kind.
+    """
+    path = pathlib.Path(text)
+    if path.is_dir():
+        if not any(path.glob("saved_model.pb*")):
+            raise ScriptMissingError(f"{text} does not hold a SavedModel.")
+        found = Target(SAVED_MODEL, str(path.resolve()), signature=signature)
+    elif path.is_file():
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        found = Target(SCRIPT, str(path.resolve()), tuple(arguments), digest=digest)
+    elif _names_function(text):
+        found = Target(FUNCTION, text)
+    else:
+        raise ScriptMissingError(
+            f"{text}: no such script or SavedModel, nor is it MODULE:FUNCTION."
+        )
+    if signature is not None and found.kind != SAVED_MODEL:
+        raise ConfigError("--signature belongs to SavedModels.")
+    if arguments and found.kind != SCRIPT:
+        raise ConfigError("Arguments after `--` belong to scripts.")
+    return found
+
+
+def _names_function(text: str) -> bool:
+    module, _, function = text.partition(":")
+    return function.isidentifier() and all(map(str.isidentifier, module.split(".")))
+
+
+def batches_of(
+    target: Target, given: tuple[int, ...] | None
+) -> tuple[int, ...] | tuple[None]:
+    """Return the batch sizes: those given, else those of the kind of target.
+
+    Raises:
+      ConfigError: a script has no place for those given, or a place and none are.
+    """
+    if target.kind != SCRIPT:
+        return given or _DEFAULT_BATCHES
+    is_placed = any(BATCH_PLACE in each for each in target.arguments)
+    if given is None:
+        if is_placed:
+            raise ConfigError(f"{BATCH_PLACE} in the arguments needs --batches.")
+        return (None,)
+    text = pathlib.Path(target.name).read_text(errors="replace")
+    if not is_placed and BENCH_BATCH not in text:
+        raise ConfigError(
+            f"--batches: {target.name} has no way to receive a batch size. Put "
+            f"{BATCH_PLACE} into its arguments (-- --batch-size {BATCH_PLACE}), let it "
+            f"read the environment variable {BENCH_BATCH}, or leave --batches out."
+        )
+    return given
+
+
+def batches_from_text(text: str) -> tuple[int, ...]:
+    """Return batch sizes from a list such as "1,8,32", each once.
+
+    Raises:
+      ConfigError: one is no whole number of 1 or more.
+    """
+    found = []
+    for each in text.split(","):
+        if not (each.strip().isdecimal() and int(each) > 0):
+            raise ConfigError(
+                f"--batches: received {each!r}; allowed are whole numbers of 1 or "
+                "more, such as 1,8,32."
+            )
+        found.append(int(each))
+    return tuple(dict.fromkeys(found))
+
+
+def methods_from_text(text: str) -> tuple[str, ...]:
+    """Return methods from a list, with float32 and its repetition in front.
+
+    Raises:
+      ConfigError: one is unknown.
+    """
+    given = [_checked_method(each.strip()) for each in text.split(",")]
+    return tuple(dict.fromkeys((FLOAT32, AGAIN, *given)))
+
+
+def _checked_method(text: str) -> str:
+    name, colon, level = text.partition(":")
+    if text in METHODS:
+        return text
+    if name == OURS and colon and level.upper() in level_names():
+        return f"{name}:{level.upper()}"
+    levels = ", ".join(level_names())
+    raise ConfigError(
+        f"--methods: received {text!r}; allowed are {', '.join(METHODS)}, and "
+        f"{OURS}:LEVEL with a level of {levels}."
+    )

@@ -1,0 +1,82 @@
+"""What a process writes down while it runs, line by line, and how it is read back.
+
+Lines are written at once, so that those of a process that is ended, or crashes, stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tf_amp.tools.bench.executed_ops import OpCounts
+
+# More of one thing would tell nothing new, and a script may run for ever.
+_MOST_LINES = 20_000
+FUNCTION, CALL, STEP, VALUES = "function", "call", "step", "values"
+# The kind of steps that are called here, and not by Keras.
+OWN_KIND = "own"
+
+
+class Journal:
+    """Writes lines of JSON; those of forked children are left out."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        """Begin a file."""
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._owner = os.getpid()
+        self._counts: Counter[tuple[str, object]] = Counter()
+        self._looking_seconds = 0.0
+
+    def now(self) -> float:
+        """Return seconds of the machine's clock, less those spent on looking."""
+        return time.monotonic() - self._looking_seconds
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """Stop the clock while something is looked at that is no part of a step."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self._looking_seconds += time.monotonic() - begin
+
+    def function(self, number: int, name: str, counts: OpCounts | None) -> None:
+        """Write what an instance of a function executes; None: that is unknown."""
+        ops = None if counts is None else vars(counts)
+        self._write(FUNCTION, number, name, ops)
+
+    def call(self, number: int, begin: float, end: float) -> None:
+        """Write when an instance of a function was called, in seconds of `now`."""
+        self._write(CALL, number, begin, end)
+
+    def step(self, kind: str, begin: float, end: float, count: int = 1) -> None:
+        """Write when so many steps of a kind were done, in seconds of `now`."""
+        self._write(STEP, kind, begin, end, count)
+
+    def values(self, source: str, found: Sequence[float]) -> None:
+        """Write what was computed by a kind of steps, or by a function."""
+        self._write(VALUES, source, list(found))
+
+    def _write(self, what: str, source: object, *rest: object) -> None:
+        if os.getpid() != self._owner:
+            return
+        self._counts[what, source] += 1
+        if self._counts[what, source] <= _MOST_LINES:
+            line = json.dumps([what, source, *rest]) + "\n"
+            os.write(self._file, line.encode())
+
+
+def lines_of(path: pathlib.Path) -> list[list[Any]]:
+    """Return the lines of a journal; the last one may be torn, and is left out then."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    whole, _, _ = text.rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]

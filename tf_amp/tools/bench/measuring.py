@@ -1,0 +1,69 @@
+"""Run the processes of a job one after the other, and keep what each has measured."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Iterator
+
+from tf_amp.tools.bench.environments import environment_of
+from tf_amp.tools.bench.job import FLOAT32, Job, Run
+from tf_amp.tools.bench.journal import lines_of
+from tf_amp.tools.bench.processes import run_worker
+from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.samples import Sample, sample_of
+from tf_amp.tools.bench.task import Task
+
+# A step that is called here is called for so long, of the time that a process has.
+_STEP_SECONDS = 3.0
+_STEP_SHARE = 0.1
+
+
+def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
+    """Return the processes that are still to be started."""
+    done = {(each.method, each.batch, each.round) for each in record.samples}
+    runs = record.job.runs(rounds)
+    return tuple(r for r in runs if (r.method, r.batch, r.round) not in done)
+
+
+def measured(
+    record: Record, rounds: int, begin: Callable[[Run], None]
+) -> Iterator[Record]:
+    """Yield the record after each process, which has one sample more.
+
+    Where a method has failed on a batch size it is not tried again; nor is any, where
+    float32 has.
+
+    Args:
+      record: what was measured before.
+      rounds: how often each method is measured on each batch size.
+      begin: called before each process, those that are left out included.
+    """
+    failed: set[tuple[str, int | None]] = set()
+    with tempfile.TemporaryDirectory(prefix="tf-amp-bench-") as folder:
+        for run in runs_left(record, rounds):
+            begin(run)
+            if failed & {(run.method, run.batch), (FLOAT32, run.batch)}:
+                continue
+            sample = _sample(record.job, run, pathlib.Path(folder))
+            if sample.failure:
+                failed.add((run.method, run.batch))
+            record = record.with_sample(sample)
+            yield record
+
+
+def _sample(job: Job, run: Run, folder: pathlib.Path) -> Sample:
+    """Run one process.
+
+    The methods of tf-amp each have a database of costs, which lasts from the first
+    process to the last, so that later rounds find what earlier ones have measured.
+    """
+    journal = folder / "journal"
+    journal.unlink(missing_ok=True)
+    cache = folder / run.method.replace(":", "-")
+    environment = environment_of(job, run, os.environ, str(cache))
+    seconds = min(_STEP_SECONDS, job.seconds * _STEP_SHARE)
+    task = Task(job.target, run.method, job.mode, run.batch, seconds, str(journal))
+    ended = run_worker(task.to_json(), environment, job.seconds)
+    return sample_of(run, job.mode, lines_of(journal), ended)

@@ -1,0 +1,137 @@
+"""Run one process to its end or that of its time, whatever it prints or forks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+_ROOT = pathlib.Path(__file__).resolve().parents[3]
+# The folder it is started in, which comes first, may hold modules with names of ours.
+_START = (
+    f"import sys; sys.path[0] = {os.devnull!r}; sys.path.append({str(_ROOT)!r}); "
+    "from tf_amp.tools.bench import worker; worker.main()"
+)
+_POLL_SECONDS = 0.05
+_GRACE_SECONDS = 5.0
+_KEPT_BYTES = 65536
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Attributes:
+      status: exit code; minus the number of the signal that ended it.
+      is_out_of_time: whether it was ended because its time was over.
+      errors: the end of what it wrote to stderr.
+      peak_bytes: most of the machine's memory that it held at once.
+      begin: seconds of the machine's clock when it was started.
+    """
+
+    status: int
+    is_out_of_time: bool
+    errors: str
+    peak_bytes: int
+    begin: float
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, in one line; "" if it did not."""
+        if self.is_out_of_time or not self.status:
+            return ""
+        lines = [line for line in self.errors.splitlines() if line.strip()]
+        said = f": {lines[-1].strip().rstrip('.')[:200]}" if lines else ""
+        if self.status < 0:
+            return f"ended by {signal.Signals(-self.status).name}{said}"
+        return f"exit status {self.status}{said}"
+
+
+def run_worker(task: str, environment: Mapping[str, str], seconds: float) -> Ended:
+    """Run a worker, and end it with all it has started once its time is over.
+
+    It is in a session of its own, so that Ctrl-C reaches it by way of this process.
+    What it prints is dropped.
+
+    Args:
+      task: as JSON.
+      environment: all of its variables.
+      seconds: after which it is ended.
+    """
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", _START, task],
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    with _tail_of(process) as tail, _ended_with_group(process):
+        status, usage, is_over = _waited(process, begin + seconds)
+    return Ended(
+        status=status,
+        is_out_of_time=is_over,
+        errors=bytes(tail).decode(errors="replace"),
+        peak_bytes=usage.ru_maxrss * 1024,
+        begin=begin,
+    )
+
+
+def _waited(
+    process: subprocess.Popen[bytes], until: float
+) -> tuple[int, resource.struct_rusage, bool]:
+    """Wait for a process; ask it to end when its time is over, then make it."""
+    is_over = False
+    while True:
+        pid, status, usage = os.wait4(process.pid, os.WNOHANG)
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+            return process.returncode, usage, is_over
+        if time.monotonic() > until:
+            _signal_group(process, signal.SIGKILL if is_over else signal.SIGTERM)
+            is_over, until = True, time.monotonic() + _GRACE_SECONDS
+        time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def _ended_with_group(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End what is left of a process and of those that it has started."""
+    try:
+        yield
+    finally:
+        _signal_group(process, signal.SIGKILL)
+        if process.returncode is None:
+            process.wait()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def _tail_of(process: subprocess.Popen[bytes]) -> Iterator[bytearray]:
+    """Read all that a process writes to stderr, and keep the end of it."""
+    kept = bytearray()
+    assert process.stderr is not None
+    file = process.stderr
+
+    def read() -> None:
+        while chunk := file.read1(_KEPT_BYTES):  # type: ignore[attr-defined]
+            kept.extend(chunk)
+            del kept[:-_KEPT_BYTES]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    yield kept
+    # A child that has left the group may hold the pipe open.
+    reader.join(1.0)

@@ -1,0 +1,118 @@
+"""The step of a function of the user's, or of a SavedModel, as a callable."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tf_amp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tf_amp.tools.graph_runs.batches import InputSpec
+
+Step = Callable[[], Any]
+_SERVED = "serving_default"
+_FORMS = "a callable without arguments, or (model, x[, y]) of Keras"
+
+
+def step_of_function(name: str, batch: int, mode: str) -> Step:
+    """Return what "module:function" makes of a batch size.
+
+    Args:
+      name: of the function, which gets the batch size; it returns a callable that does
+        a step, or a Keras model with data of at least as many examples.
+      batch: examples per step.
+      mode: "train" or "infer", for a Keras model.
+
+    Raises:
+      ConfigError: there is no such function, or it returns something else.
+    """
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise ConfigError(f"{name}: there is no module {error.name}.") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ConfigError(f"{name}: {module.__file__} has no such function.")
+    made = function(batch)
+    if isinstance(made, tuple) and 2 <= len(made) <= 3:
+        return _step_of_keras(name, made, batch, mode)
+    if callable(made):
+        return made  # type: ignore[no-any-return]
+    raise ConfigError(f"{name} returned {type(made).__name__}; wanted is {_FORMS}.")
+
+
+def _step_of_keras(name: str, made: tuple[Any, ...], batch: int, mode: str) -> Step:
+    import tensorflow as tf
+
+    model, *data = made
+    if not hasattr(model, "train_on_batch"):
+        kind = type(model).__name__
+        raise ConfigError(f"{name} returned a tuple with {kind}; wanted is {_FORMS}.")
+    for leaf in tf.nest.flatten(data):
+        if len(leaf) < batch:
+            raise ConfigError(f"{name} returned {len(leaf)} examples for {batch}.")
+    x, *y = tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf[:batch]), data)
+    if mode == "infer":
+        return lambda: model.predict_on_batch(x)
+    if not y:
+        raise ConfigError(f"{name} returned no y, which training needs; --mode infer?")
+    return lambda: model.train_on_batch(x, y[0])
+
+
+def step_of_saved_model(folder: str, signature: str | None, batch: int) -> Step:
+    """Return a call of a signature on a batch that is made up.
+
+    Raises:
+      ConfigError: there is no such signature, or it takes other batches.
+    """
+    import tensorflow as tf
+
+    from tf_amp.tools.graph_runs.batches import made_up, specs_of
+
+    model = tf.saved_model.load(folder)
+    function = model.signatures[_signature_name(folder, model.signatures, signature)]
+    specs = specs_of(function)
+    for spec in specs:
+        _check_batch(spec, batch)
+    inputs = {
+        spec.name: tf.constant(made_up(spec, batch), dtype=spec.dtype) for spec in specs
+    }
+
+    def step() -> Any:
+        # The model has to live as long as its functions are called.
+        return function(**inputs) if model else None
+
+    return step
+
+
+def _signature_name(folder: str, found: Any, wanted: str | None) -> str:
+    names = [*found]
+    if not names:
+        raise ConfigError(
+            f"{folder} has no signatures to run; export it with some, as Keras' "
+            "model.export(folder) does."
+        )
+    if wanted is None and len(names) > 1 and _SERVED not in names:
+        listed = ", ".join(names)
+        raise ConfigError(f"{folder} has several signatures; --signature {listed}?")
+    name = wanted or (_SERVED if _SERVED in names else names[0])
+    if name not in names:
+        raise ConfigError(
+            f"{pathlib.Path(folder).name} has no signature {name!r}; it has "
+            f"{', '.join(names)}."
+        )
+    return name
+
+
+def _check_batch(spec: InputSpec, batch: int) -> None:
+    first = spec.shape[0] if spec.shape else None
+    if first not in (None, batch):
+        raise ConfigError(
+            f"Input {spec} has a batch size of its own; wanted is --batches {first}."
+        )

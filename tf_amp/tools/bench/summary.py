@@ -1,0 +1,148 @@
+"""From samples to rows: medians, speed-ups, errors, and whether they exceed the noise.
+
+The noise is what float32 run again shows against float32: a difference is one where the
+speed-up lies beyond every round of that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from tf_amp.tools.bench.executed_ops import OpCounts
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, Job
+from tf_amp.tools.bench.samples import Sample
+from tf_amp.tools.bench.speed_ups import SpeedUp, largest_error, speed_up_of
+
+# With fewer, the noise is not known.
+FEWEST_ROUNDS = 3
+FASTER, SLOWER, WITHIN_NOISE = "faster", "slower", "within noise"
+TOO_FEW_ROUNDS, NOISE = "too few rounds", "noise"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One method on one batch size.
+
+    Attributes:
+      method: as in the job.
+      batch: examples per step; None where the script has its own.
+      rounds: that have measured it.
+      step_seconds: median of the rounds; None where all have failed.
+      items_per_second: examples, at that; None where their number is not known.
+      speed_up: over float32; None without float32.
+      verdict: whether that exceeds the noise; "" where nothing is to be said.
+      first_step_seconds: from the start of the process on, median of the rounds.
+      peak_bytes: median of the rounds.
+      error: of results, relative to float32, the largest of the rounds; None where
+        nothing can be compared.
+      ops: that were executed in the last of the rounds.
+      is_no_op: whether something was switched on and no operation ran in 16 bits.
+      timed: what its steps are, in words.
+      failure: of the first process that failed.
+      note: what tf-amp said.
+    """
+
+    method: str
+    batch: int | None
+    rounds: int
+    step_seconds: float | None
+    items_per_second: float | None
+    speed_up: SpeedUp | None
+    verdict: str
+    first_step_seconds: float | None
+    peak_bytes: int
+    error: float | None
+    ops: OpCounts | None
+    is_no_op: bool
+    timed: str
+    failure: str
+    note: str
+
+
+def summarized(job: Job, samples: Sequence[Sample]) -> tuple[Row, ...]:
+    """Return a row for every batch size and method that a process was run for."""
+    return tuple(row for batch in job.batches for row in _rows(job, batch, samples))
+
+
+def _rows(job: Job, batch: int | None, samples: Sequence[Sample]) -> Iterator[Row]:
+    by_method = {
+        method: [s for s in samples if s.batch == batch and s.method == method]
+        for method in job.methods
+    }
+    reference = _measured(by_method[FLOAT32])
+    noise = speed_up_of(_seconds(_measured(by_method[AGAIN])), _seconds(reference))
+    for method, own in by_method.items():
+        if own:
+            yield _row(method, own, reference, noise)
+
+
+def _row(
+    method: str,
+    samples: Sequence[Sample],
+    reference: Mapping[int, Sample],
+    noise: SpeedUp | None,
+) -> Row:
+    measured = _measured(samples)
+    done = [*measured.values()]
+    batch = samples[0].batch
+    seconds = _seconds(measured)
+    step = median(seconds.values()) if done else None
+    speed_up = None if method == FLOAT32 else speed_up_of(seconds, _seconds(reference))
+    ops = done[-1].ops if done else None
+    firsts = [s.first_step_seconds for s in done if s.first_step_seconds is not None]
+    return Row(
+        method=method,
+        batch=batch,
+        rounds=len(done),
+        step_seconds=step,
+        items_per_second=batch / step if batch and step else None,
+        speed_up=speed_up,
+        verdict=_verdict(method, speed_up, noise, len(measured.keys() & reference)),
+        first_step_seconds=median(firsts) if firsts else None,
+        peak_bytes=int(median(s.peak_bytes for s in done)) if done else 0,
+        error=None if method == FLOAT32 else _error(measured, reference),
+        ops=ops,
+        is_no_op=method not in (FLOAT32, AGAIN) and ops is not None and not ops.low,
+        timed=done[-1].timed if done else "",
+        failure=next((s.failure for s in samples if s.failure), ""),
+        note=next((s.note for s in samples if s.note), ""),
+    )
+
+
+def _measured(samples: Sequence[Sample]) -> dict[int, Sample]:
+    return {each.round: each for each in samples if not each.failure}
+
+
+def _seconds(measured: Mapping[int, Sample]) -> dict[int, float]:
+    return {number: each.seconds for number, each in measured.items()}
+
+
+def _error(
+    measured: Mapping[int, Sample], reference: Mapping[int, Sample]
+) -> float | None:
+    return largest_error(
+        {number: each.values for number, each in measured.items()},
+        {number: each.values for number, each in reference.items()},
+    )
+
+
+def _verdict(
+    method: str, speed_up: SpeedUp | None, noise: SpeedUp | None, rounds: int
+) -> str:
+    if method == AGAIN:
+        return NOISE
+    if speed_up is None or noise is None:
+        return ""
+    if rounds < FEWEST_ROUNDS:
+        return TOO_FEW_ROUNDS
+    if abs(math.log(speed_up.median)) <= noise_of(noise):
+        return WITHIN_NOISE
+    return FASTER if speed_up.median > 1.0 else SLOWER
+
+
+def noise_of(again: SpeedUp) -> float:
+    """Return how far a round of float32 was from float32: the log of a ratio."""
+    return max(abs(math.log(again.lowest)), abs(math.log(again.highest)))

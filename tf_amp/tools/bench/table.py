@@ -1,0 +1,34 @@
+"""The table on the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.summary import FASTER, SLOWER, summarized
+from tf_amp.tools.bench.words import TITLES, cells, context_lines, remarks, title_of
+
+_STYLES = {FASTER: "green", SLOWER: "red"}
+# A file or a pipe folds no lines.
+_WIDE = 200
+
+
+def print_record(record: Record) -> None:
+    """Print the table of what was measured, and the remarks on it."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDE)
+    table = Table(title=Text(title_of(record.job)), title_justify="left")
+    for name in TITLES:
+        is_text = name in ("method", "verdict")
+        table.add_column(name, justify="left" if is_text else "right")
+    rows = summarized(record.job, record.samples)
+    for row, after in zip(rows, (*rows[1:], None), strict=True):
+        is_last = after is None or after.batch != row.batch
+        style = _STYLES.get(row.verdict)
+        table.add_row(*map(Text, cells(row)), style=style, end_section=is_last)
+    console.print(table)
+    for line in (*remarks(record), *context_lines(record)):
+        console.print(Text(line))

@@ -1,0 +1,200 @@
+"""Watch the steps of a program that knows nothing of it.
+
+Two things are watched once TensorFlow and Keras are imported: the batches of Keras'
+`fit`, `evaluate` and `predict`, and every call of a function in eager mode, of which
+the first shows the graph that is executed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+from tf_amp._tensorflow_private.calls import CALL_IN_EAGER_MODE
+from tf_amp._tensorflow_private.executed import executed_graphs
+from tf_amp.tools.bench.executed_ops import OpCounts, count_ops_of_graphs
+from tf_amp.tools.bench.journal import Journal
+from tf_amp.tools.bench.sampled import sampled_values
+
+# Steps of each kind, or calls of each function, whose results are compared.
+COMPARED_STEPS = 4
+KERAS_KINDS = ("train", "test", "predict")
+_KERAS = ("keras", "tf_keras")
+# Whatever comes next after a loop's last batch.
+_ENDS = (
+    "on_epoch_end",
+    "on_train_end",
+    "on_test_begin",
+    "on_test_end",
+    "on_predict_end",
+)
+
+Method = Callable[..., Any]
+
+
+def watch(journal: Journal) -> None:
+    """Write the steps of this process into a journal, from the imports to come on."""
+    calls, batches = _Calls(journal), _Batches(journal)
+
+    def watch_calls(module: Any) -> None:
+        owner = getattr(module, CALL_IN_EAGER_MODE.owner)
+        _wrap(owner, CALL_IN_EAGER_MODE.method, calls.watching)
+
+    def watch_batches(module: Any) -> None:
+        owner = module.callbacks.CallbackList
+        for kind in KERAS_KINDS:
+            begin = functools.partial(batches.beginning, kind)
+            _wrap(owner, f"on_{kind}_batch_begin", begin)
+            _wrap(owner, f"on_{kind}_batch_end", batches.ending)
+        for name in _ENDS:
+            _wrap(owner, name, batches.closing)
+
+    wrapt.register_post_import_hook(watch_calls, CALL_IN_EAGER_MODE.module)
+    for name in _KERAS:
+        wrapt.register_post_import_hook(watch_batches, name)
+
+
+def _wrap(owner: Any, name: str, wrap: Callable[[Method], Method]) -> None:
+    setattr(owner, name, wrap(getattr(owner, name)))
+
+
+class _Calls:
+    """Watches the method that calls a function in eager mode."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        # By name and options: one function may have several instances.
+        self._numbers: dict[tuple[bytes, bytes], int] = {}
+        self._compared: Counter[bytes] = Counter()
+        self._is_looking = False
+
+    def watching(self, call_function: Method) -> Method:
+        journal = self._journal
+
+        @functools.wraps(call_function)
+        def call(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
+            options = context.function_call_options.config_proto_serialized
+            number = self._numbers.get((name, options))
+            is_new = number is None
+            if number is None:
+                number = len(self._numbers)
+                self._numbers[name, options] = number
+            run = functools.partial(call_function, context, name, *args, **kwargs)
+            if is_new:
+                outputs, begin, end = self._first(number, name, run)
+            else:
+                begin = journal.now()
+                outputs = run()
+                end = journal.now()
+            journal.call(number, begin, end)
+            self._compare(name, outputs)
+            return outputs
+
+        return call
+
+    def _first(
+        self, number: int, name: bytes, run: Callable[[], Any]
+    ) -> tuple[Any, float, float]:
+        """Run the first call of an instance, and write what it executes."""
+        journal, timed = self._journal, []
+
+        def timed_run() -> None:
+            begin = journal.now()
+            outputs = run()
+            timed.append((outputs, begin, journal.now()))
+
+        counts: OpCounts | None = None
+        if self._is_looking:
+            timed_run()
+        else:
+            self._is_looking = True
+            try:
+                counts = self._counted(timed_run)
+            finally:
+                self._is_looking = False
+        journal.function(number, name.decode(), counts)
+        return timed[0]
+
+    def _counted(self, run: Callable[[], None]) -> OpCounts:
+        journal = self._journal
+        graphs = executed_graphs(run)
+        with journal.looking():
+            return count_ops_of_graphs(graphs)
+
+    def _compare(self, name: bytes, outputs: Any) -> None:
+        self._compared[name] += 1
+        if self._compared[name] <= COMPARED_STEPS:
+            with self._journal.looking():
+                self._journal.values(name.decode(), sampled_values(outputs))
+
+
+@dataclasses.dataclass
+class _Open:
+    """A batch whose successor has not begun; `last` is None until it has ended."""
+
+    kind: str
+    first: int
+    begin: float
+    last: int | None = None
+
+
+class _Batches:
+    """Watches Keras' list of callbacks.
+
+    A step lasts from the begin of its batch to that of the next, or to the end of the
+    loop, so that reading data counts.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._open: _Open | None = None
+        self._compared: Counter[str] = Counter()
+
+    def beginning(self, kind: str, method: Method) -> Method:
+        @functools.wraps(method)
+        def begin(callbacks: Any, batch: int, *args: Any, **kwargs: Any) -> Any:
+            self._close()
+            self._open = _Open(kind, batch, self._journal.now())
+            return method(callbacks, batch, *args, **kwargs)
+
+        return begin
+
+    def ending(self, method: Method) -> Method:
+        @functools.wraps(method)
+        def end(callbacks: Any, batch: int, logs: Any = None) -> Any:
+            if self._open is not None:
+                self._open.last = batch
+                self._compare(self._open.kind, logs)
+            return method(callbacks, batch, logs)
+
+        return end
+
+    def closing(self, method: Method) -> Method:
+        @functools.wraps(method)
+        def close(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
+            self._close()
+            return method(callbacks, *args, **kwargs)
+
+        return close
+
+    def _close(self) -> None:
+        done, self._open = self._open, None
+        # A batch that found the data exhausted has no end.
+        if done is not None and done.last is not None:
+            count = max(done.last - done.first + 1, 1)
+            self._journal.step(done.kind, done.begin, self._journal.now(), count)
+
+    def _compare(self, kind: str, logs: Any) -> None:
+        self._compared[kind] += 1
+        if self._compared[kind] > COMPARED_STEPS:
+            return
+        with self._journal.looking():
+            logs = logs if isinstance(logs, dict) else {}
+            found = logs["outputs"] if kind == "predict" else logs.get("loss")
+            if found is not None:
+                self._journal.values(kind, sampled_values(found))

@@ -1,0 +1,131 @@
+"""Rows in words: the cells of a table, and what deserves a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, Job
+from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.summary import Row, noise_of, summarized
+
+# Beyond it, what float32 computes twice differs by more than the order of its sums.
+_UNSEEDED = 1e-3
+TITLES = (
+    "batch",
+    "method",
+    "step ms",
+    "items/s",
+    "speed-up (rounds)",
+    "verdict",
+    "first step s",
+    "peak MiB",
+    "error",
+    "16-bit ops",
+)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of a row, in the order of TITLES."""
+    if row.step_seconds is None:
+        return (_batch(row), row.method, "failed", *("-",) * (len(TITLES) - 3))
+    return (
+        _batch(row),
+        row.method,
+        f"{row.step_seconds * 1e3:.4g}",
+        "-" if row.items_per_second is None else f"{row.items_per_second:.4g}",
+        _speed_up(row),
+        _verdict(row),
+        "-" if row.first_step_seconds is None else f"{row.first_step_seconds:.1f}",
+        f"{row.peak_bytes / 2**20:.0f}",
+        "-" if row.error is None else f"{row.error:.1e}",
+        _ops(row),
+    )
+
+
+def _batch(row: Row) -> str:
+    return "-" if row.batch is None else str(row.batch)
+
+
+def _speed_up(row: Row) -> str:
+    found = row.speed_up
+    if found is None:
+        return "-"
+    return f"{found.median:.2f} ({found.lowest:.2f}-{found.highest:.2f})"
+
+
+def _verdict(row: Row) -> str:
+    if row.method != AGAIN or row.speed_up is None:
+        return row.verdict or "-"
+    return f"{row.verdict} {math.expm1(noise_of(row.speed_up)):.0%}"
+
+
+def _ops(row: Row) -> str:
+    if row.ops is None:
+        return "?"
+    return f"{row.ops.low} of {row.ops.total}" + (" no-op" if row.is_no_op else "")
+
+
+def title_of(job: Job) -> str:
+    """Return what was measured, in one line."""
+    parts = (job.target.name, *job.target.arguments)
+    return f"{' '.join(parts)}, {job.mode}"
+
+
+def context_lines(record: Record) -> tuple[str, ...]:
+    """Return where and when it was measured, a line for each."""
+    context = record.context
+    settings = " ".join(f"{name}={value}" for name, value in record.job.settings)
+    return (
+        context.processor,
+        ", ".join(f"{name} {version}" for name, version in context.versions),
+        context.date + (f", revision {context.revision}" if context.revision else ""),
+        *([f"tf-amp with {settings}"] if settings else []),
+    )
+
+
+def remarks(record: Record) -> tuple[str, ...]:
+    """Return what the table does not say: the noise, no-ops, failures."""
+    rows = summarized(record.job, record.samples)
+    found = [*_timed(rows)]
+    for row in rows:
+        found.extend(_remarks_on(row))
+    ended = {each.method for each in record.samples if each.was_ended}
+    if ended:
+        found.append(
+            f"ended after {record.job.seconds:g} s, and measured up to there: "
+            f"{', '.join(sorted(ended))}."
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _timed(rows: Sequence[Row]) -> Iterator[str]:
+    timed = dict.fromkeys(row.timed for row in rows if row.timed)
+    if timed:
+        rounds = max(row.rounds for row in rows)
+        yield f"timed: {', '.join(timed)}; {_medians(rounds)}."
+
+
+def _medians(rounds: int) -> str:
+    return "one round" if rounds == 1 else f"medians of {rounds} rounds"
+
+
+def _remarks_on(row: Row) -> Iterator[str]:
+    where = row.method if row.batch is None else f"{row.method}, batch {row.batch}"
+    if row.method == AGAIN and (row.error or 0.0) > _UNSEEDED:
+        yield (
+            f"{where}: results are off by {row.error:.1e}, as the program draws anew "
+            "each time; smaller errors say nothing."
+        )
+    if row.failure:
+        yield f"{where}: failed, {row.failure}."
+    if row.method == FLOAT32 and row.ops is not None and row.ops.low:
+        yield (
+            f"{where}: executed {row.ops.low} 16-bit operations; the program itself "
+            "asks for them."
+        )
+    if row.is_no_op:
+        said = f" (tf-amp: {row.note})" if row.note else ""
+        yield f"{where}: a no-op, no 16-bit operation was executed{said}."
+    if row.error is not None and row.error != row.error:
+        yield f"{where}: results are not finite."

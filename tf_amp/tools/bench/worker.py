@@ -1,0 +1,78 @@
+"""One process of a measurement: run the target under a method, and keep a journal.
+
+Started by `processes` with the task as JSON; exits as the target does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import signal
+import sys
+
+from tf_amp.errors import AmpError
+from tf_amp.tools import running_scripts
+from tf_amp.tools.bench import steps, switches, watching
+from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT
+from tf_amp.tools.bench.journal import OWN_KIND, Journal
+from tf_amp.tools.bench.sampled import sampled_values
+from tf_amp.tools.bench.task import Task
+
+_FEWEST_STEPS = 12
+_SET_SIGNAL_OF_PARENTS_DEATH = 1
+
+
+def main() -> None:
+    """Do the task on the command line."""
+    # Whatever ends the one that waits for this process ends it, too.
+    ctypes.CDLL(None).prctl(_SET_SIGNAL_OF_PARENTS_DEATH, signal.SIGKILL)
+    task = Task.from_json(sys.argv[1])
+    journal = Journal(pathlib.Path(task.journal))
+    try:
+        watching.watch(journal)
+        switches.switch_on(task.method)
+        if task.target.kind == SCRIPT:
+            _run_script(task)
+        else:
+            _run_steps(_step_of(task), journal, task.seconds)
+    except AmpError as error:
+        if error.is_scripts_own:
+            raise
+        sys.exit(str(error))
+
+
+def _run_script(task: Task) -> None:
+    batch = "" if task.batch is None else str(task.batch)
+    arguments = [each.replace(BATCH_PLACE, batch) for each in task.target.arguments]
+    running_scripts.run_script(task.target.name, arguments, as_module=False)
+
+
+def _step_of(task: Task) -> steps.Step:
+    assert task.batch is not None
+    target = task.target
+    if target.kind == FUNCTION:
+        sys.path.insert(0, str(pathlib.Path.cwd()))
+        return steps.step_of_function(target.name, task.batch, task.mode)
+    return steps.step_of_saved_model(target.name, target.signature, task.batch)
+
+
+def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
+    """Call a step for a while after its first time."""
+    count, until = 0, float("inf")
+    while count < _FEWEST_STEPS or journal.now() < until:
+        begin = journal.now()
+        computed = step()
+        _sync_devices()
+        journal.step(OWN_KIND, begin, journal.now())
+        if count == 0:
+            until = journal.now() + seconds
+        if count < watching.COMPARED_STEPS:
+            with journal.looking():
+                journal.values(OWN_KIND, sampled_values(computed))
+        count += 1
+
+
+def _sync_devices() -> None:
+    """Wait until a step is done that TensorFlow has only begun."""
+    if "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].test.experimental.sync_devices()
