@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -224,7 +225,8 @@ def sample_from_dict(fields: Mapping[str, Any]) -> Sample:
         **{
             **fields,
             "step_seconds": tuple(fields["step_seconds"]),
-            "values": tuple(fields["values"]),
+            # JSON has no word for what is not finite.
+            "values": tuple(math.nan if v is None else v for v in fields["values"]),
             "ops": None if ops is None else OpCounts(**ops),
         }
     )

@@ -1,7 +1,7 @@
 """From samples to rows: medians, speed-ups, errors, and whether they exceed the noise.
 
 The noise is what float32 run again shows against float32: a difference is one where the
-speed-up lies beyond every round of that.
+speed-up lies beyond every round of that, and all its own rounds say the same.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ def _verdict(
         return TOO_FEW_ROUNDS
     if abs(math.log(speed_up.median)) <= noise_of(noise):
         return WITHIN_NOISE
-    return FASTER if speed_up.median > 1.0 else SLOWER
+    if speed_up.lowest > 1.0:
+        return FASTER
+    return SLOWER if speed_up.highest < 1.0 else WITHIN_NOISE
 
 
 def noise_of(again: SpeedUp) -> float:

@@ -31,4 +31,4 @@ def print_record(record: Record) -> None:
         table.add_row(*map(Text, cells(row)), style=style, end_section=is_last)
     console.print(table)
     for line in (*remarks(record), *context_lines(record)):
-        console.print(Text(line))
+        console.print(Text(line), soft_wrap=True)

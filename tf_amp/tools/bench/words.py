@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pathlib
 from collections.abc import Iterator, Sequence
 
 from tf_amp.tools.bench.job import AGAIN, FLOAT32, Job
@@ -68,7 +69,7 @@ def _ops(row: Row) -> str:
 
 def title_of(job: Job) -> str:
     """Return what was measured, in one line."""
-    parts = (job.target.name, *job.target.arguments)
+    parts = (pathlib.PurePath(job.target.name).name, *job.target.arguments)
     return f"{' '.join(parts)}, {job.mode}"
 
 
@@ -90,6 +91,7 @@ def remarks(record: Record) -> tuple[str, ...]:
     found = [*_timed(rows)]
     for row in rows:
         found.extend(_remarks_on(row))
+    found.extend(_no_ops(rows))
     ended = {each.method for each in record.samples if each.was_ended}
     if ended:
         found.append(
@@ -124,8 +126,16 @@ def _remarks_on(row: Row) -> Iterator[str]:
             f"{where}: executed {row.ops.low} 16-bit operations; the program itself "
             "asks for them."
         )
-    if row.is_no_op:
-        said = f" (tf-amp: {row.note})" if row.note else ""
-        yield f"{where}: a no-op, no 16-bit operation was executed{said}."
     if row.error is not None and row.error != row.error:
         yield f"{where}: results are not finite."
+
+
+def _no_ops(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a line for each method, with what tf-amp has said of the first batch."""
+    no_ops = [row for row in rows if row.is_no_op]
+    for method in dict.fromkeys(row.method for row in no_ops):
+        own = [row for row in no_ops if row.method == method]
+        sizes = ", ".join(str(row.batch) for row in own if row.batch is not None)
+        where = f"{method}, batch {sizes}" if sizes else method
+        said = f": {own[0].note}" if own[0].note else ""
+        yield f"{where}: a no-op, no 16-bit operation was executed{said}"

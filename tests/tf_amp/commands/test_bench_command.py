@@ -1,0 +1,296 @@
+"""`tf-amp bench`: what it refuses, what it keeps, and what it says of real programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.processes import (
+    ROOT,
+    Outcome,
+    environment,
+    folder_that_hides,
+    run,
+    run_python,
+)
+from tf_amp.commands import cli
+
+# Steps without TensorFlow, so that a process takes no time to speak of.
+LIGHT = """
+import os, sys, time
+import numpy as np
+
+def quick(batch):
+    return lambda: (time.sleep(0.002), np.float32(batch))[1]
+
+def hangs(batch):
+    seconds = iter([0.01] * 10 + [1e6])
+    return lambda: time.sleep(next(seconds))
+
+def prints(batch):
+    return lambda: print("x" * 100_000, file=print("y" * 100_000) or sys.stderr)
+
+def forks(batch):
+    if not os.fork():
+        time.sleep(1e6)
+    return lambda: time.sleep(0.01)
+
+def fails(batch):
+    raise ValueError("no such data")
+
+def fails_when_large(batch):
+    return quick(batch) if batch < 8 else os.abort()
+"""
+COMMAND = [sys.executable, "-m", "tf_amp", "bench"]
+# A process whose steps are quick is over after a tenth of it.
+SECONDS = ("--seconds", "1.5")
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "light.py").write_text(LIGHT)
+    return tmp_path
+
+
+def bench(folder: pathlib.Path, *arguments: str) -> Outcome:
+    # What Keras would import and no step needs takes as long as most of these.
+    env = {"PYTHONPATH": os.pathsep.join([str(folder_that_hides()), str(ROOT)])}
+    return run([*COMMAND, *arguments], env=env, cwd=folder)
+
+
+def kept_in(path: pathlib.Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_a_job_goes_on_where_it_stopped(folder: pathlib.Path) -> None:
+    command = ("light:quick", "--methods", "float32", "--batches", "4", *SECONDS)
+    first = bench(folder, *command, "--rounds", "1", "--json", "kept.json")
+    assert first.code == 0, first.err
+    before = kept_in(folder / "kept.json")["samples"]
+    assert [each["method"] for each in before] == ["float32", "float32 again"]
+    assert all(each["step_seconds"][0] > 0.002 for each in before)
+    second = bench(folder, *command, "--rounds", "3", "--json", "kept.json")
+    kept = kept_in(folder / "kept.json")
+    assert kept["samples"][:2] == before and len(kept["samples"]) == 6
+    assert "medians of 3 rounds" in second.out and "noise" in second.out
+    assert {"Python", "tf-amp", "keras"} <= dict(kept["context"]["versions"]).keys()
+    assert kept["context"]["processor"]
+    other = bench(folder, *command, "--mode", "infer", "--json", "kept.json")
+    assert other.code == 2
+    assert 'holds another job: mode was "train", now "infer"' in other.err
+
+
+def test_what_is_measured_of_a_program_without_an_end_is_used(
+    folder: pathlib.Path,
+) -> None:
+    command = ("light:hangs", "--methods", "float32", "--batches", "4", "--rounds", "1")
+    done = bench(folder, *command, "--seconds", "1.5")
+    assert done.code == 0, done.err
+    assert "ended after 1.5 s, and measured up to there: float32" in done.out
+
+
+@pytest.mark.parametrize("name", ["prints", "forks"])
+def test_what_a_program_prints_or_leaves_behind_does_no_harm(
+    folder: pathlib.Path, name: str
+) -> None:
+    command = (f"light:{name}", "--methods", "float32", "--batches", "4")
+    done = bench(folder, *command, "--rounds", "1", "--seconds", "1")
+    assert done.code == 0, done.err
+    assert done.err == "" and "xxx" not in done.out
+    assert not processes_in(folder)
+
+
+def processes_in(folder: pathlib.Path) -> list[str]:
+    """Return the command lines of processes that are at home in a folder."""
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").resolve() == folder.resolve():
+                found.append((process / "cmdline").read_text())
+    return found
+
+
+def test_a_program_that_fails_is_reported_in_one_line(folder: pathlib.Path) -> None:
+    command = ("light:fails", "--methods", "float32", "--batches", "4", "--rounds", "3")
+    done = bench(folder, *command, "--html", "page.html")
+    assert done.code == 1 and done.out == ""
+    assert done.err == (
+        "tf-amp: nothing was measured: float32 at batch 4: exit status 1: "
+        "ValueError: no such data.\n"
+    )
+    assert not (folder / "page.html").exists()
+
+
+def test_what_was_measured_beside_a_failure_is_kept(folder: pathlib.Path) -> None:
+    command = ("light:fails_when_large", "--methods", "float32", "--batches", "4,8")
+    done = bench(folder, *command, "--rounds", "2", *SECONDS, "--json", "kept.json")
+    assert done.code == 1
+    assert "float32, batch 8: failed, ended by SIGABRT" in done.out
+    samples = kept_in(folder / "kept.json")["samples"]
+    counts = [(each["batch"], bool(each["failure"])) for each in samples]
+    assert counts == [(4, False), (4, False), (8, True), (4, False), (4, False)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_job_keeps_what_it_has_and_leaves_no_process(
+    folder: pathlib.Path, number: signal.Signals
+) -> None:
+    command = [*COMMAND, "light:hangs", "--methods", "float32", "--batches", "4"]
+    command += ["--seconds", "1.5", "--rounds", "50", "--json", "kept.json"]
+    with started(command, folder) as process:
+        wait_for(folder / "kept.json")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.endswith("tf-amp: interrupted; the same command goes on from here.\n")
+    assert "float32" in out and kept_in(folder / "kept.json")["samples"]
+    assert not processes_in(folder)
+    assert {each.name for each in folder.iterdir()} <= {
+        *("light.py", "kept.json", "__pycache__")
+    }
+
+
+@contextlib.contextmanager
+def started(
+    command: list[str], folder: pathlib.Path
+) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment({"PYTHONPATH": str(ROOT)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def wait_for(path: pathlib.Path) -> None:
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.05)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what a command line is refused with."""
+    assert cli.main(["bench", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    return captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["light:quick", "--batches", "0,-1,x"], "--batches: received '0'"),
+        (["light:quick", "--batches", "8,-1"], "--batches: received '-1'"),
+        (["light:quick", "--methods", "jax"], "--methods: received 'jax'; allowed"),
+        (["light:quick", "--rounds", "0"], "--rounds must be 1 or more, got 0"),
+        (["light:quick", "--signature", "s"], "--signature belongs to SavedModels"),
+        (["light:quick", "--", "--fast"], "Arguments after `--` belong to scripts"),
+        (["light.py", "--batches", "8"], "has no way to receive a batch size"),
+        (["light.py", "--", "-n", "{batch}"], "{batch} in the arguments needs"),
+        (["nowhere.py"], "nowhere.py: no such script or SavedModel"),
+        (["model", "--mode", "train"], "A SavedModel has no training step"),
+        (["light:quick", "--json", "no/x"], "--json: no/x cannot be written: No such"),
+        (["light:quick", "--html", "."], "--html: . cannot be written: . is a folder"),
+        (["light:quick", "--json", "light.py"], "--json: light.py cannot be read"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_anything_runs(
+    folder: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    (folder / "model").mkdir()
+    (folder / "model" / "saved_model.pb").touch()
+    monkeypatch.chdir(folder)
+    assert message in refused(capsys, *arguments)
+
+
+def test_a_missing_extra_is_said_before_anything_runs(
+    folder: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    error = refused(capsys, "light:quick", "--html", "page.html")
+    assert "pip install 'tf-amp[report]'" in error
+    assert not (folder / "page.html").exists()
+
+
+def test_a_wrong_setting_of_tf_amp_is_said_before_anything_runs(
+    folder: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TF_AMP_TIE", "-3")
+    assert "TF_AMP_TIE" in refused(capsys, "light:quick")
+
+
+def test_the_one_that_waits_is_light(folder: pathlib.Path) -> None:
+    # Linux counts the memory of the process that starts another as the other's, too.
+    done = run_python(
+        f"""
+        import os, sys
+        os.chdir({str(folder)!r})
+        from tf_amp.commands import cli
+        cli.main(["bench", "light:quick", "--methods", "float32", "--rounds", "1",
+                  "--batches", "4", "--seconds", "1"])
+        print(sorted({{"tensorflow", "keras", "jinja2", "plotly"}} & set(sys.modules)))
+        """
+    )
+    assert done.lines()[-1] == "[]"
+
+
+TRAIN = """
+import sys
+assert "tensorflow" not in sys.modules
+import keras, numpy as np
+batch = int(sys.argv[1])
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(64)])
+model.compile("sgd", "mse")
+rng = np.random.default_rng(0)
+x = rng.normal(size=(12 * batch, 64)).astype("float32")
+model.fit(x, x, batch_size=batch, verbose=0, shuffle=False)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_is_measured_under_each_method(folder: pathlib.Path) -> None:
+    (folder / "train.py").write_text(TRAIN)
+    command = ("train.py", "--methods", "tf-amp:O2", "--batches", "8", "--rounds", "1")
+    outputs = ("--json", "kept.json", "--html", "page.html")
+    done = bench(folder, *command, *outputs, "--", "{batch}")
+    assert done.code == 0, done.err
+    assert "train.py {batch}, train" in done.out
+    assert "timed: batches of Keras' fit; one round." in done.out
+    kept = kept_in(folder / "kept.json")
+    rows = {row["method"]: row for row in kept["summary"]}
+    assert [len(each["step_seconds"]) for each in kept["samples"]] == [12] * 3
+    assert rows["float32"]["ops"]["low"] == 0 < rows["tf-amp:O2"]["ops"]["low"]
+    assert rows["float32 again"]["error"] == 0.0 < rows["tf-amp:O2"]["error"] < 0.1
+    assert all(row["peak_bytes"] > 2**27 for row in rows.values())
+    assert all(row["first_step_seconds"] > 0.5 for row in rows.values())
+    assert "tf-amp:O2" in (folder / "page.html").read_text()
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]

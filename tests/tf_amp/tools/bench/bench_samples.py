@@ -1,0 +1,55 @@
+"""Jobs, samples and records, as a measurement would make them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tf_amp.tools.bench.context import Context
+from tf_amp.tools.bench.executed_ops import OpCounts
+from tf_amp.tools.bench.job import FUNCTION, Job, Target
+from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.samples import Sample
+
+CONTEXT = Context((("Python", "3"),), "a processor", "", "today")
+
+
+def job_of(
+    *methods: str, batches: tuple[int | None, ...] = (8,), mode: str = "train"
+) -> Job:
+    return Job(
+        Target(FUNCTION, "module:function"),
+        mode,
+        ("float32", "float32 again", *methods),
+        batches,
+        600.0,
+    )
+
+
+def samples_of(
+    method: str,
+    seconds: Sequence[float],
+    *,
+    values: Sequence[float] = (1.0, 2.0),
+    low: int | None = 0,
+    batch: int | None = 8,
+) -> list[Sample]:
+    """Return a sample for each round, with so many seconds per step."""
+    ops = None if low is None else OpCounts(9, low, low, 0)
+    return [
+        Sample(
+            method,
+            batch,
+            number,
+            timed="calls of the step",
+            step_seconds=(9.0, 9.0, 9.0, each, each, each),
+            first_step_seconds=5.0,
+            peak_bytes=3 * 2**20,
+            values=tuple(values),
+            ops=ops,
+        )
+        for number, each in enumerate(seconds)
+    ]
+
+
+def record_of(job: Job, *samples: Sequence[Sample]) -> Record:
+    return Record(job, CONTEXT, tuple(each for some in samples for each in some))

@@ -1,0 +1,92 @@
+"""What is kept, and from what a measurement goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import pathlib
+
+import pytest
+
+from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
+from tf_amp.errors import ConfigError
+from tf_amp.tools.bench.measuring import runs_left
+from tf_amp.tools.bench.record import continued
+from tf_amp.tools.bench.samples import Sample
+
+FRESH = record_of(job_of())
+MEASURED = record_of(
+    job_of(), samples_of("float32", [0.1]), samples_of("float32 again", [0.1, 0.2])
+)
+
+
+@pytest.fixture
+def path(tmp_path: pathlib.Path) -> pathlib.Path:
+    return tmp_path / "kept.json"
+
+
+def test_a_kept_job_goes_on_where_it_stopped(path: pathlib.Path) -> None:
+    assert continued(FRESH, path) == FRESH
+    MEASURED.write(path)
+    assert continued(FRESH, path) == MEASURED
+    left = [(run.method, run.round) for run in runs_left(MEASURED, 3)]
+    assert left == [("float32", 1), ("float32", 2), ("float32 again", 2)]
+
+
+def test_a_process_that_failed_is_run_again(path: pathlib.Path) -> None:
+    failed = Sample("float32", 8, 1, failure="ended by SIGKILL")
+    MEASURED.with_sample(failed).write(path)
+    assert continued(FRESH, path) == MEASURED
+
+
+def test_another_job_is_refused_with_what_differs(path: pathlib.Path) -> None:
+    MEASURED.write(path)
+    other = dataclasses.replace(FRESH, job=job_of("keras", mode="infer"))
+    with pytest.raises(ConfigError, match='another job: mode was "train", now "infer"'):
+        continued(other, path)
+    newer = dataclasses.replace(FRESH.context, versions=(("Python", "4"),))
+    with pytest.raises(ConfigError, match="versions was"):
+        continued(dataclasses.replace(FRESH, context=newer), path)
+
+
+def test_another_day_is_no_other_job(path: pathlib.Path) -> None:
+    MEASURED.write(path)
+    later = dataclasses.replace(FRESH.context, date="tomorrow")
+    found = continued(dataclasses.replace(FRESH, context=later), path)
+    assert found.context.date == "today"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 9}', "\xff"])
+def test_a_file_of_something_else_is_refused_and_kept(
+    path: pathlib.Path, text: str
+) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="--json: "):
+        continued(FRESH, path)
+    assert path.read_text() == text
+
+
+def test_what_is_kept_is_standard_json_with_raw_steps(path: pathlib.Path) -> None:
+    samples = samples_of("float32", [0.1], values=(1.0, math.nan))
+    record_of(job_of(), samples).write(path)
+    kept = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert kept["samples"][0]["step_seconds"] == [9.0, 9.0, 9.0, 0.1, 0.1, 0.1]
+    assert kept["samples"][0]["values"] == [1.0, None]
+    assert kept["summary"][0]["step_seconds"] == 0.1
+    (found,) = continued(FRESH, path).samples
+    assert math.isnan(found.values[1])
+
+
+def test_a_file_is_written_whole_or_not_at_all(path: pathlib.Path, monkeypatch) -> None:
+    MEASURED.write(path)
+    before = path.read_bytes()
+
+    def fail(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="no space"):
+        FRESH.write(path)
+    assert path.read_bytes() == before
+    assert [*path.parent.iterdir()] == [path]

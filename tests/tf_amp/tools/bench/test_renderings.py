@@ -1,0 +1,51 @@
+"""The table, the page and the chart."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
+from tf_amp.errors import ConfigError
+from tf_amp.tools.bench.chart import check_extra, png_of
+from tf_amp.tools.bench.page import page_of
+from tf_amp.tools.bench.samples import Sample
+from tf_amp.tools.bench.table import print_record
+
+RECORD = record_of(
+    job_of("keras", "tf-amp", batches=(8, 32)),
+    samples_of("float32", [0.10, 0.10, 0.10]),
+    samples_of("float32 again", [0.10, 0.11, 0.10]),
+    samples_of("keras", [0.05, 0.05, 0.05], low=3),
+    [Sample("tf-amp", 8, 0, failure="<b>no memory</b>")],
+    samples_of("float32", [0.30], batch=32),
+)
+
+
+def test_the_table_has_a_line_for_each_method(capsys) -> None:
+    print_record(RECORD)
+    printed = capsys.readouterr().out
+    assert "module:function, train" in printed
+    assert "│     8 │ keras         │      50 │     160 │  2.00 (2.00-2.00)" in printed
+    assert "│ faster    │          5.0 │        3 │ 0.0e+00 │     3 of 9 │" in printed
+    assert "│     8 │ tf-amp        │  failed │       - │" in printed
+    assert "│    32 │ float32       │     300 │   106.7 │" in printed
+    assert "timed: calls of the step; medians of 3 rounds." in printed
+
+
+def test_the_page_needs_no_network_and_holds_no_foreign_markup() -> None:
+    page = page_of(RECORD)
+    assert "&lt;b&gt;no memory" in page and "<b>no memory" not in page
+    assert "2.00 (2.00-2.00)" in page and '"float32 again"' in page
+    assert "<script src=" not in page and '<link rel="stylesheet"' not in page
+
+
+def test_the_chart_is_a_png() -> None:
+    assert png_of(RECORD).startswith(b"\x89PNG")
+
+
+def test_a_missing_extra_is_named(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(ConfigError, match=r"--html needs plotly.*'tf-amp\[report\]'"):
+        check_extra("--html", "report", "jinja2", "plotly")

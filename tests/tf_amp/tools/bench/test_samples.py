@@ -1,0 +1,125 @@
+"""What is made of a journal, and of how a process ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+
+from tf_amp.tools.bench.job import Run
+from tf_amp.tools.bench.processes import Ended
+from tf_amp.tools.bench.samples import Sample, sample_from_dict, sample_of
+
+RUN = Run("tf-amp", 8, 2)
+WELL = Ended(0, False, "", 7, 100.0)
+MIXED = {"total": 5, "low": 2, "casts": 1, "onednn": 0}
+PLAIN = {"total": 3, "low": 0, "casts": 0, "onednn": 0}
+
+
+def steps(kind: str, *seconds: float, count: int = 1) -> list[list[Any]]:
+    ends = [101.0]
+    for each in seconds:
+        ends.append(ends[-1] + each)
+    return [
+        ["step", kind, begin, end, count] for begin, end in itertools.pairwise(ends)
+    ]
+
+
+def calls(number: int, begins: list[float], seconds: float) -> list[list[Any]]:
+    return [["call", number, begin, begin + seconds] for begin in begins]
+
+
+def sample(lines: list[list[Any]], mode: str = "train", ended: Ended = WELL) -> Sample:
+    return sample_of(RUN, mode, lines, ended)
+
+
+def test_a_step_takes_the_median_of_the_later_half() -> None:
+    found = sample(steps("train", 9.0, 8.0, 7.0, 1.0, 3.0, 2.0))
+    assert found.seconds == 2.0
+    assert found.step_seconds == (9.0, 8.0, 7.0, 1.0, 3.0, 2.0)
+    assert found.first_step_seconds == 10.0
+    assert (found.method, found.batch, found.round) == ("tf-amp", 8, 2)
+    assert found.timed == "batches of Keras' fit"
+
+
+def test_several_steps_in_one_call_share_its_time() -> None:
+    assert sample(steps("train", *[4.0] * 6, count=4)).seconds == 1.0
+
+
+def test_the_mode_says_which_loop_of_keras_counts() -> None:
+    lines = steps("train", *[1.0] * 6) + steps("test", *[2.0] * 6)
+    assert sample(lines).seconds == 1.0
+    assert sample(lines, "infer").seconds == 2.0
+    lines += steps("predict", *[3.0] * 6)
+    assert sample(lines, "infer").seconds == 3.0
+
+
+def test_without_keras_the_function_called_most_counts_with_what_is_between() -> None:
+    lines: list[list[Any]] = [
+        ["function", 0, "__inference_train_step_12", MIXED],
+        ["function", 1, "__inference_build_3", PLAIN],
+        ["values", "__inference_train_step_12", [1.0]],
+        ["values", "__inference_build_3", [9.0]],
+        *calls(1, [100.0], 5.0),
+        *calls(0, [110.0, 112.0, 114.0, 116.0, 118.0, 120.0, 122.0], 1.0),
+    ]
+    found = sample(lines)
+    assert found.timed == "calls of train_step"
+    assert found.step_seconds == (2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 1.0)
+    assert found.values == (1.0,)
+
+
+def test_operations_are_those_of_graphs_called_among_the_timed_steps() -> None:
+    functions: list[list[Any]] = [
+        ["function", 0, "step", MIXED],
+        ["function", 1, "step", PLAIN],
+    ]
+    timed = steps("train", *[1.0] * 8)
+    early, late = calls(0, [101.5, 102.5], 0.1), calls(1, [105.5, 106.5], 0.1)
+    settled = sample([*functions, *timed, *early, *late])
+    assert settled.ops is not None and settled.ops.low == 0
+    alternating = sample([*functions, *timed, *early, *late, *calls(0, [107.5], 0.1)])
+    assert alternating.ops is not None and alternating.ops.low == 2
+    assert sample([*functions, *timed]).ops is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "ended", "reason"),
+    [
+        ([], WELL, "no step was seen: neither batches of Keras nor calls"),
+        ([], dataclasses.replace(WELL, is_out_of_time=True), "seen in its time"),
+        (steps("train", 1.0), WELL, "1 steps were seen (batches of Keras' fit); need"),
+        ([], dataclasses.replace(WELL, status=3, errors="a\nb.\n"), "exit status 3: b"),
+        ([], dataclasses.replace(WELL, status=-11), "ended by SIGSEGV"),
+    ],
+    ids=["none", "out of time", "few", "status", "signal"],
+)
+def test_why_nothing_was_measured_is_said(
+    lines: list[list[Any]], ended: Ended, reason: str
+) -> None:
+    assert reason in sample(lines, ended=ended).failure
+
+
+def test_the_steps_of_a_process_whose_time_was_over_are_used() -> None:
+    ended = Ended(-15, True, "", 7, 100.0)
+    found = sample(steps("train", *[1.0] * 6), ended=ended)
+    assert found.seconds == 1.0 and found.was_ended and not found.failure
+
+
+def test_many_steps_are_thinned() -> None:
+    found = sample(steps("train", *[0.5] * 5000))
+    assert len(found.step_seconds) == 1667 and found.seconds == 0.5
+
+
+def test_what_tf_amp_says_is_noted() -> None:
+    ended = dataclasses.replace(WELL, errors="x\ntf-amp: stays float32\ntf-amp: y\n")
+    assert sample([], ended=ended).note == "stays float32"
+
+
+def test_a_sample_survives_as_fields() -> None:
+    lines = [["function", 0, "step", MIXED], *calls(0, [104.5], 0.1)]
+    found = sample([*lines, *steps("train", *[1.0] * 6)])
+    assert found.ops is not None
+    assert sample_from_dict(dataclasses.asdict(found)) == found

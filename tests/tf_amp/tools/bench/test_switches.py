@@ -1,0 +1,47 @@
+"""What a method switches on, before its program begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.forking import run_forked
+
+POLICIES = """
+print(keras.config.dtype_policy().name, tf_keras.mixed_precision.global_policy().name)
+"""
+OPTIONS = """
+options = tf.config.optimizer.get_experimental_options()
+print(options.get("auto_mixed_precision_onednn_bfloat16"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "shown", "printed"),
+    [
+        ("float32", POLICIES, "float32 float32"),
+        ("keras", POLICIES, "mixed_bfloat16 mixed_bfloat16"),
+        ("tensorflow", OPTIONS, "True"),
+        ("tf-amp:O2", OPTIONS, "None"),
+    ],
+)
+def test_a_method_is_switched_on_as_its_documentation_says(
+    method: str, shown: str, printed: str
+) -> None:
+    code = f"""
+from tf_amp.tools.bench import switches
+switches.switch_on({method!r})
+import keras, tensorflow as tf, tf_keras
+{shown}
+"""
+    assert printed in run_forked(code).lines()[-1]
+
+
+def test_tf_amp_starts_with_the_first_function() -> None:
+    code = """
+from tf_amp.tools.bench import switches
+from tf_amp.runtime import switch
+switches.switch_on("tf-amp")
+import os
+print(os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"])
+"""
+    assert run_forked(code).lines() == ["1"]
