@@ -1,13 +1,14 @@
 """TensorFlow's private names around the graphs that it executes, once all is rewritten.
 
 TensorFlow reports a graph only while it makes an instance of a function, so that the
-first call of it has to be watched.
+first call of it has to be watched. What XLA compiles it does not report; there the
+function's definition is what is executed.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _CONTEXT = "tensorflow.python.eager.context"
@@ -40,3 +41,28 @@ def _forget_earlier_graphs(context: Any) -> None:
 
     tf.identity(0.0)
     context.export_run_metadata()
+
+
+def definitions(context: Any, name: bytes) -> Sequence[Any]:
+    """Return the FunctionDefs of a function, and of those that it calls.
+
+    Args:
+      context: TensorFlow's eager context, which knows it.
+      name: of the function.
+    """
+    found: dict[bytes, Any] = {}
+    waiting = [name]
+    while waiting:
+        each = waiting.pop()
+        if each not in found and context.has_function(each):
+            found[each] = context.get_function_def(each)
+            waiting.extend(_called_by(found[each]))
+    return [*found.values()]
+
+
+def _called_by(definition: Any) -> Iterator[bytes]:
+    for node in definition.node_def:
+        for attr in node.attr.values():
+            for function in (attr.func, *attr.list.func):
+                if function.name:
+                    yield function.name.encode()

@@ -52,6 +52,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="end a process after so long, and use the steps it has done (600)",
     )
+    add(
+        "--step-seconds",
+        type=seconds_from_text,
+        default=3.0,
+        metavar="N",
+        help="call a step that is not a script's for so long (3)",
+    )
     add("--warm", action="store_true", help="use your own database of measured costs")
     add("--json", type=pathlib.Path, metavar="FILE", help="keep and continue it there")
     add("--html", type=pathlib.Path, metavar="FILE", help="write a page with a chart")
@@ -78,11 +85,13 @@ def main(options: argparse.Namespace) -> int:
     _check_outputs(options)
     fresh = records.Record(job, context_of(job.target))
     record = fresh if options.json is None else records.continued(fresh, options.json)
-    record, is_whole = _measured(record, options)
+    record, stopped_by = _measured(record, options)
     failures = [each for each in record.samples if each.failure]
     if len(failures) < len(record.samples):
         table.print_record(record)
-    if not is_whole:
+    if isinstance(stopped_by, ConfigError):
+        raise stopped_by
+    if stopped_by is not None:
         _say_how_to_go_on(options.json)
         return _INTERRUPTED
     if len(failures) == len(record.samples):
@@ -114,6 +123,7 @@ def _job_of(options: argparse.Namespace) -> Job:
         methods,
         jobs.batches_of(target, batches),
         options.seconds,
+        options.step_seconds,
         options.warm,
         settings,
     )
@@ -123,18 +133,22 @@ def _check_outputs(options: argparse.Namespace) -> None:
     from tf_amp.tools.bench.chart import check_extra
     from tf_amp.tools.bench.files import check_writable
 
-    for name in ("json", "html", "png"):
-        path = getattr(options, name)
-        if path is not None:
-            check_writable(path, f"--{name}")
+    given = {name: getattr(options, name) for name in ("json", "html", "png")}
+    paths = {name: path for name, path in given.items() if path is not None}
+    for name, path in paths.items():
+        check_writable(path, f"--{name}")
+    if len({path.resolve() for path in paths.values()}) < len(paths):
+        raise ConfigError("--json, --html and --png must be files of their own.")
     if options.html is not None:
         check_extra("--html", "report", "jinja2", "plotly")
     if options.png is not None:
         check_extra("--png", "plots", "matplotlib")
 
 
-def _measured(record: Record, options: argparse.Namespace) -> tuple[Record, bool]:
-    """Run what is left; return what there is, and whether that is all of it."""
+def _measured(
+    record: Record, options: argparse.Namespace
+) -> tuple[Record, KeyboardInterrupt | ConfigError | None]:
+    """Run what is left; return what there is, and why it is not all of it."""
     from tf_amp.tools.bench import measuring
 
     total = sum(1 for _ in record.job.runs(options.rounds))
@@ -145,9 +159,9 @@ def _measured(record: Record, options: argparse.Namespace) -> tuple[Record, bool
                 record = grown
                 if options.json is not None:
                     record.write(options.json)
-    except KeyboardInterrupt:
-        return record, False
-    return record, True
+    except (KeyboardInterrupt, ConfigError) as error:
+        return record, error
+    return record, None
 
 
 @contextlib.contextmanager

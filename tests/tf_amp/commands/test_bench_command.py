@@ -52,8 +52,7 @@ def fails_when_large(batch):
     return quick(batch) if batch < 8 else os.abort()
 """
 COMMAND = [sys.executable, "-m", "tf_amp", "bench"]
-# A process whose steps are quick is over after a tenth of it.
-SECONDS = ("--seconds", "1.5")
+SHORT = ("--step-seconds", "0.1")
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def kept_in(path: pathlib.Path) -> dict[str, Any]:
 
 
 def test_a_job_goes_on_where_it_stopped(folder: pathlib.Path) -> None:
-    command = ("light:quick", "--methods", "float32", "--batches", "4", *SECONDS)
+    command = ("light:quick", "--methods", "float32", "--batches", "4", *SHORT)
     first = bench(folder, *command, "--rounds", "1", "--json", "kept.json")
     assert first.code == 0, first.err
     before = kept_in(folder / "kept.json")["samples"]
@@ -95,9 +94,9 @@ def test_what_is_measured_of_a_program_without_an_end_is_used(
     folder: pathlib.Path,
 ) -> None:
     command = ("light:hangs", "--methods", "float32", "--batches", "4", "--rounds", "1")
-    done = bench(folder, *command, "--seconds", "1.5")
+    done = bench(folder, *command, "--seconds", "4")
     assert done.code == 0, done.err
-    assert "ended after 1.5 s, and measured up to there: float32" in done.out
+    assert "ended after 4 s, and measured up to there: float32" in done.out
 
 
 @pytest.mark.parametrize("name", ["prints", "forks"])
@@ -105,7 +104,7 @@ def test_what_a_program_prints_or_leaves_behind_does_no_harm(
     folder: pathlib.Path, name: str
 ) -> None:
     command = (f"light:{name}", "--methods", "float32", "--batches", "4")
-    done = bench(folder, *command, "--rounds", "1", "--seconds", "1")
+    done = bench(folder, *command, "--rounds", "1", *SHORT)
     assert done.code == 0, done.err
     assert done.err == "" and "xxx" not in done.out
     assert not processes_in(folder)
@@ -134,7 +133,7 @@ def test_a_program_that_fails_is_reported_in_one_line(folder: pathlib.Path) -> N
 
 def test_what_was_measured_beside_a_failure_is_kept(folder: pathlib.Path) -> None:
     command = ("light:fails_when_large", "--methods", "float32", "--batches", "4,8")
-    done = bench(folder, *command, "--rounds", "2", *SECONDS, "--json", "kept.json")
+    done = bench(folder, *command, "--rounds", "2", *SHORT, "--json", "kept.json")
     assert done.code == 1
     assert "float32, batch 8: failed, ended by SIGABRT" in done.out
     samples = kept_in(folder / "kept.json")["samples"]
@@ -146,8 +145,8 @@ def test_what_was_measured_beside_a_failure_is_kept(folder: pathlib.Path) -> Non
 def test_an_interrupted_job_keeps_what_it_has_and_leaves_no_process(
     folder: pathlib.Path, number: signal.Signals
 ) -> None:
-    command = [*COMMAND, "light:hangs", "--methods", "float32", "--batches", "4"]
-    command += ["--seconds", "1.5", "--rounds", "50", "--json", "kept.json"]
+    command = [*COMMAND, "light:quick", "--methods", "float32", "--batches", "4"]
+    command += [*SHORT, "--rounds", "500", "--json", "kept.json"]
     with started(command, folder) as process:
         wait_for(folder / "kept.json")
         process.send_signal(number)
@@ -210,6 +209,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["light:quick", "--json", "no/x"], "--json: no/x cannot be written: No such"),
         (["light:quick", "--html", "."], "--html: . cannot be written: . is a folder"),
         (["light:quick", "--json", "light.py"], "--json: light.py cannot be read"),
+        (["light:quick", "--html", "x", "--png", "./x"], "must be files of their own"),
     ],
 )
 def test_a_wrong_command_line_is_refused_before_anything_runs(
@@ -223,6 +223,26 @@ def test_a_wrong_command_line_is_refused_before_anything_runs(
     (folder / "model" / "saved_model.pb").touch()
     monkeypatch.chdir(folder)
     assert message in refused(capsys, *arguments)
+
+
+def test_what_was_measured_is_shown_where_it_cannot_be_kept(
+    folder: pathlib.Path,
+) -> None:
+    done = run_python(
+        f"""
+        import os, sys
+        os.chdir({str(folder)!r})
+        from tf_amp.commands import cli
+        from tf_amp.tools.bench import files
+        def fail(*_):
+            raise OSError(28, "No space left on device")
+        os.replace = fail
+        sys.exit(cli.main(["bench", "light:quick", "--methods", "float32", "--rounds",
+                           "9", "--batches", "4", *{SHORT!r}, "--json", "kept"]))
+        """
+    )
+    assert done.code == 2 and "float32" in done.out
+    assert done.err == "tf-amp: kept cannot be written: No space left on device.\n"
 
 
 def test_a_missing_extra_is_said_before_anything_runs(
@@ -255,7 +275,7 @@ def test_the_one_that_waits_is_light(folder: pathlib.Path) -> None:
         os.chdir({str(folder)!r})
         from tf_amp.commands import cli
         cli.main(["bench", "light:quick", "--methods", "float32", "--rounds", "1",
-                  "--batches", "4", "--seconds", "1"])
+                  "--batches", "4", *{SHORT!r}])
         print(sorted({{"tensorflow", "keras", "jinja2", "plotly"}} & set(sys.modules)))
         """
     )

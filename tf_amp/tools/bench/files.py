@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import tempfile
@@ -27,17 +26,17 @@ def check_writable(path: pathlib.Path, option: str) -> None:
 
 
 def write_whole(path: pathlib.Path, content: bytes) -> None:
-    """Write a file in the place of another, which stays as it is if that fails."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """Write a file in the place of another, which stays as it is if that fails.
+
+    Raises:
+      ConfigError: it cannot be written; the message says why.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        # As any new file: `mkstemp` lets nobody else read it.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
+        beside.write_bytes(content)
+        os.replace(beside, path)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ConfigError(f"{path} cannot be written: {reason}.") from error
+    finally:
+        beside.unlink(missing_ok=True)

@@ -57,6 +57,7 @@ class Job:
       methods: as on the command line, float32 first and its repetition second.
       batches: examples per step; None where a script has its own.
       seconds: that a process may take.
+      step_seconds: for which a step is called that is not a script's.
       is_warm: whether tf-amp uses the user's own database of costs.
       settings: variables of the environment that are tf-amp's.
     """
@@ -66,6 +67,7 @@ class Job:
     methods: tuple[str, ...]
     batches: tuple[int | None, ...]
     seconds: float
+    step_seconds: float
     is_warm: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 

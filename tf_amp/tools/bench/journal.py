@@ -19,6 +19,8 @@ from tf_amp.tools.bench.executed_ops import OpCounts
 # More of one thing would tell nothing new, and a script may run for ever.
 _MOST_LINES = 20_000
 FUNCTION, CALL, STEP, VALUES = "function", "call", "step", "values"
+# Steps of each kind, or calls of each function, whose results are compared.
+COMPARED_STEPS = 4
 # The kind of steps that are called here, and not by Keras.
 OWN_KIND = "own"
 

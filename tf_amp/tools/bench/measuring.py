@@ -15,10 +15,6 @@ from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.samples import Sample, sample_of
 from tf_amp.tools.bench.task import Task
 
-# A step that is called here is called for so long, of the time that a process has.
-_STEP_SECONDS = 3.0
-_STEP_SHARE = 0.1
-
 
 def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
     """Return the processes that are still to be started."""
@@ -63,7 +59,8 @@ def _sample(job: Job, run: Run, folder: pathlib.Path) -> Sample:
     journal.unlink(missing_ok=True)
     cache = folder / run.method.replace(":", "-")
     environment = environment_of(job, run, os.environ, str(cache))
-    seconds = min(_STEP_SECONDS, job.seconds * _STEP_SHARE)
-    task = Task(job.target, run.method, job.mode, run.batch, seconds, str(journal))
+    task = Task(
+        job.target, run.method, job.mode, run.batch, job.step_seconds, str(journal)
+    )
     ended = run_worker(task.to_json(), environment, job.seconds)
     return sample_of(run, job.mode, lines_of(journal), ended)

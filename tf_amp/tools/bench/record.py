@@ -34,7 +34,7 @@ class Record:
         """Write it, with the summary that readers need not make again.
 
         Raises:
-          OSError: the file cannot be written; what was there before stays.
+          ConfigError: the file cannot be written; what was there before stays.
         """
         rows = [dataclasses.asdict(row) for row in summarized(self.job, self.samples)]
         whole = {"version": _VERSION, **dataclasses.asdict(self), "summary": rows}

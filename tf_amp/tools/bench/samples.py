@@ -177,7 +177,7 @@ def _too_few(source: _Source, ended: Ended) -> str:
     if not source.steps:
         return (
             f"no step was seen{within}: neither batches of Keras nor calls of a "
-            "tf.function"
+            "tf.function or runs of a Session"
         )
     return (
         f"{len(source.steps)} steps were seen{within} ({source.title}); needed are "
@@ -203,13 +203,22 @@ def _values_of(
 def _ops_between(
     lines: Sequence[Sequence[Any]], begin: float, end: float
 ) -> OpCounts | None:
-    """Return the operations of all graphs that were called within a time."""
+    """Return the operations of all functions that were called within a time.
+
+    Of several instances of one, that with the most in 16 bits counts.
+    """
     called = {n for _, n, at, _ in _of(lines, journal.CALL) if begin <= at <= end}
-    fields = [ops for _, n, _, ops in _of(lines, journal.FUNCTION) if n in called]
-    known = [OpCounts(**each) for each in fields if each is not None]
-    if not known or len(known) < len(fields):
+    found: dict[str, OpCounts] = {}
+    for _, number, name, ops in _of(lines, journal.FUNCTION):
+        if number in called and ops is None:
+            return None
+        if number in called:
+            counts = OpCounts(**ops)
+            before = found.get(name, counts)
+            found[name] = max(counts, before, key=lambda each: each.low)
+    if not found:
         return None
-    columns = zip(*map(dataclasses.astuple, known), strict=True)
+    columns = zip(*map(dataclasses.astuple, found.values()), strict=True)
     return OpCounts(*map(sum, columns))
 
 

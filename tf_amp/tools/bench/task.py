@@ -17,7 +17,7 @@ class Task:
       method: as on the command line.
       mode: "train" or "infer".
       batch: examples per step; None where a script has its own.
-      seconds: at least that long a step is called which is not the script's.
+      seconds: for which a step is called that is not a script's.
       journal: path of the file to write.
     """
 

@@ -1,28 +1,29 @@
 """Watch the steps of a program that knows nothing of it.
 
-Two things are watched once TensorFlow and Keras are imported: the batches of Keras'
-`fit`, `evaluate` and `predict`, and every call of a function in eager mode, of which
-the first shows the graph that is executed.
+Three things are watched once TensorFlow and Keras are imported: the batches of Keras'
+`fit`, `evaluate` and `predict`; every call of a function in eager mode, of which the
+first shows the graph that is executed; and the runs of Sessions.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import wrapt
 
+from tf_amp._tensorflow_private import RUN_SESSION
 from tf_amp._tensorflow_private.calls import CALL_IN_EAGER_MODE
-from tf_amp._tensorflow_private.executed import executed_graphs
-from tf_amp.tools.bench.executed_ops import OpCounts, count_ops_of_graphs
-from tf_amp.tools.bench.journal import Journal
+from tf_amp._tensorflow_private.executed import definitions, executed_graphs
+from tf_amp.tools.bench.executed_ops import OpCounts, count_ops, count_ops_of_graphs
+from tf_amp.tools.bench.journal import COMPARED_STEPS, Journal
 from tf_amp.tools.bench.sampled import sampled_values
+from tf_amp.tools.bench.session_runs import SessionRuns
 
-# Steps of each kind, or calls of each function, whose results are compared.
-COMPARED_STEPS = 4
 KERAS_KINDS = ("train", "test", "predict")
 _KERAS = ("keras", "tf_keras")
 # Whatever comes next after a loop's last batch.
@@ -40,6 +41,7 @@ Method = Callable[..., Any]
 def watch(journal: Journal) -> None:
     """Write the steps of this process into a journal, from the imports to come on."""
     calls, batches = _Calls(journal), _Batches(journal)
+    runs = SessionRuns(journal)
 
     def watch_calls(module: Any) -> None:
         owner = getattr(module, CALL_IN_EAGER_MODE.owner)
@@ -54,7 +56,11 @@ def watch(journal: Journal) -> None:
         for name in _ENDS:
             _wrap(owner, name, batches.closing)
 
+    def watch_runs(module: Any) -> None:
+        _wrap(getattr(module, RUN_SESSION.owner), RUN_SESSION.method, runs.watching)
+
     wrapt.register_post_import_hook(watch_calls, CALL_IN_EAGER_MODE.module)
+    wrapt.register_post_import_hook(watch_runs, RUN_SESSION.module)
     for name in _KERAS:
         wrapt.register_post_import_hook(watch_batches, name)
 
@@ -86,7 +92,7 @@ class _Calls:
                 self._numbers[name, options] = number
             run = functools.partial(call_function, context, name, *args, **kwargs)
             if is_new:
-                outputs, begin, end = self._first(number, name, run)
+                outputs, begin, end = self._first(number, context, name, run)
             else:
                 begin = journal.now()
                 outputs = run()
@@ -98,7 +104,7 @@ class _Calls:
         return call
 
     def _first(
-        self, number: int, name: bytes, run: Callable[[], Any]
+        self, number: int, context: Any, name: bytes, run: Callable[[], Any]
     ) -> tuple[Any, float, float]:
         """Run the first call of an instance, and write what it executes."""
         journal, timed = self._journal, []
@@ -114,17 +120,19 @@ class _Calls:
         else:
             self._is_looking = True
             try:
-                counts = self._counted(timed_run)
+                counts = self._counted(timed_run, context, name)
             finally:
                 self._is_looking = False
         journal.function(number, name.decode(), counts)
         return timed[0]
 
-    def _counted(self, run: Callable[[], None]) -> OpCounts:
-        journal = self._journal
+    def _counted(self, run: Callable[[], None], context: Any, name: bytes) -> OpCounts:
         graphs = executed_graphs(run)
-        with journal.looking():
-            return count_ops_of_graphs(graphs)
+        with self._journal.looking():
+            if graphs:
+                return count_ops_of_graphs(graphs)
+            nodes = (each.node_def for each in definitions(context, name))
+            return count_ops(itertools.chain.from_iterable(nodes))
 
     def _compare(self, name: bytes, outputs: Any) -> None:
         self._compared[name] += 1

@@ -34,7 +34,7 @@ def cells(row: Row) -> tuple[str, ...]:
         _batch(row),
         row.method,
         f"{row.step_seconds * 1e3:.4g}",
-        "-" if row.items_per_second is None else f"{row.items_per_second:.4g}",
+        "-" if row.items_per_second is None else _count(row.items_per_second),
         _speed_up(row),
         _verdict(row),
         "-" if row.first_step_seconds is None else f"{row.first_step_seconds:.1f}",
@@ -46,6 +46,10 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def _batch(row: Row) -> str:
     return "-" if row.batch is None else str(row.batch)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
 
 
 def _speed_up(row: Row) -> str:

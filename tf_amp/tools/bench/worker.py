@@ -14,7 +14,7 @@ from tf_amp.errors import AmpError
 from tf_amp.tools import running_scripts
 from tf_amp.tools.bench import steps, switches, watching
 from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT
-from tf_amp.tools.bench.journal import OWN_KIND, Journal
+from tf_amp.tools.bench.journal import COMPARED_STEPS, OWN_KIND, Journal
 from tf_amp.tools.bench.sampled import sampled_values
 from tf_amp.tools.bench.task import Task
 
@@ -66,7 +66,7 @@ def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
         journal.step(OWN_KIND, begin, journal.now())
         if count == 0:
             until = journal.now() + seconds
-        if count < watching.COMPARED_STEPS:
+        if count < COMPARED_STEPS:
             with journal.looking():
                 journal.values(OWN_KIND, sampled_values(computed))
         count += 1

@@ -22,6 +22,7 @@ def job_of(
         ("float32", "float32 again", *methods),
         batches,
         600.0,
+        3.0,
     )
 
 

@@ -83,10 +83,10 @@ def test_a_file_is_written_whole_or_not_at_all(path: pathlib.Path, monkeypatch) 
     before = path.read_bytes()
 
     def fail(*_: object) -> None:
-        raise OSError("no space left")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(ConfigError, match="cannot be written: No space left"):
         FRESH.write(path)
     assert path.read_bytes() == before
     assert [*path.parent.iterdir()] == [path]

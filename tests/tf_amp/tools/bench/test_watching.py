@@ -10,7 +10,7 @@ from typing import Any
 from tests.forking import run_forked
 
 WATCHED = """
-import json, pathlib, keras, tensorflow as tf
+import json, pathlib, keras, numpy as np, tensorflow as tf
 from tf_amp.tools.bench import watching
 from tf_amp.tools.bench.journal import Journal, lines_of
 
@@ -51,8 +51,7 @@ def test_batches_of_keras_are_steps_with_their_losses(tmp_path: pathlib.Path) ->
     assert all(begin < end for _, begin, end, _ in steps)
     losses = [values for what, kind, *values in lines if (what, kind) == VALUES]
     assert len(losses) == 4 and all(len(values[0]) == 1 for values in losses)
-    functions = [rest for what, *rest in lines if what == "function"]
-    assert all(ops["total"] and not ops["low"] for _, _, ops in functions)
+    assert all(ops["total"] and not ops["low"] for *_, ops in _functions(lines))
 
 
 VALUES = ("values", "train")
@@ -74,8 +73,8 @@ def test_calls_of_functions_are_seen_with_what_they_execute(
         """,
         tmp_path,
     )
-    functions = [rest for what, *rest in lines if what == "function"]
-    low = [(name.rpartition("_")[0], ops["low"] > 0) for _, name, ops in functions]
+    found = _functions(lines)
+    low = [(name.rpartition("_")[0], ops["low"] > 0) for *_, name, ops in found]
     assert low == [
         ("__inference_product", True),
         ("__inference_<lambda>", False),
@@ -89,6 +88,49 @@ def test_calls_of_functions_are_seen_with_what_they_execute(
 
 def _named(lines: list[list[Any]], what: str, name: str) -> list[list[Any]]:
     return [line for line in lines if line[0] == what and name in str(line[1])]
+
+
+def test_what_xla_compiles_is_read_from_its_definition(tmp_path: pathlib.Path) -> None:
+    lines = lines_written(
+        """
+        @tf.function
+        def inner(x):
+            return tf.cast(tf.cast(x, "float16") * 2.0, x.dtype)
+
+        compiled = tf.function(lambda x: inner(x) + 1.0, jit_compile=True)
+        compiled(tf.ones((4,)))
+        """,
+        tmp_path,
+    )
+    ((*_, ops),) = _functions(lines)
+    assert ops["low"] and ops["casts"] == 2
+
+
+def test_runs_of_a_session_are_calls(tmp_path: pathlib.Path) -> None:
+    lines = lines_written(
+        """
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            x = tf.compat.v1.placeholder("float32", (2, 2), name="x")
+            low = tf.cast(x, "bfloat16")
+            product = tf.cast(low @ low, "float32", name="product")
+            for _ in range(5):
+                session.run({"it": [product], "op": product.op}, {x: np.ones((2, 2))})
+            own = tf.compat.v1.RunOptions()
+            session.run(x, {x: np.ones((2, 2))}, options=own)
+        """,
+        tmp_path,
+    )
+    functions = [(name, ops and ops["low"]) for _, _, name, ops in _functions(lines)]
+    assert [name for name, _ in functions] == ["product, product"] * 3 + ["x"]
+    assert all(low for _, low in functions[:3]) and functions[3][1] is None
+    calls = [number - 1_000_000 for what, number, *_ in lines if what == "call"]
+    assert calls == [0, 1, 1, 2, 2, 3]
+    compared = [values for _, _, values in _named(lines, "values", "product")]
+    assert compared == [[2.0] * 4] * 4
+
+
+def _functions(lines: list[list[Any]]) -> list[list[Any]]:
+    return [line for line in lines if line[0] == "function"]
 
 
 def test_both_instances_of_a_compared_function_are_told_apart(
@@ -109,6 +151,6 @@ def test_both_instances_of_a_compared_function_are_told_apart(
         """,
         tmp_path,
     )
-    functions = [rest for what, *rest in lines if what == "function"]
-    assert functions[0][1] == functions[1][1] and functions[0][2]["low"]
+    first, second = _functions(lines)
+    assert first[2] == second[2] and first[3]["low"]
     assert [number for what, number, *_ in lines if what == "call"] == [0, 1, 0]
