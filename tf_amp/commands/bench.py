@@ -8,6 +8,7 @@ import os
 import pathlib
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # What a shell makes of a program that Ctrl-C has ended.
 _INTERRUPTED = 130
 _FAILED = 1
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 _MODES = ("train", "infer")
 
 SUMMARY = "time your own model: float32, Keras' policy, TensorFlow's pass, tf-amp"
@@ -75,6 +77,7 @@ def main(options: argparse.Namespace) -> int:
 
     Raises:
       ConfigError: an option makes no sense, or an output cannot be written.
+      MissingExtraError: what draws pages or charts is not installed.
       ScriptMissingError: there is no such script, SavedModel or function.
     """
     from tf_amp.tools.bench import record as records
@@ -130,7 +133,8 @@ def _job_of(options: argparse.Namespace) -> Job:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    from tf_amp.tools.bench.chart import check_extra
+    from grappler_pass.planning.pages import page
+    from tf_amp.tools.bench import chart
     from tf_amp.tools.bench.files import check_writable
 
     given = {name: getattr(options, name) for name in ("json", "html", "png")}
@@ -140,9 +144,9 @@ def _check_outputs(options: argparse.Namespace) -> None:
     if len({path.resolve() for path in paths.values()}) < len(paths):
         raise ConfigError("--json, --html and --png must be files of their own.")
     if options.html is not None:
-        check_extra("--html", "report", "jinja2", "plotly")
+        page.check_extra()
     if options.png is not None:
-        check_extra("--png", "plots", "matplotlib")
+        chart.check_extra()
 
 
 def _measured(
@@ -154,8 +158,8 @@ def _measured(
     total = sum(1 for _ in record.job.runs(options.rounds))
     left = len(measuring.runs_left(record, options.rounds))
     try:
-        with _interruptible(), _bar(total, total - left) as begin:
-            for grown in measuring.measured(record, options.rounds, begin):
+        with _interrupts() as stop, _bar(total, total - left) as begin:
+            for grown in measuring.measured(record, options.rounds, begin, stop):
                 record = grown
                 if options.json is not None:
                     record.write(options.json)
@@ -165,17 +169,22 @@ def _measured(
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let a request to terminate be what Ctrl-C is."""
+def _interrupts() -> Iterator[threading.Event]:
+    """Yield what Ctrl-C sets, and a request to terminate.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    An exception might come while a process is being started, which would then be left.
+    """
+    stop = threading.Event()
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def set_stop(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {each: signal.signal(each, set_stop) for each in _STOPPING}
     try:
-        yield
+        yield stop
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextlib.contextmanager

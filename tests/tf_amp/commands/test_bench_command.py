@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from grappler_pass.planning.pages import page
 from tests.processes import (
     ROOT,
     Outcome,
@@ -230,13 +231,12 @@ def test_what_was_measured_is_shown_where_it_cannot_be_kept(
 ) -> None:
     done = run_python(
         f"""
-        import os, sys
+        import os, pathlib, sys
         os.chdir({str(folder)!r})
         from tf_amp.commands import cli
-        from tf_amp.tools.bench import files
         def fail(*_):
             raise OSError(28, "No space left on device")
-        os.replace = fail
+        pathlib.Path.replace = fail
         sys.exit(cli.main(["bench", "light:quick", "--methods", "float32", "--rounds",
                            "9", "--batches", "4", *{SHORT!r}, "--json", "kept"]))
         """
@@ -245,16 +245,24 @@ def test_what_was_measured_is_shown_where_it_cannot_be_kept(
     assert done.err == "tf-amp: kept cannot be written: No space left on device.\n"
 
 
+@pytest.mark.parametrize(
+    ("option", "missing", "extra"),
+    [("--html", "plotly", "report"), ("--png", "matplotlib.figure", "plots")],
+)
 def test_a_missing_extra_is_said_before_anything_runs(
     folder: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    option: str,
+    missing: str,
+    extra: str,
 ) -> None:
+    page._template.cache_clear()
     monkeypatch.chdir(folder)
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    error = refused(capsys, "light:quick", "--html", "page.html")
-    assert "pip install 'tf-amp[report]'" in error
-    assert not (folder / "page.html").exists()
+    monkeypatch.setitem(sys.modules, missing, None)
+    error = refused(capsys, "light:quick", option, "written")
+    assert f"pip install 'tf-amp[{extra}]'" in error
+    assert not (folder / "written").exists()
 
 
 def test_a_wrong_setting_of_tf_amp_is_said_before_anything_runs(

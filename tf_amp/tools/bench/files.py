@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import tempfile
 
+from grappler_pass.costs.atomic_file import replacing
 from tf_amp.errors import ConfigError
 
 
@@ -31,12 +31,9 @@ def write_whole(path: pathlib.Path, content: bytes) -> None:
     Raises:
       ConfigError: it cannot be written; the message says why.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
+        with replacing(path) as file:
+            file.buffer.write(content)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigError(f"{path} cannot be written: {reason}.") from error
-    finally:
-        beside.unlink(missing_ok=True)

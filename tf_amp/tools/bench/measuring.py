@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 
 from tf_amp.tools.bench.environments import environment_of
@@ -24,7 +25,10 @@ def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
 
 
 def measured(
-    record: Record, rounds: int, begin: Callable[[Run], None]
+    record: Record,
+    rounds: int,
+    begin: Callable[[Run], None],
+    stop: threading.Event,
 ) -> Iterator[Record]:
     """Yield the record after each process, which has one sample more.
 
@@ -35,6 +39,10 @@ def measured(
       record: what was measured before.
       rounds: how often each method is measured on each batch size.
       begin: called before each process, those that are left out included.
+      stop: set once no more is to be measured.
+
+    Raises:
+      KeyboardInterrupt: `stop` was set; no process is left.
     """
     failed: set[tuple[str, int | None]] = set()
     with tempfile.TemporaryDirectory(prefix="tf-amp-bench-") as folder:
@@ -42,14 +50,14 @@ def measured(
             begin(run)
             if failed & {(run.method, run.batch), (FLOAT32, run.batch)}:
                 continue
-            sample = _sample(record.job, run, pathlib.Path(folder))
+            sample = _sample(record.job, run, pathlib.Path(folder), stop)
             if sample.failure:
                 failed.add((run.method, run.batch))
             record = record.with_sample(sample)
             yield record
 
 
-def _sample(job: Job, run: Run, folder: pathlib.Path) -> Sample:
+def _sample(job: Job, run: Run, folder: pathlib.Path, stop: threading.Event) -> Sample:
     """Run one process.
 
     The methods of tf-amp each have a database of costs, which lasts from the first
@@ -62,5 +70,5 @@ def _sample(job: Job, run: Run, folder: pathlib.Path) -> Sample:
     task = Task(
         job.target, run.method, job.mode, run.batch, job.step_seconds, str(journal)
     )
-    ended = run_worker(task.to_json(), environment, job.seconds)
+    ended = run_worker(task.to_json(), environment, job.seconds, stop)
     return sample_of(run, job.mode, lines_of(journal), ended)

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
-import importlib.resources
+from typing import Any
 
-from tf_amp.tools.bench.chart import html_of
+from grappler_pass.planning.pages import page
+from grappler_pass.planning.pages.page import Section, Table
+from tf_amp.tools.bench.chart import AXIS, error_bars, groups, label
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.summary import summarized
 from tf_amp.tools.bench.words import TITLES, cells, context_lines, remarks, title_of
 
-_TEMPLATE = "page.html.j2"
-
 
 def page_of(record: Record) -> str:
-    """Return the page of what was measured."""
-    import jinja2
+    """Return the page of what was measured.
 
-    text = importlib.resources.files(__package__).joinpath(_TEMPLATE).read_text()
-    template = jinja2.Environment(autoescape=True).from_string(text)
-    return template.render(
-        title=title_of(record.job),
-        titles=TITLES,
-        rows=[cells(row) for row in summarized(record.job, record.samples)],
-        remarks=remarks(record),
-        context=context_lines(record),
-        chart=html_of(record),
+    Raises:
+      MissingExtraError: Jinja2 or plotly is not installed.
+    """
+    rows = tuple(cells(row) for row in summarized(record.job, record.samples))
+    said = tuple((each,) for each in remarks(record))
+    sections = (
+        Section("Speed-up", f"{AXIS}.", figure=_figure(record)),
+        Section("All figures", table=Table(TITLES, rows)),
+        Section("Remarks", table=Table(("what the figures do not say",), said)),
     )
+    return page.page_from_sections(
+        f"{title_of(record.job)}: methods side by side",
+        sections,
+        "; ".join(context_lines(record)),
+    )
+
+
+def _figure(record: Record) -> Any:
+    figure = page.empty_figure(height=420)
+    for method, speed_ups in groups(record):
+        below, above = error_bars([each for _, each in speed_ups])
+        figure.add_bar(
+            name=method,
+            x=[label(batch) for batch, _ in speed_ups],
+            y=[each.median for _, each in speed_ups],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": above,
+                "arrayminus": below,
+            },
+        )
+    figure.add_hline(1.0)
+    figure.update_xaxes(title="batch size", type="category")
+    figure.update_yaxes(title="speed-up")
+    return figure

@@ -55,7 +55,12 @@ class Ended:
         return f"exit status {self.status}{said}"
 
 
-def run_worker(task: str, environment: Mapping[str, str], seconds: float) -> Ended:
+def run_worker(
+    task: str,
+    environment: Mapping[str, str],
+    seconds: float,
+    stop: threading.Event,
+) -> Ended:
     """Run a worker, and end it with all it has started once its time is over.
 
     It is in a session of its own, so that Ctrl-C reaches it by way of this process.
@@ -65,6 +70,10 @@ def run_worker(task: str, environment: Mapping[str, str], seconds: float) -> End
       task: as JSON.
       environment: all of its variables.
       seconds: after which it is ended.
+      stop: set once no more is to be waited for.
+
+    Raises:
+      KeyboardInterrupt: `stop` was set; no process is left.
     """
     begin = time.monotonic()
     process = subprocess.Popen(
@@ -76,7 +85,7 @@ def run_worker(task: str, environment: Mapping[str, str], seconds: float) -> End
         start_new_session=True,
     )
     with _tail_of(process) as tail, _ended_with_group(process):
-        status, usage, is_over = _waited(process, begin + seconds)
+        status, usage, is_over = _waited(process, begin + seconds, stop)
     return Ended(
         status=status,
         is_out_of_time=is_over,
@@ -87,7 +96,7 @@ def run_worker(task: str, environment: Mapping[str, str], seconds: float) -> End
 
 
 def _waited(
-    process: subprocess.Popen[bytes], until: float
+    process: subprocess.Popen[bytes], until: float, stop: threading.Event
 ) -> tuple[int, resource.struct_rusage, bool]:
     """Wait for a process; ask it to end when its time is over, then make it."""
     is_over = False
@@ -96,6 +105,8 @@ def _waited(
         if pid:
             process.returncode = os.waitstatus_to_exitcode(status)
             return process.returncode, usage, is_over
+        if stop.is_set():
+            raise KeyboardInterrupt
         if time.monotonic() > until:
             _signal_group(process, signal.SIGKILL if is_over else signal.SIGTERM)
             is_over, until = True, time.monotonic() + _GRACE_SECONDS

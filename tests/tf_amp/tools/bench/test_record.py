@@ -85,7 +85,7 @@ def test_a_file_is_written_whole_or_not_at_all(path: pathlib.Path, monkeypatch) 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.replace", fail)
+    monkeypatch.setattr("pathlib.Path.replace", fail)
     with pytest.raises(ConfigError, match="cannot be written: No space left"):
         FRESH.write(path)
     assert path.read_bytes() == before

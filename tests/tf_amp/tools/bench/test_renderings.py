@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
-
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
-from tf_amp.errors import ConfigError
-from tf_amp.tools.bench.chart import check_extra, png_of
+from tf_amp.tools.bench.chart import png_of
 from tf_amp.tools.bench.page import page_of
 from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.table import print_record
@@ -37,15 +32,9 @@ def test_the_table_has_a_line_for_each_method(capsys) -> None:
 def test_the_page_needs_no_network_and_holds_no_foreign_markup() -> None:
     page = page_of(RECORD)
     assert "&lt;b&gt;no memory" in page and "<b>no memory" not in page
-    assert "2.00 (2.00-2.00)" in page and '"float32 again"' in page
+    assert "2.00 (2.00-2.00)" in page and '"name": "float32 again"' in page
     assert "<script src=" not in page and '<link rel="stylesheet"' not in page
 
 
 def test_the_chart_is_a_png() -> None:
     assert png_of(RECORD).startswith(b"\x89PNG")
-
-
-def test_a_missing_extra_is_named(monkeypatch) -> None:
-    monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(ConfigError, match=r"--html needs plotly.*'tf-amp\[report\]'"):
-        check_extra("--html", "report", "jinja2", "plotly")
