@@ -14,6 +14,7 @@ from tests.processes import ROOT
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.M | re.S)
 # What a page's blocks take for granted, beside `tf` and `tf_amp`.
 GIVEN = {
+    "bench.md": "",
     "callbacks.md": """
         import keras
         x = y = tf.ones((8, 1))
