@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,15 +22,16 @@ def print_record(record: Record) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDE)
-    table = Table(title=Text(title_of(record.job)), title_justify="left")
+    table = Table(box=None, header_style="dim", pad_edge=False)
     for name in TITLES:
         is_text = name in ("method", "verdict")
         table.add_column(name, justify="left" if is_text else "right")
     rows = summarized(record.job, record.samples)
-    for row, after in zip(rows, (*rows[1:], None), strict=True):
-        is_last = after is None or after.batch != row.batch
-        style = _STYLES.get(row.verdict)
-        table.add_row(*map(Text, cells(row)), style=style, end_section=is_last)
+    for _, of_batch in itertools.groupby(rows, lambda row: row.batch):
+        for row in of_batch:
+            table.add_row(*map(Text, cells(row)), style=_STYLES.get(row.verdict))
+        table.add_row()
+    console.print(Text(title_of(record.job), style="bold"))
     console.print(table)
     for line in (*remarks(record), *context_lines(record)):
         console.print(Text(line), soft_wrap=True)

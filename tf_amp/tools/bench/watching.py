@@ -115,19 +115,22 @@ class _Calls:
             timed.append((outputs, begin, journal.now()))
 
         counts: OpCounts | None = None
-        if self._is_looking:
-            timed_run()
-        else:
-            self._is_looking = True
-            try:
+        try:
+            if self._is_looking:
+                timed_run()
+            else:
                 counts = self._counted(timed_run, context, name)
-            finally:
-                self._is_looking = False
-        journal.function(number, name.decode(), counts)
+        finally:
+            # A call may fail, and the next one not.
+            journal.function(number, name.decode(), counts)
         return timed[0]
 
     def _counted(self, run: Callable[[], None], context: Any, name: bytes) -> OpCounts:
-        graphs = executed_graphs(run)
+        self._is_looking = True
+        try:
+            graphs = executed_graphs(run)
+        finally:
+            self._is_looking = False
         with self._journal.looking():
             if graphs:
                 return count_ops_of_graphs(graphs)
@@ -203,6 +206,6 @@ class _Batches:
             return
         with self._journal.looking():
             logs = logs if isinstance(logs, dict) else {}
-            found = logs["outputs"] if kind == "predict" else logs.get("loss")
+            found = logs.get("outputs" if kind == "predict" else "loss")
             if found is not None:
                 self._journal.values(kind, sampled_values(found))

@@ -21,11 +21,13 @@ RECORD = record_of(
 def test_the_table_has_a_line_for_each_method(capsys) -> None:
     print_record(RECORD)
     printed = capsys.readouterr().out
-    assert "module:function, train" in printed
-    assert "│     8 │ keras         │      50 │     160 │  2.00 (2.00-2.00)" in printed
-    assert "│ faster    │          5.0 │        3 │ 0.0e+00 │     3 of 9 │" in printed
-    assert "│     8 │ tf-amp        │  failed │       - │" in printed
-    assert "│    32 │ float32       │     300 │   106.7 │" in printed
+    lines = [line.split() for line in printed.splitlines()]
+    assert lines[0] == ["module:function,", "train"]
+    assert (
+        "8 keras 50 160 2.00 (2.00-2.00) faster 5.0 3 0.0e+00 3 of 9".split() in lines
+    )
+    assert ["8", "tf-amp", "failed", *"-------"] in lines
+    assert "32 float32 300 106.7 - - 5.0 3 - 0 of 9".split() in lines
     assert "timed: calls of the step; medians of 3 rounds." in printed
 
 

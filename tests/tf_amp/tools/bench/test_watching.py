@@ -90,6 +90,24 @@ def _named(lines: list[list[Any]], what: str, name: str) -> list[list[Any]]:
     return [line for line in lines if line[0] == what and name in str(line[1])]
 
 
+def test_a_function_that_fails_at_first_is_known_at_its_next_call(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = lines_written(
+        """
+        checked = tf.function(lambda x: tf.debugging.check_numerics(x, "bad"))
+        try:
+            checked(tf.constant([float("nan")]))
+        except tf.errors.InvalidArgumentError:
+            checked(tf.constant([1.0]))
+        """,
+        tmp_path,
+    )
+    ((_, number, _, ops),) = _functions(lines)
+    assert ops is None
+    assert [line[1] for line in lines if line[0] == "call"] == [number]
+
+
 def test_what_xla_compiles_is_read_from_its_definition(tmp_path: pathlib.Path) -> None:
     lines = lines_written(
         """
