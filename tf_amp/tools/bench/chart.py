@@ -49,7 +49,7 @@ def png_of(record: Record) -> bytes:
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(batches)), batches)
     axes.set(xlabel="batch size", ylabel=AXIS, title=title_of(record.job))
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=max(len(drawn), 1))
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)
     return file.getvalue()

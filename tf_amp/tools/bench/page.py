@@ -18,11 +18,13 @@ def page_of(record: Record) -> str:
     Raises:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
-    rows = tuple(cells(row) for row in summarized(record.job, record.samples))
+    rows = summarized(record.job, record.samples)
+    # The first column of a page is the widest.
+    columns, *shown = (_method_first(each) for each in (TITLES, *map(cells, rows)))
     said = tuple((each,) for each in remarks(record))
     sections = (
         Section("Speed-up", f"{AXIS}.", figure=_figure(record)),
-        Section("All figures", table=Table(TITLES, rows)),
+        Section("All figures", table=Table(columns, tuple(shown))),
         Section("Remarks", table=Table(("what the figures do not say",), said)),
     )
     return page.page_from_sections(
@@ -30,6 +32,11 @@ def page_of(record: Record) -> str:
         sections,
         "; ".join(context_lines(record)),
     )
+
+
+def _method_first(row: tuple[str, ...]) -> tuple[str, ...]:
+    batch, method, *others = row
+    return (method, batch, *others)
 
 
 def _figure(record: Record) -> Any:
