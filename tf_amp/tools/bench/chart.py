@@ -12,7 +12,6 @@ from tf_amp.tools.bench.speed_ups import SpeedUp
 from tf_amp.tools.bench.summary import Row, summarized
 from tf_amp.tools.bench.words import title_of
 
-AXIS = "Speed-up over float32; lines: lowest and highest round"
 _WIDTH = 0.8
 
 
@@ -48,7 +47,9 @@ def png_of(record: Record) -> bytes:
         axes.bar(places, heights, width, yerr=bars, capsize=2, label=method)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(batches)), batches)
-    axes.set(xlabel="batch size", ylabel=AXIS, title=title_of(record.job))
+    axes.set(
+        xlabel="batch size", ylabel="speed-up over float32", title=title_of(record.job)
+    )
     figure.legend(loc="outside lower center", ncols=max(len(drawn), 1))
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=120)

@@ -6,10 +6,12 @@ from typing import Any
 
 from grappler_pass.planning.pages import page
 from grappler_pass.planning.pages.page import Section, Table
-from tf_amp.tools.bench.chart import AXIS, error_bars, groups, label
+from tf_amp.tools.bench.chart import error_bars, groups, label
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.summary import summarized
 from tf_amp.tools.bench.words import TITLES, cells, context_lines, remarks, title_of
+
+_READING = "Medians of all rounds; lines reach from the lowest to the highest round."
 
 
 def page_of(record: Record) -> str:
@@ -23,7 +25,7 @@ def page_of(record: Record) -> str:
     columns, *shown = (_method_first(each) for each in (TITLES, *map(cells, rows)))
     said = tuple((each,) for each in remarks(record))
     sections = (
-        Section("Speed-up", f"{AXIS}.", figure=_figure(record)),
+        Section("Speed-up over float32", _READING, figure=_figure(record)),
         Section("All figures", table=Table(columns, tuple(shown))),
         Section("Remarks", table=Table(("what the figures do not say",), said)),
     )
