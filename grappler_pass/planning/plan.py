@@ -19,6 +19,7 @@ from grappler_pass.eligibility.reasons import DECIDED, LOW, cause_of
 from grappler_pass.eligibility.reasons import Cause as Cause
 from grappler_pass.eligibility.reasons import Reason as Reason
 from grappler_pass.graph.type_slots import Slot
+from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.layers import LayerTimes, times_by_layer
 from grappler_pass.planning.plan_table import folded_table, table_text
 
@@ -85,8 +86,8 @@ _MILLI = 1e3
 _MEBI = 2**20
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Plan(NotebookDisplay):
     """A dtype for every floating slot of one graph.
 
     Attributes:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Decision
@@ -53,13 +53,13 @@ def folded_table(decisions: Iterable[Decision]) -> Table:
     table.add_column("16 bits + casts", justify="right", max_width=10)
     table.add_column("reason", overflow="fold", ratio=4)
     for decision in decisions:
-        name, shape = escape(str(decision.slot)), _cells(decision)[-2]
+        shape = _cells(decision)[-2]
         table.add_row(
-            f"{name}\n {decision.op} {shape}",
+            Text(f"{decision.slot}\n {decision.op} {shape}"),
             decision.dtype,
             _short(decision.seconds_float32),
             _low_and_casts(decision),
-            escape(str(decision.reason)),
+            Text(str(decision.reason)),
         )
     return table
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.eligibility.exclusions import local_names, without_call_scopes
+from grappler_pass.notebook_display import NotebookDisplay
 from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,8 +109,8 @@ class SafeRange:
         return ""
 
 
-@dataclasses.dataclass(frozen=True)
-class Ranges:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Ranges(NotebookDisplay):
     """All tensors of one graph or of several, as the nodes make them.
 
     Attributes:
@@ -205,6 +206,10 @@ class Ranges:
         """Return the `count` tensors of the largest magnitude first; None: all."""
         ranked = sorted(self.tensors, key=lambda seen: -seen.largest)
         return dataclasses.replace(self, tensors=tuple(ranked[:count]))
+
+    def summary(self) -> str:
+        """Return how many tensors were seen, in how many batches."""
+        return f"{len(self.tensors)} tensors in {self.batches} batches"
 
     def __str__(self) -> str:
         """Print as text, nothing cut off."""

@@ -39,8 +39,7 @@ def shown(ranges: Ranges) -> Group:
 
 
 def _group(ranges: Ranges, table: Table) -> Group:
-    count, batches = len(ranges.tensors), ranges.batches
-    return Group(Text(f"{count} tensors in {batches} batches"), _filled(table, ranges))
+    return Group(Text(ranges.summary()), _filled(table, ranges))
 
 
 def _filled(table: Table, ranges: Ranges) -> Table:
@@ -53,14 +52,14 @@ def _filled(table: Table, ranges: Ranges) -> Table:
     return table
 
 
-def _cells(seen: TensorRange) -> tuple[str, ...]:
+def _cells(seen: TensorRange) -> tuple[Text | str, ...]:
     shares = (
         share(dtype)
         for dtype in ("float16", "bfloat16")
         for share in (seen.overflow_share, seen.underflow_share)
     )
     return (
-        seen.name,
+        Text(seen.name),
         seen.op,
         f"{seen.largest:.3g}",
         str(seen.largest_in),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from grappler_pass.notebook_display import NotebookDisplay
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from tf_amp.training.overflow.messages import OverflowOrigin
 
 
-@dataclasses.dataclass(frozen=True)
-class LossScaleState:
+@dataclasses.dataclass(frozen=True, repr=False)
+class LossScaleState(NotebookDisplay):
     """A loss scale after the steps so far.
 
     Attributes:
@@ -28,6 +31,24 @@ class LossScaleState:
     good_steps: int = 0
     skipped_steps: int = 0
     overflow_origin: OverflowOrigin | None = None
+
+    def summary(self) -> str:
+        """Return one line: the scale, and the steps done and skipped with it."""
+        origin = f"; overflow in {self.overflow_origin}" if self.overflow_origin else ""
+        return (
+            f"loss scale {self.scale:g}, {self.good_steps} good steps, "
+            f"{self.skipped_steps} skipped{origin}"
+        )
+
+    def __rich__(self) -> Table:
+        """Show in a terminal."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table("loss scale", "good steps", "skipped steps", "overflow in")
+        numbers = (f"{self.scale:g}", str(self.good_steps), str(self.skipped_steps))
+        table.add_row(*numbers, Text(str(self.overflow_origin or "-")))
+        return table
 
 
 def loss_scale_state(

@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from grappler_pass.notebook_display import NotebookDisplay
 from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit.alternatives import Alternatives
@@ -21,6 +22,7 @@ from tf_amp.tools.explain.signatures import signatures_of
 from tf_amp.tools.target_device import Target, target_of
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.graph.shapes import Shapes
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
 
 
-@dataclasses.dataclass(frozen=True)
-class Audit:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Audit(NotebookDisplay):
     """One graph on one device.
 
     Attributes:
@@ -85,6 +87,18 @@ class Audit:
         from tf_amp.tools.audit import report as audit_report
 
         return audit_report.text_of(self)
+
+    def summary(self) -> str:
+        """Return one line: whether it pays."""
+        from tf_amp.tools.audit import report as audit_report
+
+        return audit_report.verdict(self)
+
+    def __rich__(self) -> RenderableType:
+        """Show in a terminal."""
+        from tf_amp.tools.audit import report as audit_report
+
+        return audit_report.report_of(self)
 
 
 @device_is_a_profile

@@ -48,7 +48,7 @@ def print_audits(audits: Sequence[Audit], console: Console | None = None) -> Non
 
 def report_of(audit: Audit) -> RenderableType:
     """Return the verdict, the figures and the obstacles of one graph."""
-    parts: list[RenderableType] = [Text(_verdict(audit), "bold")]
+    parts: list[RenderableType] = [Text(verdict(audit), "bold")]
     if audit.plan.is_forgone:
         parts.append(Text(_NOTHING))
     parts.append(_figures(audit))
@@ -64,7 +64,8 @@ def report_of(audit: Audit) -> RenderableType:
     return Padding(Group(*parts), (0, 0, 1, 0))
 
 
-def _verdict(audit: Audit) -> str:
+def verdict(audit: Audit) -> str:
+    """Return one line: whether 16 bits pay for a graph on its device."""
     plan = audit.plan
     pays = audit.ratio >= _PAYS and not plan.is_empty
     answer = "pays" if pays else "does not pay"
@@ -109,8 +110,8 @@ def _obstacles(audit: Audit) -> Table:
         table.add_row(
             f"{obstacle.seconds * _MILLI:.3g}",
             f"{obstacle.lost_seconds * _MILLI:.3g}",
-            _op_text(obstacle),
-            _why_text(obstacle),
+            Text(_op_text(obstacle)),
+            Text(_why_text(obstacle)),
         )
     return table
 

@@ -8,7 +8,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from grappler_pass.notebook_display import NotebookDisplay
+
 if TYPE_CHECKING:
+    from rich.console import Group
+
     from grappler_pass.planning.plan import Plan
     from tf_amp.tools.verify.verification import Verification
 
@@ -41,8 +45,8 @@ class Storage:
     kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
-class ConversionReport:
+@dataclasses.dataclass(frozen=True, repr=False)
+class ConversionReport(NotebookDisplay):
     """A finished conversion.
 
     Attributes:
@@ -116,7 +120,21 @@ class ConversionReport:
 
     def __str__(self) -> str:
         """Print a few lines: what went where, the gain, the sizes, what to know."""
-        lines = [f"{self.kind} {self.source} -> {self.target}: {self._outcome()}"]
+        return "\n".join([self._text(), *map(str, self.verifications.values())])
+
+    def __rich__(self) -> Group:
+        """Show the same in a terminal."""
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(Text(self._text()), *self.verifications.values())
+
+    def summary(self) -> str:
+        """Return one line: what went where, and what became of it."""
+        return f"{self.kind} {self.source} -> {self.target}: {self._outcome()}"
+
+    def _text(self) -> str:
+        lines = [self.summary()]
         lines += [
             f"  {name}: predicted {gain.seconds_before * _MILLI:.3g} -> "
             f"{gain.seconds_after * _MILLI:.3g} ms ({gain.ratio:.2f}x)"
@@ -131,7 +149,6 @@ class ConversionReport:
             lines.append(f"  in {self.low_dtype}: {', '.join(self.low_io)}")
         lines += [f"  left alone: {_named(n)}: {w}" for n, w in self.left_alone.items()]
         lines += [f"  warning: {text}" for text in self.warnings]
-        lines += [str(found) for found in self.verifications.values()]
         return "\n".join(lines)
 
     def _outcome(self) -> str:

@@ -10,9 +10,11 @@ import io
 import json
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
+from rich.text import Text
 
+from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.plan import Plan
 
 _MILLI = 1e3
@@ -65,8 +67,8 @@ class OpTimes:
 ADDED_CASTS = "(added casts)"
 
 
-@dataclasses.dataclass(frozen=True)
-class Prediction:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Prediction(NotebookDisplay):
     """A plan, with the times of the graph it is for.
 
     The times of ops are taken with one op running at a time, those of the whole step
@@ -120,11 +122,19 @@ class Prediction:
 
     def __str__(self) -> str:
         """Print the plan, then predicted next to measured, then the largest misses."""
+        parts = [str(self.plan), "", _text(self._table()), self.summary()]
+        return "\n".join([*parts, self._largest_misses()])
+
+    def __rich__(self) -> Group:
+        """Show in a terminal, the plan folded to its width."""
+        last = Text(f"{self.summary()}\n{self._largest_misses()}")
+        return Group(self.plan, self._table(), last)
+
+    def _largest_misses(self) -> str:
         misses = ", ".join(
             f"{row.op} {_MILLI * row.miss_seconds:.3g} ms" for row in self.misses()
         )
-        parts = [str(self.plan), "", _text(self._table()), self.summary()]
-        return "\n".join([*parts, f"largest misses: {misses or 'none'}"])
+        return f"largest misses: {misses or 'none'}"
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal."""
@@ -149,7 +159,7 @@ class Prediction:
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.ops:
             table.add_row(
-                row.op, str(row.nodes), *_cells(row.float32), *_cells(row.mixed)
+                Text(row.op), str(row.nodes), *_cells(row.float32), *_cells(row.mixed)
             )
         whole = (*_cells(self.float32), *_cells(self.mixed))
         table.add_row("whole step", "", *whole)

@@ -17,6 +17,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from grappler_pass.notebook_display import NotebookDisplay
 from tf_amp.tools.graph_runs.differences import Difference
 
 if TYPE_CHECKING:
@@ -69,8 +70,8 @@ class TensorCheck:
     non_finite: int = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Verification:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Verification(NotebookDisplay):
     """All tensors of a graph, and whether they hold.
 
     Attributes:
@@ -141,6 +142,10 @@ class Verification:
         from tf_amp.tools.verify.verdict_words import words_of
 
         return words_of(self)
+
+    def summary(self) -> str:
+        """Return the verdict behind the graph's name."""
+        return f"{self.graph or 'graph'}: {self.verdict}"
 
     def __str__(self) -> str:
         """Print as text, nothing cut off."""
@@ -215,11 +220,11 @@ def _filled(table: Table, found: Verification) -> Table:
     return table
 
 
-def _cells(check: TensorCheck) -> tuple[str, ...]:
+def _cells(check: TensorCheck) -> tuple[Text | str, ...]:
     mixed, rounded = check.mixed, check.rounded
     is_lost = mixed.non_finite > 0 and not mixed.largest
     return (
-        check.name,
+        Text(check.name),
         check.kind,
         "x".join(map(str, check.shape)) or "scalar",
         "-" if is_lost else f"{mixed.largest:.2g}",
