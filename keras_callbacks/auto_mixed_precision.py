@@ -21,7 +21,7 @@ from keras_callbacks.loss_scale_optimizers import scales_losses
 from keras_callbacks.obstacles import obstacle_of
 from keras_callbacks.plan_watch import PlanWatch
 from keras_callbacks.scale_readings import ScaleReadings
-from keras_callbacks.summaries import writes
+from keras_callbacks.summaries import Summaries, writes
 from keras_callbacks.values import check_one_of
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.earlier_arguments import keywords_after_dtype
@@ -80,6 +80,7 @@ class AutoMixedPrecision(Callback):
         )
         self._layer: scope_stack.Layer | None = None
         self._watch = PlanWatch()
+        self._summaries = Summaries()
         self._scales: ScaleReadings | None = None
         self._functions: dict[str, Any] = {}
         # Where Keras is loaded, so that the end of `fit` is seen however it comes.
@@ -114,6 +115,8 @@ class AutoMixedPrecision(Callback):
         """
         self._refuse_company()
         self._leave()
+        board = siblings.first_of(siblings.place_of(self).others, "TensorBoard")
+        self._summaries = Summaries(board, self.model)
         obstacle = obstacle_of(self.model)
         if obstacle:
             logging.warning("AutoMixedPrecision is disabled: %s.", obstacle)
@@ -136,8 +139,13 @@ class AutoMixedPrecision(Callback):
             if present and not step_functions.is_within(present, self._functions[role]):
                 self._convert(role, present)
 
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Give new plans to TensorBoard."""
+        self._summaries.write_plans(self._watch.take_new(), epoch)
+
     def on_train_end(self, logs: Logs = None) -> None:
         """Put everything back, and say what was gained."""
+        self._summaries.close()
         if not self.is_active or self._scales is None:
             return
         place = siblings.place_of(self)

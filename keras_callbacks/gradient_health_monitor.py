@@ -27,7 +27,8 @@ class GradientHealthMonitor(Monitor):
 
     These are `gradient_max`, the largest |gradient|, and of the worst layer the shares
     `gradient_underflow` and `gradient_overflow`, at the loss scale in force. `health`
-    has them for each layer, and so has TensorBoard. Every so many steps a second
+    has them for each layer, and so has TensorBoard, with histograms of the exponents of
+    two in each layer's gradients, in true units. Every so many steps a second
     training function runs, in float32, that takes the figures; all other steps are as
     they are without this callback.
 
@@ -83,6 +84,10 @@ class GradientHealthMonitor(Monitor):
         if logs is not None:
             logs.update(_worst_of(self.health))
         self._summaries.write(_by_layer(read), epoch)
+        if self._statistics and self._summaries.are_wanted:
+            exponents = self._statistics.read_exponents()
+            named = {f"gradient_exponents/{n}": e for n, e in exponents.items()}
+            self._summaries.write_exponents(named, epoch)
 
     @never_raising
     def on_train_end(self, logs: Logs = None) -> None:
@@ -113,7 +118,12 @@ class GradientHealthMonitor(Monitor):
             return
         from keras_callbacks.gradient_statistics import GradientStatistics
 
-        self._statistics = GradientStatistics(self.model, self._low_dtype(), self._fail)
+        self._statistics = GradientStatistics(
+            self.model,
+            self._low_dtype(),
+            self._fail,
+            counts_exponents=self._summaries.are_wanted,
+        )
         self._observed = step_functions.fresh_alike(
             self.model, "train", self._float32_layer()
         )

@@ -29,6 +29,7 @@ from tf_amp.training.loss_scale.variables import find_state
 # What is rounded to 0, as float32, and the largest number. bfloat16 has subnormal
 # numbers that most devices take for 0.
 _RANGES = {"float16": (2.0**-25, 65504.0), "bfloat16": (2.0**-126, 3.3895314e38)}
+_EXPONENTS = 256
 _COLUMNS = ("largest", "underflows", "overflows", "nonzero", "size")
 
 
@@ -52,14 +53,20 @@ class GradientStatistics:
     """Watches the optimizers of a model while its step is traced."""
 
     def __init__(
-        self, model: Any, low_dtype: str, failed: Callable[[Exception], None]
+        self,
+        model: Any,
+        low_dtype: str,
+        failed: Callable[[Exception], None],
+        *,
+        counts_exponents: bool = False,
     ) -> None:
-        """Make the variable that figures are left in.
+        """Make the variables that figures are left in.
 
         Args:
           model: that has been built.
           low_dtype: "bfloat16" or "float16".
           failed: called with an error that figures end with.
+          counts_exponents: whether exponents are counted as well.
         """
         self._smallest, self._largest = _RANGES[low_dtype]
         self._failed = failed
@@ -67,13 +74,8 @@ class GradientStatistics:
         self._optimizers = _optimizers_of(model)
         self._names = [_name_of(v) for v in model.trainable_variables]
         self._places = {name: place for place, name in enumerate(self._names)}
-        with self._strategy.scope():
-            self._figures = tf.Variable(
-                tf.zeros((len(self._names), len(_COLUMNS))),
-                trainable=False,
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.SUM,
-            )
+        self._figures = self._variable(len(_COLUMNS))
+        self._exponents = self._variable(_EXPONENTS) if counts_exponents else None
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -89,16 +91,38 @@ class GradientStatistics:
 
     def read(self) -> dict[str, GradientHealth]:
         """Return the figures by layer, and begin anew; waits for the device."""
-        replicas = self._strategy.experimental_local_results(self._figures)
-        figures = np.stack([replica.numpy() for replica in replicas])
+        found = self._taken(self._figures)
+        health = {name: _health(figures) for name, figures in found.items()}
+        return {name: each for name, each in health.items() if each is not None}
+
+    def read_exponents(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return by layer how often each exponent of float32 occurs, and begin anew.
+
+        Values that are 0 do not count; in arrays [256], of exponents -127 to 128.
+        """
+        found = {} if self._exponents is None else self._taken(self._exponents)
+        return {name: counts.sum(axis=0) for name, counts in found.items()}
+
+    def _variable(self, columns: int) -> Any:
+        with self._strategy.scope():
+            return tf.Variable(
+                tf.zeros((len(self._names), columns)),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+    def _taken(self, variable: Any) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the rows of each layer's weights on all replicas, and begin anew."""
+        replicas = self._strategy.experimental_local_results(variable)
+        rows = np.stack([replica.numpy() for replica in replicas])
         for replica in replicas:
             replica.assign(tf.zeros_like(replica))
         by_layer: dict[str, list[np.ndarray[Any, Any]]] = {}
         for place, name in enumerate(self._names):
             layer = name.rpartition("/")[0] or name
-            by_layer.setdefault(layer, []).append(figures[:, place])
-        health = {name: _health(np.concatenate(f)) for name, f in by_layer.items()}
-        return {name: each for name, each in health.items() if each is not None}
+            by_layer.setdefault(layer, []).append(rows[:, place])
+        return {name: np.concatenate(each) for name, each in by_layer.items()}
 
     def _noting(self, optimizer: Any, apply: Callable[..., Any]) -> Callable[..., Any]:
         takes_pairs = _applying_method(optimizer) == "apply_gradients"
@@ -128,17 +152,21 @@ class GradientStatistics:
     def _accumulate(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
         scale, divisor = _scales_of(optimizer)
         rows = [tf.zeros(len(_COLUMNS))] * len(self._names)
+        exponents = [tf.zeros(_EXPONENTS)] * len(self._names)
         for gradient, variable in pairs:
             place = self._places.get(_name_of(variable))
             if gradient is not None and place is not None:
-                rows[place] = self._row(gradient, scale, divisor)
+                size = _size(gradient, divisor)
+                rows[place] = self._row(size, scale)
+                if self._exponents is not None:
+                    exponents[place] = _exponent_counts(size)
+        if self._exponents is not None:
+            self._exponents.assign_add(tf.stack(exponents))
         now, before = tf.stack(rows), tf.convert_to_tensor(self._figures)
         largest = tf.maximum(before[:, :1], now[:, :1])
         self._figures.assign(tf.concat([largest, before[:, 1:] + now[:, 1:]], axis=1))
 
-    def _row(self, gradient: Any, scale: Any, divisor: Any) -> Any:
-        values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-        size = tf.abs(tf.cast(values, tf.float32)) / divisor
+    def _row(self, size: Any, scale: Any) -> Any:
         scaled = size * scale
         nonzero = scaled > 0
         counts = (
@@ -150,6 +178,19 @@ class GradientStatistics:
         )
         counted = [tf.math.count_nonzero(count, dtype=tf.float32) for count in counts]
         return tf.stack([tf.reduce_max(size), *counted])
+
+
+def _size(gradient: Any, divisor: Any) -> Any:
+    """Return absolute values in true units, float32."""
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.abs(tf.cast(values, tf.float32)) / divisor
+
+
+def _exponent_counts(size: Any) -> Any:
+    """Return how often each exponent of float32 occurs among positive values, [256]."""
+    places = tf.bitwise.right_shift(tf.bitcast(tf.reshape(size, [-1]), tf.int32), 23)
+    ones = tf.cast(tf.reshape(size, [-1]) > 0, tf.float32)
+    return tf.math.unsorted_segment_sum(ones, places, _EXPONENTS)
 
 
 def _scales_of(optimizer: Any) -> tuple[Any, Any]:

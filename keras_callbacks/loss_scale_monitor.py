@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
 from keras_callbacks.step_count import StepCount
-from keras_callbacks.summaries import Summaries
+from keras_callbacks.summaries import STEPS_AT_ONCE, Summaries
 from tf_amp.config.loss_scales.arguments import check_count
 
 
@@ -15,7 +16,8 @@ class LossScaleMonitor(Monitor):
     """Writes `loss_scale`, `skipped_steps` and `good_steps` into the logs.
 
     They are there for every `fit`: 1, 0 and the number of steps where nothing is
-    scaled. Other callbacks of the same `fit` see them, wherever they stand.
+    scaled. Other callbacks of the same `fit` see them, wherever they stand. TensorBoard
+    has those of every step.
     """
 
     def __init__(self, every: int = 100) -> None:
@@ -33,6 +35,7 @@ class LossScaleMonitor(Monitor):
         self._latest = ScaleReading()
         self._count = StepCount()
         self._read_at = 0
+        self._unread: list[tuple[int, Callable[[], ScaleReading]]] = []
         self._summaries = Summaries()
 
     # A progress bar of tf_keras reads the logs of each batch; only then are they to be
@@ -55,6 +58,7 @@ class LossScaleMonitor(Monitor):
         self._readings = None
         self._latest = ScaleReading()
         self._count, self._read_at = StepCount(), 0
+        self._unread = []
         self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
         progress = self.sibling("ProgbarLogger")
         shown_as_is = getattr(progress, "stateful_metrics", None)
@@ -72,6 +76,8 @@ class LossScaleMonitor(Monitor):
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Write the latest reading into the logs; take one every so many batches."""
         self._count.end_batch(batch, self.params)
+        if self._summaries.are_wanted:
+            self._note_step()
         if not self._shows_batches:
             return
         steps = self._count.steps
@@ -83,6 +89,7 @@ class LossScaleMonitor(Monitor):
     @never_raising
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Read once, and write it into the logs of the epoch."""
+        self._write_steps()
         reading = self._read()
         if logs is not None:
             logs.update(reading.as_logs())
@@ -92,6 +99,17 @@ class LossScaleMonitor(Monitor):
     def on_train_end(self, logs: Logs = None) -> None:
         """Close what was opened."""
         self._summaries.close()
+
+    def _note_step(self) -> None:
+        unread = self._readings and self._readings.unread(self._count.steps)
+        if unread:
+            self._unread.append((self._count.steps, unread))
+        if len(self._unread) >= STEPS_AT_ONCE:
+            self._write_steps()
+
+    def _write_steps(self) -> None:
+        unread, self._unread = self._unread, []
+        self._summaries.write_steps((step, read().as_logs()) for step, read in unread)
 
     def _read(self) -> ScaleReading:
         if self._readings is not None:

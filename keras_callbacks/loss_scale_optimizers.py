@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from keras_callbacks.values import number
-
 
 def scales_losses(optimizer: Any) -> bool:
     """Return whether an optimizer is one of Keras' loss scale optimizers."""
@@ -31,19 +29,19 @@ def scale_left_on_gradients(optimizer: Any) -> Any:
     return 1.0 if _is_of_tf_keras(optimizer) else scale_of(optimizer)
 
 
-def good_steps(optimizer: Any) -> int:
-    """Return the finite steps since an overflow or a change of scale."""
+def good_steps(optimizer: Any) -> Any:
+    """Return the finite steps since an overflow or a change of scale, as `scale_of`."""
     is_of_tf_keras = _is_of_tf_keras(optimizer)
     name = "dynamic_counter" if is_of_tf_keras else "step_counter"
     counter = getattr(optimizer, name, None)
-    return 0 if counter is None else int(number(counter))
+    return 0 if counter is None else counter
 
 
-def applied_steps(optimizer: Any) -> float:
-    """Return the steps taken, without those skipped; NaN where that is not known."""
+def applied_steps(optimizer: Any) -> Any:
+    """Return the steps taken, as `scale_of`: not those skipped; NaN if not known."""
     if _is_of_tf_keras(optimizer):
         return math.nan
-    return int(number(optimizer.inner_optimizer.iterations))
+    return optimizer.inner_optimizer.iterations
 
 
 def _is_of_tf_keras(optimizer: Any) -> bool:

@@ -46,6 +46,7 @@ class PlanWatch:
         """Watch nothing yet."""
         self.role = ""
         self.plans: list[WatchedPlan] = []
+        self._taken: list[WatchedPlan] = []
 
     def start(self) -> None:
         """Collect what is planned from now on."""
@@ -63,6 +64,13 @@ class PlanWatch:
     def of_role(self, role: str) -> list[WatchedPlan]:
         """Return the plans for what ran as one role."""
         return [watched for watched in self.plans if watched.role == role]
+
+    def take_new(self) -> list[WatchedPlan]:
+        """Return the plans that this has not returned before."""
+        known = {id(watched) for watched in self._taken}
+        new = [watched for watched in self.plans if id(watched) not in known]
+        self._taken = list(self.plans)
+        return new
 
     def _take(self, rewrite: Rewrite) -> None:
         plan = rewrite.plan

@@ -15,7 +15,7 @@ from keras_callbacks.run_record import Event, RunRecord
 from keras_callbacks.scale_history import ScaleHistory, ScalePoint
 from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
 from keras_callbacks.step_count import StepCount
-from keras_callbacks.summaries import writes
+from keras_callbacks.summaries import Summaries, writes
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import model_scopes
 from tf_amp.tools.report.record import record_from_json
@@ -64,6 +64,7 @@ class PrecisionReport(Monitor):
         self._began_s = self._written_s = 0.0
         self._outcome = ""
         self._epochs = 0
+        self._summaries = Summaries()
 
     def begin(self) -> None:
         """Find the folder, and write a first report, so that what fails is known."""
@@ -72,6 +73,9 @@ class PrecisionReport(Monitor):
         self._readings, self._scale = None, None
         self._count, self._history = StepCount(), ScaleHistory()
         self._folder = self._chosen_folder()
+        # With that one's plans go what they are for.
+        if self.sibling("AutoMixedPrecision") is None:
+            self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
         self._watch.start()
         model_scopes.undo_after_call(self.model, self._leave)
         self._note("fit began")
@@ -101,12 +105,14 @@ class PrecisionReport(Monitor):
         """Note what happened in the epoch."""
         self._epochs = epoch + 1
         self._note_scale()
+        self._summaries.write_plans(self._watch.take_new(), epoch)
         if time.time() - self._written_s > _PAUSE_S:
             self._write()
 
     @never_raising
     def on_train_end(self, logs: Logs = None) -> None:
         """Write the whole report."""
+        self._summaries.close()
         self._end("ended")
 
     @never_raising

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_callbacks.loss_scale_optimizers import (
@@ -78,15 +78,38 @@ class ScaleReadings:
           steps: of this `fit`, for where nothing else counts them; None: not known.
         """
         if self._own is not None:
-            return self._own.read(steps)
-        for state in _states():
-            if self._state is None and _values_of(state) != self._begin_of(state):
+            return self._own.unread(steps)()
+        return self._reading(((s, _values_of(s)) for s in self._candidates()), steps)
+
+    def unread(self, steps: int) -> Callable[[], ScaleReading] | None:
+        """Return what tells how the loss scale is now, once it is called.
+
+        Only that waits for the device. None where workers would have to be asked.
+        """
+        if self._own is not None:
+            return self._own.unread(steps)
+        states = self._candidates()
+        if any(state.is_per_worker for state in states):
+            return None
+        vectors = [(state, state.snapshot()) for state in states]
+        return lambda: self._reading(
+            ((state, _chosen(state.values_in(each))) for state, each in vectors), steps
+        )
+
+    def _candidates(self) -> list[Any]:
+        return _states() if self._state is None else [self._state]
+
+    def _reading(
+        self, values: Iterable[tuple[Any, _Values]], steps: int | None
+    ) -> ScaleReading:
+        for state, (scale, skipped, good) in values:
+            before = self._begin_of(state)
+            if self._state is None and (scale, skipped, good) != before:
                 self._state = state
-        if self._state is None:
-            return ScaleReading(good_steps=steps or 0)
-        scale, skipped, good = _values_of(self._state)
-        before = self._begin_of(self._state)[1]
-        return ScaleReading(scale, skipped, good, max(skipped - before, 0))
+            if self._state is state:
+                here = max(skipped - before[1], 0)
+                return ScaleReading(scale, skipped, good, here)
+        return ScaleReading(good_steps=steps or 0)
 
     def at_begin(self) -> ScaleReading:
         """Return how the loss scale read last was before the first step."""
@@ -107,17 +130,26 @@ class _OwnScale:
     def __init__(self, optimizer: Any) -> None:
         """Remember how it is before the first step."""
         self._optimizer = optimizer
-        self._applied_before = applied_steps(optimizer)
-        self.begin = self.read(0)
+        self._applied_before = number(applied_steps(optimizer))
+        self.begin = self.unread(0)()
 
-    def read(self, steps: int | None) -> ScaleReading:
-        """Return how it is after so many steps."""
-        taken = math.nan if steps is None else steps
-        applied = applied_steps(self._optimizer) - self._applied_before
-        # In this order, so that what is not known stays NaN.
-        skipped = max(taken - applied, 0)
-        scale, good = number(scale_of(self._optimizer)), good_steps(self._optimizer)
-        return ScaleReading(scale, skipped, good, skipped, True)
+    def unread(self, steps: int | None) -> Callable[[], ScaleReading]:
+        """Return what tells how it is now, after so many steps, once it is called."""
+        import tensorflow as tf
+
+        optimizer = self._optimizer
+        of_optimizer = (scale_of, good_steps, applied_steps)
+        tensors = [tf.convert_to_tensor(of(optimizer)) for of in of_optimizer]
+
+        def read() -> ScaleReading:
+            scale, good, applied = map(number, tensors)
+            taken = math.nan if steps is None else steps
+            # In this order, so that what is not known stays NaN.
+            skipped = max(taken - (applied - self._applied_before), 0)
+            skipped = skipped if math.isnan(skipped) else int(skipped)
+            return ScaleReading(scale, skipped, int(good), skipped, True)
+
+        return read
 
 
 def _states() -> list[Any]:

@@ -14,7 +14,7 @@ from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.step_comparison import Alternation, Comparison
 from keras_callbacks.step_count import steps_up_to
-from keras_callbacks.summaries import Summaries
+from keras_callbacks.summaries import STEPS_AT_ONCE, Summaries
 from keras_callbacks.values import number
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch
@@ -67,7 +67,8 @@ class StepTimeMonitor(Monitor):
 
     A step lasts from the begin of one batch to that of the next, so reading data
     counts. Left out are the first two steps of each epoch, which may trace and plan,
-    and steps that are compared.
+    and steps that are compared. TensorBoard has the `step_ms` of every step but the
+    last of each epoch, which no other one follows.
 
     Attributes:
       comparison: of steps in float32 and in mixed precision; None where none was asked
@@ -98,6 +99,8 @@ class StepTimeMonitor(Monitor):
         self._alternation: Alternation | None = None
         self._compared = 0
         self._begun: list[tuple[int, float]] = []
+        self._steps_before = self._written = 0
+        self._writing_s = 0.0
         self.latest = StepTimes()
         self._summaries = Summaries()
 
@@ -105,23 +108,28 @@ class StepTimeMonitor(Monitor):
         """Forget an earlier run."""
         self.comparison, self._alternation = None, None
         self._is_to_compare = self._compare > 0
+        self._steps_before, self._writing_s = 0, 0.0
         self.latest = StepTimes()
         self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
 
     @never_raising
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Begin to count; in the first epoch, to compare."""
-        self._begun, self._compared = [], 0
+        self._begun, self._compared, self._written = [], 0, 0
         if self._is_to_compare:
             self._is_to_compare = False
             self._begin_comparison()
 
     @never_raising
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Look at the clock."""
+        """Look at the clock, which stands still while a monitor writes."""
         if self._alternation is not None and not self._alternation.is_done:
             self._compared = len(self._begun) + 1
-        self._begun.append((batch, time.perf_counter()))
+        now = time.perf_counter()
+        self._begun.append((batch, now - self._writing_s))
+        if len(self._begun) - self._written > STEPS_AT_ONCE:
+            self._write_steps()
+            self._writing_s += time.perf_counter() - now
 
     @never_raising
     def on_test_begin(self, logs: Logs = None) -> None:
@@ -147,14 +155,20 @@ class StepTimeMonitor(Monitor):
     def _end_steps(self) -> None:
         if not self._begun:
             return
+        self._write_steps()
         begun, self._begun = self._begun, []
-        steps = [b - a for (a, _), (b, _) in itertools.pairwise(begun)]
-        times = [b - a for (_, a), (_, b) in itertools.pairwise(begun)]
-        seconds = [t / max(n, 1) for t, n in zip(times, steps, strict=True)]
+        self._steps_before += self._steps_of(begun)
+        seconds = _seconds_of(begun)
         left_out = max(_LEFT_OUT, self._compared)
         # An epoch that is all of these still has steps.
         kept = seconds[left_out:] or seconds[_LEFT_OUT:] or seconds
         self.latest = StepTimes(tuple(kept), self._examples_per_step(begun))
+
+    def _write_steps(self) -> None:
+        begun, self._written = self._begun[self._written :], len(self._begun) - 1
+        numbers = (self._steps_before + batch for batch, _ in begun[1:])
+        times = ({"step_ms": seconds * 1e3} for seconds in _seconds_of(begun))
+        self._summaries.write_steps(zip(numbers, times, strict=True))
 
     def _examples_per_step(self, begun: list[tuple[int, float]]) -> float | None:
         if self._batch_size is not None:
@@ -192,6 +206,16 @@ class StepTimeMonitor(Monitor):
             float32, mixed, self._compare, step_functions.steps_per_call(self.model)
         )
         step_functions.put(self.model, "train", self._alternation.step_function())
+
+
+def _seconds_of(begun: list[tuple[int, float]]) -> list[float]:
+    """Return the seconds of a step in each call that another one follows.
+
+    Args:
+      begun: the first batch of each call, and when that began.
+    """
+    pairs = itertools.pairwise(begun)
+    return [(b - a) / max(last - first, 1) for (first, a), (last, b) in pairs]
 
 
 def _examples_counted(model: Any) -> float | None:

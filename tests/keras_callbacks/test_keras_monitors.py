@@ -14,7 +14,10 @@ from keras_callbacks import (
     LossScaleMonitor,
     PrecisionReport,
     StepTimeMonitor,
+    loss_scale_monitor,
+    step_time_monitor,
 )
+from keras_callbacks.scale_readings import ScaleReadings
 from tests.keras_programs import (
     X,
     Y,
@@ -231,15 +234,79 @@ def test_a_step_whose_gradients_pass_no_optimizer_is_reported_once(caplog):
 def test_numbers_go_to_a_folder_beside_those_of_tensorboard(kit, tmp_path):
     board = kit.callbacks.TensorBoard(str(tmp_path), write_graph=False)
     monitors = (LossScaleMonitor(), StepTimeMonitor(), GradientHealthMonitor(every=1))
-    fit(telling_model(kit), *monitors, board)
-    tags = {
-        value.tag
-        for path in (tmp_path / "precision").iterdir()
-        for event in tf.compat.v1.train.summary_iterator(str(path))
-        for value in event.summary.value
-    }
-    assert {"loss_scale", "skipped_steps", "good_steps", "step_ms_median"} < tags
-    assert any(tag.startswith("gradient_underflow/") for tag in tags)
+    fit(telling_model(kit), *monitors, half(), board)
+    written = written_to_tensorboard(tmp_path)
+    assert {"loss_scale", "skipped_steps", "good_steps", "step_ms_median"} < {*written}
+    assert any(tag.startswith("gradient_underflow/") for tag in written)
+    step = "one_step_on_data" if kit is keras else "train_function"
+    ((epoch, plan),) = written[f"plan/train/{step}"]
+    assert epoch == 0 and b"float slots to float16" in plan.tensor.string_val[0]
+
+
+def written_to_tensorboard(folder):
+    """Return by tag the steps and values in the one file of the monitors."""
+    (path,) = (folder / "precision").iterdir()
+    written = {}
+    for event in tf.compat.v1.train.summary_iterator(str(path)):
+        for value in event.summary.value:
+            written.setdefault(value.tag, []).append((event.step, value))
+    return written
+
+
+@both_keras
+@pytest.mark.parametrize("scaled_by", ["package", "optimizer"])
+def test_tensorboard_has_the_scale_and_the_time_of_every_step(
+    kit, tmp_path, scaled_by, monkeypatch
+):
+    monkeypatch.setattr(loss_scale_monitor, "STEPS_AT_ONCE", 3)
+    monkeypatch.setattr(step_time_monitor, "STEPS_AT_ONCE", 3)
+    inputs = X.copy()
+    inputs[8:16] = np.inf
+    own = loss_scale_optimizer(kit, 4.0) if scaled_by == "optimizer" else None
+    scaling = half(loss_scale=tf_amp.DynamicLossScale(initial=4.0))
+    board = kit.callbacks.TensorBoard(str(tmp_path), write_graph=False)
+    callbacks = [LossScaleMonitor(), StepTimeMonitor(), board]
+    telling_model(kit, own).fit(
+        inputs,
+        Y,
+        callbacks=callbacks if own else [*callbacks, scaling],
+        batch_size=8,
+        shuffle=False,
+        epochs=2,
+        verbose=0,
+    )
+    written = written_to_tensorboard(tmp_path)
+    scales = [(at, each.simple_value) for at, each in written["step/loss_scale"]]
+    halved = [4.0, 2.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0]
+    assert scales == list(enumerate(halved, 1))
+    skipped = [each.simple_value for _, each in written["step/skipped_steps"]]
+    assert skipped == [0, 1, 1, 1, 1, 2, 2, 2] or (own and kit is not keras)
+    timed = [at for at, each in written["step/step_ms"] if each.simple_value > 0]
+    assert timed == [1, 2, 3, 5, 6, 7]
+
+
+@both_keras
+def test_tensorboard_has_the_exponents_of_gradients_by_layer(kit, tmp_path):
+    model = telling_model(kit)
+    model.layers[-1].kernel.assign(np.diag(2.0 ** np.arange(8)))
+    board = kit.callbacks.TensorBoard(str(tmp_path), write_graph=False)
+    looking = GradientHealthMonitor(every=1)
+    model.fit(np.eye(8), Y[:8], callbacks=[looking, board], verbose=0, epochs=2)
+
+    written = written_to_tensorboard(tmp_path)
+    (tag,) = (tag for tag in written if tag.startswith("gradient_exponents/"))
+    # The gradient of a diagonal element d is 2 d / 64. The first call is not looked at.
+    ((epoch, value),) = written[tag]
+    rows = tf.make_ndarray(value.tensor)
+    assert epoch == 1
+    assert rows.tolist() == [[e, e + 1, 1] for e in range(-5, 3)]
+
+
+def test_without_tensorboard_no_step_is_read(monkeypatch):
+    reads = []
+    monkeypatch.setattr(ScaleReadings, "unread", lambda *given: reads.append(given))
+    fit(telling_model(keras), LossScaleMonitor(), half(), StepTimeMonitor())
+    assert not reads
 
 
 def test_a_monitor_given_twice_counts_once(caplog):

@@ -197,10 +197,18 @@ class ScaleState(tf.Module):  # type: ignore[misc]
 
     def evaluate_all(self, session: Any = None) -> dict[str, float | int]:
         """Return all values as they are now, as `evaluate` does."""
-        vectors = self._evaluate_vectors(session)
+        return self.values_in(self._evaluate_vectors(session))
+
+    def snapshot(self) -> Vectors:
+        """Return the vectors as they are now, outside of graphs; waits for nothing."""
+        return {kind: self._local(kind).value() for kind in self.variables_by_kind}
+
+    def values_in(self, vectors: Vectors) -> dict[str, float | int]:
+        """Return for Python the values in arrays, or in eager tensors as read."""
         values: dict[str, float | int] = {}
         for kind, vector in vectors.items():
-            values.update(zip(self.names[kind], vector.tolist(), strict=True))
+            numbers_of_kind = np.asarray(vector).tolist()
+            values.update(zip(self.names[kind], numbers_of_kind, strict=True))
         return values
 
     def replace(self, values: Values, session: Any = None) -> None:
