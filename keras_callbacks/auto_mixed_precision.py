@@ -49,7 +49,7 @@ class AutoMixedPrecision(Callback):
         *,
         loss_scale: Any = None,
         opt_level: str | None = None,
-        exclude: Iterable[str] = (),
+        exclude: Iterable[Any] = (),
         validation: bool = True,
         predict: bool = False,
         verbose: int | None = None,
@@ -60,7 +60,8 @@ class AutoMixedPrecision(Callback):
           dtype: "bfloat16" or "float16"; None lets each device choose.
           loss_scale: "dynamic", "statistical", "none", a number, or a loss scale.
           opt_level: "O0" to "O3".
-          exclude: regular expressions; operations so named stay float32.
+          exclude: regular expressions and layers of the model; operations so named, or
+            that such a layer makes, stay float32.
           validation: whether evaluations during `fit` are in mixed precision too.
           predict: whether predictions that other callbacks make during `fit` are.
           verbose: 1 prints a paragraph when `fit` ends, 0 nothing; None: as `fit` has
@@ -76,7 +77,7 @@ class AutoMixedPrecision(Callback):
         self.verbose = verbose
         self._roles = ("train", *["test"] * validation, *["predict"] * predict)
         self._scope = mixed_precision_scope(
-            dtype, loss_scale=loss_scale, opt_level=opt_level, exclude=tuple(exclude)
+            dtype, loss_scale=loss_scale, opt_level=opt_level, exclude=exclude
         )
         self._layer: scope_stack.Layer | None = None
         self._watch = PlanWatch()

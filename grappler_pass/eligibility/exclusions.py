@@ -42,7 +42,7 @@ def excludes(
         if node.name in excluded:
             return excluded[node.name]
         if FLOAT32 in node.attr and node.attr[FLOAT32].b:
-            return "float32_scope"
+            return "float32_scope, or a layer"
         names = [node.name] if patterns else []
         if patterns and ORIGIN in node.attr:
             names.extend(name.decode() for name in node.attr[ORIGIN].list.s)

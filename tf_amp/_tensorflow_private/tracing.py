@@ -68,6 +68,13 @@ RUN_MODEL = tuple(
 )
 
 
+_BY_PATTERN = "layers in exclude= are rewritten; name them by patterns instead"
+CALL_LAYER = (
+    Hook("keras.src.layers.layer", "Layer", "__call__", _BY_PATTERN),
+    Hook("tf_keras.src.engine.base_layer", "Layer", "__call__", _BY_PATTERN),
+)
+
+
 def traced_graph() -> Any | None:
     """Return the graph that operations are being added to; None while eager."""
     if "tensorflow" not in sys.modules:

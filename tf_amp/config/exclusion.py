@@ -29,7 +29,7 @@ def checked_patterns(value: object, name: str = "exclude") -> tuple[str, ...]:
     if not isinstance(patterns, Iterable):
         raise ConfigError(
             f"{name}: received {value!r}; allowed are regular expressions for names "
-            "of operations, such as ['softmax', '^head/']."
+            "of operations, such as ['softmax', '^head/'], and Keras layers."
         )
     spelled_out = (p for given in patterns for p in _spelled_out(given, name))
     return tuple(_checked(pattern, name) for pattern in spelled_out)
@@ -60,7 +60,7 @@ def _checked(pattern: object, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(
             f"{name}: received {pattern!r} as a pattern; a regular expression is "
-            "needed, as text that is not empty."
+            "needed, as text that is not empty; or a Keras layer, for what is traced."
         )
     try:
         re.compile(text)

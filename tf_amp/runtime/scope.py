@@ -21,13 +21,13 @@ import wrapt
 from tf_amp._tensorflow_private import tracing
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
 from tf_amp.config.earlier_arguments import keywords_after_dtype
-from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.config.scope_registry import base_config
 from tf_amp.config.setting_values import checked_bool
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import switch
 from tf_amp.tracing import stack as scope_stack
+from tf_amp.tracing.excluded_layers import checked_exclusions
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -161,7 +161,7 @@ def mixed_precision_scope(
     *,
     loss_scale: Any = None,
     opt_level: str | None = None,
-    exclude: Iterable[str] = (),
+    exclude: Iterable[Any] = (),
     enabled: bool = True,
 ) -> Scope:
     """Switch rewriting and loss scaling on for what is traced inside.
@@ -177,8 +177,9 @@ def mixed_precision_scope(
       loss_scale: "dynamic", "statistical", "none", a number, or a loss scale such as
         `DynamicLossScale()`; honored whatever the dtype. None leaves the choice to it.
       opt_level: "O0" to "O3"; "O1" unless `enable` or the environment says otherwise.
-      exclude: regular expressions, added to those of `enable`; operations with such a
-        name, and their gradients, stay float32.
+      exclude: regular expressions and Keras layers, added to those of `enable`;
+        operations with such a name, or that such a layer makes when it is called, and
+        their gradients, stay float32.
       enabled: False leaves alone what is made inside, and its gradients.
 
     Raises:
@@ -198,7 +199,7 @@ def mixed_precision_scope(
         chosen["opt_level"] = checked_level(opt_level)
     if loss_scale is not None:
         chosen["loss_scale"] = loss_scale_from_words(loss_scale)
-    patterns = checked_patterns(exclude)
+    patterns = checked_exclusions(exclude)
     given = {**chosen, **({"exclude": patterns} if patterns else {})}
     words = [f"{name}={value!r}" for name, value in given.items()]
     words += [] if enabled else ["enabled=False"]

@@ -20,7 +20,6 @@ from tf_amp.config import jobs, scope_registry
 from tf_amp.config import setting_values as values
 from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
 from tf_amp.config.earlier_arguments import keywords_after_dtype
-from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.list_edits import edits_from_mapping
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
@@ -28,7 +27,7 @@ from tf_amp.errors import ShimError
 from tf_amp.rewriting import graph_settings, host
 from tf_amp.runtime import installation, model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tracing import stamps
+from tf_amp.tracing import excluded_layers, stamps
 from tf_amp.tracing.in_force import current_config, stamp_graph
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def enable(
     device_profile: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
     strict: bool | None = None,
-    exclude: Iterable[str] | None = None,
+    exclude: Iterable[Any] | None = None,
     tune: str | None = None,
     fuse: str | Iterable[str] | None = None,
     loss_scale: LossScale | float | str | None = None,
@@ -68,8 +67,9 @@ def enable(
       device_profile: plan for this device: a shipped profile's name, or a path.
       log_dir: folder for each graph before and after, with its plan.
       strict: raise when a rewrite fails, rather than warn.
-      exclude: regular expressions, or `@FILE` for a file of them; operations with such
-        a name, and their gradients, stay float32.
+      exclude: regular expressions, or `@FILE` for a file of them, and Keras layers;
+        operations with such a name, or that such a layer makes when it is called, and
+        their gradients, stay float32.
       tune: "off", "budget" (default), "budget:SECONDS" or "full": how long to measure.
       fuse: names of rewrites beside types, "on" (default) or "off".
       loss_scale: a loss scale, a number or words for one, whatever the type; by default
@@ -90,7 +90,7 @@ def enable(
         ("log_dir", log_dir, values.checked_path),
         ("strict", strict, values.checked_bool),
         ("list_edits", lists, lambda value, name: edits_from_mapping(value)),
-        ("exclude", exclude, checked_patterns),
+        ("exclude", exclude, excluded_layers.checked_exclusions),
         ("tune", tune, values.checked_tune),
         ("fuse", fuse, values.checked_fusions),
         ("loss_scale", loss_scale, loss_scale_from_words),
@@ -239,4 +239,5 @@ def _install(config: AmpConfig | None) -> None:
     installation.install_marking()
     installation.install_loss_scaling()
     if config is not None:
+        excluded_layers.install(config.exclude)
         installation.install_rewriting(config)
