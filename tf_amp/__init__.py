@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tf_amp.config.loss_scales.statistical import StatisticalLossScale
     from tf_amp.config.ranges import Ranges
     from tf_amp.runtime.apex import init_trainer, initialize, scale_loss
+    from tf_amp.runtime.autocast import autocast
     from tf_amp.runtime.scope import float32_scope, mixed_precision_scope
     from tf_amp.runtime.switch import disable, enable, init, is_enabled, plans
     from tf_amp.tools.audit.audits import audit
@@ -48,7 +49,11 @@ if TYPE_CHECKING:
     from tf_amp.tools.verify.functions import ranges, verify
     from tf_amp.tools.verify.verification import Verification
     from tf_amp.training.gradients.unscaled import in_true_units
-    from tf_amp.training.report import LossScaleState, loss_scale_state
+    from tf_amp.training.report import (
+        LossScaleState,
+        loss_scale_state,
+        set_loss_scale,
+    )
 
 __version__ = "0.1.0"
 
@@ -79,6 +84,7 @@ __all__ = [
     "UnreadableModelError",
     "Verification",
     "audit",
+    "autocast",
     "convert",
     "disable",
     "enable",
@@ -95,6 +101,7 @@ __all__ = [
     "plans",
     "ranges",
     "scale_loss",
+    "set_loss_scale",
     "verify",
 ]
 
@@ -112,6 +119,7 @@ _HOMES = {
     "StatisticalLossScale": "tf_amp.config.loss_scales.statistical",
     "Verification": "tf_amp.tools.verify.verification",
     "audit": "tf_amp.tools.audit.audits",
+    "autocast": "tf_amp.runtime.autocast",
     "convert": "tf_amp.tools.convert.conversion",
     "disable": "tf_amp.runtime.switch",
     "enable": "tf_amp.runtime.switch",
@@ -128,6 +136,7 @@ _HOMES = {
     "plans": "tf_amp.runtime.switch",
     "ranges": "tf_amp.tools.verify.functions",
     "scale_loss": "tf_amp.runtime.apex",
+    "set_loss_scale": "tf_amp.training.report",
     "verify": "tf_amp.tools.verify.functions",
 }
 

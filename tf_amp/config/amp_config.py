@@ -187,8 +187,9 @@ def _words_if_any(loss_scale: LossScale | None) -> str:
 
 
 def checked_dtype(value: object, name: str = "dtype") -> str:
-    """Return the 16-bit type's name, or raise ConfigError."""
-    return checked_word(value, name, LOW_DTYPES)
+    """Return the 16-bit type's name, as of `tf.bfloat16`, or raise ConfigError."""
+    own = getattr(value, "name", None)
+    return checked_word(own if own in LOW_DTYPES else value, name, LOW_DTYPES)
 
 
 def checked_any_dtype(value: object, name: str) -> str:

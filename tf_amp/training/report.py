@@ -1,4 +1,4 @@
-"""What a loss scale has come to, for people and callbacks."""
+"""What a loss scale has come to, for people and callbacks, and how they change it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.notebook_display import NotebookDisplay
+from tf_amp.config.loss_scales.arguments import check_power_of_two
+from tf_amp.config.loss_scales.dynamic import DynamicLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tf_amp.training.loss_scale.scale_state import ScaleState
     from tf_amp.training.overflow.messages import OverflowOrigin
 
 
@@ -66,15 +70,66 @@ def loss_scale_state(
       ValueError: the state lives in a `tf.Graph`, and there is no Session to read it.
     """
     check_tensorflow()
-    from tf_amp.training.loss_scale import variables
     from tf_amp.training.overflow import origin as overflow_origin
 
-    known = variables.latest_state()
-    if loss_scale is not None and (known is None or known.loss_scale is not loss_scale):
-        known = variables.find_state(loss_scale)
+    known = _state_of(loss_scale)
     if known is None:
         return LossScaleState()
     names = ("scale", "good_steps", "skipped_steps")
     scale, good, skipped = known.evaluate(names, session)
     origin = overflow_origin.latest_origin(known.loss_scale)
     return LossScaleState(float(scale), int(good), int(skipped), origin)
+
+
+def set_loss_scale(
+    value: float, loss_scale: DynamicLossScale | None = None, session: Any = None
+) -> None:
+    """Let the next step begin with another scale; nothing is traced again for that.
+
+    The scale grows and backs off from there as before, and the steps until it grows are
+    counted anew. Not to be called while a step runs.
+
+    Args:
+      value: what losses are to be multiplied by, a power of two between the loss
+        scale's minimum and maximum.
+      loss_scale: which to set; by default the one that gradients were scaled by last,
+        when they were traced.
+      session: for gradients in a `tf.Graph`; by default the one in force.
+
+    Raises:
+      ConfigError: the value is none of those, no gradients have been scaled by such a
+        loss scale yet, or it is not a dynamic one.
+      TensorFlowMissingError: TensorFlow is not installed, or too old.
+      ValueError: the state lives in a `tf.Graph`, and there is no Session to set it.
+    """
+    check_tensorflow()
+    known = _state_of(loss_scale)
+    if known is None:
+        raise ConfigError(
+            "set_loss_scale: no gradients have been scaled yet; the first scale is "
+            "that of enable(loss_scale=DynamicLossScale(initial=...))."
+        )
+    scaling = known.loss_scale
+    if not isinstance(scaling, DynamicLossScale):
+        raise ConfigError(
+            f"set_loss_scale: {scaling!r} is in force, and sets its scale itself; one "
+            "that can be set is a DynamicLossScale."
+        )
+    owner = "set_loss_scale"
+    scale = check_power_of_two(owner, "value", value)
+    if not scaling.minimum <= scale <= scaling.maximum:
+        raise ConfigError(
+            f"{owner}: value={value!r} lies outside of minimum={scaling.minimum!r} and "
+            f"maximum={scaling.maximum!r} of the loss scale in force."
+        )
+    since = {"good_steps": 0, "overflows": 0, "stuck_steps": 0}
+    known.replace({**known.evaluate_all(session), **since, "scale": scale}, session)
+
+
+def _state_of(loss_scale: LossScale | None) -> ScaleState | None:
+    from tf_amp.training.loss_scale import variables
+
+    known = variables.latest_state()
+    if loss_scale is None or (known is not None and known.loss_scale is loss_scale):
+        return known
+    return variables.find_state(loss_scale)

@@ -221,6 +221,7 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             if not self.in_graph:
                 variable.assign(vector)
                 continue
+            session = session or tf.compat.v1.get_default_session()
             # Feeding initializers adds nothing to a graph that may be finalized.
             for local in self.strategy.experimental_local_results(variable):
                 initializer = local.initializer
