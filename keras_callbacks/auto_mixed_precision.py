@@ -1,16 +1,16 @@
-"""Mixed precision for one `fit`, and nothing after it.
+"""Mixed precision for one `fit`, `evaluate` or `predict`, and nothing after it.
 
     model.fit(x, y, callbacks=[keras_callbacks.AutoMixedPrecision()])
 
 The functions that the model runs for each step are made anew, and traced within a
-`mixed_precision_scope`. When `fit` ends, or raises, the model has those back that it
+`mixed_precision_scope`. When the call ends, or raises, the model has those back that it
 had before.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import logging
@@ -33,9 +33,12 @@ from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
 from tf_amp.training.checkpoints import installing
 
+# Roles of the functions that methods run outside of `fit`.
+_ALONE = {"evaluate": "test", "predict": "predict"}
+
 
 class AutoMixedPrecision(Callback):
-    """Trains in mixed precision for the time of one `fit`.
+    """Trains in mixed precision for the time of one `fit`, or evaluates, or predicts.
 
     The model keeps its optimizer, and need not be compiled for it. Weights, optimizer
     state and what is saved stay float32. A model with a mixed policy of Keras' own is
@@ -84,6 +87,9 @@ class AutoMixedPrecision(Callback):
         self._summaries = Summaries()
         self._scales: ScaleReadings | None = None
         self._functions: dict[str, Any] = {}
+        # Outside of `fit`, by role: the model's own, the settings, and what replaces it.
+        self._alone: dict[str, tuple[Any, str | None, step_functions.StepFunction]] = {}
+        self._put_back: Callable[[], None] | None = None
         # Where Keras is loaded, so that the end of `fit` is seen however it comes.
         model_scopes.install()
         # Another callback may restore a checkpoint before this one begins.
@@ -161,13 +167,21 @@ class AutoMixedPrecision(Callback):
         if self._is_verbose():
             print(text)
 
-    def on_test_begin(self, logs: Logs = None) -> None:
-        """Say once that evaluations outside of `fit` take a scope."""
-        self._mention_scope("evaluate")
+    def set_model(self, model: Any) -> None:
+        """Take the model; replace its function for an `evaluate` or `predict`."""
+        super().set_model(model)
+        # That of tf_keras takes its function before evaluations begin.
+        role = _ALONE.get(siblings.running_method(model))
+        if role:
+            self._convert_alone(role)
 
-    def on_predict_begin(self, logs: Logs = None) -> None:
-        """Say once that predictions outside of `fit` take a scope."""
-        self._mention_scope("predict")
+    def on_test_end(self, logs: Logs = None) -> None:
+        """Put back what was there before an `evaluate`."""
+        self._leave_alone()
+
+    def on_predict_end(self, logs: Logs = None) -> None:
+        """Put back what was there before a `predict`."""
+        self._leave_alone()
 
     def _refuse_company(self) -> None:
         place = siblings.place_of(self)
@@ -208,12 +222,27 @@ class AutoMixedPrecision(Callback):
         wanted = bool(asked if self.verbose is None else self.verbose)
         return wanted and writes(self.model)
 
-    def _mention_scope(self, method: str) -> None:
-        if not self.is_active and not obstacle_of(self.model):
-            logging.log_first_n(
-                logging.WARNING,
-                "AutoMixedPrecision works in fit; around %s, write "
-                "`with tf_amp.mixed_precision_scope():`.",
-                1,
-                method,
-            )
+    def _convert_alone(self, role: str) -> None:
+        """Replace a function until the call ends; kept, it is traced once."""
+        self._leave_alone()
+        obstacle = obstacle_of(self.model)
+        if obstacle:
+            logging.warning("AutoMixedPrecision is disabled: %s.", obstacle)
+            return
+        layer = self._scope.opened()
+        getattr(self.model, f"make_{role}_function")()
+        own = step_functions.current(self.model, role)
+        kept, settings, converted = self._alone.get(role, (None, None, None))
+        if converted is None or kept is not own or settings != layer.settings:
+            fresh = step_functions.fresh(self.model, role)
+            converted = step_functions.in_layer(fresh, layer)
+            self._alone[role] = own, layer.settings, converted
+        self._put_back = step_functions.put_now(self.model, role, converted)
+        model_scopes.undo_after_call(self.model, self._leave_alone, trains=False)
+
+    def _leave_alone(self) -> None:
+        """End an evaluation or a prediction outside of `fit`, if there is one."""
+        if self._put_back is not None:
+            put_back, self._put_back = self._put_back, None
+            put_back()
+            switch.close_scope()

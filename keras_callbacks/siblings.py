@@ -13,6 +13,7 @@ from typing import Any
 
 # Between a callback and the list that calls it lie decorators, and lists in lists.
 _FRAMES = 12
+_METHODS = ("fit", "evaluate", "predict")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,6 +68,18 @@ def place_of(callback: Any) -> Place:
             break
         frame = frame.f_back
     return Place(callback)
+
+
+def running_method(model: Any) -> str:
+    """Return which of `fit`, `evaluate` and `predict` of a model has called this."""
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame.f_code.co_name in _METHODS and frame.f_locals.get("self") is model:
+            return frame.f_code.co_name
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return ""
 
 
 def first_of(callbacks: Iterable[Any], kind: str) -> Any | None:

@@ -108,12 +108,15 @@ def is_within(function: StepFunction | None, part: StepFunction | None) -> bool:
 
 def put(model: Any, role: str, function: StepFunction) -> None:
     """Replace a step function until the running call of `fit` ends."""
+    model_scopes.undo_after_call(model, put_now(model, role, function))
+
+
+def put_now(model: Any, role: str, function: StepFunction) -> Callable[[], None]:
+    """Replace a step function, and return what puts back the one before."""
     place = f"{role}_function"
     before = getattr(model, place, None)
     setattr(model, place, function)
-    model_scopes.undo_after_call(
-        model, functools.partial(_put_back, weakref.ref(model), place, function, before)
-    )
+    return functools.partial(_put_back, weakref.ref(model), place, function, before)
 
 
 def _put_back(reference: Any, place: str, function: Any, before: Any) -> None:

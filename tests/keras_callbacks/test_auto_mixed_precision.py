@@ -1,6 +1,7 @@
 """Mixed precision for one `fit`: what it holds for, and that nothing stays behind."""
 
 import copy
+import functools
 import re
 
 import keras
@@ -13,6 +14,7 @@ import tf_amp
 from keras_callbacks import AutoMixedPrecision, StepTimeMonitor
 from tests.forking import run_forked
 from tests.keras_programs import (
+    VALUE,
     X,
     Y,
     both_keras,
@@ -251,10 +253,50 @@ def test_wrong_arguments_are_refused_at_once(arguments, words):
     assert words in str(refused.value)
 
 
-def test_in_evaluate_and_predict_it_says_what_to_write_instead(caplog):
+@both_keras
+def test_one_evaluation_or_prediction_is_in_mixed_precision(kit):
+    model = telling_model(kit)
+    callback, low = mixed(dtype="bfloat16", validation=False), float(VALUE**2 // 1)
+    evaluate = functools.partial(model.evaluate, X, Y, verbose=0)
+    predict = functools.partial(model.predict, X, verbose=0)
+    for _ in range(2):
+        assert not is_float32(evaluate(callbacks=[callback]))
+        assert predict(callbacks=[callback])[0, 0] == low
+        assert is_float32(evaluate())
+        assert predict()[0, 0] == np.float32(VALUE)
+    assert not tf_amp.is_enabled()
+
+
+def test_evaluations_with_one_callback_are_traced_once():
+    traces = []
+
+    class Traced(keras.Model):
+        def test_step(self, data):
+            traces.append(data)
+            return super().test_step(data)
+
+    inputs = keras.Input([8])
+    model = Traced(inputs, keras.layers.Dense(8)(inputs))
+    model.compile("sgd", "mse", jit_compile=False)
+    callback = mixed()
+    for _ in range(3):
+        model.evaluate(X, Y, verbose=0, callbacks=[callback])
+    assert len(traces) == 1
+    model.compile("sgd", "mae", jit_compile=False)
+    model.evaluate(X, Y, verbose=0, callbacks=[callback])
+    assert len(traces) == 2
+
+
+def test_an_evaluation_that_raises_leaves_the_model_as_it_was():
+    def fail(batch, logs):
+        raise KeyboardInterrupt
+
     model = telling_model(keras)
-    assert is_float32(model.evaluate(X, Y, verbose=0, callbacks=[mixed()]))
-    assert "works in fit; around evaluate" in caplog.text
+    raising = keras.callbacks.LambdaCallback()
+    raising.on_test_batch_end = fail
+    with pytest.raises(KeyboardInterrupt):
+        model.evaluate(X, Y, verbose=0, callbacks=[mixed(), raising])
+    assert is_float32(model.evaluate(X, Y, verbose=0))
 
 
 @pytest.mark.parametrize("kit", ["keras", "tf_keras"])

@@ -31,6 +31,8 @@ class _Calls:
     # Made in a call that began before its method was patched, so that its end is not
     # seen: put back before the model trains again.
     unseen: list[Undo] = dataclasses.field(default_factory=list)
+    # Of these, what is put back before any method runs.
+    unseen_alone: list[Undo] = dataclasses.field(default_factory=list)
 
 
 _layers: weakref.WeakKeyDictionary[Any, tuple[scope_stack.Layer, ...]]
@@ -46,13 +48,20 @@ def install() -> None:
         install_if_loaded(hook, _running)
 
 
-def undo_after_call(model: Any, undo: Undo) -> None:
+def undo_after_call(model: Any, undo: Undo, *, trains: bool = True) -> None:
     """Have a change undone when the running call of a model's method ends or raises.
 
     Where that call was not seen to begin, it is undone before the model trains again.
+
+    Args:
+      model: it.
+      undo: undoes the change.
+      trains: whether that call trains the model. Within one that does not, no other
+        method is called, so that the next call of any shows that it has ended.
     """
     calls = _calls.setdefault(model, _Calls())
-    (calls.changes if calls.depth else calls.unseen).append(undo)
+    unseen = calls.unseen if trains else calls.unseen_alone
+    (calls.changes if calls.depth else unseen).append(undo)
 
 
 def undo_changes(model: Any) -> None:
@@ -98,6 +107,8 @@ def _running(run: Callable[..., Any]) -> Callable[..., Any]:
 def _noted(model: Any, method: str) -> Iterator[None]:
     """Note that a method runs; undo what the outermost call has changed."""
     calls = _calls.setdefault(model, _Calls())
+    if calls.depth == 0:
+        _undo(calls.unseen_alone)
     if calls.depth == 0 and method in _TRAINING:
         _undo(calls.unseen)
     calls.depth += 1
