@@ -87,7 +87,7 @@ class AutoMixedPrecision(Callback):
         self._summaries = Summaries()
         self._scales: ScaleReadings | None = None
         self._functions: dict[str, Any] = {}
-        # Outside of `fit`, by role: the model's own, the settings, and what replaces it.
+        # Outside of `fit`, by role: the own one, its settings, and what replaces it.
         self._alone: dict[str, tuple[Any, str | None, step_functions.StepFunction]] = {}
         self._put_back: Callable[[], None] | None = None
         # Where Keras is loaded, so that the end of `fit` is seen however it comes.

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tf_amp.tools.convert.report import ConversionReport
     from tf_amp.tools.explain.explanation import explain
     from tf_amp.tools.explain.prediction import Prediction
+    from tf_amp.tools.model_plot import plot_model
     from tf_amp.tools.optimize import optimize
     from tf_amp.tools.verify.functions import ranges, verify
     from tf_amp.tools.verify.verification import Verification
@@ -99,6 +100,7 @@ __all__ = [
     "mixed_precision_scope",
     "optimize",
     "plans",
+    "plot_model",
     "ranges",
     "scale_loss",
     "set_loss_scale",
@@ -134,6 +136,7 @@ _HOMES = {
     "mixed_precision_scope": "tf_amp.runtime.scope",
     "optimize": "tf_amp.tools.optimize",
     "plans": "tf_amp.runtime.switch",
+    "plot_model": "tf_amp.tools.model_plot",
     "ranges": "tf_amp.tools.verify.functions",
     "scale_loss": "tf_amp.runtime.apex",
     "set_loss_scale": "tf_amp.training.report",
