@@ -16,6 +16,7 @@ that makes no sense.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib
 import pkgutil
@@ -25,7 +26,7 @@ from types import ModuleType
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands.shared import model_options
+from tf_amp.commands.shared import model_options, native_log
 from tf_amp.errors import AmpError
 
 _USAGE_ERROR = 2
@@ -44,8 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments, own = model_options.split(arguments)
     options = _parser().parse_args(arguments)
     options.script_arguments = own
+    is_scripts = getattr(options.command, "LOG_IS_SCRIPTS", False)
+    hides = not (is_scripts or options.verbose)
     try:
-        return int(options.command.main(options))
+        with native_log.hidden() if hides else contextlib.nullcontext():
+            return int(options.command.main(options))
     except AmpError as error:
         if error.is_scripts_own:
             raise
@@ -58,7 +62,8 @@ def _commands() -> dict[str, ModuleType]:
     """Return the modules of commands by name.
 
     Each has a `SUMMARY`; `add_options`, which gets a parser; and `main`, which gets
-    what was parsed and returns the exit code.
+    what was parsed and returns the exit code. One with `LOG_IS_SCRIPTS` leaves all logs
+    to the script, and `--verbose` is its own.
     """
     names = [each.name for each in pkgutil.iter_modules(commands.__path__)]
     modules = (importlib.import_module(f"{commands.__name__}.{n}") for n in names)
@@ -79,4 +84,8 @@ def _parser() -> argparse.ArgumentParser:
         own = subparsers.add_parser(name, help=summary, description=description)
         own.set_defaults(command=command)
         command.add_options(own)
+        if not getattr(command, "LOG_IS_SCRIPTS", False):
+            own.add_argument(
+                "-v", "--verbose", action="store_true", help="show TensorFlow's log too"
+            )
     return parser

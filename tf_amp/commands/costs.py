@@ -46,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rows (50); 0 for all",
     )
+    show.add_argument("--json", action="store_true", help="print JSON")
     _add_filters(show, _show)
     export = commands.add_parser("export", help="write it to a text file")
     export.add_argument("file", type=pathlib.Path, metavar="FILE", help="to write")
@@ -95,6 +96,9 @@ def _show(options: argparse.Namespace) -> int:
         rows = [
             row for row in _chosen(database.rows(), options) if _is(row, options.op)
         ]
+    if options.json:
+        print(costs_table.json_from(rows, sort=options.sort, limit=options.limit))
+        return 0
     if not rows:
         name = f" of {options.op}" if options.op else ""
         print(f"no measured costs{name}{_filter_text(options)} in {database.path}")

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
@@ -21,7 +22,7 @@ from tf_amp.config.amp_config import (
     settings_set,
     switches_set,
 )
-from tf_amp.errors import AmpError
+from tf_amp.errors import AmpError, ConfigError
 from tf_amp.runtime import autostart
 
 SUMMARY = "say whether it works here, and how to fix it"
@@ -66,6 +67,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--devices", action="store_true", help="devices, links, and how to use them"
     )
+    parser.add_argument(
+        "--json", action="store_true", help="print what is found as JSON"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -73,8 +77,19 @@ def main(options: argparse.Namespace) -> int:
     if options.devices:
         from tf_amp.commands.machine import report
 
+        if options.json:
+            raise ConfigError("--json and --devices do not go together.")
         return report.main()
-    return report_health()
+    return report_as_json() if options.json else report_health()
+
+
+def report_as_json() -> int:
+    """Print an object with all findings; return 0 if mixed precision works here."""
+    findings = tuple(examine())
+    healthy = not _is_fatal(findings)
+    found = [dataclasses.asdict(finding) for finding in findings]
+    print(json.dumps({"healthy": healthy, "findings": found}, indent=1))
+    return 0 if healthy else 1
 
 
 def report_health() -> int:

@@ -6,10 +6,13 @@ import argparse
 
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.list_edits import LISTS, VERBS, edits_from_mapping, env_from_edits
 from tf_amp.config.presets import PRESETS
+from tf_amp.errors import ConfigError
 from tf_amp.tools import running_scripts
 
 SUMMARY = "run a script in mixed precision"
+LOG_IS_SCRIPTS = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +22,38 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help=levels)
     parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
     parser.add_argument("--log", metavar="DIR", help="write graphs and plans there")
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        metavar="REGEX|@FILE",
+        help="operations with such names stay float32",
+    )
+    parser.add_argument(
+        "--loss-scale",
+        metavar="SCALE",
+        help="dynamic, statistical, none, or a number; by default as the type needs it",
+    )
+    parser.add_argument(
+        "--tune",
+        metavar="HOW",
+        help="how long to measure: off, budget (default), budget:SECONDS or full",
+    )
+    parser.add_argument(
+        "--fuse", metavar="RULES", help="on (default), off, or rewrites beside types"
+    )
+    for verb in VERBS:
+        parser.add_argument(
+            f"--{verb}",
+            action="append",
+            default=[],
+            metavar="LIST=OP,OP",
+            help=f"{verb} ops of the list {', '.join(LISTS[:-1])} or {LISTS[-1]}",
+        )
     parser.add_argument("--ranges", metavar="FILE", help="what `tf-amp ranges` wrote")
     parser.add_argument("--strict", action="store_true", help="raise on failure")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print nothing of tf-amp's own"
+    )
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print one line per graph"
     )
@@ -34,8 +67,14 @@ def main(options: argparse.Namespace) -> int:
         amp_config.OPT_LEVEL: options.opt_level,
         amp_config.DEVICE_PROFILE: options.device_profile,
         amp_config.LOG: options.log,
+        amp_config.EXCLUDE: options.exclude and " ".join(options.exclude),
+        amp_config.LOSS_SCALE: options.loss_scale,
+        amp_config.TUNE: options.tune,
+        amp_config.FUSE: options.fuse,
         amp_config.STRICT: "1" if options.strict else None,
         amp_config.RANGES: options.ranges,
+        amp_config.VERBOSE: "0" if options.quiet else None,
+        **_list_edits(options),
     }
     given = {name: value for name, value in environment.items() if value is not None}
     running_scripts.switch_on(given)
@@ -45,3 +84,19 @@ def main(options: argparse.Namespace) -> int:
         options.script, options.arguments, as_module=options.module
     )
     return 0
+
+
+def _list_edits(options: argparse.Namespace) -> dict[str, str]:
+    """Return edits of lists as variables of the environment.
+
+    Raises:
+      ConfigError: an edit is not of the form LIST=OP,OP; or there is no such list.
+    """
+    lists: dict[str, dict[str, list[str]]] = {verb: {} for verb in VERBS}
+    for verb, by_list in lists.items():
+        for text in getattr(options, verb):
+            name, _, ops = text.partition("=")
+            if not ops:
+                raise ConfigError(f"--{verb}: received {text!r}; wanted is LIST=OP,OP.")
+            by_list.setdefault(name, []).extend(ops.split(","))
+    return env_from_edits(edits_from_mapping(lists))

@@ -1,6 +1,7 @@
 """The command line: running scripts, and what it says of mistakes."""
 
 import argparse
+import inspect
 
 import pytest
 
@@ -8,7 +9,7 @@ import tf_amp
 from tests.forking import run_forked, run_forked_command
 from tests.fresh_process import PROBE, run_interpreter
 from tests.processes import ROOT
-from tf_amp.commands import cli
+from tf_amp.commands import cli, run
 from tf_amp.config.amp_config import (
     DTYPE,
     LOSS_SCALE,
@@ -189,7 +190,7 @@ def test_without_tensorflow_there_is_one_error(folder):
     (folder / "tensorflow.py").write_text("raise ModuleNotFoundError(name=__name__)")
     program = """
 import tf_amp
-from tf_amp.commands import cli
+from tf_amp.commands import cli, run
 for command in ("verify", "ranges"):
     print(cli.main([command, "scripts/script.py"]))
 for attempt in (lambda: tf_amp.loss_scale_state(), lambda: tf_amp.verify):
@@ -252,3 +253,79 @@ tf.saved_model.save(dense, "model", signatures={"serve": dense.serve})
     wrong = tf_amp_of(folder, "explain", "model", "--signature", "predict")
     assert wrong.code == 2
     assert "no signature 'predict'; it has serve" in wrong.err
+
+
+def test_run_takes_every_setting_of_enable(folder):
+    (folder / "told.py").write_text(
+        "from tf_amp.config.amp_config import AmpConfig\n"
+        "c = AmpConfig.from_env()\n"
+        "print(c.exclude, c.loss_scale, c.tune, c.fuse, c.verbose)\n"
+        "print([(e.verb, e.list_name, e.ops) for e in c.list_edits])\n"
+    )
+    options = """run --exclude ^head/ --exclude softmax --loss-scale 8 --tune off
+        --fuse off --quiet --add deny=Tanh,Exp --add allow=Mine --remove clear=Pad
+        told.py"""
+    done = tf_amp_of(folder, *options.split())
+    first, second = done.lines()
+    assert first == ("('^head/', 'softmax') StaticLossScale(value=8.0) off () False"), (
+        done.err
+    )
+    edits = {("add", "deny", ("Tanh", "Exp")), ("add", "allow", ("Mine",))}
+    assert {tuple(each) for each in eval(second)} == {
+        *edits,
+        ("remove", "clear", ("Pad",)),
+    }
+
+
+def test_settings_of_enable_are_options_of_run():
+    settings = set(inspect.signature(tf_amp.enable).parameters)
+    parser = argparse.ArgumentParser()
+    run.add_options(parser)
+    names = {
+        "lists": "--add",
+        "log_dir": "--log",
+        "verbose": "--quiet",
+    }
+    for setting in settings:
+        option = names.get(setting, f"--{setting.replace('_', '-')}")
+        assert option in parser.format_help(), setting
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--add deny", "--add: received 'deny'; wanted is LIST=OP,OP"),
+        ("--remove never=Exp", "never"),
+        ("--loss-scale often", "loss_scale"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(folder, given, words):
+    done = tf_amp_of(folder, "run", *given.split(), "scripts/script.py")
+    assert done.code == 2 and words in done.err.replace("LOSS_SCALE", "loss_scale")
+    assert not done.out
+
+
+CHATTER = """
+import os, sys
+os.write(2, b"I0000 00:00:1 port.cc:153] oneDNN is on\\n")
+os.write(2, b"2026-01-01 00:00:00.1: W tensorflow/core/a.cc:2] slow\\n")
+os.write(2, b"F0000 00:00:1 fatal.cc:1] the end\\n")
+print("W0101 00:00:00.1 1 a.py:1] of Python", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "has_log"), [((), False), (("-v",), True), (("--verbose",), True)]
+)
+def test_the_log_of_native_code_is_shown_if_asked_for(folder, options, has_log):
+    (folder / "loud.py").write_text(CHATTER)
+    command = ("audit", "loud.py", "--device-profile", "v100", *options)
+    done = fresh_tf_amp_of(folder, *command)
+    assert ("oneDNN is on" in done.err) is ("a.cc:2" in done.err) is has_log
+    assert "the end" in done.err and "of Python" in done.err
+    assert "tf-amp: " in done.err
+
+
+def test_a_script_that_runs_has_its_log(folder):
+    (folder / "loud.py").write_text(CHATTER)
+    assert "oneDNN is on" in fresh_tf_amp_of(folder, "run", "loud.py").err

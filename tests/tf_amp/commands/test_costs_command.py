@@ -1,5 +1,7 @@
 """`tf-amp costs`: shown, carried to another machine, merged, cleared; and mistakes."""
 
+import json
+
 import pytest
 
 from grappler_pass.costs.database import CostDatabase, costs_path
@@ -223,3 +225,25 @@ def test_the_key_of_a_device_names_what_decides_its_speed(monkeypatch, tmp_path)
         monkeypatch.setattr(devices, "_GPU_DRIVER_FILE", file)
         assert devices.cost_key(gpu) == f"NVIDIA H200, driver {driver}"
     devices._gpu_driver.cache_clear()
+
+
+def test_json_has_an_object_for_each_device_and_version(database, costs):
+    code, out, _ = costs("show", "--json", "--sort", "seconds", "--limit", "2")
+    tables = {(t["device"], t["tensorflow"]): t for t in json.loads(out)}
+    assert code == 0 and len(tables) == 3
+    table = tables[DEVICE, VERSION]
+    assert [row["seconds"] for row in table["rows"]] == [2e-3, 1e-3]
+    assert table["verdicts"] == 1
+    assert table["rows"][1] == {
+        "op": "MatMul",
+        "inputs": [
+            {"shape": [32, 784], "dtype": "bfloat16"},
+            {"shape": [10, 784], "dtype": "bfloat16"},
+        ],
+        "dtype": "bfloat16",
+        "seconds": 1e-3,
+        "spread": 0.1,
+        "count": 30,
+        "when": 1.75e9,
+    }
+    assert json.loads(costs("show", "--json", "--op", "None")[1]) == []

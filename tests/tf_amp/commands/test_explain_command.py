@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.planning.plan import Plan
+from tests.forking import run_forked_command
 from tf_amp.commands import cli
 
 
@@ -85,3 +86,33 @@ def test_a_count_of_rows_that_is_none_is_refused(command, count, folder, capsys)
         cli.main([*names, *model, f"{option}={count}"])
     assert ended.value.code == 2
     assert f"{option}: received {count!r}" in capsys.readouterr().err
+
+
+SCRIPT = """
+import sys
+import tensorflow as tf
+fn = tf.function(lambda x: tf.nn.relu(x @ x))
+print("script", sys.argv[1:], float(fn(tf.eye(256) * (1 + 2**-12))[0, 0]) > 1.0)
+sys.exit(3)
+"""
+
+
+def test_the_graphs_of_a_script_are_planned_and_run_in_float32(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = ("-m", "tf_amp", "explain", "script.py", "--top", "0", "--", "a")
+    env = {"TF_AMP_OPT_LEVEL": "O2", "TF_AMP_DTYPE": "bfloat16"}
+    done = run_forked_command(command, cwd=tmp_path, env=env)
+    assert done.code == 3, done.err
+    said, summary, heading, *rows = done.out.splitlines()
+    assert said == "script ['a'] True"
+    assert " of " in summary and "float slots to bfloat16 (O2" in summary
+    assert heading.startswith("slot") and any("MatMul" in row for row in rows)
+
+
+def test_what_belongs_to_a_saved_model_is_refused_for_scripts(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert cli.main(["explain", str(script), "--measure"]) == 2
+    assert "--measure belong to SavedModels" in capsys.readouterr().err
+    assert cli.main(["explain", str(tmp_path / "none.py")]) == 2
+    assert "no such SavedModel or script" in capsys.readouterr().err

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import rich
@@ -35,13 +36,60 @@ def show(rows: Sequence[Row], *, sort: str, limit: int | None) -> None:
       sort: a column, one of those in `_ORDERS`.
       limit: rows per table; None for all.
     """
-    for origin, members in itertools.groupby(sorted(rows, key=_origin), _origin):
-        group = list(members)
-        costs = [row for row in group if isinstance(row, CostRow)]
-        costs.sort(key=_ORDERS[sort])
+    for origin, group, costs in _groups(rows, sort):
         rich.print(f"[bold]{escape(origin[0])}[/], TensorFlow {escape(origin[1])}")
         rich.print(_table(costs[:limit]))
         _print_rest(group, len(costs), limit)
+
+
+def json_from(rows: Sequence[Row], *, sort: str, limit: int | None) -> str:
+    """Return the same as JSON: an array with an object for each table.
+
+    Its rows have the op, the shapes and types of its inputs, the dtype measured,
+    "seconds" with the "spread" of their logarithm and the "count" of runs, and "when"
+    in seconds since 1970.
+    """
+    tables = [
+        {
+            "device": origin[0],
+            "tensorflow": origin[1],
+            "rows": [_fields(row) for row in costs[:limit]],
+            "verdicts": len(group) - len(costs),
+        }
+        for origin, group, costs in _groups(rows, sort)
+    ]
+    return json.dumps(tables, indent=1)
+
+
+def _fields(row: CostRow) -> dict[str, Any]:
+    probe, sample = row.measured.probe, row.measured.sample
+    return {
+        "op": probe.op,
+        "inputs": [
+            {
+                "shape": spec.shape,
+                "dtype": row.measured.dtype
+                if spec.dtype == MEASURED_DTYPE
+                else spec.dtype,
+            }
+            for spec in probe.inputs
+        ],
+        "dtype": row.measured.dtype,
+        "seconds": sample.seconds,
+        "spread": sample.spread,
+        "count": sample.count,
+        "when": sample.when,
+    }
+
+
+def _groups(
+    rows: Sequence[Row], sort: str
+) -> Iterator[tuple[tuple[str, str], list[Row], list[CostRow]]]:
+    """Yield device and version, all their rows, and those that are costs, sorted."""
+    for origin, members in itertools.groupby(sorted(rows, key=_origin), _origin):
+        group = list(members)
+        costs = [row for row in group if isinstance(row, CostRow)]
+        yield origin, group, sorted(costs, key=_ORDERS[sort])
 
 
 def _origin(row: Row) -> tuple[str, str]:

@@ -10,9 +10,9 @@ from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.errors import ConfigError, ScriptMissingError
 
 # Commands that take a model or a script, whose arguments follow `--`.
-_COMMANDS = {"audit", "bench", "ranges", "report", "verify"}
+_COMMANDS = {"audit", "bench", "explain", "ranges", "report", "verify"}
 # Options that make sense for SavedModels only; no command has to have all of them.
-_OF_MODELS = ("data", "signature", "batch")
+_OF_MODELS = ("data", "signature", "batch", "measure")
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
