@@ -26,7 +26,7 @@ from types import ModuleType
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands.shared import model_options, native_log
+from tf_amp.commands.shared import completion, model_options, native_log
 from tf_amp.errors import AmpError
 
 _USAGE_ERROR = 2
@@ -77,6 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="`tf-amp train.py ARGS...` is short for `tf-amp run train.py ARGS...`.",
     )
     parser.add_argument("-V", "--version", action="version", version=tf_amp.__version__)
+    parser.add_argument(
+        "--print-completion",
+        action=completion.PrintCompletion,
+        choices=completion.SHELLS,
+        help="print what the shell completes by; source it (takes shtab)",
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, command in _commands().items():
         summary = command.SUMMARY
