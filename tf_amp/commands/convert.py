@@ -6,6 +6,7 @@ import argparse
 import pathlib
 import sys
 
+from tf_amp.commands.shared import progress_bar
 from tf_amp.config.amp_config import LOW_DTYPES
 
 _NOT_VERIFIED = 1
@@ -84,22 +85,23 @@ def main(options: argparse.Namespace) -> int:
     """
     from tf_amp.tools.convert.conversion import convert
 
-    report = convert(
-        options.source,
-        options.target,
-        dtype=options.dtype,
-        device_profile=options.device_profile,
-        opt_level=options.opt_level,
-        exclude=options.exclude,
-        keep_io=options.keep_io,
-        weights=options.weights,
-        calibration=options.calibration,
-        verify=options.verify,
-        overwrite=options.overwrite,
-        allow_lambda=options.allow_lambda,
-        batch=options.batch,
-        to=options.to,
-    )
+    with progress_bar.shown():
+        report = convert(
+            options.source,
+            options.target,
+            dtype=options.dtype,
+            device_profile=options.device_profile,
+            opt_level=options.opt_level,
+            exclude=options.exclude,
+            keep_io=options.keep_io,
+            weights=options.weights,
+            calibration=options.calibration,
+            verify=options.verify,
+            overwrite=options.overwrite,
+            allow_lambda=options.allow_lambda,
+            batch=options.batch,
+            to=options.to,
+        )
     print(report.to_json() if options.json else report)
     if report.is_verified:
         return 0

@@ -8,7 +8,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import model_options, printing
+from tf_amp.commands.shared import model_options, printing, progress_bar
 from tf_amp.commands.shared.arguments import count_from_text
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
@@ -100,7 +100,8 @@ def _measured(options: argparse.Namespace) -> Ranges:
     if options.model.is_dir():
         from tf_amp.tools.verify.functions import ranges_of_saved_model
 
-        return ranges_of_saved_model(options.model, options.data, options.signature)
+        with progress_bar.shown():
+            return ranges_of_saved_model(options.model, options.data, options.signature)
     from tf_amp.tools.verify.scripts import Script, ranges_of_script
 
     script = Script(str(options.model), options.script_arguments, options.seconds)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import model_options, printing
+from tf_amp.commands.shared import model_options, printing, progress_bar
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import ConfigError, NotMeasurableError
@@ -110,14 +110,15 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
         checked_patterns(options.exclude or ()),
     )
     try:
-        return verify_saved_model(
-            options.model,
-            choice,
-            signature=options.signature,
-            file=options.data,
-            tolerance=options.tolerance,
-            bisect=options.bisect,
-        )
+        with progress_bar.shown():
+            return verify_saved_model(
+                options.model,
+                choice,
+                signature=options.signature,
+                file=options.data,
+                tolerance=options.tolerance,
+                bisect=options.bisect,
+            )
     except NotMeasurableError as error:
         print(f"tf-amp: {error}", file=sys.stderr)
         return ()
@@ -125,24 +126,26 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
 
 def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
     """Run the script, then verify its graphs on what they first got."""
+    from tf_amp.tools import progress
     from tf_amp.tools.verify.scripts import Script, captured_cases
     from tf_amp.tools.verify.verifying import verified
 
     script = Script(str(options.model), options.script_arguments, options.seconds)
     cases, skipped = captured_cases(script, environment_from(options))
     found: list[Verification] = []
-    for case in cases:
-        try:
-            found.append(
-                verified(
-                    case,
-                    tolerance=options.tolerance,
-                    bisect=options.bisect,
-                    data="what the graph got when it first ran",
+    with progress_bar.shown():
+        for case in progress.each(cases, "verifying graphs"):
+            try:
+                found.append(
+                    verified(
+                        case,
+                        tolerance=options.tolerance,
+                        bisect=options.bisect,
+                        data="what the graph got when it first ran",
+                    )
                 )
-            )
-        except NotMeasurableError as error:
-            skipped[case.name] = str(error)
+            except NotMeasurableError as error:
+                skipped[case.name] = str(error)
     for name, why in skipped.items():
         print(f"tf-amp: {name} is not verified: {why}", file=sys.stderr)
     return tuple(found)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.errors import NotMeasurableError, UnfitDataError
+from tf_amp.tools import progress
 from tf_amp.tools.convert.files import frozen
 from tf_amp.tools.convert.running import (
     batches_for,
@@ -53,7 +54,8 @@ def comparison_of(job: Job, draft: pathlib.Path, low_dtype: str) -> Comparison:
         return Comparison()
     models = [signatures_of(path) for path in (job.given, draft, job.given)]
     found, left_out = {}, {}
-    for name, function in models[0][1].items():
+    signatures = tuple(models[0][1].items())
+    for name, function in progress.each(signatures, "comparing signatures"):
         mixed, other = models[1][1][name], models[2][1][name]
         try:
             inputs, words = _first_batch(job, function)

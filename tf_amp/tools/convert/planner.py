@@ -19,6 +19,7 @@ from grappler_pass.graph.view import Item
 from tf_amp.errors import AmpError
 from tf_amp.measuring import process_costs
 from tf_amp.measuring.fingerprint import digest_of_seeds
+from tf_amp.tools import progress
 from tf_amp.tools.convert.files.stored_shapes import known_arguments, stored_shapes
 from tf_amp.tracing import grappler_preview
 
@@ -108,7 +109,8 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
     library = conversion.library_of(graph_def)
     plans: dict[str, Plan] = {}
     left_alone: dict[str, str] = {}
-    for name in with_products(graph_def, planner.settings):
+    names = with_products(graph_def, planner.settings)
+    for name in progress.each(names, "planning functions"):
         try:
             outcome = _outcome(name, graph_def, item, library, planner)
         except (LeftAloneError, conversion.FunctionError, pipeline.StageError) as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from tf_amp.errors import ConfigError
+from tf_amp.tools import progress
 from tf_amp.tools.convert import back, calibrating, comparison, mixing, originals
 from tf_amp.tools.convert.files import saved_model
 from tf_amp.tools.convert.files.variables_file import VariablesFile
@@ -115,6 +116,7 @@ def _write(
     mixed: Mixed,
     file: VariablesFile | None,
 ) -> None:
+    progress.report("writing")
     stored = bool(mixed.storage.variables) and file is not None
     saved_model.copy_rest(job.given, draft, variables=not stored)
     if stored and file is not None:

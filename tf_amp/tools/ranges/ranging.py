@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.config.ranges import Ranges, TensorRange
+from tf_amp.tools import progress
 
 if TYPE_CHECKING:
     from grappler_pass.graph.shapes import Shapes
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from tf_amp.tools.graph_runs.cases import Case, Values
     from tf_amp.tools.ranges.recording import Records
     from tf_amp.tools.ranges.statistics import Statistics
+
+_RUNNING = "running batches"
 
 
 def ranges_of(
@@ -45,10 +48,11 @@ def ranges_of(
     if isinstance(function, GraphDef):
         specs = data.specs_of_graph(function)
         case = plain_case(function, tuple(fetches), {})
-        checked = data.checked_batches(batches, specs)
+        checked = progress.each(data.checked_batches(batches, specs), _RUNNING)
         return _ranges_of_case(case, map(_by_placeholder, checked))
     case, place_of = plain_case_from_function(function)
-    checked = data.checked_batches(batches, data.specs_of(function))
+    taken = data.checked_batches(batches, data.specs_of(function))
+    checked = progress.each(taken, _RUNNING)
     named = ({place_of[n]: value for n, value in b.items()} for b in checked)
     return _ranges_of_case(case, named)
 

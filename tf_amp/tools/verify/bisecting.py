@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
+from tf_amp.tools import progress
 from tf_amp.tools.verify.bisection import culprits_among
 from tf_amp.tools.verify.culprits import Culprit, culprit_of
 from tf_amp.tools.verify.verification import Verification
@@ -67,6 +68,7 @@ class _Search:
         if not cleared:
             return False
         self.tries += 1
+        progress.report("trying parts of the plan", self.tries)
         rewrite = rewritten(
             self._controls.case,
             excluded=(*self._never_low, *((name, _REASON) for name in cleared)),

@@ -12,6 +12,7 @@ from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import progress
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.explain.signatures import signatures_of
@@ -90,7 +91,8 @@ def verify_saved_model(
       NotMeasurableError: a signature cannot be run by itself; the message says why.
     """
     found: list[Verification] = []
-    for name, function in signatures_of(folder, signature).items():
+    signatures = tuple(signatures_of(folder, signature).items())
+    for name, function in progress.each(signatures, "verifying signatures"):
         batches: Sequence[data.Batch | None] = (None,)
         if file is not None:
             batches = data.batches_from_file(file, data.specs_of(function))

@@ -1,0 +1,80 @@
+"""Commands show how far they are on a terminal, and nowhere else."""
+
+import os
+import pty
+import sys
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.processes import ROOT, run
+from tf_amp.commands import cli
+from tf_amp.tools import progress
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A SavedModel and data of three batches for it."""
+    folder = tmp_path_factory.mktemp("progress")
+    module = tf.Module()
+    module.fn = tf.function(
+        lambda x: tf.nn.relu(x @ x), input_signature=[tf.TensorSpec([64, 64])]
+    )
+    tf.saved_model.save(module, str(folder / "model"))
+    np.savez(folder / "data.npz", x=np.ones((3, 64, 64), np.float32))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            "ranges {}/model --data {}/data.npz",
+            [("running batches", done, 3) for done in range(3)],
+        ),
+        ("verify {}/model", [("verifying signatures", 0, 1)]),
+        (
+            "convert {}/model {}/out --verify --overwrite",
+            [("planning functions", 0, 1), ("comparing signatures", 0, 1)],
+        ),
+    ],
+)
+def test_tools_report_what_they_do(folder, command, expected, capsys):
+    reported = []
+    with progress.listened_to(lambda *each: reported.append(each)):
+        assert cli.main(command.replace("{}", str(folder)).split()) == 0
+    assert [each for each in reported if each[2]] == expected
+    # What is captured is no terminal.
+    assert "running" not in capsys.readouterr().err
+
+
+def test_a_terminal_shows_a_bar_and_the_output_is_that_of_a_pipe(folder):
+    data = ("ranges", str(folder / "model"), "--data", str(folder / "data.npz"))
+    command = [sys.executable, "-m", "tf_amp", *data]
+    master, slave = pty.openpty()
+    shown = bytearray()
+
+    def read():
+        while True:
+            try:
+                part = os.read(master, 1 << 16)
+            except OSError:
+                return
+            if not part:
+                return
+            shown.extend(part)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    env = {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"}
+    shell = " ".join(command) + f" 2> {os.ttyname(slave)}"
+    done = run(["bash", "-c", shell], env=env)
+    os.close(slave)
+    reader.join(timeout=10)
+    os.close(master)
+    assert done.code == 0
+    assert b"running batches" in shown and b"/3" in shown
+    assert b"oneDNN" not in shown
+    assert " tensors in 3 batches" in done.out and "running" not in done.out
