@@ -7,9 +7,10 @@ import os
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from grappler_pass.planning.layers import planned_nodes
 from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -85,30 +86,27 @@ def layer_seconds(
       By `str(id(layer))`, as Keras names what it draws.
     """
     seconds: dict[str, dict[str, float]] = {}
-    for row in decisions:
-        own = row.seconds_float32
-        if row.is_low and row.seconds_low is not None:
-            own = row.seconds_low + row.cast_seconds
-        for layer in _layers_of(row.slot.node, model) if own else ():
+    for node in planned_nodes(decisions):
+        for layer in _layers_of(node.layer, model) if node.seconds else ():
             times = seconds.setdefault(str(id(layer)), {})
-            times[row.dtype] = times.get(row.dtype, 0.0) + own
+            dtype = node.main.dtype
+            times[dtype] = times.get(dtype, 0.0) + node.seconds
     return seconds
 
 
-def _layers_of(name: str, model: Any) -> Iterator[Any]:
-    """Yield the layers around an operation, the outermost first, by its name."""
-    segments = name.split("/")
-    roots = [_COUNTED.sub("", model.name), model.name]
-    at = [i for i, s in enumerate(segments) if _COUNTED.sub("", s) in roots]
+def _layers_of(scopes: Sequence[str], model: Any) -> Iterator[Any]:
+    """Yield the layers that scopes are of, the outermost first."""
+    roots = (model.name, _COUNTED.sub("", model.name))
+    at = [i for i, scope in enumerate(scopes) if _COUNTED.sub("", scope) in roots]
     if not at:
         return
     # Keras 3 enters each scope twice, so that all names are counted.
-    is_counted = segments[at[-1]] != model.name
+    is_counted = scopes[at[-1]] != model.name
     inner = model
-    for segment in segments[at[-1] + 1 : -1]:
+    for scope in scopes[at[-1] + 1 :]:
         named = {layer.name: layer for layer in getattr(inner, "layers", ())}
-        spelled = [_COUNTED.sub("", segment), segment]
-        found = next((n for n in spelled[:: 1 if is_counted else -1] if n in named), "")
+        spelled = (_COUNTED.sub("", scope), scope)[:: 1 if is_counted else -1]
+        found = next((name for name in spelled if name in named), "")
         if not found:
             return
         inner = named[found]
