@@ -129,7 +129,7 @@ def test_mistakes_are_said_in_one_line_with_exit_code_2(folder):
         (("run", "--opt-level", "O7", "scripts/script.py"), {}, "O7"),
         (("scripts/script.py",), {"TF_AMP_OPTLEVEL": "O2"}, "TF_AMP_OPT_LEVEL"),
         (("scripts/script.py",), {SWITCH: "yes"}, "allowed are"),
-        (("explain", "nowhere"), {}, "does not hold a SavedModel"),
+        (("explain", "nowhere"), {}, "no such SavedModel or script"),
         (("calibrate", "--seconds", "soon"), {}, "--seconds"),
         (("",), {}, "received an empty text where a script's name should be"),
         (("scripts",), {}, "scripts is a folder without a __main__.py"),
