@@ -96,8 +96,8 @@ def layer_seconds(
 
 def _layers_of(scopes: Sequence[str], model: Any) -> Iterator[Any]:
     """Yield the layers that scopes are of, the outermost first."""
-    roots = (model.name, _COUNTED.sub("", model.name))
-    at = [i for i, scope in enumerate(scopes) if _COUNTED.sub("", scope) in roots]
+    spellings = enumerate((scope, _COUNTED.sub("", scope)) for scope in scopes)
+    at = [place for place, spelled in spellings if model.name in spelled]
     if not at:
         return
     # Keras 3 enters each scope twice, so that all names are counted.
