@@ -34,6 +34,8 @@ class GradientHealthMonitor(Monitor):
 
     Attributes:
       health: the gradients of the latest epoch that had figures, by layer.
+      exponents: by layer, how often each exponent of float32 has occurred in this `fit`
+        in gradients that are not 0; arrays [256], of exponents -127 to 128.
     """
 
     def __init__(self, every: int = 100, *, dtype: str | None = None) -> None:
@@ -52,6 +54,7 @@ class GradientHealthMonitor(Monitor):
         check_one_of("GradientHealthMonitor", "dtype", dtype, (None, *LOW_DTYPES))
         self._dtype = dtype
         self.health: Mapping[str, GradientHealth] = {}
+        self.exponents: dict[str, np.ndarray[Any, Any]] = {}
         self._calls = 0
         self._statistics: GradientStatistics | None = None
         self._observed: step_functions.StepFunction | None = None
@@ -61,6 +64,7 @@ class GradientHealthMonitor(Monitor):
     def begin(self) -> None:
         """Forget an earlier run."""
         self.health, self._calls, self._is_placed = {}, 0, False
+        self.exponents = {}
         self._statistics, self._observed = None, None
         self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
 
@@ -84,8 +88,10 @@ class GradientHealthMonitor(Monitor):
         if logs is not None:
             logs.update(_worst_of(self.health))
         self._summaries.write(_by_layer(read), epoch)
-        if self._statistics and self._summaries.are_wanted:
+        if self._statistics:
             exponents = self._statistics.read_exponents()
+            for layer, counts in exponents.items():
+                self.exponents[layer] = self.exponents.get(layer, 0) + counts
             named = {f"gradient_exponents/{n}": e for n, e in exponents.items()}
             self._summaries.write_exponents(named, epoch)
 
@@ -118,12 +124,7 @@ class GradientHealthMonitor(Monitor):
             return
         from keras_callbacks.gradient_statistics import GradientStatistics
 
-        self._statistics = GradientStatistics(
-            self.model,
-            self._low_dtype(),
-            self._fail,
-            counts_exponents=self._summaries.are_wanted,
-        )
+        self._statistics = GradientStatistics(self.model, self._low_dtype(), self._fail)
         self._observed = step_functions.fresh_alike(
             self.model, "train", self._float32_layer()
         )

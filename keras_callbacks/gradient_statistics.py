@@ -53,12 +53,7 @@ class GradientStatistics:
     """Watches the optimizers of a model while its step is traced."""
 
     def __init__(
-        self,
-        model: Any,
-        low_dtype: str,
-        failed: Callable[[Exception], None],
-        *,
-        counts_exponents: bool = False,
+        self, model: Any, low_dtype: str, failed: Callable[[Exception], None]
     ) -> None:
         """Make the variables that figures are left in.
 
@@ -66,7 +61,6 @@ class GradientStatistics:
           model: that has been built.
           low_dtype: "bfloat16" or "float16".
           failed: called with an error that figures end with.
-          counts_exponents: whether exponents are counted as well.
         """
         self._smallest, self._largest = _RANGES[low_dtype]
         self._failed = failed
@@ -75,7 +69,7 @@ class GradientStatistics:
         self._names = [_name_of(v) for v in model.trainable_variables]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._figures = self._variable(len(_COLUMNS))
-        self._exponents = self._variable(_EXPONENTS) if counts_exponents else None
+        self._exponents = self._variable(_EXPONENTS)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
@@ -100,7 +94,7 @@ class GradientStatistics:
 
         Values that are 0 do not count; in arrays [256], of exponents -127 to 128.
         """
-        found = {} if self._exponents is None else self._taken(self._exponents)
+        found = self._taken(self._exponents)
         return {name: counts.sum(axis=0) for name, counts in found.items()}
 
     def _variable(self, columns: int) -> Any:
@@ -158,10 +152,8 @@ class GradientStatistics:
             if gradient is not None and place is not None:
                 size = _size(gradient, divisor)
                 rows[place] = self._row(size, scale)
-                if self._exponents is not None:
-                    exponents[place] = _exponent_counts(size)
-        if self._exponents is not None:
-            self._exponents.assign_add(tf.stack(exponents))
+                exponents[place] = _exponent_counts(size)
+        self._exponents.assign_add(tf.stack(exponents))
         now, before = tf.stack(rows), tf.convert_to_tensor(self._figures)
         largest = tf.maximum(before[:, :1], now[:, :1])
         self._figures.assign(tf.concat([largest, before[:, 1:] + now[:, 1:]], axis=1))

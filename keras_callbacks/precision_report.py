@@ -171,7 +171,7 @@ class PrecisionReport(Monitor):
     def _record(self) -> RunRecord:
         times = getattr(self.sibling("StepTimeMonitor"), "latest", None)
         comparison = getattr(self.sibling("StepTimeMonitor"), "comparison", None)
-        health = getattr(self.sibling("GradientHealthMonitor"), "health", {})
+        gradients = self.sibling("GradientHealthMonitor")
         planned = [
             Event(watched.time_s, f"planned {watched.plan.summary()}")
             for watched in self._watch.plans
@@ -186,7 +186,8 @@ class PrecisionReport(Monitor):
             events=tuple(sorted([*self._events, *planned], key=lambda e: e.time_s)),
             step_times=times.as_logs() if times else {},
             comparison=str(comparison) if comparison else "",
-            health=dict(health),
+            health=dict(getattr(gradients, "health", {})),
+            exponents=dict(getattr(gradients, "exponents", {})),
             scales=tuple(self._history.points),
         )
 

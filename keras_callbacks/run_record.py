@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from keras_callbacks.plan_watch import WatchedPlan
 from keras_callbacks.scale_history import ScalePoint
 from keras_callbacks.scale_readings import ScaleReading
@@ -17,6 +19,9 @@ from keras_callbacks.scale_readings import ScaleReading
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
     from keras_callbacks.gradient_statistics import GradientHealth
+
+# Of the exponents of float32.
+_BIAS = 127
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +47,7 @@ class RunRecord:
       step_times: as StepTimeMonitor logs them; empty without one.
       comparison: in words; empty where no steps were compared.
       health: gradients by layer; empty without a GradientHealthMonitor.
+      exponents: of gradients, as GradientHealthMonitor counts them.
       scales: the loss scale by step.
     """
 
@@ -55,6 +61,9 @@ class RunRecord:
     step_times: Mapping[str, float]
     comparison: str
     health: Mapping[str, GradientHealth]
+    exponents: Mapping[str, np.ndarray[Any, Any]] = dataclasses.field(
+        default_factory=dict
+    )
     scales: tuple[ScalePoint, ...] = ()
 
 
@@ -70,6 +79,10 @@ def json_from_record(record: RunRecord) -> str:
     fields["health"] = {
         layer: {k: _finite(v) for k, v in dataclasses.asdict(health).items()}
         for layer, health in record.health.items()
+    }
+    fields["exponents"] = {
+        layer: {str(e - _BIAS): int(n) for e, n in enumerate(counts) if n}
+        for layer, counts in record.exponents.items()
     }
     fields["scales"] = [
         (p.step, _finite(p.loss_scale), _finite(p.skipped_steps), p.overflow_origin)

@@ -8,7 +8,7 @@ import pytest
 
 import tf_amp
 from grappler_pass.planning.plan import Plan
-from keras_callbacks import PrecisionReport, StepTimeMonitor
+from keras_callbacks import GradientHealthMonitor, PrecisionReport, StepTimeMonitor
 from keras_callbacks.scale_history import ScaleHistory, ScalePoint
 from tests.keras_programs import (
     X,
@@ -49,7 +49,8 @@ def test_the_report_stands_beside_the_checkpoints_and_is_read_back(tmp_path):
 def test_a_page_shows_each_step_that_was_skipped(tmp_path):
     scale = tf_amp.DynamicLossScale(initial=2.0**24, growth_interval=1000)
     report = PrecisionReport(tmp_path, html=True)
-    fit(telling_model(keras), report, half(loss_scale=scale))
+    health = GradientHealthMonitor(every=1)
+    fit(telling_model(keras), report, health, half(loss_scale=scale))
 
     told = json.loads((tmp_path / "precision_report.json").read_text())
     steps, scales, skipped, origins = zip(*told["scales"], strict=True)
@@ -61,6 +62,10 @@ def test_a_page_shows_each_step_that_was_skipped(tmp_path):
     )
     html = (tmp_path / "precision_report.html").read_text()
     assert f"{skipped[-1]:g} steps skipped" in html
+    assert told["exponents"] and "exponent of 2" in html
+    for layer, counts in health.exponents.items():
+        kept = {int(e): n for e, n in told["exponents"][layer].items()}
+        assert kept == {e - 127: n for e, n in enumerate(counts) if n}
 
 
 def test_long_runs_keep_the_points_at_which_something_changed():

@@ -69,9 +69,8 @@ def _loss_scale(run: Mapping[str, Any]) -> Section:
 
 
 def _gradients(run: Mapping[str, Any]) -> Section:
-    health = run.get("health", {})
+    counts = run.get("exponents", {})
     title = f"Gradients of {run['model']}"
-    counts = {layer: row.get("exponents") for layer, row in health.items()}
     layers = [layer for layer, row in counts.items() if row]
     if not layers:
         return Section(title, missing=_NO_GRADIENTS)
