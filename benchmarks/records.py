@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from tf_amp.tools.bench.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.executed_ops import OpCounts
 
 
 @dataclass(frozen=True)

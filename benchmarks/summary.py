@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.records import Measurement, Run
-from tf_amp.tools.bench.executed_ops import OpCounts
 from tf_amp.tools.bench.speed_ups import largest_error, speed_up_of
+from tf_amp.tools.bench.worker.executed_ops import OpCounts
 
 _BFLOAT16_EPSILON = 2.0**-8
 # Losses are means over a batch; outputs carry the rounding of each layer.

@@ -27,7 +27,7 @@ from benchmarks.results import keep_pass_figures, keep_runs, write_results
 from benchmarks.summary import rows_from_runs
 from tests.processes import ROOT, folder_that_hides
 from tests.text_graph import graph_from_text
-from tf_amp.tools.bench.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.executed_ops import OpCounts
 
 WITH_LOW_UNITS = Machine("test", "avx512_bf16", ("avx512_bf16",), 2)
 

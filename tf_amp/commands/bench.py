@@ -81,8 +81,8 @@ def main(options: argparse.Namespace) -> int:
       ScriptMissingError: there is no such script, SavedModel or function.
     """
     from tf_amp.tools.bench import record as records
-    from tf_amp.tools.bench import table
     from tf_amp.tools.bench.context import context_of
+    from tf_amp.tools.bench.rendering import table
 
     job = _job_of(options)
     _check_outputs(options)
@@ -134,8 +134,8 @@ def _job_of(options: argparse.Namespace) -> Job:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     from grappler_pass.planning.pages import page
-    from tf_amp.tools.bench import chart
     from tf_amp.tools.bench.files import check_writable
+    from tf_amp.tools.bench.rendering import chart
 
     given = {name: getattr(options, name) for name in ("json", "html", "png")}
     paths = {name: path for name, path in given.items() if path is not None}
@@ -225,8 +225,8 @@ def _say_how_to_go_on(path: pathlib.Path | None) -> None:
 
 
 def _write_outputs(record: Record, options: argparse.Namespace) -> None:
-    from tf_amp.tools.bench import chart, page
     from tf_amp.tools.bench.files import write_whole
+    from tf_amp.tools.bench.rendering import chart, page
 
     if options.html is not None:
         write_whole(options.html, page.page_of(record).encode())

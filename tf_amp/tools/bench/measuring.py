@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 from tf_amp.tools.bench.environments import environment_of
 from tf_amp.tools.bench.job import FLOAT32, Job, Run
-from tf_amp.tools.bench.journal import lines_of
 from tf_amp.tools.bench.processes import run_worker
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.samples import Sample, sample_of
-from tf_amp.tools.bench.task import Task
+from tf_amp.tools.bench.worker.journal import lines_of
+from tf_amp.tools.bench.worker.task import Task
 
 
 def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:

@@ -18,7 +18,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[3]
 # The folder it is started in, which comes first, may hold modules with names of ours.
 _START = (
     f"import sys; sys.path[0] = {os.devnull!r}; sys.path.append({str(_ROOT)!r}); "
-    "from tf_amp.tools.bench import worker; worker.main()"
+    "from tf_amp.tools.bench.worker import process; process.main()"
 )
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from tf_amp.tools.bench import journal
-from tf_amp.tools.bench.executed_ops import OpCounts
 from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.processes import Ended
+from tf_amp.tools.bench.worker import journal
+from tf_amp.tools.bench.worker.executed_ops import OpCounts
 
 # Fewer steps are mostly the tracing, planning and filling of caches.
 FEWEST_STEPS = 6

@@ -11,10 +11,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from tf_amp.tools.bench.executed_ops import OpCounts
 from tf_amp.tools.bench.job import AGAIN, FLOAT32, Job
 from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.speed_ups import SpeedUp, largest_error, speed_up_of
+from tf_amp.tools.bench.worker.executed_ops import OpCounts
 
 # With fewer, the noise is not known.
 FEWEST_ROUNDS = 3

@@ -17,7 +17,7 @@ from tf_amp.tools.bench.job import (
     methods_from_text,
     target_of,
 )
-from tf_amp.tools.bench.task import Task
+from tf_amp.tools.bench.worker.task import Task
 
 
 def test_methods_take_turns_and_each_round_starts_with_the_next() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
-from tf_amp.tools.bench.chart import png_of
-from tf_amp.tools.bench.page import page_of
+from tf_amp.tools.bench.rendering.chart import png_of
+from tf_amp.tools.bench.rendering.page import page_of
+from tf_amp.tools.bench.rendering.table import print_record
 from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.table import print_record
 
 RECORD = record_of(
     job_of("keras", "tf-amp", batches=(8, 32)),

@@ -6,9 +6,9 @@ import os
 import pathlib
 import time
 
-from tf_amp.tools.bench.executed_ops import OpCounts
-from tf_amp.tools.bench.journal import Journal, lines_of
-from tf_amp.tools.bench.sampled import sampled_values
+from tf_amp.tools.bench.worker.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.journal import Journal, lines_of
+from tf_amp.tools.bench.worker.sampled import sampled_values
 
 
 def test_lines_are_read_as_they_were_written(tmp_path: pathlib.Path) -> None:
@@ -60,7 +60,7 @@ def test_the_clock_stands_still_while_something_is_looked_at(
 def test_no_more_is_written_of_one_thing_than_is_of_use(
     tmp_path: pathlib.Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr("tf_amp.tools.bench.journal._MOST_LINES", 2)
+    monkeypatch.setattr("tf_amp.tools.bench.worker.journal._MOST_LINES", 2)
     journal = Journal(tmp_path / "journal")
     for _ in range(3):
         journal.call(0, 1.0, 2.0)

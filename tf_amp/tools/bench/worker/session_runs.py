@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tf_amp.tools.bench.executed_ops import count_ops_of_graphs
-from tf_amp.tools.bench.journal import COMPARED_STEPS, Journal
-from tf_amp.tools.bench.sampled import sampled_values
+from tf_amp.tools.bench.worker.executed_ops import count_ops_of_graphs
+from tf_amp.tools.bench.worker.journal import COMPARED_STEPS, Journal
+from tf_amp.tools.bench.worker.sampled import sampled_values
 
 _MOST_LETTERS = 60
 # Functions are numbered from 0.

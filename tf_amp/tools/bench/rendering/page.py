@@ -6,10 +6,16 @@ from typing import Any
 
 from grappler_pass.planning.pages import page
 from grappler_pass.planning.pages.page import Section, Table
-from tf_amp.tools.bench.chart import error_bars, groups, label
 from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.rendering.chart import error_bars, groups, label
+from tf_amp.tools.bench.rendering.words import (
+    TITLES,
+    cells,
+    context_lines,
+    remarks,
+    title_of,
+)
 from tf_amp.tools.bench.summary import summarized
-from tf_amp.tools.bench.words import TITLES, cells, context_lines, remarks, title_of
 
 _READING = "Medians of all rounds; lines reach from the lowest to the highest round."
 

@@ -19,10 +19,14 @@ import wrapt
 from tf_amp._tensorflow_private import RUN_SESSION
 from tf_amp._tensorflow_private.calls import CALL_IN_EAGER_MODE
 from tf_amp._tensorflow_private.executed import definitions, executed_graphs
-from tf_amp.tools.bench.executed_ops import OpCounts, count_ops, count_ops_of_graphs
-from tf_amp.tools.bench.journal import COMPARED_STEPS, Journal
-from tf_amp.tools.bench.sampled import sampled_values
-from tf_amp.tools.bench.session_runs import SessionRuns
+from tf_amp.tools.bench.worker.executed_ops import (
+    OpCounts,
+    count_ops,
+    count_ops_of_graphs,
+)
+from tf_amp.tools.bench.worker.journal import COMPARED_STEPS, Journal
+from tf_amp.tools.bench.worker.sampled import sampled_values
+from tf_amp.tools.bench.worker.session_runs import SessionRuns
 
 KERAS_KINDS = ("train", "test", "predict")
 _KERAS = ("keras", "tf_keras")

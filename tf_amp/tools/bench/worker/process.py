@@ -12,11 +12,11 @@ import sys
 
 from tf_amp.errors import AmpError
 from tf_amp.tools import running_scripts
-from tf_amp.tools.bench import steps, switches, watching
 from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT
-from tf_amp.tools.bench.journal import COMPARED_STEPS, OWN_KIND, Journal
-from tf_amp.tools.bench.sampled import sampled_values
-from tf_amp.tools.bench.task import Task
+from tf_amp.tools.bench.worker import steps, switches, watching
+from tf_amp.tools.bench.worker.journal import COMPARED_STEPS, OWN_KIND, Journal
+from tf_amp.tools.bench.worker.sampled import sampled_values
+from tf_amp.tools.bench.worker.task import Task
 
 _FEWEST_STEPS = 12
 _SET_SIGNAL_OF_PARENTS_DEATH = 1

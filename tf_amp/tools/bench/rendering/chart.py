@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from tf_amp.errors import MissingExtraError
 from tf_amp.tools.bench.job import FLOAT32
 from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.rendering.words import title_of
 from tf_amp.tools.bench.speed_ups import SpeedUp
 from tf_amp.tools.bench.summary import Row, summarized
-from tf_amp.tools.bench.words import title_of
 
 _WIDTH = 0.8
 

@@ -28,7 +28,7 @@ def test_a_method_is_switched_on_as_its_documentation_says(
     method: str, shown: str, printed: str
 ) -> None:
     code = f"""
-from tf_amp.tools.bench import switches
+from tf_amp.tools.bench.worker import switches
 switches.switch_on({method!r})
 import keras, tensorflow as tf, tf_keras
 {shown}
@@ -38,7 +38,7 @@ import keras, tensorflow as tf, tf_keras
 
 def test_tf_amp_starts_with_the_first_function() -> None:
     code = """
-from tf_amp.tools.bench import switches
+from tf_amp.tools.bench.worker import switches
 from tf_amp.runtime import switch
 switches.switch_on("tf-amp")
 import os

@@ -11,8 +11,8 @@ from tests.forking import run_forked
 
 WATCHED = """
 import json, pathlib, keras, numpy as np, tensorflow as tf
-from tf_amp.tools.bench import watching
-from tf_amp.tools.bench.journal import Journal, lines_of
+from tf_amp.tools.bench.worker import watching
+from tf_amp.tools.bench.worker.journal import Journal, lines_of
 
 journal = Journal(pathlib.Path("journal"))
 watching.watch(journal)

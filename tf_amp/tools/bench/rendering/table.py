@@ -9,8 +9,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.rendering.words import (
+    TITLES,
+    cells,
+    context_lines,
+    remarks,
+    title_of,
+)
 from tf_amp.tools.bench.summary import FASTER, SLOWER, summarized
-from tf_amp.tools.bench.words import TITLES, cells, context_lines, remarks, title_of
 
 _STYLES = {FASTER: "green", SLOWER: "red"}
 # A file or a pipe folds no lines.

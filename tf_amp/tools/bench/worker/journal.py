@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tf_amp.tools.bench.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.executed_ops import OpCounts
 
 # More of one thing would tell nothing new, and a script may run for ever.
 _MOST_LINES = 20_000

@@ -1,0 +1,1 @@
+"""A record as a table, a chart or a page."""

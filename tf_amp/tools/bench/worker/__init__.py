@@ -1,0 +1,1 @@
+"""What runs in the process that measures one method, and what it writes down."""
