@@ -130,6 +130,7 @@ def empty_figure(**layout: Any) -> Any:
     figure = charts.Figure()
     figure.update_layout(
         template="plotly_white",
+        colorway=["#8d99ae", "#e9a23b", "#577590", "#2a9d8f", "#c1443c", "#6d597a"],
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
         font={"family": "system-ui, sans-serif", "size": 13},
         xaxis={"automargin": True, "exponentformat": "power"},
