@@ -15,14 +15,15 @@ from typing import Any
 
 from absl import logging
 
-from keras_callbacks import closing_paragraph, siblings, step_functions
+from keras_callbacks import closing_paragraph
 from keras_callbacks.callback import Callback, Logs
-from keras_callbacks.loss_scale_optimizers import scales_losses
 from keras_callbacks.obstacles import obstacle_of
-from keras_callbacks.plan_watch import PlanWatch
-from keras_callbacks.scale_readings import ScaleReadings
-from keras_callbacks.summaries import Summaries, writes
-from keras_callbacks.values import check_one_of
+from keras_callbacks.running_fit import siblings, step_functions
+from keras_callbacks.running_fit.loss_scale_optimizers import scales_losses
+from keras_callbacks.running_fit.plan_watch import PlanWatch
+from keras_callbacks.running_fit.scale_readings import ScaleReadings
+from keras_callbacks.running_fit.summaries import Summaries, writes
+from keras_callbacks.running_fit.values import check_one_of
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from keras_callbacks import siblings
+from keras_callbacks.running_fit import siblings
 
 Logs = dict[str, Any] | None
 _Method = TypeVar("_Method", bound=Function[..., Any])

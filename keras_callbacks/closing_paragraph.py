@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keras_callbacks.plan_watch import PlanWatch, WatchedPlan
-from keras_callbacks.scale_readings import ScaleReading
+from keras_callbacks.running_fit.plan_watch import PlanWatch, WatchedPlan
+from keras_callbacks.running_fit.scale_readings import ScaleReading
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
-    from keras_callbacks.step_comparison import Comparison
+    from keras_callbacks.running_fit.step_comparison import Comparison
 
 _MILLI = 1e3
 _WHAT = {"train": "Training", "test": "Validation", "predict": "Prediction"}

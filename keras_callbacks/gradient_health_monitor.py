@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.summaries import Summaries
-from keras_callbacks.values import check_one_of
+from keras_callbacks.running_fit import step_functions
+from keras_callbacks.running_fit.summaries import Summaries
+from keras_callbacks.running_fit.values import check_one_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch
@@ -19,7 +19,10 @@ from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
 
 if TYPE_CHECKING:
-    from keras_callbacks.gradient_statistics import GradientHealth, GradientStatistics
+    from keras_callbacks.running_fit.gradient_statistics import (
+        GradientHealth,
+        GradientStatistics,
+    )
 
 
 class GradientHealthMonitor(Monitor):
@@ -122,7 +125,7 @@ class GradientHealthMonitor(Monitor):
     def _make_observed(self) -> None:
         if self._observed is not None:
             return
-        from keras_callbacks.gradient_statistics import GradientStatistics
+        from keras_callbacks.running_fit.gradient_statistics import GradientStatistics
 
         self._statistics = GradientStatistics(self.model, self._low_dtype(), self._fail)
         self._observed = step_functions.fresh_alike(

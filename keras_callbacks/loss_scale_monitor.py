@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable
 
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
-from keras_callbacks.step_count import StepCount
-from keras_callbacks.summaries import STEPS_AT_ONCE, Summaries
+from keras_callbacks.running_fit.scale_readings import ScaleReading, ScaleReadings
+from keras_callbacks.running_fit.step_count import StepCount
+from keras_callbacks.running_fit.summaries import STEPS_AT_ONCE, Summaries
 from tf_amp.config.loss_scales.arguments import check_count
 
 

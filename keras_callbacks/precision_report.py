@@ -8,14 +8,14 @@ import time
 
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.planning.pages import page
-from keras_callbacks import run_record
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.plan_watch import PlanWatch
-from keras_callbacks.run_record import Event, RunRecord
-from keras_callbacks.scale_history import ScaleHistory, ScalePoint
-from keras_callbacks.scale_readings import ScaleReading, ScaleReadings
-from keras_callbacks.step_count import StepCount
-from keras_callbacks.summaries import Summaries, writes
+from keras_callbacks.running_fit import run_record
+from keras_callbacks.running_fit.plan_watch import PlanWatch
+from keras_callbacks.running_fit.run_record import Event, RunRecord
+from keras_callbacks.running_fit.scale_history import ScaleHistory, ScalePoint
+from keras_callbacks.running_fit.scale_readings import ScaleReading, ScaleReadings
+from keras_callbacks.running_fit.step_count import StepCount
+from keras_callbacks.running_fit.summaries import Summaries, writes
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import model_scopes
 from tf_amp.tools.report.record import record_from_json

@@ -10,12 +10,12 @@ from typing import Any
 
 from absl import logging
 
-from keras_callbacks import step_functions
 from keras_callbacks.callback import Logs, Monitor, never_raising
-from keras_callbacks.step_comparison import Alternation, Comparison
-from keras_callbacks.step_count import steps_up_to
-from keras_callbacks.summaries import STEPS_AT_ONCE, Summaries
-from keras_callbacks.values import number
+from keras_callbacks.running_fit import step_functions
+from keras_callbacks.running_fit.step_comparison import Alternation, Comparison
+from keras_callbacks.running_fit.step_count import steps_up_to
+from keras_callbacks.running_fit.summaries import STEPS_AT_ONCE, Summaries
+from keras_callbacks.running_fit.values import number
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope

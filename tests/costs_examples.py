@@ -11,10 +11,10 @@ import tempfile
 import textwrap
 
 from grappler_pass.costs.calls import TensorSpec
-from grappler_pass.costs.database import CostDatabase
-from grappler_pass.costs.price_list import Measured, Sample
-from grappler_pass.costs.probes import Constant, Probe, cast_probe
-from grappler_pass.costs.records import CostRow, Verdict
+from grappler_pass.costs.database.price_database import CostDatabase
+from grappler_pass.costs.database.price_list import Measured, Sample
+from grappler_pass.costs.database.probes import Constant, Probe, cast_probe
+from grappler_pass.costs.database.records import CostRow, Verdict
 from tests.processes import ROOT
 
 DEVICE, VERSION = "a CPU, avx2, 2 threads, oneDNN on", "2.21.0"
@@ -71,7 +71,7 @@ def start(program: str, path: pathlib.Path, *arguments: object) -> subprocess.Po
     """Start a program that has `database`, at `path`, and `keep` at hand."""
     prelude = """
         import os, pathlib, resource, signal, sys, time
-        from grappler_pass.costs.database import CostDatabase
+        from grappler_pass.costs.database.price_database import CostDatabase
         from tests.costs_examples import *
         database = CostDatabase(pathlib.Path(sys.argv[1]))
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from grappler_pass.costs import CostModel, DeviceProfile, OpCall, Price, TensorSpec
-from grappler_pass.costs.probes import Probe
+from grappler_pass.costs.database.probes import Probe
 
 # A layer of 16 by 16 is priced as one of 4,096 by 4,096.
 GROWTH = 256

@@ -9,8 +9,8 @@ import tensorflow as tf
 from google.protobuf import text_format
 
 from grappler_pass.costs.calls import TensorSpec
-from grappler_pass.costs.price_list import Measured
-from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
+from grappler_pass.costs.database.price_list import Measured
+from grappler_pass.costs.database.probes import MEASURED_DTYPE, Constant, Probe
 from tf_amp.measuring.probe_timing import measure_here
 from tf_amp.measuring.sandbox.own_thread import run_in_own_thread
 

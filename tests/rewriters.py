@@ -8,7 +8,7 @@ import zlib
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import DeviceProfile, OpCall, Price
-from grappler_pass.costs.probes import Probe
+from grappler_pass.costs.database.probes import Probe
 from grappler_pass.fusions import RULES
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import shapes_from_graph_def

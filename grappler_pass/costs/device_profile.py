@@ -32,8 +32,8 @@ from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.costs.device_key import DeviceKey
 from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.multiprocessors import Multiprocessors
-from grappler_pass.costs.op_classes import COLD, axes_of
 from grappler_pass.costs.roofline import Roofline
+from grappler_pass.costs.work.op_classes import COLD, axes_of
 from grappler_pass.errors import AmpError
 
 FORMAT = 1

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grappler_pass.costs.calls import OpCall, Price
+from grappler_pass.costs.database.price_list import Measured, Sample
 from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.errors import KINDRED, measured_error, with_guesses
 from grappler_pass.costs.interpolation import Anchor, Place
-from grappler_pass.costs.op_classes import MATRIX_PREFIXES
-from grappler_pass.costs.op_work import works_of
-from grappler_pass.costs.price_list import Measured, Sample
 from grappler_pass.costs.profile_prices import cast_works, price_from_profile
-from grappler_pass.costs.work import CACHED_BYTES, Work
+from grappler_pass.costs.work.op_classes import MATRIX_PREFIXES
+from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.work.piece import CACHED_BYTES, Work
 
 # Whether ops compute or wait for memory, and the source of their predicted price.
 Kind = tuple[bool, str]

@@ -10,6 +10,8 @@ import dataclasses
 import math
 
 from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING, PRICED_ATTRS, OpCall, Price
+from grappler_pass.costs.database.price_list import PriceList
+from grappler_pass.costs.database.probes import Probe, cast_probe
 from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.errors import with_guesses
 from grappler_pass.costs.interpolation import correction_at
@@ -20,11 +22,9 @@ from grappler_pass.costs.measured_prices import (
     place_of,
     price_from_sample,
 )
-from grappler_pass.costs.op_work import works_of
-from grappler_pass.costs.price_list import PriceList
-from grappler_pass.costs.probes import Probe, cast_probe
 from grappler_pass.costs.profile_prices import cast_works, price_from_profile
-from grappler_pass.costs.work import Work
+from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.work.piece import Work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +139,7 @@ class CostModel:
 
     def _current_corrections(self) -> Corrections:
         # Imported here: what a profile says is known without TensorFlow.
-        from grappler_pass.costs.probe_calls import calls_from_probes
+        from grappler_pass.costs.database.probe_calls import calls_from_probes
 
         rows = sorted(self.prices, key=lambda row: (row.probe.key, row.dtype))
         probes = {row.probe.key: row.probe for row in rows}

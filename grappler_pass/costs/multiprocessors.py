@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grappler_pass.costs.calls import DTYPE_BYTES
-from grappler_pass.costs.work import Product
+from grappler_pass.costs.work.piece import Product
 
 # What cuBLAS chooses from, as the guide lists it.
 TILES = (

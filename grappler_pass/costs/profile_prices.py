@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from grappler_pass.costs.calls import DTYPE_BYTES, Price
 from grappler_pass.costs.device_profile import DeviceProfile
 from grappler_pass.costs.errors import profile_error, roofline_error, with_smallness
-from grappler_pass.costs.work import Work
+from grappler_pass.costs.work.piece import Work
 
 
 def price_from_profile(

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grappler_pass.costs.multiprocessors import Multiprocessors
-from grappler_pass.costs.op_classes import MATRIX_PREFIXES
-from grappler_pass.costs.work import Work
+from grappler_pass.costs.work.op_classes import MATRIX_PREFIXES
+from grappler_pass.costs.work.piece import Work
 
 # Of the rate of float32 products, what a depthwise convolution reaches on a CPU, where
 # that of elementwise ops is what memory allows them: the 12 classes that are measured

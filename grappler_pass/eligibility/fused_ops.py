@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import mark
-from grappler_pass.eligibility.kernel_limits import has_kernel, is_imprecise
+from grappler_pass.eligibility.numerics.kernel_limits import has_kernel, is_imprecise
 from grappler_pass.graph.fusions import epilogue_of, root_of
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
 from grappler_pass.graph.view import device_type_of

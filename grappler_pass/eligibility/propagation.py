@@ -11,10 +11,10 @@ import dataclasses
 from typing import Protocol
 
 from grappler_pass.eligibility.exclusions import excludes, known_by
-from grappler_pass.eligibility.product_errors import product_errors
+from grappler_pass.eligibility.numerics.product_errors import product_errors
+from grappler_pass.eligibility.numerics.roundings import Roundings
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.eligibility.roundings import Roundings
 from grappler_pass.eligibility.rules import RULES, Case
 from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.ties import all_ties, list_members, list_ties

@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterator, Mapping
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
-from grappler_pass.eligibility.constant_ranges import out_of_range_slots
-from grappler_pass.eligibility.decompositions import slots_beside_decompositions
-from grappler_pass.eligibility.exactness import exact_slots
 from grappler_pass.eligibility.fused_ops import can_split, parts_of
-from grappler_pass.eligibility.kernel_limits import (
+from grappler_pass.eligibility.numerics.constant_ranges import out_of_range_slots
+from grappler_pass.eligibility.numerics.decompositions import (
+    slots_beside_decompositions,
+)
+from grappler_pass.eligibility.numerics.exactness import exact_slots
+from grappler_pass.eligibility.numerics.kernel_limits import (
     becomes_swish,
     has_kernel,
     is_imprecise,
     refuses_half,
 )
+from grappler_pass.eligibility.numerics.roundings import Roundings
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.eligibility.roundings import Roundings
 from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.state_updates import (
     behind_barriers,

@@ -16,9 +16,9 @@ from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility import reserve_spaces
 from grappler_pass.eligibility.fused_ops import parts_of
+from grappler_pass.eligibility.numerics.selections import selection_ties
 from grappler_pass.eligibility.reachability import Groups
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.eligibility.selections import selection_ties
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import (
     ALLOW,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.costs.probes import Probe
+from grappler_pass.costs.database.probes import Probe
 from grappler_pass.eligibility.propagation import Constraints
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.op_lists import OpLists

@@ -19,7 +19,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
-from grappler_pass.costs.op_classes import ELEMENTWISE
+from grappler_pass.costs.work.op_classes import ELEMENTWISE
 from grappler_pass.eligibility.existing_casts import is_foldable
 from grappler_pass.graph.op_table import (
     ALIASING_OPS,

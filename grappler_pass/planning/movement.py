@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from grappler_pass.costs.op_classes import GATHER, MOVEMENT
+from grappler_pass.costs.work.op_classes import GATHER, MOVEMENT
 from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.planning.assignment import FLOAT32_SIDE, Problem, minimum_cut
 from grappler_pass.planning.cut_problem import Variables, variables_of_nodes

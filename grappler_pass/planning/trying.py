@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from grappler_pass.costs.probes import Probe
+from grappler_pass.costs.database.probes import Probe
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.decisions import plan_from_draft
 from grappler_pass.planning.draft import PRICED, Draft, Outcome, Trial

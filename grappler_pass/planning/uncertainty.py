@@ -14,8 +14,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from grappler_pass.costs.database.probes import cast_probe
 from grappler_pass.costs.errors import SURE
-from grappler_pass.costs.probes import cast_probe
 from grappler_pass.planning.assignment import FLOAT32_SIDE, Problem, minimum_cut
 from grappler_pass.planning.confidence import is_measured, ratio_error
 from grappler_pass.planning.cut_problem import (

@@ -21,9 +21,9 @@ from dataclasses import replace
 
 from grappler_pass.costs import CostModel
 from grappler_pass.costs.calls import DTYPE_BYTES, Price, TensorSpec
+from grappler_pass.costs.database.probes import Probe
 from grappler_pass.costs.errors import roofline_error
-from grappler_pass.costs.op_classes import ELEMENTWISE, REDUCTIONS
-from grappler_pass.costs.probes import Probe
+from grappler_pass.costs.work.op_classes import ELEMENTWISE, REDUCTIONS
 from grappler_pass.graph.op_table import VIEW_OPS
 from grappler_pass.graph.op_traits import is_random
 from grappler_pass.graph.view import Node, Port

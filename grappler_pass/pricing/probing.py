@@ -18,8 +18,8 @@ from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.python.framework import dtypes, tensor_util
 
 from grappler_pass.costs.calls import TensorSpec
-from grappler_pass.costs.op_classes import FREE_OPS
-from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
+from grappler_pass.costs.database.probes import MEASURED_DTYPE, Constant, Probe
+from grappler_pass.costs.work.op_classes import FREE_OPS
 from grappler_pass.graph.op_table import CONSTANT_OPS, FORWARDING_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import SlotTable, attr_of, op_def_of

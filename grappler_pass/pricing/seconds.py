@@ -17,7 +17,7 @@ from tensorflow.python.framework import dtypes
 
 from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
 from grappler_pass.costs.calls import Price
-from grappler_pass.costs.probes import Probe
+from grappler_pass.costs.database.probes import Probe
 from grappler_pass.eligibility.existing_casts import is_free_down
 from grappler_pass.eligibility.propagation import Constraints
 from grappler_pass.eligibility.variable_reads import VariableReads

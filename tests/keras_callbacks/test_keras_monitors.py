@@ -17,7 +17,7 @@ from keras_callbacks import (
     loss_scale_monitor,
     step_time_monitor,
 )
-from keras_callbacks.scale_readings import ScaleReadings
+from keras_callbacks.running_fit.scale_readings import ScaleReadings
 from tests.keras_programs import (
     X,
     Y,

@@ -20,9 +20,9 @@ from tf_amp.errors import UnreadableCostsError
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from grappler_pass.costs.database import CostDatabase
-    from grappler_pass.costs.exchange import Export
-    from grappler_pass.costs.records import Row
+    from grappler_pass.costs.database.exchange import Export
+    from grappler_pass.costs.database.price_database import CostDatabase
+    from grappler_pass.costs.database.records import Row
 
 SORTS = ("op", "dtype", "seconds", "spread", "count", "when")
 _DEVICES = ("all", "this")
@@ -108,7 +108,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from grappler_pass.costs.exchange import write_export
+    from grappler_pass.costs.database.exchange import write_export
 
     database = _database()
     with _clear_errors(database.path, _ELSEWHERE):
@@ -136,7 +136,7 @@ def _import(options: argparse.Namespace) -> int:
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from grappler_pass.costs.exchange import merge_exports, write_export
+    from grappler_pass.costs.database.exchange import merge_exports, write_export
 
     exports = [_read(path) for path in options.files]
     rows = merge_exports(exports)
@@ -160,7 +160,7 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _database() -> CostDatabase:
-    from grappler_pass.costs.database import CostDatabase, costs_path
+    from grappler_pass.costs.database.price_database import CostDatabase, costs_path
 
     cache_dir = AmpConfig.from_env().cache_dir
     if cache_dir is None:
@@ -173,7 +173,7 @@ def _rows(count: int) -> str:
 
 
 def _read(path: pathlib.Path) -> Export:
-    from grappler_pass.costs.exchange import ExportError, read_export
+    from grappler_pass.costs.database.exchange import ExportError, read_export
 
     try:
         with _clear_errors(path):
@@ -192,7 +192,7 @@ def _report_refusals(path: pathlib.Path, export: Export) -> None:
 
 
 def _is(row: Row, op: str | None) -> bool:
-    from grappler_pass.costs.records import CostRow
+    from grappler_pass.costs.database.records import CostRow
 
     if op is None:
         return True

@@ -23,7 +23,7 @@ from tf_amp.tools import running_scripts
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from grappler_pass.costs.price_list import Measured
+    from grappler_pass.costs.database.price_list import Measured
     from grappler_pass.pipeline import Rewrite
 
 # What a shell makes of a program that Ctrl-C has ended.

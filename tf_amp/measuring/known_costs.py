@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.costs.database.price_list import Measured, PriceList
+from grappler_pass.costs.database.records import CostRow, Spending, better_supported
 from grappler_pass.costs.errors import SURE, measured_error
-from grappler_pass.costs.price_list import Measured, PriceList
-from grappler_pass.costs.records import CostRow, Spending, better_supported
 from tf_amp.measuring.fingerprint import fingerprint_of_graph
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.costs.database import CostDatabase
+    from grappler_pass.costs.database.price_database import CostDatabase
     from grappler_pass.graph.shapes import Shapes
 
 
@@ -58,7 +58,10 @@ class KnownCosts:
         if cache_dir is None:
             return cls(device_type, key, tensorflow)
         try:
-            from grappler_pass.costs.database import CostDatabase, costs_path
+            from grappler_pass.costs.database.price_database import (
+                CostDatabase,
+                costs_path,
+            )
         except ModuleNotFoundError as error:
             # Some builds of Python lack SQLite.
             logging.warning("measured costs are not kept: %s", error)

@@ -21,7 +21,7 @@ from tf_amp.measuring import progress
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
-    from grappler_pass.costs.price_list import PriceList
+    from grappler_pass.costs.database.price_list import PriceList
     from grappler_pass.graph.shapes import Shapes
     from tf_amp.measuring.budget import Budget
     from tf_amp.measuring.known_costs import KnownCosts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from grappler_pass.costs.price_list import Measured
+    from grappler_pass.costs.database.price_list import Measured
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 from absl import logging
 
-from grappler_pass.costs.price_list import Measured
+from grappler_pass.costs.database.price_list import Measured
 from grappler_pass.planning.draft import Outcome, Stake, Trial
 from tf_amp.config.peers import is_joint, peers
 from tf_amp.measuring.budget import Allowance

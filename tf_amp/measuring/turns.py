@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from grappler_pass.costs.price_list import Sample
+from grappler_pass.costs.database.price_list import Sample
 from tf_amp.measuring.op_timing import Chain, elapsed
 from tf_amp.measuring.steps.comparison import spread_of
 

@@ -9,7 +9,7 @@ import pytest
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.costs.calls import UNKNOWN_BATCH, UNKNOWN_DIMENSION
 from grappler_pass.costs.grid import Grid, monotone
-from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.work.op_work import works_of
 from tests.op_calls import (
     MEASURED,
     MODELS,

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grappler_pass.costs import CostModel, DeviceKey, DeviceProfile, OpCall, TensorSpec
+from grappler_pass.costs.database.price_list import Measured, PriceList, Sample
+from grappler_pass.costs.database.probes import MEASURED_DTYPE, Probe, cast_probe
 from grappler_pass.costs.errors import (
     CALIBRATED,
     GUESSED_SHAPE,
@@ -21,9 +23,7 @@ from grappler_pass.costs.errors import (
 )
 from grappler_pass.costs.interpolation import Anchor, Place, correction_at
 from grappler_pass.costs.measured_prices import typical
-from grappler_pass.costs.price_list import Measured, PriceList, Sample
-from grappler_pass.costs.probes import MEASURED_DTYPE, Probe, cast_probe
-from grappler_pass.costs.work import CACHED_BYTES
+from grappler_pass.costs.work.piece import CACHED_BYTES
 
 SHIPPED = DeviceProfile.load("cpu-avx512-bf16")
 KEY = DeviceKey("a CPU", frozenset({"avx2"}), 2, onednn=True)

@@ -9,8 +9,8 @@ import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import CostModel, DeviceProfile, TensorSpec
-from grappler_pass.costs.price_list import Measured, PriceList, Sample
-from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
+from grappler_pass.costs.database.price_list import Measured, PriceList, Sample
+from grappler_pass.costs.database.probes import MEASURED_DTYPE, Probe
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import optimize

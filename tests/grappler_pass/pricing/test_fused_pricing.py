@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.costs.price_list import Measured, PriceList, Sample
-from grappler_pass.costs.probes import cast_probe
+from grappler_pass.costs.database.price_list import Measured, PriceList, Sample
+from grappler_pass.costs.database.probes import cast_probe
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize

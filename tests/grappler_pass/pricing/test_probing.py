@@ -6,8 +6,8 @@ import pytest
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.costs import OpCall, TensorSpec
-from grappler_pass.costs.probe_calls import calls_from_probes
-from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
+from grappler_pass.costs.database.probe_calls import calls_from_probes
+from grappler_pass.costs.database.probes import MEASURED_DTYPE, Constant, Probe
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.type_slots import SlotTable
 from grappler_pass.graph.view import GraphView

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from grappler_pass.costs.database import CostDatabase, costs_path
-from grappler_pass.costs.exchange import (
+from grappler_pass.costs.database.exchange import (
     merge_exports,
     read_export,
     write_export,
 )
-from grappler_pass.costs.price_list import Measured
-from grappler_pass.costs.records import CostRow
+from grappler_pass.costs.database.price_database import CostDatabase, costs_path
+from grappler_pass.costs.database.price_list import Measured
+from grappler_pass.costs.database.records import CostRow
 from tests.costs_examples import (
     DEVICE,
     ROWS_OF_ALL_KINDS,

@@ -12,7 +12,7 @@ import textwrap
 
 import pytest
 
-from grappler_pass.costs.database import CostDatabase, costs_path
+from grappler_pass.costs.database.price_database import CostDatabase, costs_path
 from tests.forking import run_forked
 from tests.gelu_program import gelu_program
 from tests.lock_holding import lock_held

@@ -15,8 +15,8 @@ from grappler_pass.costs import (
     TensorSpec,
     attrs_from_node_def,
 )
-from grappler_pass.costs.op_classes import axes_of
-from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.work.op_classes import axes_of
+from grappler_pass.costs.work.op_work import works_of
 from tf_amp.commands import calibrate as calibrating
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig

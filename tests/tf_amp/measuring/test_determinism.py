@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from grappler_pass.costs.database import CostDatabase, costs_path
+from grappler_pass.costs.database.price_database import CostDatabase, costs_path
 from tests.forking import run_forked
 from tests.gelu_program import gelu_program
 from tf_amp.config.devices import cpu_flags

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from grappler_pass.costs.probes import cast_probe
+from grappler_pass.costs.database.probes import cast_probe
 from tests.probe_samples import matmul, measure, probe
 from tf_amp.measuring import op_timing, probe_timing, turns
 from tf_amp.measuring.sandbox import memory

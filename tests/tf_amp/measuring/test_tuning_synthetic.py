@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grappler_pass.costs.calls import TensorSpec
-from grappler_pass.costs.probes import Probe, cast_probe
+from grappler_pass.costs.database.probes import Probe, cast_probe
 from tests.probe_samples import matmul, probe
 from tf_amp.measuring.sandbox.synthetic import UnfitError, argument_names, inputs_of
 

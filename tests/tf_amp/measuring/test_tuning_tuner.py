@@ -9,8 +9,8 @@ import threading
 import pytest
 import tensorflow as tf
 
-from grappler_pass.costs.price_list import Measured, Sample
-from grappler_pass.costs.probes import cast_probe
+from grappler_pass.costs.database.price_list import Measured, Sample
+from grappler_pass.costs.database.probes import cast_probe
 from grappler_pass.planning.draft import Stake
 from tests.lock_holding import lock_held
 from tests.probe_samples import matmul, probe, probe_of_op

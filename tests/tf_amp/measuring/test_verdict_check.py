@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from grappler_pass.costs.records import Verdict
+from grappler_pass.costs.database.records import Verdict
 from tests.tf_amp.measuring.test_step_comparison import run
 from tf_amp.measuring.steps.step_comparison import MIXED
 from tf_amp.measuring.steps.verdict_check import VerdictCheck, contradicts

@@ -28,7 +28,7 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
     ended = run_forked(
         f"""
         import os, signal, threading
-        from grappler_pass.costs.price_list import PriceList
+        from grappler_pass.costs.database.price_list import PriceList
         from tf_amp._tensorflow_private import training
         from tf_amp.measuring.budget import DEFAULT, Budget
         from tf_amp.rewriting.resumed_plans import Memory

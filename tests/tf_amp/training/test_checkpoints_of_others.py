@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from keras_callbacks.scale_readings import ScaleReadings
+from keras_callbacks.running_fit.scale_readings import ScaleReadings
 from tests.checkpointing import BAD, Model, X, anew, training
 from tests.scaling import figures
 from tf_amp import DynamicLossScale, StatisticalLossScale

@@ -12,8 +12,8 @@ import rich
 from rich.markup import escape
 from rich.table import Table
 
-from grappler_pass.costs.probes import MEASURED_DTYPE
-from grappler_pass.costs.records import CostRow, Row, Verdict
+from grappler_pass.costs.database.probes import MEASURED_DTYPE
+from grappler_pass.costs.database.records import CostRow, Row, Verdict
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 

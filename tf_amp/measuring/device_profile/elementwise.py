@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from grappler_pass.costs import op_classes
+from grappler_pass.costs.work import op_classes
 from tf_amp.measuring.device_profile.cases import Build, Case, Point, Sizes, matrix_of
 
 

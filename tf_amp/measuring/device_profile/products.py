@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.costs import op_classes
+from grappler_pass.costs.work import op_classes
 from tf_amp.measuring.device_profile.cases import (
     Build,
     Case,

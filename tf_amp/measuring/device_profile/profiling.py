@@ -18,12 +18,7 @@ from typing import Any
 import rich.progress
 import tensorflow as tf
 
-from grappler_pass.costs import (
-    DeviceKey,
-    DeviceProfile,
-    choose_profile,
-    keep_profile,
-)
+from grappler_pass.costs import DeviceKey, DeviceProfile, choose_profile, keep_profile
 from tf_amp.measuring.device_profile import elementwise, movement, products, rows
 from tf_amp.measuring.device_profile.assembling import (
     Measurements,

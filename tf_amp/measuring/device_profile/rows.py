@@ -7,9 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from grappler_pass.costs import op_classes
 from grappler_pass.costs.calls import DTYPE_BYTES
-from grappler_pass.costs.work import CACHED_BYTES
+from grappler_pass.costs.work import op_classes
+from grappler_pass.costs.work.piece import CACHED_BYTES
 from tf_amp.measuring.device_profile.cases import Build, Case, Point, Shapes, Sizes
 
 

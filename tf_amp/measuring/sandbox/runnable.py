@@ -17,9 +17,9 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.costs.probes import MEASURED_DTYPE, Probe
+from grappler_pass.costs.database.probes import MEASURED_DTYPE, Probe
 from grappler_pass.eligibility.fused_ops import can_split, split_fused
-from grappler_pass.eligibility.kernel_limits import has_kernel
+from grappler_pass.eligibility.numerics.kernel_limits import has_kernel
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, admits, op_def_of
 from tf_amp.measuring.sandbox.roles import UNDECLARED

@@ -21,7 +21,7 @@ from tensorflow.core.framework import op_def_pb2
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
 from grappler_pass.costs.calls import FLOATING, TensorSpec
-from grappler_pass.costs.probes import MEASURED_DTYPE, Constant, Probe
+from grappler_pass.costs.database.probes import MEASURED_DTYPE, Constant, Probe
 from grappler_pass.graph.type_slots import op_def_of
 from tf_amp.errors import AmpError
 

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from grappler_pass.costs.records import Verdict
+from grappler_pass.costs.database.records import Verdict
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_traits import keeps_kernel
 from tf_amp._tensorflow_private import calls

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from grappler_pass.costs.records import Verdict
+from grappler_pass.costs.database.records import Verdict
 from tf_amp.measuring.steps.comparison import error_of_median
 from tf_amp.measuring.steps.step_comparison import MIXED, Decided, wait_for_devices
 

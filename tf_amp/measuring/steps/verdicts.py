@@ -16,8 +16,8 @@ from absl import logging
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.costs.price_list import Measured, Sample
-from grappler_pass.costs.records import Verdict
+from grappler_pass.costs.database.price_list import Measured, Sample
+from grappler_pass.costs.database.records import Verdict
 from grappler_pass.graph.op_traits import keeps_state_in_kernel
 from grappler_pass.planning.draft import Outcome, Trial
 from tf_amp.config.peers import peers

@@ -11,7 +11,7 @@ from grappler_pass.cached_attributes import cached_attribute
 if TYPE_CHECKING:
     from grappler_pass.costs import OpCall
     from grappler_pass.costs.roofline import Roofline
-    from grappler_pass.costs.work import Product, Work
+    from grappler_pass.costs.work.piece import Product, Work
     from grappler_pass.graph.view import Node, Port
     from grappler_pass.planning.draft import Draft
     from grappler_pass.planning.plan import Decision
@@ -82,7 +82,7 @@ class Case:
     @cached_attribute
     def works(self) -> tuple[Work, ...]:
         """What the node has to do in 16 bits."""
-        from grappler_pass.costs.op_work import works_of
+        from grappler_pass.costs.work.op_work import works_of
 
         return works_of(self.call, self.low_dtype)
 

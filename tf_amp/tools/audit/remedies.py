@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tf_amp.tools.audit.cases import Case
 
 if TYPE_CHECKING:
-    from grappler_pass.costs.work import Product
+    from grappler_pass.costs.work.piece import Product
     from grappler_pass.planning.plan import Decision
 
 _HALF_FULL = 0.5

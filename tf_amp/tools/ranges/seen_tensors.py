@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from grappler_pass.costs.calls import OpCall, TensorSpec
-from grappler_pass.costs.op_work import works_of
+from grappler_pass.costs.work.op_work import works_of
 from grappler_pass.eligibility.exclusions import differentiated
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.graph.op_lists import OpLists

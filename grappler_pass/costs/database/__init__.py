@@ -1,0 +1,1 @@
+"""What was measured on this machine: probes, their seconds, and their file."""

@@ -1,0 +1,318 @@
+"""Work of matrix products and convolutions, alone and fused with what follows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from grappler_pass.costs.calls import OpCall, TensorSpec
+from grappler_pass.costs.work import op_classes
+from grappler_pass.costs.work.piece import (
+    Dims,
+    Product,
+    Work,
+    by_elements,
+    by_rows,
+    bytes_of,
+    channel_axis,
+    dims_of,
+    elementwise,
+    integers,
+    text,
+    texts,
+)
+from grappler_pass.graph.fusions import SPLIT_IN_BFLOAT16, epilogue_of
+
+_HIDDEN = "ABCDEFGH"
+# Of the result of a convolution, the least side that is measured in calibration.
+_LEAST_SIDE = 8
+# Which input is the filter, where it is not the second.
+_FILTER_AT = {"FusedPadConv2D": 2, "FusedResizeAndPadConv2D": 3}
+
+
+def matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return the product and its epilogues."""
+    left, right = dims_of(call.inputs[0], 2), dims_of(call.inputs[1], 2)
+    m, k = left[::-1] if call.attrs.get("transpose_a") else left
+    n = right[0] if call.attrs.get("transpose_b") else right[1]
+    layout = _layout(call, "transpose_a", "transpose_b")
+    moved = bytes_of(call, dtype)
+    product = single(f"matmul{layout}", m, k, n, moved)
+    return (product, *fused_epilogues(call, dtype))
+
+
+def single(op_class: str, m: int, k: int, n: int, moved: float) -> Work:
+    """Return the work of one product of `[m, k]` and `[k, n]`."""
+    product = Product(1, m, n, k, _row_lengths(op_class, m, k, n))
+    return Work(op_class, (m, k, n), 2.0 * m * k * n, moved, product=product)
+
+
+def _several(op_class: str, batch: int, m: int, k: int, n: int, moved: float) -> Work:
+    """Return the work of `batch` products of `[m, k]` and `[k, n]`."""
+    point = (batch, m, k, n)
+    product = Product(batch, m, n, k, _row_lengths(op_class, m, k, n))
+    return Work(op_class, point, 2.0 * math.prod(point), moved, product=product)
+
+
+def _row_lengths(op_class: str, m: int, k: int, n: int) -> Dims:
+    """Return how long the rows of the operands and of the result are in memory."""
+    left = m if op_class.endswith(".ta") else k
+    right = k if op_class.endswith(".tb") else n
+    return (left, right, n)
+
+
+def _layout(call: OpCall, left: str, right: str) -> str:
+    """Return the suffix of a product's class that tells which operand is transposed.
+
+    A transposed operand is slow in some kernels: oneDNN's float32 product of 16 rows
+    with a transposed right operand takes six times as long as the plain one.
+    """
+    if call.attrs.get(right):
+        return ".tb"
+    return ".ta" if call.attrs.get(left) else ""
+
+
+def batch_matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return the product of a batch; a batch of one is a plain product."""
+    left, right = call.inputs[0].dims, call.inputs[1].dims
+    m, k = left[-2:][::-1] if call.attrs.get("adj_x") else left[-2:]
+    n = right[-2] if call.attrs.get("adj_y") else right[-1]
+    batch = max(math.prod(left[:-2]), math.prod(right[:-2]))
+    moved = bytes_of(call, dtype)
+    layout = _layout(call, "adj_x", "adj_y")
+    if batch == 1:
+        product = single(f"matmul{layout}", m, k, n, moved)
+    else:
+        product = _several(f"batch_matmul{layout}", batch, m, k, n, moved)
+    return (product, *fused_epilogues(call, dtype))
+
+
+def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Price a product of two as TensorFlow runs it: transposes and a batched matmul."""
+    if len(call.inputs) != 2:
+        return by_elements("Transpose", call, dtype)
+    equation = text(call.attrs.get("equation")).replace(" ", "")
+    left, right, target = _spelled_out(equation, call.inputs)
+    size = dict(zip(left, dims_of(call.inputs[0], len(left)), strict=True))
+    size.update(zip(right, dims_of(call.inputs[1], len(right)), strict=True))
+
+    def count(letters: Iterable[str]) -> int:
+        return math.prod(size[letter] for letter in letters)
+
+    shared = set(left) & set(right)
+    batch = [letter for letter in left if letter in shared and letter in target]
+    summed = [letter for letter in left if letter in shared and letter not in target]
+    rows = [letter for letter in left if letter not in shared]
+    columns = [letter for letter in right if letter not in shared]
+    m, k, n, b = count(rows), count(summed), count(columns), count(batch)
+    moved = bytes_of(call, dtype)
+    if b == 1:
+        product = single("matmul", m, k, n, moved)
+    else:
+        product = _several("batch_matmul", b, m, k, n, moved)
+    natural = (
+        (left, (batch + rows + summed, batch + summed + rows)),
+        (right, (batch + columns + summed, batch + summed + columns)),
+        (target, (batch + rows + columns, batch + columns + rows)),
+    )
+    moves = tuple(
+        elementwise("Transpose", count(letters), dtype)
+        for letters, orders in natural
+        if list(letters) not in orders
+    )
+    return (product, *moves)
+
+
+def _spelled_out(equation: str, inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+    """Return the letters of operands and result, with capitals for "..."."""
+    sources, target = equation.split("->")
+    terms = sources.split(",")
+    hidden = [_hidden(term, spec) for term, spec in zip(terms, inputs, strict=True)]
+    # Not by the shape of the result, which may be unknown.
+    hidden.append(max(hidden, key=len))
+    return tuple(
+        term.replace("...", letters)
+        for term, letters in zip((*terms, target), hidden, strict=True)
+    )
+
+
+def _hidden(term: str, spec: TensorSpec) -> str:
+    """Return the letters that "..." stands for, counted from the last."""
+    count = len(spec.dims) - len(term.replace("...", ""))
+    return _HIDDEN[-count:] if "..." in term and count > 0 else ""
+
+
+def xla_dot(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Price a product over one axis; an attribute that is not looked at names the axes.
+
+    The sizes tell: of batch, m, k and n the operands hold all but n and m, the result
+    all but k.
+    """
+    left, right, output = call.inputs[0], call.inputs[1], call.outputs[0]
+    shared = len(left.dims) + len(right.dims) - len(output.dims) - 2
+    batch = math.prod(output.dims[: max(shared, 0)])
+    summed = left.elements * right.elements // max(output.elements * batch, 1)
+    k = max(math.isqrt(summed), 1)
+    m, n = (max(each.elements // (batch * k), 1) for each in (left, right))
+    moved = bytes_of(call, dtype)
+    if batch == 1:
+        return (single("matmul", m, k, n, moved),)
+    return (_several("batch_matmul", batch, m, k, n, moved),)
+
+
+def xla_convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Price a convolution with channels last, or first as in [filters, channels, ...].
+
+    An attribute that is not looked at names the axes, and an input the strides.
+    """
+    specs = (*call.inputs[:2], *call.outputs)
+    image, kernel, result = (dims_of(spec, len(specs[0].dims)) for spec in specs)
+    if kernel[-1] != result[-1]:
+        image, result = ((n, *window, c) for n, c, *window in (image, result))
+        filters, channels, *area = kernel
+        kernel = (*area, channels, filters)
+    moved = [
+        replace(spec, shape=dims)
+        for spec, dims in zip(specs, (image, kernel, result), strict=True)
+    ]
+    stride = max(image[1] // max(result[1], 1), 1)
+    return convolution(
+        OpCall("Conv", {"strides": (stride,)}, tuple(moved[:2]), (moved[2],)), dtype
+    )
+
+
+def _stride(call: OpCall) -> int:
+    return max(integers(call.attrs.get("strides")), default=1)
+
+
+def _measured_kernel(
+    area: int, stride: int, kernels: dict[int, Dims]
+) -> tuple[int, int]:
+    nearest = max((known for known in kernels if known <= area), default=min(kernels))
+    strides = kernels[nearest]
+    return nearest, max((s for s in strides if s <= stride), default=min(strides))
+
+
+def _convolution_tensors(
+    call: OpCall, direction: str
+) -> tuple[TensorSpec, TensorSpec, TensorSpec]:
+    """Return the specs of image, filter and result, whichever of them is computed."""
+    output = call.outputs[0]
+    if direction == "forward":
+        return call.inputs[0], call.inputs[_FILTER_AT.get(call.op, 1)], output
+    if direction == "input_gradient":
+        return output, call.inputs[1], call.inputs[2]
+    return call.inputs[0], output, call.inputs[2]
+
+
+def convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return a convolution, or either of its gradients, and its epilogues."""
+    direction = op_classes.CONVOLUTIONS[call.op]
+    image, kernel, result = _convolution_tensors(call, direction)
+    *window, channels, filters = kernel.dims
+    pixels = result.elements // max(filters, 1)
+    area = math.prod(window)
+    nearest, stride = _measured_kernel(area, _stride(call), op_classes.CONV_KERNELS)
+    product = Work(
+        f"conv.{direction}.{nearest}.s{stride}",
+        (pixels, channels, filters),
+        2.0 * pixels * area * channels * filters,
+        bytes_of(call, dtype),
+        scale=area / nearest,
+        product=_implicit_product(call, direction, image, kernel, pixels),
+        unlike=_excess_padding(call, image, window),
+    )
+    return (product, *fused_epilogues(call, dtype))
+
+
+def _implicit_product(
+    call: OpCall, direction: str, image: TensorSpec, kernel: TensorSpec, pixels: int
+) -> Product:
+    """Return the product that a convolution is, one per group of channels."""
+    *window, channels, filters = kernel.dims
+    area, stride = math.prod(window), _stride(call)
+    image_channels = image.dims[channel_axis(call)]
+    groups = max(image_channels // max(channels, 1), 1)
+    inner = filters // groups
+    sizes = {
+        "forward": (pixels, inner, channels * area),
+        # Of a stride's many places in the image each meets part of the window.
+        "input_gradient": (
+            image.elements // max(image_channels, 1),
+            channels,
+            max(inner * area // stride ** len(window), inner),
+        ),
+        "filter_gradient": (channels * area, inner, pixels),
+    }
+    short_cut = list(window) == [3, 3] and stride == 1 and groups == 1
+    return Product(
+        groups, *sizes[direction], is_convolution=True, has_short_cut=short_cut
+    )
+
+
+def depthwise(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return a depthwise convolution, or either of its gradients."""
+    direction = op_classes.DEPTHWISE[call.op]
+    image, kernel, result = _convolution_tensors(call, direction)
+    height, width, channels, multiplier = dims_of(kernel, 4)
+    area = height * width
+    nearest, stride = _measured_kernel(
+        area, _stride(call), op_classes.DEPTHWISE_KERNELS
+    )
+    filters = channels * multiplier
+    product = Work(
+        f"depthwise.{direction}.{nearest}.s{stride}",
+        (result.elements // max(filters, 1), filters),
+        2.0 * result.elements * area,
+        bytes_of(call, dtype),
+        scale=area / nearest,
+        unlike=_excess_padding(call, image, (height, width)),
+    )
+    return (product, *fused_epilogues(call, dtype))
+
+
+def _excess_padding(call: OpCall, image: TensorSpec, window: Sequence[int]) -> float:
+    """Return by how much an image grows by its padding beyond what was measured.
+
+    As a logarithm. Whether a kernel computes what lies in the padding is its affair:
+    the gradient of a 3 x 3 filter on images of 3 x 3 takes 1.75 times as long in
+    bfloat16 where larger ones gain.
+    """
+    if text(call.attrs.get("padding")) == "VALID":
+        return 0.0
+    channels = channel_axis(call) % max(len(image.dims), 1)
+    sides = [side for at, side in enumerate(image.dims) if at not in (0, channels)]
+    measured = _LEAST_SIDE * _stride(call)
+    excess = [
+        (1.0 + (length - 1) / max(side, 1)) / (1.0 + (length - 1) / measured)
+        for side, length in zip(sides, window, strict=False)
+    ]
+    return max(math.log(math.prod(excess)), 0.0)
+
+
+def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Return what a fused op does after its product, or the plain ops instead."""
+    names = texts(call.attrs.get("fused_ops"))
+    if not names:
+        return ()
+    output = call.outputs[0]
+    if call.op in SPLIT_IN_BFLOAT16 and dtype == "bfloat16":
+        return tuple(
+            work for name in names for work in _alone(name, call, output, dtype)
+        )
+    return tuple(
+        replace(elementwise(f"fused.{name}", output.elements, dtype), bytes_moved=0.0)
+        for name in names
+    )
+
+
+def _alone(name: str, call: OpCall, output: TensorSpec, dtype: str) -> Iterator[Work]:
+    epilogue = epilogue_of(name)
+    for op_class in (epilogue.alone or epilogue.part).split():
+        if op_classes.axes_of(op_class) == op_classes.ROWS:
+            channels = output.dims[channel_axis(call)]
+            yield by_rows(op_class, output.elements, channels, dtype)
+        else:
+            tensors = 3 if name == "Add" else 2
+            yield elementwise(op_class, output.elements, dtype, tensors)

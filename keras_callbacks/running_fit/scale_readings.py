@@ -1,0 +1,184 @@
+"""What the loss scale of a running `fit` has come to.
+
+There may be several loss scales in a process. The one in use is the one whose state
+has changed since `fit` began; where none has, nothing is scaled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from keras_callbacks.running_fit.loss_scale_optimizers import (
+    applied_steps,
+    good_steps,
+    scale_of,
+    scales_losses,
+)
+from keras_callbacks.running_fit.values import number
+
+_NAMES = ("scale", "skipped_steps", "good_steps")
+_Values = tuple[float, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaleReading:
+    """A loss scale after the steps so far.
+
+    Attributes:
+      loss_scale: what losses are multiplied by; 1 where nothing is scaled.
+      skipped_steps: steps whose gradients overflowed, since the scale was new; where an
+        optimizer scales losses, those of this `fit`, NaN if they are not known.
+      good_steps: steps with finite gradients since an overflow or a change of scale;
+        where nothing is scaled, the steps of this `fit`.
+      skipped_here: of the skipped steps those of this `fit`.
+      is_own: whether it is the optimizer's own, and not this package's.
+    """
+
+    loss_scale: float = 1.0
+    skipped_steps: float = 0
+    good_steps: int = 0
+    skipped_here: float = 0
+    is_own: bool = False
+
+    def as_logs(self) -> dict[str, float | int]:
+        """Return what goes into the logs."""
+        return {
+            "loss_scale": self.loss_scale,
+            "skipped_steps": self.skipped_steps,
+            "good_steps": self.good_steps,
+        }
+
+
+class ScaleReadings:
+    """Reads the loss scale of one `fit`; each reading waits for the device."""
+
+    def __init__(self, model: Any = None) -> None:
+        """Remember how all states are before the first step.
+
+        To be made once a checkpoint that is resumed from has been restored.
+
+        Args:
+          model: whose optimizer may scale losses by itself.
+        """
+        optimizer: Any = getattr(model, "optimizer", None)
+        self._begin = {id(state): _values_of(state) for state in _states()}
+        self._restored = _restored_values(model)
+        self._state: Any = None
+        self._own: _OwnScale | None = None
+        if scales_losses(optimizer):
+            self._own = _OwnScale(optimizer)
+
+    def read(self, steps: int | None = None) -> ScaleReading:
+        """Return how the loss scale is now.
+
+        Args:
+          steps: of this `fit`, for where nothing else counts them; None: not known.
+        """
+        if self._own is not None:
+            return self._own.unread(steps)()
+        return self._reading(((s, _values_of(s)) for s in self._candidates()), steps)
+
+    def unread(self, steps: int) -> Callable[[], ScaleReading] | None:
+        """Return what tells how the loss scale is now, once it is called.
+
+        Only that waits for the device. None where workers would have to be asked.
+        """
+        if self._own is not None:
+            return self._own.unread(steps)
+        states = self._candidates()
+        if any(state.is_per_worker for state in states):
+            return None
+        vectors = [(state, state.snapshot()) for state in states]
+        return lambda: self._reading(
+            ((state, _chosen(state.values_in(each))) for state, each in vectors), steps
+        )
+
+    def _candidates(self) -> list[Any]:
+        return _states() if self._state is None else [self._state]
+
+    def _reading(
+        self, values: Iterable[tuple[Any, _Values]], steps: int | None
+    ) -> ScaleReading:
+        for state, (scale, skipped, good) in values:
+            before = self._begin_of(state)
+            if self._state is None and (scale, skipped, good) != before:
+                self._state = state
+            if self._state is state:
+                here = max(skipped - before[1], 0)
+                return ScaleReading(scale, skipped, good, here)
+        return ScaleReading(good_steps=steps or 0)
+
+    def at_begin(self) -> ScaleReading:
+        """Return how the loss scale read last was before the first step."""
+        if self._own is not None:
+            return self._own.begin
+        if self._state is None:
+            return ScaleReading()
+        return ScaleReading(*self._begin_of(self._state))
+
+    def _begin_of(self, state: Any) -> _Values:
+        known = self._begin.get(id(state))
+        return known or self._restored.get(_kind_of(state)) or _chosen(state.fresh)
+
+
+class _OwnScale:
+    """That of an optimizer of Keras' that scales losses itself."""
+
+    def __init__(self, optimizer: Any) -> None:
+        """Remember how it is before the first step."""
+        self._optimizer = optimizer
+        self._applied_before = number(applied_steps(optimizer))
+        self.begin = self.unread(0)()
+
+    def unread(self, steps: int | None) -> Callable[[], ScaleReading]:
+        """Return what tells how it is now, after so many steps, once it is called."""
+        import tensorflow as tf
+
+        optimizer = self._optimizer
+        of_optimizer = (scale_of, good_steps, applied_steps)
+        tensors = [tf.convert_to_tensor(of(optimizer)) for of in of_optimizer]
+
+        def read() -> ScaleReading:
+            scale, good, applied = map(number, tensors)
+            taken = math.nan if steps is None else steps
+            # In this order, so that what is not known stays NaN.
+            skipped = max(taken - (applied - self._applied_before), 0)
+            skipped = skipped if math.isnan(skipped) else int(skipped)
+            return ScaleReading(scale, skipped, int(good), skipped, True)
+
+        return read
+
+
+def _states() -> list[Any]:
+    from tf_amp.training.loss_scale import variables
+
+    return variables.states_here()
+
+
+def _values_of(state: Any) -> _Values:
+    return _chosen(dict(zip(_NAMES, state.evaluate(_NAMES), strict=True)))
+
+
+def _restored_values(model: Any) -> dict[str, _Values]:
+    """Return what states that a model is still to make begin with, by kind."""
+    from tf_amp.training.loss_scale import resumption
+    from tf_amp.training.loss_scale.weights import handles_of
+
+    # Others would raise, or have none.
+    is_built = getattr(model, "built", False)
+    weights = handles_of(model.trainable_variables if is_built else ())
+    return {s.kind: _chosen(s.values) for s in resumption.still_waiting(weights)}
+
+
+def _kind_of(state: Any) -> str:
+    from tf_amp.training.loss_scale.saved_scale import kind_of
+
+    return kind_of(state.loss_scale)
+
+
+def _chosen(values: Mapping[str, float | int]) -> _Values:
+    scale, skipped, good = (values[name] for name in _NAMES)
+    return float(scale), int(skipped), int(good)
