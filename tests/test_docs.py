@@ -10,8 +10,11 @@ import pytest
 
 from tests.forking import run_forked_command
 from tests.processes import ROOT
+from tf_amp.commands import cli
 
 BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", re.M | re.S)
+# As a line of a block, or in running text.
+COMMAND = re.compile(r"(?:^(?:\$ )?|`)(tf-amp [^`\n|]+)", re.M)
 # What a page's blocks take for granted, beside `tf` and `tf_amp`.
 GIVEN = {
     "bench.md": "",
@@ -63,6 +66,24 @@ GIVEN = {
     "verify.md": "",
     "xla.md": "",
 }
+
+
+def test_commands_on_pages_exist_with_their_options() -> None:
+    parser = cli._parser()
+    (choices,) = [a.choices for a in parser._actions if isinstance(a.choices, dict)]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    seen = 0
+    for page in pages:
+        for line in COMMAND.findall(page.read_text()):
+            own = line.partition(" -- ")[0].partition("#")[0]
+            name = own.split()[1]
+            at = choices.get(name, parser)
+            assert at is not parser or name[0] == "-" or "." in name, f"{page}: {line}"
+            for option in re.findall(r"(?<![\w-])--?[a-z][\w-]*", own):
+                seen += 1
+                known = option in at._option_string_actions
+                assert known, f"{page.name}: {line}: no {option}"
+    assert seen > 30
 
 
 def test_every_page_with_python_is_run() -> None:
