@@ -68,7 +68,7 @@ RUN_MODEL = tuple(
 )
 
 
-_BY_PATTERN = "layers in exclude= are rewritten; name them by patterns instead"
+_BY_PATTERN = "layers in exclude= are rewritten, and only patterns keep float32"
 CALL_LAYER = (
     Hook("keras.src.layers.layer", "Layer", "__call__", _BY_PATTERN),
     Hook("tf_keras.src.engine.base_layer", "Layer", "__call__", _BY_PATTERN),
