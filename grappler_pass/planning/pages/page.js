@@ -132,11 +132,18 @@ function draw(place) {
   else Plotly.newPlot(place, FIGURES[number].data, FIGURES[number].layout, CONFIG);
 }
 
-// What is far down is drawn when it comes near.
-const watcher = new IntersectionObserver((entries) => {
-  for (const entry of entries) if (entry.isIntersecting) {
-    watcher.unobserve(entry.target);
-    draw(entry.target);
-  }
-}, {rootMargin: "600px"});
-document.querySelectorAll(".chart").forEach((place) => watcher.observe(place));
+// Plotly takes a second or two to start, so the page is shown before. What is far down is
+// drawn when it comes near.
+function start() {
+  const library = document.createElement("script");
+  library.text = document.getElementById("plotly").text;
+  document.head.append(library);
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries) if (entry.isIntersecting) {
+      watcher.unobserve(entry.target);
+      draw(entry.target);
+    }
+  }, {rootMargin: "600px"});
+  document.querySelectorAll(".chart").forEach((place) => watcher.observe(place));
+}
+requestAnimationFrame(() => setTimeout(start));

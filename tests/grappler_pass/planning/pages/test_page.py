@@ -23,7 +23,7 @@ def figures_of(plan):
 def test_a_page_loads_nothing_from_elsewhere():
     html = plan_of(LOW, row("dense/Add", seconds=1e-3)).to_html()
     assert html.startswith("<!doctype html>") and len(html) < 6e6
-    own = re.sub(r"<script>.*?</script>", "", html, flags=re.S)
+    own = re.sub(r"<script[^>]*>.*?</script>", "", html, flags=re.S)
     assert not re.search(r"(src|href)=.?(https?:)?//|@import|url\(", own)
 
 
@@ -63,7 +63,7 @@ def test_what_is_kept_is_summed_by_reason():
 
 def test_a_plan_of_nothing_has_a_page_without_charts():
     html = plan_of().to_html()
-    assert "<script>" not in html and "0 of 0 float slots" in html
+    assert "<script" not in html and "0 of 0 float slots" in html
 
 
 @pytest.mark.parametrize("name", ["jinja2", "plotly"])

@@ -16,8 +16,8 @@ playwright = pytest.importorskip("playwright.sync_api")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-# Of a page with ten thousand operations; two on a quiet machine.
-SECONDS = 10.0
+# Until a page of ten thousand operations is there; a fraction of it on a quiet machine.
+SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +68,9 @@ def open_report(page, tmp_path, plan):
     write_page(path, html_from_record(Record("job", (plan,))))
     begin = time.perf_counter()
     page.goto(path.as_uri())
+    seconds = time.perf_counter() - begin
     page.wait_for_selector("#chart-2 .slice")
-    return time.perf_counter() - begin
+    return seconds, time.perf_counter() - begin
 
 
 def test_a_click_on_an_operation_tells_its_reason(page, tmp_path):
@@ -106,7 +107,7 @@ def test_every_chart_appears_once_it_is_scrolled_to(page, tmp_path):
 
 
 def test_a_model_of_ten_thousand_operations_opens_soon(page, tmp_path):
-    seconds = open_report(page, tmp_path, large_plan(10_000))
+    read, drawn = open_report(page, tmp_path, large_plan(10_000))
     assert (tmp_path / "report.html").stat().st_size < 6e6
-    assert seconds < SECONDS
-    print(f"opened in {seconds:.2f} s")
+    assert read < SECONDS and drawn < 3 * SECONDS
+    print(f"opened in {read:.2f} s, drawn in {drawn:.2f} s")
