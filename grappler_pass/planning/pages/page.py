@@ -133,8 +133,8 @@ def empty_figure(**layout: Any) -> Any:
         colorway=["#8d99ae", "#e9a23b", "#577590", "#2a9d8f", "#c1443c", "#6d597a"],
         margin={"l": 10, "r": 10, "t": 10, "b": 10},
         font={"family": "system-ui, sans-serif", "size": 13},
-        xaxis={"automargin": True, "exponentformat": "power"},
-        yaxis={"automargin": True, "exponentformat": "power"},
+        xaxis={"automargin": True, "exponentformat": "power", "minexponent": 5},
+        yaxis={"automargin": True, "exponentformat": "power", "minexponent": 5},
         legend={"orientation": "h", "y": 1.1},
     )
     figure.update_layout(**layout)
