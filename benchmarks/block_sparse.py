@@ -96,8 +96,9 @@ def _explanation(rounds: int) -> str:
         "times as fast as `tf.matmul` of the dense matrix; *A/A*: that of a second "
         f"dense one; medians of {rounds} rounds, quartiles in brackets. *sparse*: "
         "`tf.sparse.sparse_dense_matmul` of the same numbers, in turns with the "
-        "block-sparse product; -: its gradient gathers more than "
-        f"{_MOST_BYTES >> 30} GiB. *mixed*: as tf-amp rewrites it, bfloat16.{types}"
+        "block-sparse product, a fifth of the rounds; -: not tried, for mixed types "
+        f"and where its gradient gathers more than {_MOST_BYTES >> 30} GiB. *mixed*: "
+        f"as tf-amp rewrites it, bfloat16.{types}"
     )
 
 
