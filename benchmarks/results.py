@@ -25,6 +25,7 @@ _TABLES = {
     "replicas": "Two replicas",
     "scaling": "Many devices, by a model",
     "fusions": "Rewrites beside types",
+    "block_sparse": "Block-sparse products",
     "rows": "Layers of transformers in other forms",
     "training_fusions": "Training steps with fewer, larger kernels",
     "fused_curves": "Learning with fused steps",

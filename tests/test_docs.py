@@ -18,6 +18,7 @@ COMMAND = re.compile(r"(?:^(?:\$ )?|`)(tf-amp [^`\n|]+)", re.M)
 # What a page's blocks take for granted, beside `tf` and `tf_amp`.
 GIVEN = {
     "bench.md": "",
+    "block_sparse.md": "",
     "callbacks.md": """
         import keras
         x = y = tf.ones((8, 1))

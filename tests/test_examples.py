@@ -153,3 +153,14 @@ def test_two_replicas_learn_in_mixed_precision(tmp_path: pathlib.Path) -> None:
     plans = [Plan.from_json(path.read_text()) for path in log.glob("*.plan.json")]
     assert any(row.is_low for plan in plans for row in plan.decisions)
     assert list(tmp_path.iterdir()) == [log]
+
+
+@pytest.mark.slow
+def test_a_block_sparse_network_learns_as_well_as_a_dense_one(
+    tmp_path: pathlib.Path,
+) -> None:
+    lines = output_of("block_sparse", {**MIXED}, tmp_path)
+
+    assert [line.split(":")[0] for line in lines[-4::2]] == ["dense", "block-sparse"]
+    dense, sparse = accuracy(lines[:-2]), accuracy(lines)
+    assert sparse > 0.93 and sparse > dense - TOLERANCE

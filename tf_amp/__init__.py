@@ -144,7 +144,7 @@ _HOMES = {
 }
 
 # Modules that are there without being imported by name.
-_MODULES = ("placement",)
+_MODULES = ("block_sparse", "placement")
 
 
 def __getattr__(name: str) -> Any:

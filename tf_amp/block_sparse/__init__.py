@@ -1,0 +1,54 @@
+"""Products and Keras layers whose weights are zero but for a layout of dense blocks.
+
+`block_sparse_matmul` is the product, `BlockSparseDense` the layer; `BlockLayout` says
+where the blocks are, and functions named `..._layout` make layouts that are known to
+train well. All are made of TensorFlow's own operations.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tf_amp.block_sparse.dense import BlockSparseDense
+    from tf_amp.block_sparse.layout import BlockLayout
+    from tf_amp.block_sparse.patterns import (
+        banded_layout,
+        barabasi_albert_layout,
+        butterfly_layout,
+        random_layout,
+    )
+    from tf_amp.block_sparse.product import block_sparse_matmul
+
+__all__ = [
+    "BlockLayout",
+    "BlockSparseDense",
+    "banded_layout",
+    "barabasi_albert_layout",
+    "block_sparse_matmul",
+    "butterfly_layout",
+    "random_layout",
+]
+
+_HOMES = {
+    "BlockLayout": "layout",
+    "BlockSparseDense": "dense",
+    "banded_layout": "patterns",
+    "barabasi_albert_layout": "patterns",
+    "block_sparse_matmul": "product",
+    "butterfly_layout": "patterns",
+    "random_layout": "patterns",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return list(__all__)
