@@ -31,7 +31,7 @@ class PlannedNode:
       is_gradient: whether it computes a gradient.
       layer: the scopes of its layer, outermost first.
       label: the rest of its name.
-      main: the row that is told of it: that of a slot that moves to 16 bits, if any.
+      main: the row that stands for it: that of a slot that moves to 16 bits, if any.
       seconds_float32: predicted seconds per step in float32.
       cast_seconds: predicted seconds of the casts in front of it.
       seconds: predicted seconds per step under the plan, with these casts.

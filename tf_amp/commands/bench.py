@@ -134,13 +134,14 @@ def _job_of(options: argparse.Namespace) -> Job:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     from grappler_pass.planning.pages import page
-    from tf_amp.tools.bench.files import check_writable
     from tf_amp.tools.bench.rendering import chart
+    from tf_amp.tools.whole_files import why_unwritable
 
     given = {name: getattr(options, name) for name in ("json", "html", "png")}
     paths = {name: path for name, path in given.items() if path is not None}
     for name, path in paths.items():
-        check_writable(path, f"--{name}")
+        if reason := why_unwritable(path):
+            raise ConfigError(f"--{name}: {path} cannot be written: {reason}.")
     if len({path.resolve() for path in paths.values()}) < len(paths):
         raise ConfigError("--json, --html and --png must be files of their own.")
     if options.html is not None:
@@ -225,8 +226,8 @@ def _say_how_to_go_on(path: pathlib.Path | None) -> None:
 
 
 def _write_outputs(record: Record, options: argparse.Namespace) -> None:
-    from tf_amp.tools.bench.files import write_whole
     from tf_amp.tools.bench.rendering import chart, page
+    from tf_amp.tools.whole_files import write_whole
 
     if options.html is not None:
         write_whole(options.html, page.page_of(record).encode())

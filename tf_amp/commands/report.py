@@ -10,7 +10,7 @@ import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared.arguments import seconds_from_text
+from tf_amp.commands.shared import model_options
 from tf_amp.config import amp_config
 from tf_amp.errors import ConfigError, ScriptMissingError
 
@@ -47,13 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure", action="store_true", help="run the SavedModel both ways, too"
     )
-    parser.add_argument(
-        "--seconds",
-        type=seconds_from_text,
-        metavar="N",
-        help="stop the script after so long",
-    )
-    parser.epilog = "What follows `--` are the script's own arguments."
+    model_options.add_limit_to(parser)
 
 
 def main(options: argparse.Namespace) -> int:

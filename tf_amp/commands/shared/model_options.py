@@ -39,6 +39,11 @@ def add_to(parser: argparse.ArgumentParser, *, data: str | None = None) -> None:
     if data is not None:
         parser.add_argument("--data", type=pathlib.Path, metavar="NPZ", help=data)
     parser.add_argument("--signature", help="only this one of a SavedModel")
+    add_limit_to(parser)
+
+
+def add_limit_to(parser: argparse.ArgumentParser) -> None:
+    """Add the time of a script to a parser, and what is said of its arguments."""
     parser.add_argument(
         "--seconds",
         type=seconds_from_text,

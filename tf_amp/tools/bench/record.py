@@ -10,10 +10,10 @@ from typing import Any
 
 from tf_amp.errors import ConfigError
 from tf_amp.tools.bench.context import Context
-from tf_amp.tools.bench.files import write_whole
 from tf_amp.tools.bench.job import Job
 from tf_amp.tools.bench.samples import Sample, sample_from_dict
 from tf_amp.tools.bench.summary import summarized
+from tf_amp.tools.whole_files import write_whole
 
 _VERSION = 1
 

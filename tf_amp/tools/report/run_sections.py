@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.planning.pages.page import Section, Table, empty_figure
-from grappler_pass.planning.pages.plan_sections import FLOAT32_COLOR, LOW_COLOR
+from grappler_pass.planning.pages.plan_sections import (
+    CAST_COLOR,
+    FLOAT32_COLOR,
+    LOW_COLOR,
+)
 
 if TYPE_CHECKING:
     from tf_amp.tools.explain.prediction import Prediction
@@ -136,7 +140,7 @@ def _errors_figure(found: Verification) -> Any:
         "float32 again": ([c.noise.relative for c in checks], FLOAT32_COLOR),
         "inputs and weights rounded": (
             [c.rounded.relative if c.rounded else None for c in checks],
-            "#e9a23b",
+            CAST_COLOR,
         ),
     }
     figure = empty_figure(xaxis_type="log", height=160 + 24 * len(names))

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 import tf_amp
-from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.planning.pages.page import (
     Card,
     Section,
@@ -19,6 +18,7 @@ from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ConfigError
 from tf_amp.tools.report.record import Record
 from tf_amp.tools.report.run_sections import sections_of_runs
+from tf_amp.tools.whole_files import why_unwritable, write_whole
 
 _MILLI = 1e3
 # Operations whose charts a page has room for, and rows of a table of graphs.
@@ -55,23 +55,17 @@ def write_page(path: pathlib.Path, html: str) -> None:
     Raises:
       ConfigError: it cannot be written.
     """
-    try:
-        with replacing(path) as file:
-            file.write(html)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error}.") from error
+    write_whole(path, html.encode())
 
 
 def check_writable(path: pathlib.Path) -> None:
     """Refuse a place that no page can be written to, before anything is run.
 
     Raises:
-      ConfigError: its folder is not there, or it is a folder itself.
+      ConfigError: it is one; the message says why.
     """
-    if path.is_dir() or not path.parent.is_dir():
-        raise ConfigError(
-            f"-o: received {path}; allowed is a file in a folder that is there."
-        )
+    if reason := why_unwritable(path):
+        raise ConfigError(f"-o: received {path}, which cannot be written: {reason}.")
 
 
 def _drawn(plans: tuple[Plan, ...]) -> Iterator[Plan]:

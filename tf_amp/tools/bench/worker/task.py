@@ -1,4 +1,4 @@
-"""What a process is told to do, on its command line."""
+"""What a process is to do, on its command line."""
 
 from __future__ import annotations
 

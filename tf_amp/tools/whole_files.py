@@ -9,20 +9,15 @@ from grappler_pass.costs.atomic_file import replacing
 from tf_amp.errors import ConfigError
 
 
-def check_writable(path: pathlib.Path, option: str) -> None:
-    """Refuse a file that could not be written in the end.
-
-    Raises:
-      ConfigError: it could not; the message says why.
-    """
+def why_unwritable(path: pathlib.Path) -> str:
+    """Return why a file could not be written in the end; empty if it could."""
+    if path.is_dir():
+        return f"{path} is a folder"
     try:
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder")
         with tempfile.TemporaryFile(dir=path.parent):
-            pass
+            return ""
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(f"{option}: {path} cannot be written: {reason}.") from error
+        return error.strerror or str(error)
 
 
 def write_whole(path: pathlib.Path, content: bytes) -> None:
