@@ -95,7 +95,11 @@ class PrecisionReport(Monitor):
         step = self._count.steps
         if self._readings is None or not self._history.wants(step):
             return
-        now, points = self._readings.read(step), self._history.points
+        unread = self._readings.unread(step)
+        if unread is None:
+            # Workers are asked at the end of an epoch, and not after each step.
+            return
+        now, points = unread(), self._history.points
         before = points[-1].skipped_steps if points else 0
         origin = _origin(now) if now.skipped_here > before else ""
         self._history.add(ScalePoint(step, now.loss_scale, now.skipped_here, origin))
