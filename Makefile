@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 N ?= 2000
-# Test processes; each takes about 2 GB of memory.
-JOBS ?= 2
+# Test processes; each takes about 2 GB of memory. Some wait, so that there is one more
+# than cores.
+JOBS ?= 3
 
 # What, when changed, calls for installing again.
 SOURCES := pyproject.toml setup.py $(wildcard tf_amp/runtime/_autostart_*.py) \
@@ -26,6 +27,8 @@ WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
 	tests/tf_amp/config/test_devices.py \
 	"tests/test_end_to_end.py::$(LEARNS)[function]" \
 	"tests/test_end_to_end.py::$(LEARNS)[keras]"
+# Processes of tests compile what they import once, also where the environment says not.
+export PYTHONDONTWRITEBYTECODE :=
 # A file's tests share what is set up for them, and so stay in one process. Their order
 # is that of tests/conftest.py, not by the number of tests.
 PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder

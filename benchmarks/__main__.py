@@ -2,22 +2,30 @@
 
 import argparse
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-from benchmarks.catalog import DEFAULT_VARIANTS, MODELS, MODES, VARIANTS
+from benchmarks.catalog import (
+    DEFAULT_VARIANTS,
+    MOBILENET_BATCHES,
+    MODELS,
+    MODES,
+    VARIANTS,
+)
 from benchmarks.context import context_of
 from benchmarks.driver import Schedule, run_turn
 from benchmarks.machine import this_machine
 from benchmarks.records import Run
 from benchmarks.report import remarks, terminal_table
-from benchmarks.results import RAW, RESULTS, keep_runs, write_results
+from benchmarks.results import RAW, RESULTS, keep_runs, with_others, write_results
 from benchmarks.summary import rows_from_runs
 
-_ALL_MODELS = tuple(each.name for each in MODELS)
+_MODELS = tuple(each.name for each in MODELS)
+_ALL_MODELS = (*_MODELS, *(each.name for each in MOBILENET_BATCHES))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,9 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(terminal_table(rows))
     for remark in remarks(rows, has_low_units=this_machine().has_low_units):
         console.print(remark, markup=False)
-    if path := options.output or _default_output(schedule):
-        command = " ".join(("python -m benchmarks", *given))
+    default = RESULTS if options.add else _default_output(schedule)
+    if path := options.output or default:
+        which = ",".join(schedule.models) if options.add else None
+        words = ("MODEL" if word == which else word for word in given)
+        command = " ".join(("python -m benchmarks", *words))
         raw = RAW if path == RESULTS else path.parent / "raw"
+        if options.add:
+            runs = with_others(runs, raw)
         keep_runs(runs, context_of(command, rounds=schedule.rounds), raw)
         write_results(path, raw)
         console.print(f"Written to {path}.")
@@ -52,17 +65,20 @@ def _run_with_progress(schedule: Schedule, console: Console) -> tuple[Run, ...]:
         task = progress.add_task("starting", total=len(schedule))
 
         runs = []
-        for turn in schedule.turns():
-            progress.update(task, description=str(turn))
-            runs.append(run_turn(turn))
-            progress.advance(task)
+        with tempfile.TemporaryDirectory() as folder:
+            for turn in schedule.turns(Path(folder)):
+                progress.update(task, description=str(turn))
+                run = run_turn(turn)
+                if turn.is_counted:
+                    runs.append(run)
+                progress.advance(task)
     return tuple(runs)
 
 
 def _default_output(schedule: Schedule) -> Path | None:
     """Return RESULTS.md if everything is measured; else only the terminal is told."""
     complete = (
-        schedule.models == _ALL_MODELS
+        schedule.models == _MODELS
         and schedule.modes == MODES
         and set(DEFAULT_VARIANTS) <= set(schedule.variants)
     )
@@ -73,9 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     add = parser.add_argument
     names = tuple(each.name for each in VARIANTS)
-    add("--models", type=_subset(_ALL_MODELS), default=_ALL_MODELS)
+    add("--models", type=_subset(_ALL_MODELS), default=_MODELS)
     add("--modes", type=_subset(MODES), default=MODES)
     add("--variants", type=_subset(names), default=DEFAULT_VARIANTS)
+    add("--add", action="store_true", help="to what RESULTS.md has of other models")
     add("--rounds", type=int, default=5, help="processes per variant and model")
     add("--seconds", type=float, default=2.0, help="timed part of a mode in a process")
     add("--output", type=Path, help="Markdown file; the raw figures go to raw/ there")

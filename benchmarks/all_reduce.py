@@ -16,9 +16,8 @@ from time import perf_counter
 import tensorflow as tf
 
 import keras_callbacks
-from benchmarks.context import context_of
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from keras_callbacks.all_reduce import traffic
 from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
 
@@ -150,8 +149,8 @@ def _sent(metadata: tf.compat.v1.RunMetadata) -> Sent:
 
 def timed(
     ways: Sequence[str], shapes: Sequence[tuple[int, ...]], rounds: int
-) -> dict[str, float]:
-    """Return the median seconds of a step for each way, measured in turn."""
+) -> dict[str, list[float]]:
+    """Return the seconds of each step for each way, measured in turn."""
     steps = {}
     for way in ways:
         strategy = strategy_of(way)
@@ -171,7 +170,7 @@ def timed(
             start = perf_counter()
             step()
             seconds[way].append(perf_counter() - start)
-    return {way: median(each) for way, each in seconds.items()}
+    return seconds
 
 
 def rows_of(shapes: Sequence[tuple[int, ...]]) -> tuple[Row, ...]:
@@ -188,7 +187,7 @@ def rows_of(shapes: Sequence[tuple[int, ...]]) -> tuple[Row, ...]:
     )
 
 
-def _table(rows: Sequence[Row], seconds: Mapping[str, float]) -> str:
+def _table(rows: Sequence[Row], seconds: Mapping[str, Sequence[float]]) -> str:
     """Return the figures as Markdown."""
     whole = rows[0].sent.bytes_moved
     cells = [
@@ -198,7 +197,7 @@ def _table(rows: Sequence[Row], seconds: Mapping[str, float]) -> str:
             "-" if row.sent.messages is None else f"{row.sent.messages}",
             f"{row.sent.bytes_moved / 1e6:.2f}",
             f"{row.sent.bytes_moved / whole:.4f}",
-            f"{1e3 * seconds[row.way]:.0f}" if row.way in seconds else "-",
+            f"{1e3 * median(seconds[row.way]):.0f}" if row.way in seconds else "-",
         )
         for row in rows
     ]
@@ -210,7 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.all_reduce")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--dry", action="store_true", help="print only")
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
     set_up_devices()
     shapes = resnet50_shapes()
     rows = rows_of(shapes)
@@ -218,11 +218,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     elements = sum(map(math.prod, shapes))
     legend = _LEGEND.format(tensors=len(shapes), elements=elements)
     markdown = f"{_table(rows, seconds)}\n\n{legend}"
-    print(markdown)
-    if not options.dry:
-        command = " ".join(("python -m benchmarks.all_reduce", *sys.argv[1:]))
-        keep_table("all_reduce", markdown, context_of(command, rounds=options.rounds))
-        write_results()
+    publish(
+        "all_reduce",
+        markdown,
+        seconds,
+        given,
+        rounds=options.rounds,
+        is_whole=not options.dry,
+    )
 
 
 if __name__ == "__main__":

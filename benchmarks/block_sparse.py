@@ -13,10 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 import tf_amp
-from benchmarks.context import context_of
 from benchmarks.machine import this_machine
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.turns import compared
 from tf_amp.block_sparse import (
     BlockLayout,
@@ -57,6 +56,7 @@ _PREDICTED_TITLES = (
 )
 
 Call = Callable[[], Any]
+Samples = dict[str, list[list[float]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tf_amp.disable()
     table = "\n\n".join(
         (
-            markdown_table(_TITLES, measured),
+            markdown_table(_TITLES, [cells for cells, _ in measured]),
             _explanation(options.rounds),
             markdown_table(_PREDICTED_TITLES, predicted),
             f"Predicted with the profile {_PROFILE}, not measured: milliseconds of the "
@@ -80,11 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "rewriting, and how many times as fast the block-sparse one is priced.",
         )
     )
-    print(table)
-    if not options.dry:
-        command = " ".join(("python -m benchmarks.block_sparse", *given))
-        keep_table("block_sparse", table, context_of(command, rounds=options.rounds))
-        write_results()
+    publish(
+        "block_sparse",
+        table,
+        {", ".join(cells[:4]): samples for cells, samples in measured},
+        given,
+        rounds=options.rounds,
+        is_whole=not options.dry,
+    )
 
 
 def _explanation(rounds: int) -> str:
@@ -102,7 +105,8 @@ def _explanation(rounds: int) -> str:
     )
 
 
-def _measured(name: str, rounds: int) -> Iterator[tuple[str, ...]]:
+def _measured(name: str, rounds: int) -> Iterator[tuple[tuple[str, ...], Samples]]:
+    """Yield the cells of each row, and seconds of its calls, round by round."""
     layout = _LAYOUTS[name]
     x, dense, blocks = _operands(layout)
     for backward in (False, True):
@@ -117,14 +121,18 @@ def _measured(name: str, rounds: int) -> Iterator[tuple[str, ...]]:
                     )
                 )
             timed = compared((whole, again, ours), rounds)
-            sparse = ("-", "-")
+            samples = {"dense, dense, block-sparse": timed.seconds}
+            sparse: tuple[str, ...] = ("-", "-")
             if types == "float32" and _is_feasible(layout, backward):
                 (indices, values) = _sparse_operands(layout, blocks)
                 other = _call(_sparse_product(indices), backward, x, values)
-                sparse = compared((other, ours), max(3, rounds // 5))
+                found = compared((other, ours), max(3, rounds // 5))
+                sparse = found.cells
+                samples["sparse, block-sparse"] = found.seconds
             sparsity = f"{1 - layout.density:.0%}"
             words = "forward, backward" if backward else "forward"
-            yield name.partition(",")[0], sparsity, words, types, *timed, *sparse
+            row = (name.partition(",")[0], sparsity, words, types)
+            yield (*row, *timed.cells, *sparse), samples
 
 
 def _is_feasible(layout: BlockLayout, backward: bool) -> bool:

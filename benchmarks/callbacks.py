@@ -7,6 +7,7 @@ A tiny step shows what is added, one of about 20 ms what that amounts to.
 
 import argparse
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -20,8 +21,7 @@ import tf_keras
 from rich.progress import Progress
 
 import tf_amp
-from benchmarks.context import context_of
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from keras_callbacks import AutoMixedPrecision, LossScaleMonitor
 from keras_callbacks.callback import Callback, Logs
 
@@ -82,8 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=40, help="epochs of each model")
     parser.add_argument("--steps", type=int, default=50, help="steps of an epoch")
     parser.add_argument("--dry", action="store_true", help="print only")
-    options = parser.parse_args(arguments)
-    rows = []
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
+    rows, samples = [], {}
     with Progress() as progress:
         task = progress.add_task("callbacks", total=len(KITS) * len(SIZES))
         for kit in KITS:
@@ -91,14 +92,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 progress.update(task, description=f"{kit}, {size}")
                 seconds = measured(KITS[kit], *SIZES[size], options)
                 rows.append(_row(kit, size, *seconds))
+                samples[f"{kit}, {size}: without, with"] = seconds
                 progress.advance(task)
-    table = _table(rows)
-    print(table)
-    if not options.dry:
-        words = f"--rounds {options.rounds} --steps {options.steps}"
-        command = f"python -m benchmarks.callbacks {words}"
-        keep_table("callbacks", table, context_of(command, rounds=options.rounds))
-        write_results()
+    publish(
+        "callbacks",
+        _table(rows),
+        samples,
+        given,
+        rounds=options.rounds,
+        is_whole=not options.dry,
+    )
 
 
 def measured(

@@ -16,10 +16,9 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from benchmarks.capture_graphs import CapturedGraph, capture
 from benchmarks.catalog import MODELS, MODES, entry
-from benchmarks.context import context_of
 from benchmarks.driver import worker_lines
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.steps import build_model, step_of
 from benchmarks.variants import switch_on_builtin_pass
 from grappler_pass.graph.shapes import known_shape
@@ -85,11 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     rows = [row for name in track(options.models, "counting") for row in _counts(name)]
     table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
-    print(table)
-    if options.models == names:
-        command = " ".join(("python -m benchmarks.casts", *given))
-        keep_table("casts", table, context_of(command, rounds=1))
-        write_results()
+    publish("casts", table, rows, given, is_whole=options.models == names)
     return 0
 
 

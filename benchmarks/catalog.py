@@ -12,13 +12,22 @@ MODES = ("train", "infer")
 
 @dataclass(frozen=True)
 class Entry:
-    """One model: its module in ``benchmarks.models`` and how it is fed."""
+    """One model: its module in ``benchmarks.models`` and how it is fed.
+
+    ``module`` is needed where one module's model is measured in several ways.
+    """
 
     name: str
     title: str
     optimizer: str
     train_batch: int
     infer_batch: int
+    module: str = ""
+
+    @property
+    def module_name(self) -> str:
+        """Return the name of the module that builds the model."""
+        return f"benchmarks.models.{self.module or self.name}"
 
     def batch(self, mode: str) -> int:
         """Return the batch size of a mode, ``train`` or ``infer``."""
@@ -33,6 +42,11 @@ class Variant:
     title: str
     prepare: str = "nothing"
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def learns(self) -> bool:
+        """Return whether a process leaves something behind for the next one."""
+        return self.prepare == "enable_tf_amp" and "TF_AMP_TUNE" not in self.environment
 
 
 MODELS = (
@@ -50,6 +64,19 @@ MODELS = (
 DEMO_MODELS = (
     Entry("demo_digits", "demo: digits", "adam", 32, 32),
     Entry("demo_text", "demo: text", "adam", 8, 8),
+)
+
+# A model of many small ops in several sizes: where 16 bits lose soonest.
+MOBILENET_BATCHES = tuple(
+    Entry(
+        name=f"mobilenet_v3_{batch}",
+        title=f"MobileNetV3, batch {batch}",
+        optimizer="sgd",
+        train_batch=batch,
+        infer_batch=batch,
+        module="mobilenet_v3",
+    )
+    for batch in (4, 8, 32, 64)
 )
 
 _OURS = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
@@ -85,7 +112,8 @@ DEFAULT_VARIANTS = ("float32", "again", "keras", "builtin", "ours")
 
 def entry(name: str) -> Entry:
     """Return the model called ``name``."""
-    return next(each for each in (*MODELS, *DEMO_MODELS) if each.name == name)
+    known = (*MODELS, *DEMO_MODELS, *MOBILENET_BATCHES)
+    return next(each for each in known if each.name == name)
 
 
 def variant(name: str) -> Variant:

@@ -9,9 +9,8 @@ from statistics import median
 
 from rich.progress import Progress
 
-from benchmarks.context import context_of
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.serving import run_worker
 
 _WEIGHTS = ("float32", "low")
@@ -43,10 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 run = run_worker("convert", source, target, "--weights", weights)
                 found[weights].append(run)
     table = f"{markdown_table(_TITLES, _rows(found))}\n\n{_EXPLANATION}"
-    print(table)
-    command = " ".join(("python -m benchmarks.convert", *given))
-    keep_table("convert", table, context_of(command, rounds=options.rounds))
-    write_results()
+    publish("convert", table, found, given, rounds=options.rounds)
 
 
 def _rows(found: dict[str, list[dict[str, float]]]) -> list[tuple[str, ...]]:

@@ -11,8 +11,9 @@ import copy
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.progress import Progress
 
@@ -24,11 +25,10 @@ import numpy as np
 import tensorflow as tf
 
 import tf_amp
-from benchmarks.context import context_of
 from benchmarks.detector_network import LOSSES_IN_MEAN, build, multibox_loss, quality
 from benchmarks.detector_scenes import Scenes, make_scenes
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 
 _CHART = Path(__file__).resolve().parent.parent / "docs" / "detector.png"
@@ -57,6 +57,10 @@ class Training:
     scale: float
     skipped: int
 
+    def samples(self) -> dict[str, Any]:
+        """Return all of it as JSON can hold it."""
+        return asdict(self) | {"losses": self.losses.tolist()}
+
     @property
     def last_loss(self) -> float:
         """Mean loss of the last steps."""
@@ -84,12 +88,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 trainings[title].append(run)
                 progress.advance(task)
     table = _table(trainings)
-    print(table)
     draw(trainings, options.chart)
-    if options.chart == _CHART:
-        command = " ".join(("python -m benchmarks.detector", *given))
-        keep_table("detector", table, context_of(command, rounds=options.seeds))
-        write_results()
+    publish(
+        "detector",
+        table,
+        {title: [run.samples() for run in runs] for title, runs in trainings.items()},
+        given,
+        rounds=options.seeds,
+        is_whole=options.chart == _CHART,
+    )
 
 
 def train(

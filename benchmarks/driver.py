@@ -14,11 +14,17 @@ from benchmarks.records import Run, run_from_json
 ROOT = Path(__file__).resolve().parent.parent
 
 _LEFT_OUT = (
+    # TensorFlow is installed with its bytecode.
+    "PYTHONDONTWRITEBYTECODE",
     "TF_AMP_",
     "TF_ENABLE_AUTO_MIXED_PRECISION",
     "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE",
 )
-_ALWAYS = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+_ALWAYS = {
+    "KERAS_BACKEND": "tensorflow",
+    "TF_AMP_VERBOSE": "0",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
 _LONGEST_PROCESS_SECONDS = 900
 _LEFT_FLOAT32 = "stays float32: "
 
@@ -28,7 +34,7 @@ class Turn:
     """One process to run.
 
     ``seconds`` is the timed part of each mode; ``cache`` the folder of what tf-amp
-    measures, the user's own if it is None.
+    measures, the user's own if it is None. What is not counted prepares the next turn.
     """
 
     model: str
@@ -37,6 +43,7 @@ class Turn:
     modes: tuple[str, ...]
     seconds: float
     cache: Path | None = None
+    is_counted: bool = True
 
     def __str__(self) -> str:
         """Return what the progress bar shows."""
@@ -53,7 +60,11 @@ class Turn:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What to run: every model, all variants taking turns within each round."""
+    """What to run: every model, all variants taking turns within each round.
+
+    Each variant begins a round with an empty database, since a verdict must not depend
+    on luck; where tf-amp learns, one process does, and the next one is counted.
+    """
 
     models: tuple[str, ...]
     modes: tuple[str, ...]
@@ -63,15 +74,26 @@ class Schedule:
 
     def __len__(self) -> int:
         """Return how many processes will be started."""
-        return len(self.models) * self.rounds * len(self.variants)
+        processes = sum(1 + variant(name).learns for name in self.variants)
+        return len(self.models) * self.rounds * processes
 
-    def turns(self) -> Iterator[Turn]:
-        """Yield the processes; each round starts one variant later than the last."""
+    def turns(self, folder: Path) -> Iterator[Turn]:
+        """Yield the processes; each round starts one variant later than the last.
+
+        Args:
+            folder: for databases.
+        """
         for model in self.models:
             for number in range(self.rounds):
                 first = number % len(self.variants)
                 for name in self.variants[first:] + self.variants[:first]:
-                    yield Turn(model, variant(name), number, self.modes, self.seconds)
+                    turn = Turn(
+                        *(model, variant(name), number, self.modes, self.seconds),
+                        cache=folder / f"{model}_{number}_{name}",
+                    )
+                    if turn.variant.learns:
+                        yield dataclasses.replace(turn, is_counted=False)
+                    yield turn
 
 
 def run_turn(turn: Turn) -> Run:
@@ -135,7 +157,8 @@ def worker_lines(
         text=True,
     )
     if done.returncode:
-        raise RuntimeError(f"{module} failed: {done.stderr.strip()[-2000:]}")
+        reason = done.stderr.strip()[-2000:]
+        raise RuntimeError(f"{module} failed ({done.returncode}): {reason}")
     return done.stdout.splitlines()
 
 

@@ -1,54 +1,62 @@
-"""What tuning costs at the first step: python -m benchmarks.first_step.
+"""From a job's start to the end of its first step: python -m benchmarks.first_step.
 
-Fresh processes take turns: float32, tf-amp without tuning, with tuning and an empty
-database, and once more with the database that this left behind.
+Fresh processes take turns: float32 twice, tf-amp without tuning, with tuning and an
+empty database, and once more with the database that this left behind.
 """
 
 import argparse
-import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from rich.progress import Progress
 
 from benchmarks.catalog import DEMO_MODELS, MODELS, MODES, entry, variant
-from benchmarks.context import context_of
 from benchmarks.driver import Turn, run_turn
 from benchmarks.records import Run
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 
 # What is run in a round, in this order: the title of its column, and the variant.
 _KINDS = (
     ("float32", "float32"),
+    ("A/A", "again"),
     ("tuning off", "untuned"),
     ("empty database", "ours"),
     ("warm database", "ours"),
 )
-_TITLES = (
-    "model",
-    "mode",
-    *(f"{kind} s" for kind, _ in _KINDS),
-    "delay, empty s",
-    "share, empty",
-    "delay, warm s",
-    "share, warm",
-    "steps until repaid",
-)
+_OTHERS = tuple(kind for kind, _ in _KINDS[1:])
+_TITLES = ("model", "mode", "float32 s", *_OTHERS, "16 bits", "steps until repaid")
 _EXPLANATION = (
-    "Seconds of the first step, tracing and optimizing included: median of the rounds. "
-    "*delay*: beyond tuning off. *share*: the delay over float32's own first step, of "
-    "which 100 % doubles the time until the second; a job pays it once per graph, "
-    "however long it runs. The demo's models are those of `make demo`, with its "
-    "batches. *steps until repaid*: steps after which what an empty "
+    "*float32 s*: seconds from the start of the process to the end of its first step, "
+    "with importing TensorFlow, building the model, tracing and optimizing; median of "
+    "the rounds. The next columns: what is beyond that, as a share of it; A/A is "
+    "float32 again, the noise. A job pays it once per graph, however long it runs. The "
+    "demo's models are those of `make demo`, with its batches. *16 bits*: operations "
+    "of the executed graph. *steps until repaid*: steps after which what an empty "
     "database costs beyond float32 is won back; -: no step is faster."
 )
 
-# Seconds of the first and of a later step, by kind, model and mode: one per round.
-Figures = dict[tuple[str, str, str], list[tuple[float, float]]]
+
+class Figure(NamedTuple):
+    """What one process took.
+
+    Attributes:
+      first: seconds from its start to the end of its first step.
+      later: seconds of a later step, the median.
+      low_ops: operations of the executed graph in 16 bits.
+    """
+
+    first: float
+    later: float
+    low_ops: int
+
+
+# By kind, model and mode: one per round.
+Figures = dict[tuple[str, str, str], list[Figure]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,11 +80,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 for mode in MODES:
                     _run_round(model, mode, number, figures, announce)
     table = markdown(figures)
-    print(table)
-    if options.models == names:
-        command = " ".join(("python -m benchmarks.first_step", *given))
-        keep_table("first_step", table, context_of(command, rounds=options.rounds))
-        write_results()
+    publish(
+        "first_step",
+        table,
+        {", ".join(key): rounds for key, rounds in figures.items()},
+        given,
+        rounds=options.rounds,
+        is_whole=options.models == names,
+    )
 
 
 def _run_round(
@@ -91,41 +102,64 @@ def _run_round(
             announce(f"{model}, {mode}, {kind}")
             turn = Turn(model, variant(name), number, (mode,), 1.0, Path(folder))
             run = run_turn(turn)
-            figures.setdefault((kind, model, mode), []).append(_seconds(run))
+            figures.setdefault((kind, model, mode), []).append(_figure(run))
 
 
-def _seconds(run: Run) -> tuple[float, float]:
+def _figure(run: Run) -> Figure:
     if run.failure:
         raise RuntimeError(f"{run.model}, {run.variant}: {run.failure}")
     measured = run.measurements[0]
-    return measured.first_seconds, measured.seconds
+    return Figure(measured.first_seconds, measured.seconds, measured.ops.low)
 
 
 def markdown(figures: Figures) -> str:
-    """Return the table with what its columns mean."""
-    keys = dict.fromkeys(key[1:] for key in figures)
+    """Return the table, what its columns mean, and what follows from it."""
+    keys = tuple(dict.fromkeys(key[1:] for key in figures))
     cells = [_cells(figures, model, mode) for model, mode in keys]
-    return f"{markdown_table(_TITLES, cells)}\n\n{_EXPLANATION}"
+    lines = (f"- {kind}: {_conclusion(figures, kind, keys)}" for kind in _OTHERS)
+    table = markdown_table(_TITLES, cells)
+    return "\n\n".join((table, _EXPLANATION, "\n".join(lines)))
 
 
 def _cells(figures: Figures, model: str, mode: str) -> tuple[str, ...]:
-    rounds = {kind: figures[kind, model, mode] for kind, _ in _KINDS}
-    first = {kind: median(each[0] for each in rounds[kind]) for kind in rounds}
-    later = {kind: median(each[1] for each in rounds[kind]) for kind in rounds}
-    delay = {kind: first[kind] - first["tuning off"] for kind in first}
+    later = {kind: _median(figures[kind, model, mode], "later") for kind, _ in _KINDS}
     gain = later["float32"] - later["empty database"]
-    lost = first["empty database"] - first["float32"]
-    costs = (
-        (f"{delay[kind]:.2f}", f"{delay[kind] / first['float32']:.0%}")
-        for kind in ("empty database", "warm database")
-    )
+    first = _median(figures["float32", model, mode], "first")
+    lost = first * _beyond(figures, "empty database", model, mode)
     return (
         entry(model).title,
         mode,
-        *(f"{seconds:.2f}" for seconds in first.values()),
-        *itertools.chain.from_iterable(costs),
+        f"{first:.2f}",
+        *(f"{_beyond(figures, kind, model, mode):+.0%}" for kind in _OTHERS),
+        str(_low_ops(figures, model, mode)),
         f"{max(lost, 0) / gain:.0f}" if gain > 0.02 * later["float32"] else "-",
     )
+
+
+def _conclusion(figures: Figures, kind: str, keys: Sequence[tuple[str, str]]) -> str:
+    """Say what a kind adds to float32's time: in the middle, and where in vain."""
+    beyond = {key: _beyond(figures, kind, *key) for key in keys}
+    text = f"{median(beyond.values()):+.1%} in the median of {len(keys)} rows"
+    same = [beyond[key] for key in keys if not _low_ops(figures, *key)]
+    if same and kind != "A/A":
+        text += f", {median(same):+.1%} of the {len(same)} that stay float32"
+    return f"{text}."
+
+
+def _beyond(figures: Figures, kind: str, model: str, mode: str) -> float:
+    """Return what a kind takes beyond float32, as a share of that."""
+    ours, float32 = (
+        _median(figures[each, model, mode], "first") for each in (kind, "float32")
+    )
+    return ours / float32 - 1.0
+
+
+def _low_ops(figures: Figures, model: str, mode: str) -> int:
+    return int(_median(figures["empty database", model, mode], "low_ops"))
+
+
+def _median(rounds: Sequence[Figure], field: str) -> float:
+    return median(getattr(each, field) for each in rounds)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ one kernel each. What fusing changes is held against what another seed changes.
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,9 +15,8 @@ from rich.progress import track
 from sklearn.datasets import load_digits
 
 import tf_amp
-from benchmarks.context import context_of
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 
 _SEEDS, _STEPS, _BATCH, _LAST = range(5), 300, 64, 50
 _TITLES = (
@@ -77,15 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print, and write the section of RESULTS.md on it."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     rows = [_row(name) for name in track(_NETWORKS, "training")]
-    table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
-    print(table)
-    command = " ".join(("python -m benchmarks.fused_curves", *given))
-    keep_table("fused_curves", table, context_of(command, rounds=len(_SEEDS)))
-    write_results()
+    table = "\n\n".join((markdown_table(_TITLES, [c for c, _ in rows]), _EXPLANATION))
+    samples = {cells[0]: curves for cells, curves in rows}
+    publish("fused_curves", table, samples, given, rounds=len(_SEEDS))
     return 0
 
 
-def _row(name: str) -> tuple[str, ...]:
+def _row(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
     plain, fused = (
         [_trained(name, seed, fuse) for seed in _SEEDS] for fuse in (_BEFORE, _AFTER)
     )
@@ -94,7 +92,7 @@ def _row(name: str) -> tuple[str, ...]:
     )
     windows, fused_windows = (_windows(each) for each in (curves, others))
     between = [windows[a] - windows[b] for a in _SEEDS for b in _SEEDS if a < b]
-    return (
+    cells = (
         name,
         _NETWORKS[name][1],
         f"{curves[:, -_LAST:].mean():.4f}",
@@ -103,6 +101,7 @@ def _row(name: str) -> tuple[str, ...]:
         f"{_root_mean_square(windows - fused_windows):.4f}",
         *(f"{100 * np.mean([a for _, a in runs]):.1f}" for runs in (plain, fused)),
     )
+    return cells, {"loss of each step, accuracy": {"plain": plain, "fused": fused}}
 
 
 def _trained(name: str, seed: int, fuse: str) -> tuple[list[float], float]:

@@ -7,6 +7,7 @@ falls on each.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 
@@ -16,10 +17,9 @@ import tensorflow as tf
 from rich.progress import track
 
 import tf_amp
-from benchmarks.context import context_of
 from benchmarks.driver import worker_lines
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.turns import compared
 
 _NETWORKS = (
@@ -43,6 +43,9 @@ _EXPLANATION = (
     f"float32 again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
 )
 
+# Cells of the table, and seconds of the calls, round by round.
+Row = tuple[tuple[str, ...], list[list[float]]]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the section of RESULTS.md on fusions."""
@@ -54,25 +57,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     if options.worker:
-        print("|".join(_row(options.networks[0])))
+        print(json.dumps(_row(options.networks[0])))
         return 0
     rows = [_measured(name) for name in track(options.networks, "measuring")]
-    table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
-    print(table)
-    if options.networks == _NETWORKS:
-        command = " ".join(("python -m benchmarks.fusions", *given))
-        keep_table("fusions", table, context_of(command, rounds=_ROUNDS))
-        write_results()
+    table = markdown_table(_TITLES, [cells for cells, _ in rows])
+    publish(
+        "fusions",
+        f"{table}\n\n{_EXPLANATION}",
+        {cells[0]: samples for cells, samples in rows},
+        given,
+        rounds=_ROUNDS,
+        is_whole=options.networks == _NETWORKS,
+    )
     return 0
 
 
-def _measured(name: str) -> tuple[str, ...]:
+def _measured(name: str) -> Row:
     """Measure one network in a process of its own."""
     lines = worker_lines("fusions", "--worker", "--networks", name)
-    return tuple(lines[-1].split("|"))
+    cells, seconds = json.loads(lines[-1])
+    return tuple(cells), seconds
 
 
-def _row(name: str) -> tuple[str, ...]:
+def _row(name: str) -> Row:
     keras.utils.set_random_seed(1)
     network = getattr(keras.applications, name)(
         weights=None, input_shape=(_SIZE, _SIZE, 3)
@@ -91,12 +98,9 @@ def _row(name: str) -> tuple[str, ...]:
     tf_amp.disable()
     wanted = plain()
     error = float(tf.norm(fused() - wanted) / tf.norm(wanted))
-    return (
-        name,
-        str(sum(len(plan.fusions) for plan in tf_amp.plans())),
-        f"{error:.1e}",
-        *compared((plain, again, fused), _ROUNDS),
-    )
+    folded = str(sum(len(plan.fusions) for plan in tf_amp.plans()))
+    timed = compared((plain, again, fused), _ROUNDS)
+    return (name, folded, f"{error:.1e}", *timed.cells), timed.seconds
 
 
 def _draw_statistics(network: keras.Model) -> None:

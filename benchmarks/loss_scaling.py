@@ -24,10 +24,9 @@ import tensorflow as tf
 
 import tf_amp
 from benchmarks.catalog import entry
-from benchmarks.context import context_of
 from benchmarks.executed import count_step_nodes
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.steps import Step, build_model, step_of
 
 _SCALES = {"none": "none", "again": "none", "constant": "1024", "dynamic": "dynamic"}
@@ -75,13 +74,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(given)
     os.environ["TF_AMP_TUNE"] = "off"
     names = options.models or list(_MODELS)
-    cells = [row for name in names for row in _rows(name, options.rounds)]
-    table = f"{markdown_table(_TITLES, cells)}\n\n{_EXPLANATION}"
-    print(table)
-    if options.models is None:
-        command = " ".join(("python -m benchmarks.loss_scaling", *given))
-        keep_table("loss_scaling", table, context_of(command, rounds=options.rounds))
-        write_results()
+    measured = {name: _measured(name, options.rounds) for name in names}
+    cells = [row for rows, _ in measured.values() for row in rows]
+    publish(
+        "loss_scaling",
+        f"{markdown_table(_TITLES, cells)}\n\n{_EXPLANATION}",
+        {name: times for name, (_, times) in measured.items()},
+        given,
+        rounds=options.rounds,
+        is_whole=options.models is None,
+    )
 
 
 def tiny_step() -> tuple[Step, int]:
@@ -113,14 +115,17 @@ _MODELS = {
 }
 
 
-def _rows(name: str, rounds: int) -> list[tuple[str, ...]]:
+def _measured(
+    name: str, rounds: int
+) -> tuple[list[tuple[str, ...]], dict[str, list[float]]]:
+    """Return the rows of a model, and seconds per step by scale, round by round."""
     title, build = _MODELS[name]
     cases = [_case(scale, build) for scale in _SCALES]
     times = _measure(cases, rounds, title)
     base = cases[0]
-    return [
-        _row(title, case, base, times[case.scale], times["none"]) for case in cases[1:]
-    ]
+    none = times["none"]
+    rows = [_row(title, case, base, times[case.scale], none) for case in cases[1:]]
+    return rows, times
 
 
 def _case(scale: str, build: Callable[[], tuple[Step, int]]) -> Case:

@@ -1,7 +1,8 @@
 """Predicted against measured steps: ``python -m benchmarks.prediction``.
 
-A fresh process per model plans the step as tf-amp does in any program, with prices
-that it measures within its budget, and then runs it in float32 and mixed in turn.
+A fresh process per model plans the step as tf-amp does in any program, with prices that
+such processes have measured within their budgets, for this model and for the others,
+and then runs it in float32 and mixed in turn.
 """
 
 import argparse
@@ -9,20 +10,21 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.progress import track
 
 from benchmarks.catalog import MODELS, MODES, entry, variant
-from benchmarks.context import context_of
 from benchmarks.driver import worker_environment, worker_lines
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 
 # What counts as right: a time within a fifth, a gain within ten points.
 NEAR = 0.2
 NEAR_POINTS = 10.0
+# Timed where only prices are wanted.
+_FEWEST_SECONDS = 0.1
 
 _TITLES = (
     "model",
@@ -70,14 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser(names).parse_args(given)
     figures: list[Figures] = []
     with tempfile.TemporaryDirectory() as folder:
+        # Each with what the others have left in the database, whichever comes first.
+        for name in track(options.models, "measuring prices"):
+            _run(name, _FEWEST_SECONDS, options.tune, Path(folder))
         for name in track(options.models, "predicting"):
-            figures += _run(name, options, Path(folder))
-    table = markdown(figures)
-    print(table)
-    if options.models == names:
-        command = " ".join(("python -m benchmarks.prediction", *given))
-        keep_table("prediction", table, context_of(command, rounds=1))
-        write_results()
+            figures += _run(name, options.seconds, options.tune, Path(folder))
+    publish(
+        "prediction",
+        markdown(figures),
+        [asdict(each) for each in figures],
+        given,
+        is_whole=options.models == names,
+    )
     return 0
 
 
@@ -92,13 +98,13 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(name: str, options: argparse.Namespace, folder: Path) -> list[Figures]:
+def _run(name: str, seconds: float, tune: str, folder: Path) -> list[Figures]:
     """Run one worker, whose measured costs go to a folder of their own."""
     environment = worker_environment(variant("ours"), folder)
-    environment["TF_AMP_TUNE"] = options.tune
+    environment["TF_AMP_TUNE"] = tune
     # The worker itself switches the pass on and off.
     environment.pop("TF_ENABLE_AUTO_MIXED_PRECISION", None)
-    settings = ("--modes", ",".join(MODES), "--seconds", str(options.seconds))
+    settings = ("--modes", ",".join(MODES), "--seconds", str(seconds))
     printed = worker_lines(
         "prediction_worker", name, *settings, environment=environment
     )

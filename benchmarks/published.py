@@ -9,17 +9,15 @@ fusion is estimated on top of the plan.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 
-from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.as_published import ListedTarget, layout_seconds
-from benchmarks.context import context_of
 from benchmarks.fused_estimate import fused_seconds
 from benchmarks.published_report import Comparison, markdown
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.training_graphs import (
     attention,
     convolutional,
@@ -89,6 +87,12 @@ def _case(
         host=host,
     )
 
+
+# Constants of the profile that come from other measurements of a model of the table.
+_DERIVED = {
+    "ResNet-50 v1.5": "bandwidth in float16",
+    "Transformer-XL base": "ops that a host starts",
+}
 
 # What the host of wide & deep takes: as much as it allows eight GPUs to go through, in
 # either precision, and what it has looked up over PCIe 3.0 with 16 lanes, and back.
@@ -234,6 +238,7 @@ def compare(case: Case) -> Comparison:
         xla=case.xla,
         host=case.host,
         source=case.source,
+        derived=_DERIVED.get(case.name, ""),
     )
 
 
@@ -272,7 +277,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.published")
     names = tuple(case.name for case in CASES)
     parser.add_argument("--only", choices=names, help="one model, written nowhere")
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
     chosen = [case for case in CASES if options.only in (None, case.name)]
     found = []
     with Progress(transient=True) as progress:
@@ -281,11 +287,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             progress.update(task, description=case.name)
             found.append(compare(case))
             progress.advance(task)
-    if options.only is None:
-        command = " ".join(("python -m benchmarks.published", *sys.argv[1:]))
-        keep_table("published", markdown(found), context_of(command, rounds=1))
-        write_results()
-    Console().print(markdown(found), markup=False)
+    publish(
+        "published",
+        markdown(found),
+        [asdict(each) for each in found],
+        given,
+        is_whole=options.only is None,
+    )
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ class Comparison:
         xla: whether the published figures were obtained with XLA.
         host: seconds of these that the host takes.
         source: of the published figures.
+        derived: the constant of the profile that measurements of this model gave;
+            empty if none.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Comparison:
     xla: bool
     host: float
     source: str
+    derived: str = ""
 
     @property
     def predicted(self) -> float:
@@ -92,6 +95,7 @@ def markdown(found: Sequence[Comparison]) -> str:
             markdown_table(_TITLES, rows),
             _mean_errors(found),
             _LEGEND,
+            *_derived(found),
             *((_HOST,) if any(each.host for each in found) else ()),
             _LEFT_OUT,
             sources,
@@ -99,11 +103,19 @@ def markdown(found: Sequence[Comparison]) -> str:
     )
 
 
+def _derived(found: Sequence[Comparison]) -> tuple[str, ...]:
+    """Say which rows are no test of the whole profile."""
+    names = [f"{each.name} ({each.derived})" for each in found if each.derived]
+    text = "With a double dagger: other measurements of the model gave a constant of "
+    return (f"{text}the profile. These are {' and '.join(names)}.",) if names else ()
+
+
 def _mean_errors(found: Sequence[Comparison]) -> str:
     kinds = {
         "run with XLA": [each for each in found if each.xla],
         "run without": [each for each in found if not each.xla],
         "without a dagger": [each for each in found if not each.host],
+        "that gave no constant": [each for each in found if not each.derived],
     }
     parts = [f"Mean error: {_mean_error(found)}"]
     parts += [
@@ -128,7 +140,7 @@ def _cells(each: Comparison) -> tuple[str, ...]:
     known = [f" ({_number(value)})" for value in each.throughputs] or ["", ""]
     own = _ratio(each.items, (each.seconds[0], each.own_seconds))
     return (
-        each.name + "*" * each.xla + "†" * bool(each.host),
+        each.name + "*" * each.xla + "†" * bool(each.host) + "‡" * bool(each.derived),
         f"{each.published:.2f}",
         f"{each.predicted:.2f}",
         f"{each.error:+.0%}",

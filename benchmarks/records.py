@@ -14,7 +14,8 @@ from tf_amp.tools.bench.worker.executed_ops import OpCounts
 class Measurement:
     """One mode of one model in one process.
 
-    ``first_seconds`` is the time of the first step, tracing and optimizing included.
+    ``first_seconds`` passed from the start of the process to the end of its first step,
+    with importing TensorFlow, building the model, tracing and optimizing.
     ``values`` are what the step computed: the first losses of training, or a sample
     of the outputs of inference. They are compared with those of float32.
     """

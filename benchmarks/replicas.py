@@ -13,7 +13,7 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat
 from multiprocessing import get_context
 from statistics import median
@@ -26,9 +26,8 @@ import keras_callbacks
 import tf_amp
 from benchmarks.all_reduce import DEVICES, set_up_devices
 from benchmarks.catalog import MODELS, Entry, entry
-from benchmarks.context import context_of
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.steps import build_model
 
 _SEED = 7
@@ -64,7 +63,7 @@ class Timed:
 def step_of(model: Entry, devices: int, exchange: str, *, mixed: bool) -> Step:
     """Return a traced training step of a model."""
     strategy = keras_callbacks.mirrored_strategy(DEVICES[:devices], all_reduce=exchange)
-    module = importlib.import_module(f"benchmarks.models.{model.name}")
+    module = importlib.import_module(model.module_name)
     share = module.sample(np.random.default_rng(_SEED), model.batch("train") // 2)
     with strategy.scope():
         built = build_model(model)
@@ -107,7 +106,9 @@ def _values(result: object) -> list[tf.Tensor]:
     return list(getattr(result, "values", (result,)))
 
 
-def rows_of(name: str, rounds: int) -> list[tuple[str, ...]]:
+def rows_of(
+    name: str, rounds: int
+) -> list[tuple[tuple[str, ...], dict[str, dict[str, list[float]]]]]:
     """Measure a model; return a row for each number of devices and exchange."""
     set_up_devices()
     model = entry(name)
@@ -122,17 +123,16 @@ def rows_of(name: str, rounds: int) -> list[tuple[str, ...]]:
         float32, mixed = seconds[2 * place : 2 * place + 2]
         ratios = [a / b for a, b in zip(float32.wall, mixed.wall, strict=True)]
         ratio = median(float32.wall) / median(mixed.wall)
-        rows.append(
-            (
-                model.title,
-                f"{devices}",
-                exchange if devices > 1 else "-",
-                f"{1e3 * median(float32.wall):.0f}",
-                f"{1e3 * median(mixed.wall):.0f}",
-                f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
-                f"{median(float32.cpu) / median(mixed.cpu):.2f}",
-            )
+        cells = (
+            model.title,
+            f"{devices}",
+            exchange if devices > 1 else "-",
+            f"{1e3 * median(float32.wall):.0f}",
+            f"{1e3 * median(mixed.wall):.0f}",
+            f"{ratio:.2f} ({min(ratios):.2f}-{max(ratios):.2f})",
+            f"{median(float32.cpu) / median(mixed.cpu):.2f}",
         )
+        rows.append((cells, {"float32": asdict(float32), "mixed": asdict(mixed)}))
     return rows
 
 
@@ -145,7 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--models", nargs="+", choices=names, default=["mlp", "bert", "resnet50"]
     )
     parser.add_argument("--dry", action="store_true", help="print only")
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
     # TensorFlow takes gradients of one model for those of another in the same process:
     # its collectives are numbered anew in each strategy.
     with ProcessPoolExecutor(
@@ -153,12 +154,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ) as processes:
         tables = processes.map(rows_of, options.models, repeat(options.rounds))
         rows = list(chain.from_iterable(tables))
-    markdown = f"{markdown_table(_TITLES, rows)}\n\n{_LEGEND}"
-    print(markdown)
-    if not options.dry:
-        command = " ".join(("python -m benchmarks.replicas", *sys.argv[1:]))
-        keep_table("replicas", markdown, context_of(command, rounds=options.rounds))
-        write_results()
+    table = markdown_table(_TITLES, [cells for cells, _ in rows])
+    publish(
+        "replicas",
+        f"{table}\n\n{_LEGEND}",
+        {", ".join(cells[:3]): samples for cells, samples in rows},
+        given,
+        rounds=options.rounds,
+        is_whole=not options.dry,
+    )
 
 
 if __name__ == "__main__":

@@ -1,24 +1,27 @@
 """The table of the models, on the terminal and as Markdown."""
 
 from collections.abc import Iterable, Sequence
-from statistics import geometric_mean
 
 from rich.table import Table
 
 from benchmarks.catalog import VARIANTS, entry, variant
 from benchmarks.machine import Machine
-from benchmarks.summary import REFERENCE, TOLERANCES, Cell, Row
+from benchmarks.summary import REFERENCE, TOLERANCES, Cell, Row, mean_over_peers
 
 # What the best other variant may be ahead before it counts, by 16-bit units.
 _NOISE = {True: 1.04, False: 1.03}
+# Variants that must not be slower than float32, and the noise beside them.
+_FLOORS = ("again", "ours", "untuned")
+_LEAST_SPEED_UP = 0.98
 _WIDTHS = {"model": 8, "mode": 5, "float32 ms": 7, "against best": 7}
 _LEGEND = (
     "Speed-up over float32 of a second float32 run (A/A, the noise), Keras's "
     "mixed_bfloat16 policy, TensorFlow's auto_mixed_precision_onednn_bfloat16, and "
     "tf-amp: ratio of the medians of all rounds, in brackets the lowest "
-    "and highest ratio of one round. *no-op*: the executed graph holds no 16-bit "
-    "operation. *against best*: time of tf-amp over that of the fastest of float32, "
-    "the Keras policy and TensorFlow's pass."
+    "and highest ratio of one round. A round begins with empty databases, on which one "
+    "process of tf-amp compares its steps, and the next one is timed. *no-op*: the "
+    "executed graph holds no 16-bit operation. *against best*: time of tf-amp over "
+    "that of the fastest of float32, the Keras policy and TensorFlow's pass."
 )
 
 
@@ -82,6 +85,7 @@ def remarks(rows: Sequence[Row], *, has_low_units: bool) -> tuple[str, ...]:
     slow = [row for row in rows if (row.against_best or 0.0) > noise]
     cells = [(row, cell) for row in rows for cell in row.cells]
     found = [_mean_remark(rows)] if any(row.against_peers for row in rows) else []
+    found += [_floor_remark(rows, name) for name in _FLOORS if _cells(rows, name)]
     found += [_slow_remark(row, noise) for row in slow]
     found += [_wrong_remark(row, cell) for row, cell in cells if row.is_wrong(cell)]
     found += [_failure_remark(row, cell) for row, cell in cells if cell.failure]
@@ -91,11 +95,27 @@ def remarks(rows: Sequence[Row], *, has_low_units: bool) -> tuple[str, ...]:
 
 
 def _mean_remark(rows: Sequence[Row]) -> str:
-    ratios = [1 / row.against_peers for row in rows if row.against_peers]
     return (
-        f"tf-amp is {geometric_mean(ratios):.2f} times as fast as the better peer of "
+        f"tf-amp is {mean_over_peers(rows):.2f} times as fast as the better peer of "
         "each row (geometric mean)."
     )
+
+
+def _floor_remark(rows: Sequence[Row], name: str) -> str:
+    """Say how many rows are slower than float32, and the worst of all rounds."""
+    cells = _cells(rows, name)
+    under = sum((cell.speed_up or 0.0) < _LEAST_SPEED_UP for cell in cells)
+    worst = min(cell.lowest or 0.0 for cell in cells)
+    return (
+        f"{variant(name).title}: {under} of {len(cells)} medians under "
+        f"{_LEAST_SPEED_UP} times as fast as float32; the lowest of one round is "
+        f"{worst:.2f}."
+    )
+
+
+def _cells(rows: Sequence[Row], name: str) -> list[Cell]:
+    found = (row.cell(name) for row in rows)
+    return [cell for cell in found if cell is not None and cell.speed_up is not None]
 
 
 def _slow_remark(row: Row, noise: float) -> str:
@@ -137,7 +157,7 @@ def markdown(rows: Sequence[Row], machine: Machine) -> str:
     found = remarks(rows, has_low_units=machine.has_low_units)
     listed = "\n".join(f"- {remark}" for remark in found)
     table = markdown_table(header(rows), lines(rows))
-    return f"{table}\n\n{_LEGEND}\n\n{listed or 'Nothing fell behind.'}"
+    return f"{table}\n\n{_LEGEND}\n\n{listed}"
 
 
 def markdown_table(titles: Sequence[str], cells: Iterable[Sequence[str]]) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.context import Context
+from benchmarks.catalog import MOBILENET_BATCHES, MODELS
+from benchmarks.context import Context, context_of
 from benchmarks.machine import Machine
 from benchmarks.pass_report import GraphSize, PassFigures
 from benchmarks.records import Run, run_from_dict
@@ -20,6 +21,8 @@ RAW = HERE / "raw"
 _TABLES = {
     "prediction": "Predicted against measured",
     "first_step": "The first step",
+    "gradients": "Gradients of the first step",
+    "memory": "Memory of training steps",
     "published": "Predicted for a V100 against published",
     "all_reduce": "Gradients between replicas",
     "replicas": "Two replicas",
@@ -42,20 +45,35 @@ _TITLE = "# Measured results\n\nWritten by the programs of this folder; do not e
 
 def keep_runs(runs: Sequence[Run], context: Context, folder: Path = RAW) -> None:
     """Write the runs of the models, of each step's times the median."""
-    kept = [dataclasses.asdict(_shortened(run)) for run in runs]
+    kept = [dataclasses.asdict(shortened(run)) for run in runs]
     _keep("models", {"runs": kept}, context, folder)
 
 
-def _shortened(run: Run) -> Run:
+def with_others(runs: Sequence[Run], folder: Path = RAW) -> tuple[Run, ...]:
+    """Return the runs with those kept of other models, in the catalog's order."""
+    kept = json.loads((folder / "models.json").read_text())["runs"]
+    found = (run_from_dict(each) for each in kept)
+    models = {run.model for run in runs}
+    every = (*(run for run in found if run.model not in models), *runs)
+    order = [each.name for each in (*MODELS, *MOBILENET_BATCHES)]
+    return tuple(sorted(every, key=lambda run: order.index(run.model)))
+
+
+def shortened(run: Run) -> Run:
+    """Return a run with the median of its steps instead of each, values rounded."""
     measurements = tuple(
         dataclasses.replace(
             each,
             step_seconds=(each.seconds,),
-            values=tuple(float(f"{value:.6g}") for value in each.values),
+            values=tuple(map(_rounded, each.values)),
         )
         for each in run.measurements
     )
     return dataclasses.replace(run, measurements=measurements)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 def keep_pass_figures(
@@ -65,10 +83,40 @@ def keep_pass_figures(
     _keep("pass_time", dataclasses.asdict(figures), context, folder)
 
 
-def keep_table(name: str, markdown: str, context: Context, folder: Path = RAW) -> None:
-    """Write the table of a section named in ``_TABLES``, as Markdown."""
+def publish(
+    name: str,
+    markdown: str,
+    samples: Any,
+    arguments: Sequence[str],
+    *,
+    rounds: int = 1,
+    is_whole: bool = True,
+) -> None:
+    """Print a section; if it is whole, keep it and write the results anew.
+
+    Args:
+      name: of the program, one of ``_TABLES``.
+      markdown: the section without its title.
+      samples: what was measured, round by round, as JSON can hold it.
+      arguments: of the command line.
+      rounds: how often everything was measured.
+      is_whole: whether everything was measured that the section has.
+    """
+    print(markdown)
+    if is_whole:
+        command = " ".join((f"python -m benchmarks.{name}", *arguments))
+        keep_table(name, markdown, samples, context_of(command, rounds=rounds))
+        write_results()
+
+
+def keep_table(
+    name: str, markdown: str, samples: Any, context: Context, folder: Path = RAW
+) -> None:
+    """Write the Markdown of a section named in ``_TABLES``, and its samples."""
     assert name in _TABLES, name
-    _keep(name, {"markdown": markdown}, context, folder)
+    # Six digits are more than any clock gives.
+    rounded = json.loads(json.dumps(samples), parse_float=lambda t: _rounded(float(t)))
+    _keep(name, {"samples": rounded, "markdown": markdown}, context, folder)
 
 
 def write_results(path: Path = RESULTS, folder: Path = RAW) -> None:

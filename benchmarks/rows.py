@@ -6,8 +6,11 @@ float32.
 """
 
 import argparse
+import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -15,20 +18,19 @@ from keras import layers, ops
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
 import tf_amp
-from benchmarks.context import context_of
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
-from benchmarks.turns import compared
+from benchmarks.results import publish
+from benchmarks.turns import Compared, compared
 
 _BATCH, _LENGTH, _HEAD, _ROUNDS = 8, 128, 64, 15
 _WIDTHS = (256, 768)
 _MASKED = -2.3e38
 _TITLES = ("layer", "width", "instead", "float32 ms", "A/A", "instead of it")
 _EXPLANATION = (
-    f"Inference on {_BATCH} x {_LENGTH} rows. *A/A*, *instead of it*: speed-up over "
-    "the layer as Keras 3 writes it, of itself and of the other form: median of "
-    f"{_ROUNDS} rounds, quartiles in brackets. Only *fused* is done by tf-amp, with "
-    "the types of a CPU without 16-bit units."
+    f"Inference on {_BATCH} x {_LENGTH} rows, or with gradients where that is said. "
+    "*A/A*, *instead of it*: speed-up over the layer as Keras 3 writes it, of itself "
+    f"and of the other form: median of {_ROUNDS} rounds, quartiles in brackets. "
+    "Only *fused* is done by tf-amp, with the types of a CPU without 16-bit units."
 )
 
 Call = Callable[[tf.Tensor], tf.Tensor]
@@ -38,17 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the section of RESULTS.md on rows."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     argparse.ArgumentParser(prog="python -m benchmarks.rows").parse_args(given)
-    rows = []
+    rows, samples = [], {}
     for width in _WIDTHS:
         x = tf.random.stateless_normal((_BATCH, _LENGTH, width), seed=(1, 2))
         for name, instead, layer, other in _layers(x, width):
             forms = (_traced(layer, x), _traced(layer, x), _traced(other, x))
-            rows.append((name, str(width), instead, *compared(forms, _ROUNDS)))
-        rows.append(("encoder", str(width), "fused", *_encoder(x, width)))
+            timed = compared(forms, _ROUNDS)
+            rows.append((name, str(width), instead, *timed.cells))
+            samples[f"{name}, {instead}, {width}"] = timed.seconds
+        timed = _encoder(x, width)
+        rows.append(("encoder", str(width), "fused", *timed.cells))
+        samples[f"encoder, {width}"] = timed.seconds
     table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
-    print(table)
-    keep_table("rows", table, context_of("python -m benchmarks.rows", rounds=_ROUNDS))
-    write_results()
+    publish("rows", table, samples, given, rounds=_ROUNDS)
     return 0
 
 
@@ -63,6 +67,16 @@ def _layers(x: tf.Tensor, width: int) -> Iterator[tuple[str, str, Call, Call]]:
     norm = layers.LayerNormalization(epsilon=1e-3)
     norm.build(x.shape)
     yield "LayerNormalization", "`_MklLayerNorm`", norm, lambda x: _kernel(norm, x)
+    for instead, other in (
+        ("gradients by hand", _by_hand),
+        ("`FusedBatchNormV3` of rows", _of_batches),
+    ):
+        yield (
+            "LayerNormalization, gradients",
+            instead,
+            _with_gradients(norm),
+            _with_gradients(functools.partial(other, norm)),
+        )
     rms = layers.RMSNormalization(epsilon=1e-6)
     rms.build(x.shape)
     yield "RMSNormalization", "mean by `MatMul`", rms, lambda x: _squared(rms, x)
@@ -111,6 +125,62 @@ def _kernel(norm: keras.Layer, x: tf.Tensor) -> tf.Tensor:
     return made.outputs[0]
 
 
+def _with_gradients(norm: Call) -> Call:
+    """Return what computes a normalization's gradients; its outputs are theirs."""
+
+    def call(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = norm(x)
+        weights = tape.watched_variables()
+        gradient, *others = tape.gradient(outputs, [x, *weights], outputs)
+        with tf.control_dependencies(others):
+            return tf.identity(gradient)
+
+    return call
+
+
+def _by_hand(norm: keras.Layer, x: tf.Tensor) -> tf.Tensor:
+    """Return what a LayerNormalization does, with fewest passes on the way back."""
+    width = x.shape[-1]
+
+    @tf.custom_gradient
+    def normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor) -> tuple[Any, Any]:
+        centered = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centered), -1, keepdims=True)
+        scale = tf.math.rsqrt(variance + norm.epsilon)
+        unit = centered * scale
+
+        def gradients(given: tf.Tensor) -> tuple[tf.Tensor, ...]:
+            product = given * unit
+            # Sums over rows of what is multiplied by gamma are products with it.
+            mean, slope = (
+                tf.matmul(each, gamma[:, None] / width) for each in (given, product)
+            )
+            inner = (given * gamma - mean - unit * slope) * scale
+            return inner, tf.reduce_sum(product, [0, 1]), tf.reduce_sum(given, [0, 1])
+
+        return unit * gamma + beta, gradients
+
+    return normalized(*map(tf.convert_to_tensor, (x, norm.gamma, norm.beta)))
+
+
+def _of_batches(norm: keras.Layer, x: tf.Tensor) -> tf.Tensor:
+    """Return what a LayerNormalization does, rows being taken for channels."""
+    rows, none = math.prod(x.shape[:-1]), tf.zeros([0])
+    unit, *_ = tf.raw_ops.FusedBatchNormV3(
+        x=tf.reshape(x, (1, rows, -1, 1)),
+        scale=tf.ones([rows]),
+        offset=tf.zeros([rows]),
+        mean=none,
+        variance=none,
+        epsilon=norm.epsilon,
+        data_format="NCHW",
+        is_training=True,
+    )
+    return tf.reshape(unit, x.shape) * norm.gamma + norm.beta
+
+
 def _squared(rms: keras.Layer, x: tf.Tensor) -> tf.Tensor:
     rows = x[..., None, :]
     mean = tf.matmul(rows, rows, transpose_b=True)[..., 0] / x.shape[-1]
@@ -136,7 +206,7 @@ def _added(mask: tf.Tensor) -> tf.Tensor:
     return tf.where(mask[:, None], 0.0, _MASKED)
 
 
-def _encoder(x: tf.Tensor, width: int) -> tuple[str, ...]:
+def _encoder(x: tf.Tensor, width: int) -> Compared:
     """Compare a layer of an encoder with itself, and with what tf-amp makes of it."""
     given = keras.Input(x.shape[1:])
     attended = layers.MultiHeadAttention(width // _HEAD, _HEAD)(given, given)

@@ -15,12 +15,11 @@ check.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.context import context_of
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 
 DEVICES = tuple(2**power for power in range(11))
 CHART = Path(__file__).resolve().parent.parent / "docs" / "scaling.png"
@@ -237,15 +236,12 @@ def legend() -> str:
             f"{_link('between machines', DGX1.between)}. From data sheets at four "
             "fifths, latencies round figures; not measured here. Nothing overlaps with "
             "compute, so that real exchanges may cost less.",
-            "What the check tells: ResNet-50 agrees. Wide & deep is bound by its host: "
-            "its authors name the embeddings' way between host and GPU, eight GPUs get "
-            "as far in either precision, and eight A100 get 1.7 times as far as one, "
-            "617,910 samples/s in TF32 and 584,688 mixed. Transformer-XL's mixed "
-            "step is met within 2%; its float32 step was published faster on eight "
-            "GPUs than eight times one (8.64), on another machine too (8.49), which no "
-            "cost of an exchange explains, and between one GPU and two the ratio falls "
-            "from 1.43 to 1.31 and then stays. A model in which each device computes "
-            "what it did alone has no place for that.",
+            "What was published beside it: the authors of wide & deep name the "
+            "embeddings' way between host and GPU as what bounds it, and eight A100 "
+            "reach 617,910 samples/s in TF32 and 584,688 mixed. Transformer-XL's "
+            "float32 step was published faster on eight GPUs than eight times one, on "
+            "two machines, which no cost of an exchange explains: a model in which "
+            "each device computes what it did alone has no place for that.",
             "\n".join(f"- {model.name}: {model.source}." for model in MODELS),
             "![Speed-up and efficiency by number of devices](../docs/scaling.png)",
         )
@@ -261,18 +257,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling")
     parser.add_argument("--chart", type=Path, default=CHART, help="where to draw")
     parser.add_argument("--dry", action="store_true", help="print only")
-    options = parser.parse_args(arguments)
-    markdown = "\n\n".join((check_table(), scaling_table(), legend()))
-    print(markdown)
-    if options.dry:
-        return
-    # Imported here: only the chart needs matplotlib.
-    from benchmarks.scaling_chart import draw
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
+    if not options.dry:
+        # Imported here: only the chart needs matplotlib.
+        from benchmarks.scaling_chart import draw
 
-    draw(options.chart)
-    command = " ".join(("python -m benchmarks.scaling", *sys.argv[1:]))
-    keep_table("scaling", markdown, context_of(command, rounds=1))
-    write_results()
+        draw(options.chart)
+    publish(
+        "scaling",
+        "\n\n".join((check_table(), scaling_table(), legend())),
+        [asdict(model) for model in MODELS],
+        given,
+        is_whole=not options.dry,
+    )
 
 
 if __name__ == "__main__":

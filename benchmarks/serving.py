@@ -16,10 +16,9 @@ from statistics import median
 from rich.progress import Progress
 
 from benchmarks.catalog import entry
-from benchmarks.context import context_of
 from benchmarks.driver import worker_lines
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 
 _MODELS = ("resnet50", "bert")
 _BATCHES = (1, 8, 32)
@@ -71,12 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         for model in options.models:
             _measure(model, Path(folder), options, figures, announce)
-    table = markdown(figures)
-    print(table)
-    if options.models == _MODELS:
-        command = " ".join(("python -m benchmarks.serving", *given))
-        keep_table("serving", table, context_of(command, rounds=options.rounds))
-        write_results()
+    publish(
+        "serving",
+        markdown(figures),
+        {f"{model}, batch {batch}": times for (model, batch), times in figures.items()},
+        given,
+        rounds=options.rounds,
+        is_whole=options.models == _MODELS,
+    )
 
 
 def _measure(

@@ -8,6 +8,7 @@ A bar is the median of the rounds, its line the lowest and the highest of them.
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -16,10 +17,10 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from benchmarks.catalog import entry
+from benchmarks.catalog import MODELS, entry
 from benchmarks.records import run_from_dict
 from benchmarks.results import RAW
-from benchmarks.summary import Row, rows_from_runs
+from benchmarks.summary import Row, mean_over_peers, rows_from_runs
 
 CHART = RAW.parent.parent / "docs" / "speed.png"
 # Distinguishable in gray and by color-blind readers.
@@ -36,8 +37,7 @@ _HIGHEST = 2.9
 
 def draw(path: Path = CHART, folder: Path = RAW) -> None:
     """Draw the speed-ups of each method over float32, training above inference."""
-    kept = json.loads((folder / "models.json").read_text())
-    rows = rows_from_runs([run_from_dict(fields) for fields in kept["runs"]])
+    kept, rows = _figures(folder)
     figure, axes = plt.subplots(2, 1, figsize=(10, 5.6), layout="constrained")
     for axis, (mode, title) in zip(axes, _MODES.items(), strict=True):
         _draw_mode(axis, [row for row in rows if row.mode == mode])
@@ -54,6 +54,26 @@ def draw(path: Path = CHART, folder: Path = RAW) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=100)
     plt.close(figure)
+
+
+def caption(folder: Path = RAW) -> str:
+    """Return what the README says of the chart, in lines as they stand there."""
+    _, rows = _figures(folder)
+    noise = [cell.speed_up for row in rows if (cell := row.cell("again"))]
+    return (
+        "On this noisy machine float32 against\nitself reads "
+        f"{min(noise):.2f} to {max(noise):.2f}. tf-amp over the better of the other "
+        f"two: {mean_over_peers(rows):.2f} (geometric mean)."
+    )
+
+
+def _figures(folder: Path) -> tuple[dict[str, Any], list[Row]]:
+    """Return what is kept, and the rows of the models that peers are compared on."""
+    kept = json.loads((folder / "models.json").read_text())
+    found = rows_from_runs([run_from_dict(fields) for fields in kept["runs"]])
+    by_name = {(row.model, row.mode): row for row in found}
+    order = [(model.name, mode) for model in MODELS for mode in _MODES]
+    return kept, [by_name[key] for key in order if key in by_name]
 
 
 def _draw_mode(axis: Axes, rows: Sequence[Row]) -> None:
@@ -75,3 +95,4 @@ def _draw_mode(axis: Axes, rows: Sequence[Row]) -> None:
 
 if __name__ == "__main__":
     draw()
+    print(caption())

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
@@ -29,7 +30,7 @@ class Step:
 def build_model(entry: Entry) -> keras.Model:
     """Return the compiled model of ``entry``; its weights are always the same."""
     keras.utils.set_random_seed(_SEED)
-    module = importlib.import_module(f"benchmarks.models.{entry.name}")
+    module = importlib.import_module(entry.module_name)
     model = module.build()
     model.compile(_optimizer(entry.optimizer), loss=module.loss(), jit_compile=False)
     model.optimizer.build(model.trainable_variables)
@@ -40,9 +41,7 @@ def step_of(
     model: keras.Model, entry: Entry, mode: str, *, jit_compile: bool = False
 ) -> Step:
     """Return the step of ``mode``, ``train`` or ``infer``, over one fixed batch."""
-    module = importlib.import_module(f"benchmarks.models.{entry.name}")
-    sample = module.sample(np.random.default_rng(_SEED), entry.batch(mode))
-    inputs, targets = tf.nest.map_structure(tf.constant, sample)
+    inputs, targets = sample_of(entry, mode)
 
     def train(inputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         return model.train_step((inputs, targets))["loss"]
@@ -53,6 +52,14 @@ def step_of(
     if mode == "train":
         return Step(tf.function(train, jit_compile=jit_compile), (inputs, targets))
     return Step(tf.function(infer, jit_compile=jit_compile), (inputs,))
+
+
+def sample_of(entry: Entry, mode: str) -> tuple[Any, Any]:
+    """Return the inputs and wanted outputs of one batch, always the same."""
+    module = importlib.import_module(entry.module_name)
+    sample = module.sample(np.random.default_rng(_SEED), entry.batch(mode))
+    inputs, targets = tf.nest.map_structure(tf.constant, sample)
+    return inputs, targets
 
 
 def _optimizer(name: str) -> keras.optimizers.Optimizer:

@@ -6,7 +6,7 @@ the rounds, each comparing processes that ran next to each other.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import geometric_mean, median
 
 from benchmarks.records import Measurement, Run
 from tf_amp.tools.bench.speed_ups import largest_error, speed_up_of
@@ -95,6 +95,12 @@ def rows_from_runs(runs: Sequence[Run]) -> tuple[Row, ...]:
         for model in models
         for mode in order
     )
+
+
+def mean_over_peers(rows: Sequence[Row]) -> float:
+    """Return how many times as fast as the better peer tf-amp is, geometric mean."""
+    ratios = (1 / row.against_peers for row in rows if row.against_peers)
+    return geometric_mean(ratios)
 
 
 def _row(runs: Sequence[Run], mode: str) -> Row:

@@ -7,6 +7,7 @@ take turns in one process.
 """
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Sequence
@@ -16,10 +17,9 @@ from rich.progress import track
 
 import tf_amp
 from benchmarks.catalog import MODELS, entry
-from benchmarks.context import context_of
 from benchmarks.driver import worker_lines
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.steps import Step, build_model, step_of
 from benchmarks.turns import compared
 
@@ -41,6 +41,9 @@ _EXPLANATION = (
     f"float32 again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
 )
 
+# Cells of the table, and seconds of the steps, round by round.
+Row = tuple[tuple[str, ...], list[list[float]]]
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and write the section of RESULTS.md on them."""
@@ -52,25 +55,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(given)
     if options.worker:
-        print("|".join(_row(options.models[0])))
+        print(json.dumps(_row(options.models[0])))
         return 0
     rows = [_measured(name) for name in track(options.models, "measuring")]
-    table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
-    print(table)
-    if options.models == _NAMES:
-        command = " ".join(("python -m benchmarks.training_fusions", *given))
-        keep_table("training_fusions", table, context_of(command, rounds=_ROUNDS))
-        write_results()
+    table = markdown_table(_TITLES, [cells for cells, _ in rows])
+    publish(
+        "training_fusions",
+        f"{table}\n\n{_EXPLANATION}",
+        {cells[0]: samples for cells, samples in rows},
+        given,
+        rounds=_ROUNDS,
+        is_whole=options.models == _NAMES,
+    )
     return 0
 
 
-def _measured(name: str) -> tuple[str, ...]:
+def _measured(name: str) -> Row:
     """Measure one model in a process of its own."""
     lines = worker_lines("training_fusions", "--worker", "--models", name)
-    return tuple(lines[-1].split("|"))
+    cells, seconds = json.loads(lines[-1])
+    return tuple(cells), seconds
 
 
-def _row(name: str) -> tuple[str, ...]:
+def _row(name: str) -> Row:
     model = entry(name)
 
     def traced() -> tuple[keras.Model, Step]:
@@ -84,14 +91,16 @@ def _row(name: str) -> tuple[str, ...]:
     _, fused = traced()
     tf_amp.disable()
     weights = network.trainable_variables
-    return (
+    timed = compared((plain, again, fused), _ROUNDS)
+    cells = (
         model.title,
         model.optimizer,
         f"{sum(math.prod(weight.shape) for weight in weights) / 1e6:.2f}",
         f"{_kernels(fused, 'ResourceApply')} of {len(weights)}",
         str(_kernels(fused, "FusedBatchNormV3")),
-        *compared((plain, again, fused), _ROUNDS),
+        *timed.cells,
     )
+    return cells, timed.seconds
 
 
 def _kernels(step: Step, kind: str) -> int:

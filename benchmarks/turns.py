@@ -2,21 +2,33 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 _CALLS = 3
 
 
-def compared(calls: Sequence[Callable[[], Any]], rounds: int) -> tuple[str, ...]:
-    """Return the first one's milliseconds, and the speed-up of each of the others.
+class Compared(NamedTuple):
+    """What calls took.
 
-    A speed-up is the median over all rounds, with quartiles in brackets.
+    Attributes:
+      cells: the first one's milliseconds, and the speed-up of each of the others: the
+        median over all rounds, with quartiles in brackets.
+      seconds: of each call, round by round.
     """
-    seconds = np.array([_round(calls) for _ in range(rounds)])
+
+    cells: tuple[str, ...]
+    seconds: list[list[float]]
+
+
+def compared(calls: Sequence[Callable[[], Any]], rounds: int) -> Compared:
+    """Measure calls in turns, the first one being what the others are held against."""
+    samples = [_round(calls) for _ in range(rounds)]
+    seconds = np.array(samples)
     ratios = (seconds[:, 0] / seconds[:, i] for i in range(1, len(calls)))
-    return f"{1e3 * np.median(seconds[:, 0]):.3g}", *map(_quartiles, ratios)
+    first = f"{1e3 * np.median(seconds[:, 0]):.3g}"
+    return Compared((first, *map(_quartiles, ratios)), samples)
 
 
 def _round(calls: Sequence[Callable[[], Any]]) -> list[float]:

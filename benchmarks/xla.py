@@ -16,10 +16,9 @@ import tensorflow as tf
 from rich.progress import Progress
 
 from benchmarks.catalog import entry, variant
-from benchmarks.context import context_of
 from benchmarks.driver import worker_environment, worker_lines
 from benchmarks.report import markdown_table
-from benchmarks.results import keep_table, write_results
+from benchmarks.results import publish
 from benchmarks.steps import build_model, step_of
 from benchmarks.variants import PREPARATIONS
 from benchmarks.worker import time_steps
@@ -64,10 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{seconds / nodes * 1e4:.2f} s per 10,000 nodes."
     )
     table = "\n\n".join((markdown_table(_TITLES, _rows(figures)), _EXPLANATION, told))
-    print(table)
-    command = " ".join(("python -m benchmarks.xla", *given))
-    keep_table("xla", table, context_of(command, rounds=options.rounds))
-    write_results()
+    publish("xla", table, figures, given, rounds=options.rounds)
 
 
 def _measure(rounds: int, seconds: float) -> Figures:

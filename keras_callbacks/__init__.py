@@ -8,8 +8,9 @@ They serve Keras 3 and tf_keras alike.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tf_amp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from keras_callbacks.auto_mixed_precision import AutoMixedPrecision
@@ -28,25 +29,14 @@ __all__ = [
     "mirrored_strategy",
 ]
 
-_HOMES = {
-    "AutoMixedPrecision": "keras_callbacks.auto_mixed_precision",
-    "GradientHealthMonitor": "keras_callbacks.gradient_health_monitor",
-    "LossScaleMonitor": "keras_callbacks.loss_scale_monitor",
-    "PrecisionReport": "keras_callbacks.precision_report",
-    "StepTimeMonitor": "keras_callbacks.step_time_monitor",
-    "mirrored_strategy": "keras_callbacks.mirrored",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "AutoMixedPrecision": ".auto_mixed_precision",
+        "GradientHealthMonitor": ".gradient_health_monitor",
+        "LossScaleMonitor": ".loss_scale_monitor",
+        "PrecisionReport": ".precision_report",
+        "StepTimeMonitor": ".step_time_monitor",
+        "mirrored_strategy": ".mirrored",
+    },
+)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from benchmarks.speed_chart import caption
 from tests.forking import run_forked
 from tests.processes import ROOT
 
@@ -49,6 +50,10 @@ def test_the_samples_run_and_print_what_the_readme_says() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len(README.read_text().splitlines()) <= LONGEST
+
+
+def test_its_figures_are_those_that_were_measured() -> None:
+    assert caption() in README.read_text()
 
 
 if __name__ == "__main__":

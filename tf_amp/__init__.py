@@ -27,6 +27,7 @@ from tf_amp.errors import (
     UnfitDataError,
     UnreadableModelError,
 )
+from tf_amp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
@@ -147,6 +148,9 @@ _HOMES = {
 _MODULES = ("block_sparse", "placement")
 
 
+_load, _names = lazy_names(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
     """Load a public name from the module it lives in.
 
@@ -157,18 +161,14 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"{__name__}.{name}")
     if name in errors.RENAMED:
         return getattr(errors, name)
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        return _load(name)
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] == "tensorflow":
             importlib.import_module("tf_amp.tensorflow_version").check_tensorflow()
         raise
-    globals()[name] = value
-    return value
 
 
 def __dir__() -> list[str]:
     """List the public names, loaded or not."""
-    return [*__all__, "__version__"]
+    return [*_names(), "__version__"]

@@ -19,11 +19,14 @@ from grappler_pass.annotations import FLOAT32, ORIGIN
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-_GRADIENT_SCOPE = re.compile(r"(?:^|/)(?:gradient_tape|gradients(?:_\d+)?)/")
+# Patterns of scopes, of gradients and of functions that were inlined.
+GRADIENT_SCOPE = r"(?:gradient_tape|gradients(?:_\d+)?)/"
+CALL_SCOPE = r"(?:Stateful)?PartitionedCall(?:_\d+)?/"
+_GRADIENT_SCOPE = re.compile(rf"(?:^|/){GRADIENT_SCOPE}")
 _GRADIENT_SUFFIX = re.compile(r"_grad(?:_\d+)?(?=/)")
 # Of a loop or a branch: while/body/_1/, cond/then/_20/.
 _BODY_SCOPE = re.compile(r"^.*/(?:body|cond|then|else|branch\d+)/_\d+/")
-_CALL_SCOPE = re.compile(r"(?:(?:Stateful)?PartitionedCall(?:_\d+)?/)+")
+_CALL_SCOPES = re.compile(f"(?:{CALL_SCOPE})+")
 
 
 def excludes(
@@ -92,7 +95,7 @@ def local_names(name: str) -> tuple[str, ...]:
 
 def without_call_scopes(name: str) -> str:
     """Return a node's name as it was before its function was inlined."""
-    return _CALL_SCOPE.sub("", name)
+    return _CALL_SCOPES.sub("", name)
 
 
 def differentiated(name: str) -> str:

@@ -11,14 +11,15 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from grappler_pass.eligibility.exclusions import CALL_SCOPE, GRADIENT_SCOPE
+
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Decision
 
 # Of functions that were inlined and of what was folded, then of gradients by tapes and
 # by tf.gradients.
 _PREFIX = re.compile(
-    "(?:(?:ConstantFolding|StatefulPartitionedCall|PartitionedCall)/)*"
-    "(?P<gradients>(?:gradient_tape|gradients)/)?"
+    rf"(?:ConstantFolding/|{CALL_SCOPE})*(?P<gradients>{GRADIENT_SCOPE})?"
 )
 
 

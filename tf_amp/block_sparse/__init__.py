@@ -7,8 +7,9 @@ train well. All are made of TensorFlow's own operations.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tf_amp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tf_amp.block_sparse.dense import BlockSparseDense
@@ -31,24 +32,15 @@ __all__ = [
     "random_layout",
 ]
 
-_HOMES = {
-    "BlockLayout": "layout",
-    "BlockSparseDense": "dense",
-    "banded_layout": "patterns",
-    "barabasi_albert_layout": "patterns",
-    "block_sparse_matmul": "product",
-    "butterfly_layout": "patterns",
-    "random_layout": "patterns",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "BlockLayout": ".layout",
+        "BlockSparseDense": ".dense",
+        "banded_layout": ".patterns",
+        "barabasi_albert_layout": ".patterns",
+        "block_sparse_matmul": ".product",
+        "butterfly_layout": ".patterns",
+        "random_layout": ".patterns",
+    },
+)

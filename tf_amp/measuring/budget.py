@@ -1,10 +1,11 @@
 """How much time may go into finding out what is faster.
 
-By default 3 seconds per graph, 20 seconds per process, and after the process' first
-minute no more than a twentieth of the time it has run. At other shapes a graph is
-another one. What it has had in earlier processes counts, whether it was of use or not:
-the second run of a job starts at once. What went into waiting for other processes does
-not. Decides nothing about what the time is used for.
+By default a tenth of the time that the process has run when a graph arrives, most of
+which TensorFlow has taken to start; 3 seconds per graph and 20 per process at most. At
+other shapes a graph is another one. A graph for which an earlier process has measured,
+whether it was of use or not, gets nothing more: the second run of a job starts at once,
+and with the same prices. What went into waiting for other processes does not count.
+Decides nothing about what the time is used for.
 """
 
 from __future__ import annotations
@@ -40,17 +41,15 @@ class Limits:
     Attributes:
       per_graph: on the prices of one graph, in all processes together.
       per_process: on all graphs together.
-      share: of the time since the start, once `share_from` seconds have passed.
-      share_from: seconds since the start; before, the share does not count.
+      share: of the time since the process was started, on all graphs together.
     """
 
     per_graph: float = math.inf
     per_process: float = math.inf
     share: float = math.inf
-    share_from: float = 0.0
 
 
-DEFAULT = Limits(per_graph=3.0, per_process=20.0, share=0.05, share_from=60.0)
+DEFAULT = Limits(per_graph=3.0, per_process=20.0, share=0.1)
 
 
 def limits_of(tune: str) -> Limits | None:
@@ -118,9 +117,14 @@ class Budget:
         return Allowance(self, graph, ledger)
 
     def open(self, graph: Hashable, spent: Callable[[], float]) -> None:
-        """Count what earlier processes spent on a graph, the first time it is named."""
+        """Leave nothing to a graph that earlier processes spent time on.
+
+        They are asked the first time that it is named.
+        """
         if graph not in self._graphs:
             seconds = spent()
+            if seconds > 0.0 and self.limits.per_graph < math.inf:
+                seconds = max(seconds, self.limits.per_graph)
             with self._lock:
                 self._graphs.setdefault(graph, seconds)
 
@@ -139,7 +143,7 @@ class Budget:
                 limits.per_graph - self._graphs.get(graph, 0.0),
                 limits.per_process - self._spent,
             ]
-            if elapsed > limits.share_from and limits.share < math.inf:
+            if limits.share < math.inf:
                 left.append(limits.share * elapsed - self._spent)
         return max(min(left), 0.0)
 

@@ -6,8 +6,9 @@ replicas, and `offload_optimizer` keeps the state of an optimizer on the host.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tf_amp.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tf_amp.placement.affinity import PrecisionAffinity, precision_affinity
@@ -24,23 +25,14 @@ __all__ = [
     "precision_affinity",
 ]
 
-_HOMES = {
-    "PrecisionAffinity": "affinity",
-    "batch_shares": "shares",
-    "measured_throughputs": "throughput",
-    "offload_optimizer": "offloading",
-    "offload_report": "offloading",
-    "precision_affinity": "affinity",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name from the module it lives in."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "PrecisionAffinity": ".affinity",
+        "batch_shares": ".shares",
+        "measured_throughputs": ".throughput",
+        "offload_optimizer": ".offloading",
+        "offload_report": ".offloading",
+        "precision_affinity": ".affinity",
+    },
+)

@@ -124,7 +124,7 @@ def test_graphs_that_are_called_alike_do_not_share_their_time(
     owner: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    budget = Budget(DEFAULT, clock=lambda: now[0])
+    budget = Budget(DEFAULT, clock=lambda: now[0], age=3600.0)
     monkeypatch.setattr(process_costs, "budget_of", lambda tune: budget)
     config = AmpConfig(enabled=True, dtype="bfloat16", cache_dir=tmp_path)
     owners = {
@@ -165,7 +165,7 @@ def test_a_graph_of_other_shapes_has_its_own_time_in_every_process(
     scope = Scope("id", AmpConfig(enabled=True, dtype="bfloat16", cache_dir=tmp_path))
 
     def begin_a_process() -> None:
-        budget = Budget(DEFAULT, clock=lambda: now[0])
+        budget = Budget(DEFAULT, clock=lambda: now[0], age=3600.0)
         monkeypatch.setattr(process_costs, "budget_of", lambda tune: budget)
 
     def allowance_of(rows: int) -> Allowance:
@@ -181,7 +181,7 @@ def test_a_graph_of_other_shapes_has_its_own_time_in_every_process(
     allowance_of(16).keep()
     assert allowance_of(32).remaining() == 3.0
     begin_a_process()
-    assert allowance_of(16).remaining() == 1.0
+    assert allowance_of(16).remaining() == 0.0
     assert allowance_of(64).remaining() == 3.0
 
 

@@ -33,7 +33,7 @@ price = CostModel.price
 def believed(self, call, dtype, probe=None):
     float32 = price(self, call, "float32", probe)
     share = 1.0 if dtype == "float32" else 0.4
-    return dataclasses.replace(float32, seconds=share * float32.seconds, error=0.3)
+    return dataclasses.replace(float32, seconds=share * float32.seconds, error=0.5)
 
 CostModel.price = believed
 slow, seconds = None, 0.1
@@ -350,7 +350,7 @@ print(equal, labels, len(tf_amp.plans()))
 """
 
 
-@pytest.mark.parametrize(("error", "plans"), [(0.3, 1), (3.0, 0)])
+@pytest.mark.parametrize(("error", "plans"), [(0.5, 1), (3.0, 0)])
 def test_random_numbers_under_a_seed_are_the_same_since_nothing_is_compared(
     error: float, plans: int, tmp_path: pathlib.Path
 ) -> None:
@@ -361,5 +361,5 @@ def test_random_numbers_under_a_seed_are_the_same_since_nothing_is_compared(
 def test_fresh_random_numbers_may_come_from_either_instance(
     tmp_path: pathlib.Path,
 ) -> None:
-    lines = run(DROPOUT.format(error=0.3, seed=""), tmp_path)
+    lines = run(DROPOUT.format(error=0.5, seed=""), tmp_path)
     assert lines[-1].startswith("False ['', 'float32']")

@@ -34,7 +34,7 @@ def spend(budget, clock, graph, seconds):
 
 
 def test_a_graph_has_three_seconds_and_a_process_twenty(clock):
-    budget = Budget(DEFAULT, clock)
+    budget = Budget(DEFAULT, clock, age=1000.0)
     for graph in range(7):
         assert budget.remaining(graph) == min(3.0, 20.0 - 2.5 * graph)
         spend(budget, clock, graph, 2.5)
@@ -44,39 +44,24 @@ def test_a_graph_has_three_seconds_and_a_process_twenty(clock):
     assert (budget.remaining("another"), budget.remaining("last")) == (0.0, 0.0)
 
 
-def test_the_share_counts_from_the_start_of_the_process(clock):
+def test_a_tenth_of_the_time_since_the_start_may_be_spent(clock):
     assert 0.0 < process_age() < 86400.0
-    old = Budget(DEFAULT, clock, age=100.0)
-    assert old.remaining("graph") == 3.0
-    spend(old, clock, "graph", 3.0)
-    assert old.remaining("another") == pytest.approx(0.05 * 103.0 - 3.0)
+    budget = Budget(DEFAULT, clock, age=6.0)
+    assert budget.remaining("graph") == pytest.approx(0.6)
+    spend(budget, clock, "graph", 0.6)
+    assert budget.remaining("graph") == pytest.approx(0.06)
+    clock.now += 10.0
+    assert budget.remaining("another") == pytest.approx(0.1 * 16.6 - 0.6)
 
 
 def test_one_graph_that_comes_again_has_what_it_left(clock):
-    budget = Budget(DEFAULT, clock)
+    budget = Budget(DEFAULT, clock, age=1000.0)
     first = budget.allowance(("dense", "dense_1"))
     with first.spending():
         clock.now += 2.0
     again = budget.allowance(("dense", "dense_1"))
     assert again.remaining() == 1.0
     assert budget.allowance(("other",)).remaining() == 3.0
-
-
-def test_after_a_minute_a_twentieth_of_the_time_may_be_spent(clock):
-    budget = Budget(DEFAULT, clock)
-    for graph in range(3):
-        spend(budget, clock, graph, 2.0)
-    clock.now = 1000.0 + 60.0
-    assert budget.remaining("new") == 3.0
-    clock.now = 1000.0 + 61.0
-    assert budget.remaining("new") == 0.0
-    clock.now = 1000.0 + 130.0
-    assert budget.remaining("new") == pytest.approx(0.5)
-    clock.now = 1000.0 + 1e6
-    assert budget.remaining("new") == 3.0
-    for graph in range(10):
-        spend(budget, clock, -graph, 1.4)
-    assert budget.remaining("new") == pytest.approx(0.0)
 
 
 def test_time_counts_that_ends_in_an_error(clock):
@@ -125,7 +110,7 @@ class Ledger:
         self.kept = seconds
 
 
-@pytest.mark.parametrize("tune", ["budget", "budget:1", "full"])
+@pytest.mark.parametrize("tune", ["budget:1", "full"])
 def test_what_one_process_after_another_takes_adds_up(clock, tune):
     ledger = Ledger()
     for _ in range(3):
@@ -136,17 +121,27 @@ def test_what_one_process_after_another_takes_adds_up(clock, tune):
     assert ledger.kept == 3.0
 
 
+def test_a_graph_that_was_measured_for_starts_at_once_in_later_processes(clock):
+    ledger = Ledger()
+    first = Budget(DEFAULT, clock, age=6.0).allowance("graph", ledger)
+    spend(first.budget, clock, "graph", 0.5)
+    assert first.remaining() > 0.1
+    first.keep()
+    second = Budget(DEFAULT, clock, age=6.0).allowance("graph", ledger)
+    assert second.remaining() == 0.0
+    assert second.budget.remaining("another") == pytest.approx(0.6)
+
+
 def test_waits_count_in_their_own_process_alone(clock):
     ledger = Ledger()
-    first = Budget(DEFAULT, clock).allowance("graph", ledger)
+    first = Budget(DEFAULT, clock, age=1000.0).allowance("graph", ledger)
     assert first.remaining() == 3.0
     with first.waiting():
         clock.now += 1.5
     spend(first.budget, clock, "graph", 0.5)
     first.keep()
     assert first.remaining() == 1.0 and first.budget.spent == 2.0
-    second = Budget(DEFAULT, clock).allowance("graph", ledger)
-    assert second.remaining() == 2.5
+    assert ledger.kept == 0.5
 
 
 def test_prices_that_were_sought_in_vain_are_not_by_every_process(
@@ -158,10 +153,10 @@ def test_prices_that_were_sought_in_vain_are_not_by_every_process(
     def in_a_new_process():
         costs = KnownCosts.load("CPU", "this CPU", tf.__version__, tmp_path)
         ledger = GraphLedger(costs, tf.Graph().as_graph_def())
-        allowance = Budget(DEFAULT, clock).allowance("graph", ledger)
+        allowance = Budget(DEFAULT, clock, age=60.0).allowance("graph", ledger)
         return tuner.OnlineTuner(costs, allowance)
 
     monkeypatch.setattr(tuner, "run_in_own_thread", in_vain)
     first = in_a_new_process()
     assert not first.measure([Stake(matmul(8, 8, 8), 1.0)], "bfloat16")
-    assert in_a_new_process().allowance.remaining() == pytest.approx(1.5, abs=0.2)
+    assert in_a_new_process().allowance.remaining() == 0.0

@@ -234,6 +234,12 @@ def _current() -> StepComparison | None:
     return None if callee is None else callee.comparison
 
 
+def is_any_open() -> bool:
+    """Return whether calls of any function are still compared."""
+    comparisons = tuple(_of_functions.comparisons.values())
+    return any(comparison.is_faster is None for comparison in comparisons)
+
+
 def count_calls() -> CallCount:
     """Count the calls of what the graph belongs to that arrives on this thread."""
     callee = _thread.callee

@@ -1,0 +1,235 @@
+"""Memory of training steps, and the largest batch: python -m benchmarks.memory.
+
+Each figure is of a fresh process whose tensors come from TensorFlow's best-fit
+allocator, which counts them and keeps to a limit; by default CPUs have another one.
+"""
+
+import argparse
+import dataclasses
+import json
+import re
+import resource
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+
+import tensorflow as tf
+from rich.progress import Progress
+
+from benchmarks.catalog import Variant, entry, variant
+from benchmarks.driver import worker_environment, worker_lines
+from benchmarks.report import markdown_table
+from benchmarks.results import publish
+from benchmarks.steps import build_model, step_of
+from benchmarks.variants import PREPARATIONS
+
+_MODELS = ("resnet50", "bert")
+# Without tuning, since a comparison of steps holds what both of them take.
+_VARIANTS = ("float32", "keras", "builtin", "untuned")
+_OURS, _POLICY = "untuned", "keras"
+_AIM = 1.05
+_DEVICE = "CPU:0"
+_STEPS = 3
+_MEGA = 1e6
+# How near the largest batch is looked for, as a share of it.
+_NEAR = 0.05
+# Some of TensorFlow's code does not ask whether it was given what it asked for, and is
+# ended by a signal.
+_NO_ROOM = re.compile(r"ResourceExhausted|^memory failed \(-")
+_TITLES = (
+    "model",
+    "variant",
+    "allocated MB",
+    "of Keras' policy",
+    "resident MB",
+    "of Keras' policy",
+    "largest batch",
+    "of float32",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Figures:
+    """What one process took.
+
+    Attributes:
+      allocated: most bytes of tensors at once in a later step, weights included.
+      resident: most bytes of the whole process at once.
+    """
+
+    allocated: int
+    resident: int
+
+
+Announce = Callable[[str], None]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and write the section of RESULTS.md on memory."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--megabytes", type=int, default=1500, help="limit of a batch")
+    parser.add_argument(
+        "--models", type=lambda text: tuple(text.split(",")), default=_MODELS
+    )
+    parser.add_argument(
+        "--worker", nargs=3, metavar=("MODEL", "VARIANT", "BATCH"), help="one process"
+    )
+    options = parser.parse_args(given)
+    if options.worker:
+        name, chosen, batch = options.worker
+        print(json.dumps(dataclasses.asdict(_trained(name, chosen, int(batch)))))
+        return
+    figures: dict[tuple[str, str], list[Figures]] = {}
+    batches: dict[tuple[str, str], int] = {}
+    with Progress() as progress:
+        task = progress.add_task("memory", total=None)
+
+        def announce(what: str) -> None:
+            progress.update(task, description=what)
+
+        for model in options.models:
+            for number in range(options.rounds):
+                for name in _VARIANTS:
+                    announce(f"{model}, {name}, round {number + 1}")
+                    batch = entry(model).train_batch
+                    found = _run(model, name, batch, None)
+                    assert found is not None
+                    figures.setdefault((model, name), []).append(found)
+            for name in _VARIANTS:
+                batches[model, name] = _largest(
+                    model, name, options.megabytes, announce
+                )
+    publish(
+        "memory",
+        markdown(figures, batches, options.megabytes),
+        {
+            f"{model}, {name}": {
+                "processes": [dataclasses.asdict(each) for each in rounds],
+                "largest batch": batches[model, name],
+            }
+            for (model, name), rounds in figures.items()
+        },
+        given,
+        rounds=options.rounds,
+        is_whole=options.models == _MODELS,
+    )
+
+
+def _run(model: str, name: str, batch: int, limit: int | None) -> Figures | None:
+    """Return what a process took; None if its tensors had no room.
+
+    Args:
+      model: its name.
+      name: of the variant.
+      batch: examples in a step.
+      limit: megabytes that tensors may take; None for no limit.
+    """
+    environment = _environment(variant(name), limit)
+    words = ("memory", "--worker", model, name, str(batch))
+    try:
+        return Figures(**json.loads(worker_lines(*words, environment=environment)[-1]))
+    except RuntimeError as error:
+        if limit is None or not _NO_ROOM.search(str(error)):
+            raise
+        return None
+
+
+def _environment(chosen: Variant, limit: int | None) -> dict[str, str]:
+    most = {} if limit is None else {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit)}
+    own = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
+    return worker_environment(chosen) | own | most
+
+
+def _largest(model: str, name: str, limit: int, announce: Announce) -> int:
+    """Return the largest batch that trains within a limit; 0 if none does."""
+    fits, fails = 0, None
+    batch = entry(model).train_batch
+    while fails is None or fails - fits > max(1, _NEAR * fits):
+        announce(f"{model}, {name}, batch {batch}")
+        if _run(model, name, batch, limit) is None:
+            fails = batch
+        else:
+            fits = batch
+        batch = 2 * fits if fails is None else (fits + fails) // 2
+    return fits
+
+
+def _trained(name: str, chosen: str, batch: int) -> Figures:
+    """Train some steps in this process and return what they took."""
+    PREPARATIONS[variant(chosen).prepare]()
+    model_entry = dataclasses.replace(entry(name), train_batch=batch)
+    model = build_model(model_entry)
+    step = step_of(model, model_entry, "train")
+    for _ in range(_STEPS):
+        step()
+    tf.config.experimental.reset_memory_stats(_DEVICE)
+    for _ in range(_STEPS):
+        step()
+    return Figures(
+        allocated=tf.config.experimental.get_memory_info(_DEVICE)["peak"],
+        resident=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def markdown(
+    figures: dict[tuple[str, str], list[Figures]],
+    batches: dict[tuple[str, str], int],
+    megabytes: int,
+) -> str:
+    """Return the table, what its columns mean, and what follows from it."""
+    rows = [_cells(model, name, figures, batches) for model, name in figures]
+    explanation = (
+        "*allocated*: most that tensors take at once in a training step, weights and "
+        "the optimizer's state included, as TensorFlow's allocator counts it. "
+        "*resident*: most of the whole process, building and tracing included. "
+        f"*largest batch*: that trains with tensors of {megabytes} MB at most, within "
+        f"{_NEAR:.0%}. tf-amp runs without tuning: while steps are compared, both of "
+        "them have their memory."
+    )
+    models = dict.fromkeys(model for model, _ in figures)
+    lines = "\n".join(_conclusions(models, figures))
+    return "\n\n".join((markdown_table(_TITLES, rows), explanation, lines))
+
+
+def _cells(
+    model: str,
+    name: str,
+    figures: dict[tuple[str, str], list[Figures]],
+    batches: dict[tuple[str, str], int],
+) -> tuple[str, ...]:
+    cells = []
+    for field in ("allocated", "resident"):
+        bytes_taken = _median(figures[model, name], field)
+        policy = _median(figures[model, _POLICY], field)
+        cells += [f"{bytes_taken / _MEGA:.0f}", f"{bytes_taken / policy:.2f}"]
+    largest = batches[model, name]
+    ratio = largest / max(batches[model, "float32"], 1)
+    return (
+        entry(model).title,
+        variant(name).title if name != _OURS else "tf-amp",
+        *cells,
+        str(largest),
+        f"{ratio:.2f}",
+    )
+
+
+def _conclusions(
+    models: Sequence[str] | dict[str, None],
+    figures: dict[tuple[str, str], list[Figures]],
+) -> Iterator[str]:
+    for model in models:
+        ours, policy = (
+            _median(figures[model, name], "allocated") for name in (_OURS, _POLICY)
+        )
+        words = "at most" if ours <= _AIM * policy else "more than"
+        yield f"- {entry(model).title}: {words} {_AIM} times what Keras' policy takes."
+
+
+def _median(rounds: Sequence[Figures], field: str) -> float:
+    return median(getattr(each, field) for each in rounds)
+
+
+if __name__ == "__main__":
+    main()

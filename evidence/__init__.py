@@ -1,0 +1,1 @@
+"""The published experiments on quality, redone: ``python -m evidence --all``."""

@@ -1,0 +1,60 @@
+"""Run what is missing of the experiments: ``python -m evidence --all``."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from rich.progress import Progress
+
+from evidence.families import NAMES, family_of
+from evidence.methods import METHODS, method_of
+from evidence.page import cells, write
+from evidence.records import RAW, Wanted, run_and_keep, trial_of
+from evidence.summary import rows_of, steps_of
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train, print the rows, and write docs/evidence.md if nothing was shortened."""
+    options = _parser().parse_args(arguments)
+    names = NAMES if options.all else options.families
+    families = [family_of(name) for name in names]
+    wanted = [
+        Wanted(family, method, seed, steps_of(family, method, options.steps))
+        for family in families
+        for seed in range(options.seeds)
+        for method in map(method_of, options.methods)
+    ]
+    missing = [each for each in wanted if trial_of(each, options.output) is None]
+    with Progress(transient=True) as progress:
+        task = progress.add_task("", total=len(missing))
+        for each in missing:
+            progress.update(task, description=str(each))
+            run_and_keep(each, options.output)
+            progress.advance(task)
+    for family in families:
+        seeds = range(options.seeds)
+        for row in rows_of(family, seeds, options.output, options.steps):
+            print(" | ".join(cells(row)))
+    if options.output == RAW and options.steps is None:
+        write(range(options.seeds))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m evidence", description=__doc__)
+    add = parser.add_argument
+    known = tuple(method.name for method in METHODS)
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--all", action="store_true", help="all families")
+    which.add_argument("families", nargs="*", choices=(*NAMES, []), default=[])
+    add("--methods", nargs="+", choices=known, default=known)
+    add("--seeds", type=int, default=3, help="how many, from 0 on")
+    add("--steps", type=int, help="of a whole training; the page is not written then")
+    add("--output", type=pathlib.Path, default=RAW, help="folder for runs")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

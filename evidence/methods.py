@@ -1,0 +1,82 @@
+"""The ways to train that are compared, each in processes of its own.
+
+tf-amp computes in 16 bits whatever stays as exact as casts by hand, whether that pays
+or not, for a CPU with 16-bit units, so that every machine trains alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+
+from benchmarks.variants import (
+    enable_tf_amp,
+    nothing,
+    set_keras_policy,
+    switch_on_builtin_pass,
+)
+
+REFERENCE = "float32"
+_OWN_PREFIXES = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED")
+_OURS = {
+    "TF_ENABLE_AUTO_MIXED_PRECISION": "1",
+    "TF_AMP_DEVICE_PROFILE": "cpu-avx512-bf16",
+    "TF_AMP_OPT_LEVEL": "O2",
+    "TF_AMP_TUNE": "off",
+    "TF_AMP_VERBOSE": "0",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """One way to train.
+
+    Attributes:
+      name: on the command line and in files.
+      title: for people.
+      environment: variables of its processes.
+      share: of a family's steps that it trains; float16 is emulated on a CPU.
+      prepare: what a process does before it builds a model.
+    """
+
+    name: str
+    title: str
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    share: float = 1.0
+    prepare: Callable[[], None] = nothing
+
+
+METHODS = (
+    Method(REFERENCE, "float32"),
+    Method("keras", "Keras' policy, bfloat16", prepare=set_keras_policy),
+    Method("tensorflow", "TensorFlow's pass, bfloat16", prepare=switch_on_builtin_pass),
+    Method("bfloat16", "tf-amp, bfloat16 at O2", _OURS, prepare=enable_tf_amp),
+    Method(
+        "float16",
+        "tf-amp, float16 at O2",
+        {
+            **_OURS,
+            "TF_ENABLE_AUTO_MIXED_PRECISION": "float16",
+            "TF_AMP_LOSS_SCALE": "dynamic",
+        },
+        share=0.25,
+        prepare=enable_tf_amp,
+    ),
+)
+
+
+def method_of(name: str) -> Method:
+    """Return the method called ``name``."""
+    return next(each for each in METHODS if each.name == name)
+
+
+def environment_of(method: Method) -> dict[str, str]:
+    """Return the caller's environment without its own switches, plus the method's."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_OWN_PREFIXES)
+    }
+    always = {"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return kept | always | dict(method.environment)

@@ -1,0 +1,128 @@
+"""Write docs/evidence.md with its charts from the runs that are kept."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import matplotlib
+import numpy as np
+
+from benchmarks.report import markdown_table
+from evidence.families import NAMES, family_of
+from evidence.family import Family
+from evidence.methods import METHODS
+from evidence.records import RAW, ROOT
+from evidence.summary import LEVEL, Row, rows_of, trials_of
+
+PAGE = ROOT / "docs" / "evidence.md"
+_CHARTS = "evidence"
+_TITLES = (
+    "family",
+    "method",
+    "steps",
+    "seeds",
+    "metric",
+    "difference to float32",
+    "p",
+    "skipped",
+    "16-bit ops",
+    "times float32's speed",
+)
+_HEAD = """# Evidence
+
+Does training in 16 bits come to the same? Six kinds of models are trained from several
+seeds in float32, under Keras' policy, by TensorFlow's own pass and by tf-amp; all else
+is the same. `python -m evidence --all` runs what is missing of it, with a name one
+family, and writes this page; `evidence/raw` has each run, its revision and versions.
+
+- *metric*: after the last step, on data that is not learned from; mean over seeds ±
+  standard deviation.
+- *difference to float32*: after as many steps from the same seed, mean. *p*: of a
+  paired t-test over seeds; -: one seed, or no difference.
+- *skipped*: steps whose gradients overflowed, mean. float16 is emulated on a CPU, so it
+  trains a quarter of the steps.
+- *times float32's speed*: of training without evaluations; runs are not interleaved, so
+  that only large differences tell anything; for speeds see `benchmarks/RESULTS.md`."""
+
+
+def write(seeds: Sequence[int], folder: pathlib.Path = RAW) -> None:
+    """Write the page and a chart for each family that has runs."""
+    families = [family_of(name) for name in NAMES]
+    rows = {family.name: rows_of(family, seeds, folder) for family in families}
+    found = [family for family in families if rows[family.name]]
+    every = [row for family in found for row in rows[family.name]]
+    parts = [_HEAD, markdown_table(_TITLES, map(cells, every)), conclusion(every)]
+    for family in found:
+        _draw(family, seeds, folder, PAGE.parent / _CHARTS / f"{family.name}.png")
+        parts.append(_section(family))
+    PAGE.write_text("\n\n".join(parts) + "\n")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return the cells of a row."""
+    return (
+        row.family.title,
+        row.method.title,
+        str(row.steps),
+        str(row.seeds),
+        f"{row.metric:.4g} ± {row.spread:.2g}",
+        f"{row.difference:+.2g}",
+        "-" if row.p_value is None else f"{row.p_value:.2f}",
+        f"{row.skipped:.1f}",
+        str(row.low_ops),
+        f"{row.float32_seconds / row.seconds:.2f}",
+    )
+
+
+def conclusion(rows: Sequence[Row]) -> str:
+    """Say which methods are worse than float32 beyond what seeds explain."""
+    lines = []
+    for method in METHODS[1:]:
+        mine = [row for row in rows if row.method.name == method.name]
+        worse = ", ".join(row.family.title for row in mine if row.is_worse) or "none"
+        lines.append(
+            f"- {method.title}: worse than float32 at p < {LEVEL} in {worse} of the "
+            f"{len(mine)} families."
+        )
+    return "\n".join(lines)
+
+
+def _section(family: Family) -> str:
+    better = "higher" if family.is_better_high else "lower"
+    return (
+        f"## {family.title}\n\n{family.metric[0].upper()}{family.metric[1:]}; {better} "
+        f"is better. Data: {family.data}.\n\n"
+        f"![Loss and metric of {family.title}]({_CHARTS}/{family.name}.png)"
+    )
+
+
+def _draw(
+    family: Family, seeds: Sequence[int], folder: pathlib.Path, path: pathlib.Path
+) -> None:
+    """Draw loss by steps, and the metric by steps and by seconds, as means of seeds."""
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, (by_step, metric, by_time) = pyplot.subplots(
+        1, 3, figsize=(10.0, 3.2), layout="constrained"
+    )
+    for method in METHODS:
+        trials = [*trials_of(family, method, seeds, folder).values()]
+        if not trials:
+            continue
+        losses = np.mean([trial.losses for trial in trials], 0)
+        ends = np.linspace(0.0, trials[0].steps, len(losses) + 1)[1:]
+        steps, seconds, values = np.mean([trial.metrics for trial in trials], 0).T
+        by_step.plot(ends, losses, label=method.title, linewidth=1.2)
+        metric.plot(steps, values, linewidth=1.2)
+        by_time.plot(seconds, values, linewidth=1.2)
+    by_step.set(xlabel="step", ylabel="loss")
+    metric.set(xlabel="step", ylabel=family.metric)
+    by_time.set(xlabel="seconds of training", ylabel=family.metric)
+    by_step.legend(fontsize="x-small")
+    for axes in (by_step, metric, by_time):
+        axes.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)

@@ -1,0 +1,89 @@
+"""Keep what training runs came to, a file each: what is done is not repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.context import context_of
+from evidence.family import Family
+from evidence.methods import Method, environment_of
+from evidence.trial import Trial
+
+HERE = pathlib.Path(__file__).resolve().parent
+RAW = HERE / "raw"
+ROOT = HERE.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """One run: the first so many steps of a family's training."""
+
+    family: Family
+    method: Method
+    seed: int
+    steps: int
+
+    def __str__(self) -> str:
+        """Return what the progress bar shows."""
+        return f"{self.family.title}, {self.method.title}, seed {self.seed}"
+
+    def path(self, folder: pathlib.Path) -> pathlib.Path:
+        """Return where it is kept."""
+        return folder / self.family.name / f"{self.method.name}-{self.seed}.json"
+
+
+def trial_of(wanted: Wanted, folder: pathlib.Path = RAW) -> Trial | None:
+    """Return what is kept of a run; None if it is not, or took other steps."""
+    path = wanted.path(folder)
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text())["trial"]
+    trial = Trial(
+        **{
+            **kept,
+            "losses": tuple(kept["losses"]),
+            "metrics": tuple(map(tuple, kept["metrics"])),
+        }
+    )
+    return trial if trial.steps == wanted.steps else None
+
+
+def run_and_keep(wanted: Wanted, folder: pathlib.Path = RAW) -> None:
+    """Train in a fresh process, and keep what it came to.
+
+    Raises:
+      RuntimeError: the process failed; the message has the end of its errors.
+    """
+    words = (wanted.family.name, wanted.method.name, wanted.seed, wanted.steps)
+    done = subprocess.run(
+        [sys.executable, "-m", "evidence.trial", *map(str, words)],
+        cwd=ROOT,
+        env=environment_of(wanted.method),
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{wanted} failed: {done.stderr.strip()[-2000:]}")
+    kept: dict[str, Any] = {
+        "trial": json.loads(done.stdout.splitlines()[-1]),
+        "revision": _revision(),
+        "context": dataclasses.asdict(
+            context_of(f"python -m evidence {wanted.family.name}", rounds=1)
+        ),
+    }
+    path = wanted.path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(kept))
+    unfinished.replace(path)
+
+
+def _revision() -> str:
+    command = ("git", "describe", "--always", "--dirty", "--exclude", "*")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip()
