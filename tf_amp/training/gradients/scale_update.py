@@ -116,13 +116,15 @@ class ScaleUpdate:
         """Return how to update it where others may have been counted since a reading.
 
         An overflow counts unless another has been, finite gradients unless anything
-        has.
+        has. Where iterations of a loop run side by side, another one shows in the
+        counters or in a scale that is lower: they are not written at once.
         """
         vectors = self.state.read()
         now, then = map(self.state.unpacked, (vectors, vectors_then))
         same = {name: tf.equal(now[name], then[name]) for name in _COUNTED}
         unchanged = tf.reduce_all(tf.stack(list(same.values())))
-        counts = tf.where(finite, unchanged, same["skipped_steps"])
+        no_other = same["skipped_steps"] & (now["scale"] >= then["scale"])
+        counts = tf.where(finite, unchanged, no_other)
         counts = counts if self.counts is None else counts & self.counts
         return dataclasses.replace(self, vectors=vectors, counts=counts)
 
