@@ -35,7 +35,7 @@ _MEGA = 1e6
 _NEAR = 0.05
 # Some of TensorFlow's code does not ask whether it was given what it asked for, and is
 # ended by a signal.
-_NO_ROOM = re.compile(r"ResourceExhausted|^memory failed \(-")
+_NO_ROOM = re.compile(r"ResourceExhausted|OOM when|^memory failed \(-")
 _TITLES = (
     "model",
     "variant",

@@ -1,10 +1,14 @@
-"""Which prices could flip the plan, and how many seconds hang on each.
+"""Which prices are worth measuring: those that could flip the plan, and levels.
 
 The cut is solved with every 16-bit price as low as its error allows, and as high. Low
 sides of cuts are nested: what is low even when 16 bits are dear stays so at any prices
 in between, as does what is float32 even when they are cheap. The rest is at stake. If
 it is open whether the plan gains enough to be applied at all, all of it is. What is
 left of it once the dearest are measured is not asked for where it is next to nothing.
+
+Where a plan is possible but hangs on no price, its seconds are still told, and they are
+as wrong as the profile is for this machine. So of each op that none was measured of,
+the call that takes longest comes last: it sets the level of the others.
 """
 
 from __future__ import annotations
@@ -79,9 +83,9 @@ def bounds_of(problem_at: Callable[[float], Problem]) -> Bounds:
 def stakes(draft: Draft) -> tuple[Stake, ...]:
     """Return what is worth measuring before a priced draft is assigned.
 
-    One stake per probe and type of device, over all nodes that it stands for; the most
-    seconds first. The last are left out that together stand for less than a share of
-    the step.
+    One stake per probe and type of device, over all nodes that it stands for: first
+    what could flip the plan, then levels, each with the most seconds first. The last of
+    either are left out that together stand for less than a share of the step.
     """
     variables = Variables.from_constraints(draft.constraints)
     prices = draft.prices
@@ -98,21 +102,36 @@ def stakes(draft: Draft) -> tuple[Stake, ...]:
         )
 
     bounds = bounds_of(problem_at)
-    threshold = draft.settings.margin * sum(prices.float32)
+    step = sum(prices.float32)
+    threshold = draft.settings.margin * step
+    if bounds.most_gain <= threshold:
+        return ()
     open_ones = bounds.at_stake(threshold)
-    found: dict[tuple[str, str], Stake] = {}
-    for stake in (
-        *_node_stakes(draft, variables, open_ones),
-        *_cast_stakes(draft, variables, open_ones, bounds),
-    ):
-        key = (stake.probe.key, stake.device_type)
-        known = found.setdefault(key, dataclasses.replace(stake, seconds=0.0))
-        total = known.seconds + stake.seconds
-        found[key] = dataclasses.replace(known, seconds=total)
-    in_order = sorted(found, key=lambda key: (-found[key].seconds, key))
-    return without_rest(
-        [found[key] for key in in_order], NEGLIGIBLE * sum(prices.float32)
+    negligible = NEGLIGIBLE * step
+    flips = without_rest(
+        _summed(
+            [
+                *_node_stakes(draft, variables, open_ones),
+                *_cast_stakes(draft, variables, open_ones, bounds),
+            ]
+        ),
+        negligible,
     )
+    asked = {stake.probe.op for stake in flips}
+    levels = [level for level in _level_stakes(draft) if level.probe.op not in asked]
+    return (*flips, *without_rest(_summed(levels), negligible))
+
+
+def _summed(found: Iterable[Stake]) -> list[Stake]:
+    """Return one stake for those of one probe and type of device, in order."""
+    sums: dict[tuple[str, str], Stake] = {}
+    for stake in found:
+        key = (stake.probe.key, stake.device_type)
+        known = sums.get(key)
+        total = stake.seconds + (known.seconds if known else 0.0)
+        sums[key] = dataclasses.replace(known or stake, seconds=total)
+    in_order = sorted(sums, key=lambda key: (-sums[key].seconds, key))
+    return [sums[key] for key in in_order]
 
 
 def without_rest(in_order: Sequence[Stake], negligible: float) -> tuple[Stake, ...]:
@@ -148,6 +167,21 @@ def _node_stakes(
         seconds = error * prices.float32[node] + low_error * low
         if seconds > 0.0:
             yield Stake(probe, seconds, draft.view.nodes[node].device)
+
+
+def _level_stakes(draft: Draft) -> Iterator[Stake]:
+    """Yield of each op priced by a profile alone the call that takes longest."""
+    prices, nodes = draft.prices, draft.view.nodes
+    of_op: dict[tuple[str, str], list[int]] = {}
+    for node, source in enumerate(prices.sources):
+        if prices.probes[node] is not None and source in ("profile", "roofline"):
+            key = (nodes[node].op, nodes[node].device)
+            of_op.setdefault(key, []).append(node)
+    for (_, device), alike in of_op.items():
+        probe = prices.probes[max(alike, key=lambda node: prices.float32[node])]
+        seconds = sum(prices.errors[n][0] * prices.float32[n] for n in alike)
+        if probe is not None and seconds > 0.0:
+            yield Stake(probe, seconds, device)
 
 
 def _cast_stakes(

@@ -64,7 +64,7 @@ class OnlineTuner:
     elsewhere: tuple[KnownCosts, ...] = ()
 
     def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
-        """Measure the most valuable first while the budget lasts.
+        """Measure one after the other while the budget lasts.
 
         What is known already, or was found impossible, is not measured again. A price
         that its runs left unsure is, once, where graphs have no limit of their own: a
@@ -99,10 +99,10 @@ class OnlineTuner:
         return self._time() > _LEAST_SECONDS
 
     def _wanted(self, stakes: Sequence[Stake], low_dtype: str) -> list[Stake]:
-        """Return what is not known, the most valuable first, each once."""
+        """Return what is not known, each once, in the order that it is asked for."""
         surely = not self.allowance.is_limited
         missing: dict[tuple[str, str], Stake] = {}
-        for stake in sorted(stakes, key=lambda stake: -stake.seconds):
+        for stake in stakes:
             key, costs = stake.probe.key, self._costs_at(stake)
             dtypes = dtypes_of(stake.probe, low_dtype)
             if costs and not all(

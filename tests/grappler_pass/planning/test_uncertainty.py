@@ -290,3 +290,18 @@ def test_the_last_prices_that_together_are_next_to_nothing_are_left_out(
     assert sum(stake.seconds for stake in found[len(asked) :]) <= share
     assert sum(stake.seconds for stake in found[len(asked) - 1 :]) > share
     assert without_rest([], share) == ()
+
+
+def test_where_no_price_can_flip_the_plan_the_level_of_each_op_is_measured() -> None:
+    graph = two_products(1024)
+    tuner = clock(1e-3, 0.4e-3)
+    _, drafts = planned(graph, PriceList())
+    (product,) = (s for s in stakes(drafts[-1]) if s.probe.op == "MatMul")
+    node, prices = drafts[-1].view.index["product1"], drafts[-1].prices
+    assert product.seconds == pytest.approx(
+        2 * prices.errors[node][0] * prices.float32[node]
+    )
+    _, drafts = planned(graph, tuner.prices, tuner=tuner)
+    assert len(tuner.asked) == 1
+    assert drafts[-1].prices.sources[node] == "measured"
+    assert drafts[-1].prices.float32[node] == 1e-3
