@@ -1,0 +1,129 @@
+"""The commands on the pages run, one after the other, on what their readers have.
+
+Those that a page of a manual would show run with their alternatives and options left
+out: that these exist is told by the parser.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import sys
+
+import pytest
+
+from tests.forking import run_forked, run_forked_command
+from tests.processes import ROOT, Outcome, run
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+COMMAND = re.compile(r"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:tf-amp|python) [^#\n]*)")
+# Of what takes long: less.
+BRIEFLY = {
+    "bench": ["--rounds=1", "--methods=float32", "--step-seconds=0.1"],
+    "calibrate": ["--seconds", "5"],
+}
+# Of the commands that show a failure, the exit code; all others end well.
+FAILS = {
+    "tf-amp verify train.py --dtype float16 --opt-level O2 --bisect": 1,
+    "tf-amp verify model --data bad.npz": 2,
+}
+# Said to take hours, or minutes in which they are tested elsewhere.
+LEFT_OUT = re.compile(r"python -m tests.yardstick|.*python examples/")
+
+SCRIPT = """
+import keras, numpy as np
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+model.compile("adam", "mse")
+model.fit(np.ones((64, 64)), np.ones((64, 10)), batch_size=8, verbose=0)
+"""
+FILES = """
+import sys, numpy as np, keras, tf_amp, tensorflow as tf
+sys.argv = ["train.py"]
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+for name in ("SAVED_MODEL", "model", "scorer", "IN"):
+    model.export(name, verbose=False)
+np.savez("data.npz", **{model.inputs[0].name: np.ones((4, 64), np.float32)})
+np.savez("bad.npz", x=np.ones((4, 64), np.float32))
+plan = tf_amp.explain(tf.function(lambda x: x @ x), tf.ones((8, 8)))
+open("plan.json", "w").write(plan.to_json())
+for folder in ("FOLDER", "EARLIER"):
+    tf_amp.enable(log_dir=folder)
+    tf.function(lambda x: x @ x)(tf.ones((8, 8)))
+    tf_amp.disable()
+"""
+
+
+def commands_of(page: pathlib.Path) -> list[str]:
+    """Return the commands of a page that run here."""
+    blocks = BLOCK.findall(page.read_text())
+    lines = [
+        line
+        for language, block in blocks
+        if language != "python"
+        for line in block.splitlines()
+    ]
+    found = [match[1] for line in lines if (match := COMMAND.match(line))]
+    plain = [re.sub(r"\[.*?\]|(?<=\w)\|[\w|:]+|\.\.\.", "", each) for each in found]
+    plain = [each.replace(" SCRIPT", " train.py") for each in plain]
+    plain = [re.sub(r"(--batches \d+)[\d,]+", r"\1", each) for each in plain]
+    return [" ".join(p.split()) for p in plain if not LEFT_OUT.match(p)]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return a folder with what the commands name."""
+    folder = tmp_path_factory.mktemp("prepared")
+    example = re.search(
+        r"```python\n(.*?)```", (ROOT / "docs/bench.md").read_text(), re.S
+    )
+    assert example
+    for name, text in {
+        "train.py": SCRIPT,
+        "my/models.py": example[1],
+        "package/module.py": SCRIPT,
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    run_forked(FILES, cwd=folder).lines()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.stem
+)
+def test_commands_run_in_order(
+    page: pathlib.Path, prepared: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    folder = shutil.copytree(prepared, tmp_path / "here")
+    if page.stem == "verify":
+        example = re.search(r"```python\n(.*?)```", page.read_text(), re.S)
+        assert example
+        (folder / "train.py").write_text(example[1])
+    for command in commands_of(page):
+        done = outcome_of(command, folder)
+        expected = FAILS.get(command, 0)
+        assert done.code == expected, f"{command}\n{done.out}\n{done.err}"
+
+
+def outcome_of(command: str, folder: pathlib.Path) -> Outcome:
+    """Run a command as a shell would, the longest ones shortened."""
+    words = shlex.split(command)
+    env = {}
+    while "=" in words[0]:
+        name, _, value = words.pop(0).partition("=")
+        env[name] = value
+    if words[0] == "python":
+        path = {"PYTHONPATH": str(ROOT), **os.environ, **env}
+        return run([sys.executable, *words[1:]], env=path, cwd=folder)
+    own, dashes, of_script = command.partition(" -- ")
+    words = ["-m", "tf_amp", *shlex.split(own)[1 + len(env) :]]
+    words += BRIEFLY.get(words[2], [])
+    words += shlex.split(dashes + of_script)
+    words = [word for word in words if word != "--open"]
+    return run_forked_command(words, env=env, cwd=folder)
