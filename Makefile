@@ -33,7 +33,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # is that of tests/conftest.py, not by the number of tests.
 PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo docs test test-fast test-versions lint bench fuzz wheel clean
+.PHONY: demo docs test test-fast test-versions lint bench gpu fuzz wheel clean
 .DEFAULT_GOAL := test
 
 demo: $(VENV)/.installed-demo
@@ -60,6 +60,15 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python -m benchmarks.pass_time
 	$(BIN)/python -m benchmarks.casts
 
+# What a machine with an NVIDIA GPU shows, in an environment of its own: tests, and
+# results in benchmarks/gpu.
+gpu: .venv-gpu/.installed
+	.venv-gpu/bin/python -m pytest -m gpu tests/gpu
+	.venv-gpu/bin/python -m benchmarks
+	.venv-gpu/bin/python -m benchmarks.prediction
+	.venv-gpu/bin/python -m benchmarks.gradients
+	.venv-gpu/bin/python -m benchmarks.xla
+
 # Random graphs run before and after the pass: make fuzz N=20000
 fuzz: $(VENV)/.installed-test
 	$(BIN)/python -m tests.fuzz $(N)
@@ -80,6 +89,11 @@ test-versions: $(VERSIONS:%=.venv-tf%/.installed)
 	$(PYTHON) -m venv .venv-tf$*
 	.venv-tf$*/bin/pip install --editable '.[demo,test]' 'tensorflow-cpu==$*.*'
 	.venv-tf$*/bin/pip install --no-deps 'tf_keras==$*.*'
+	touch $@
+
+.venv-gpu/.installed: $(SOURCES)
+	$(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/pip install --editable '.[cuda,test]'
 	touch $@
 
 # In dist/, built by ziglang against the libc of manylinux2014; what is for this machine
@@ -104,7 +118,7 @@ wheel: .venv-wheel/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-tf* .venv-wheel build dist *.egg-info grappler_pass/_shim_*.so
+	rm -rf $(VENV) .venv-gpu .venv-tf* .venv-wheel build dist *.egg-info grappler_pass/_shim_*.so
 
 $(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --editable '.[cpu,demo]'

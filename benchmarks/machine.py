@@ -2,15 +2,25 @@
 
 import os
 import platform
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+# One folder per GPU, where NVIDIA's driver is.
+_GPUS = Path("/proc/driver/nvidia/gpus")
 _TELLING_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The processor as the report names it."""
+    """The machine as the report names it.
+
+    Attributes:
+      processor: name of the CPU.
+      kind: what decides what 16 bits gain: a GPU's name, or units of the CPU.
+      flags: those instruction sets of the CPU that tell something.
+      cores: of the CPU, for this process.
+    """
 
     processor: str
     kind: str
@@ -19,7 +29,7 @@ class Machine:
 
     @property
     def has_low_units(self) -> bool:
-        """Return whether the processor computes in 16 bits itself."""
+        """Return whether it computes in 16 bits itself."""
         return self.kind != "neither avx512_bf16 nor amx_bf16"
 
 
@@ -30,10 +40,17 @@ def this_machine() -> Machine:
     low = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags]
     return Machine(
         processor=facts["model name"],
-        kind=low[0] if low else "neither avx512_bf16 nor amx_bf16",
+        kind=next(iter([*gpus(), *low]), "neither avx512_bf16 nor amx_bf16"),
         flags=flags,
         cores=len(os.sched_getaffinity(0)),
     )
+
+
+def gpus() -> tuple[str, ...]:
+    """Return the names of NVIDIA's GPUs, without starting any of their libraries."""
+    texts = [path.read_text() for path in sorted(_GPUS.glob("*/information"))]
+    found = [re.search(r"^Model:\s*(.+)$", text, re.M) for text in texts]
+    return tuple(match[1] for match in found if match)
 
 
 def _cpu_facts() -> dict[str, str]:

@@ -8,13 +8,14 @@ from typing import Any
 
 from benchmarks.catalog import MOBILENET_BATCHES, MODELS
 from benchmarks.context import Context, context_of
-from benchmarks.machine import Machine
+from benchmarks.machine import Machine, gpus
 from benchmarks.pass_report import GraphSize, PassFigures
 from benchmarks.records import Run, run_from_dict
 from benchmarks.report import markdown
 from benchmarks.summary import rows_from_runs
 
-HERE = Path(__file__).resolve().parent
+# Figures of machines with GPUs stand by themselves.
+HERE = Path(__file__).resolve().parent / ("gpu" if gpus() else "")
 RESULTS = HERE / "RESULTS.md"
 RAW = HERE / "raw"
 # Sections that keep their table as they print it, in the order of the page.

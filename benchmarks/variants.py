@@ -16,10 +16,10 @@ def set_keras_policy() -> None:
 
 
 def switch_on_builtin_pass() -> None:
-    """Switch on the rewrite that TensorFlow brings for CPUs with oneDNN."""
-    tf.config.optimizer.set_experimental_options(
-        {"auto_mixed_precision_onednn_bfloat16": True}
-    )
+    """Switch on TensorFlow's own: float16 on GPUs, bfloat16 on CPUs with oneDNN."""
+    has_gpus = bool(tf.config.list_physical_devices("GPU"))
+    name = "auto_mixed_precision" + ("" if has_gpus else "_onednn_bfloat16")
+    tf.config.optimizer.set_experimental_options({name: True})
 
 
 def enable_tf_amp() -> None:
