@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
+import queue
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from rich.progress import Progress
 
@@ -28,18 +31,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for method in map(method_of, options.methods)
     ]
     missing = [each for each in wanted if trial_of(each, options.output) is None]
-    with Progress(transient=True) as progress:
-        task = progress.add_task("", total=len(missing))
-        for each in missing:
-            progress.update(task, description=str(each))
-            run_and_keep(each, options.output)
-            progress.advance(task)
+    _run_all(missing, options.output, options.jobs)
     for family in families:
         seeds = range(options.seeds)
         for row in rows_of(family, seeds, options.output, options.steps):
             print(" | ".join(cells(row)))
     if options.output == RAW and options.steps is None:
         write(range(options.seeds))
+
+
+def _run_all(missing: Sequence[Wanted], output: pathlib.Path, jobs: int) -> None:
+    """Run so many at once, each on cores of its own."""
+    every = sorted(os.sched_getaffinity(0))
+    idle: queue.Queue[list[int]] = queue.Queue()
+    for job in range(min(jobs, len(every))):
+        idle.put(every[job::jobs])
+    with Progress(transient=True) as progress:
+        task = progress.add_task("", total=len(missing))
+
+        def run(each: Wanted) -> None:
+            cores = idle.get()
+            progress.update(task, description=str(each))
+            try:
+                run_and_keep(each, output, cores)
+            finally:
+                idle.put(cores)
+            progress.advance(task)
+
+        with ThreadPoolExecutor(idle.qsize()) as pool:
+            futures = [pool.submit(run, each) for each in missing]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            finally:
+                pool.shutdown(cancel_futures=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,6 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--methods", nargs="+", choices=known, default=known)
     add("--seeds", type=int, default=3, help="how many, from 0 on")
     add("--steps", type=int, help="of a whole training; the page is not written then")
+    add(
+        "--jobs", type=int, choices=range(1, 65), metavar="N", default=1, help="at once"
+    )
     add("--output", type=pathlib.Path, default=RAW, help="folder for runs")
     return parser
 

@@ -60,7 +60,7 @@ METHODS = (
             "TF_ENABLE_AUTO_MIXED_PRECISION": "float16",
             "TF_AMP_LOSS_SCALE": "dynamic",
         },
-        share=0.25,
+        share=0.5,
         prepare=enable_tf_amp,
     ),
 )

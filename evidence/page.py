@@ -41,7 +41,7 @@ family, and writes this page; `evidence/raw` has each run, its revision and vers
 - *difference to float32*: after as many steps from the same seed, mean. *p*: of a
   paired t-test over seeds; -: one seed, or no difference.
 - *skipped*: steps whose gradients overflowed, mean. float16 is emulated on a CPU, so it
-  trains a quarter of the steps.
+  trains half of the steps.
 - *times float32's speed*: of training without evaluations; runs are not interleaved, so
   that only large differences tell anything; for speeds see `benchmarks/RESULTS.md`."""
 
@@ -84,6 +84,12 @@ def conclusion(rows: Sequence[Row]) -> str:
         lines.append(
             f"- {method.title}: worse than float32 at p < {LEVEL} in {worse} of the "
             f"{len(mine)} families."
+        )
+    tested = sum(row.p_value is not None for row in rows)
+    if tested:
+        lines.append(
+            f"- Of {tested} tests {tested * LEVEL / 2:.1f} would find something worse "
+            "by chance, were all methods alike."
         )
     return "\n".join(lines)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from benchmarks.context import context_of
@@ -53,15 +55,25 @@ def trial_of(wanted: Wanted, folder: pathlib.Path = RAW) -> Trial | None:
     return trial if trial.steps == wanted.steps else None
 
 
-def run_and_keep(wanted: Wanted, folder: pathlib.Path = RAW) -> None:
+def run_and_keep(
+    wanted: Wanted, folder: pathlib.Path = RAW, cores: Collection[int] | None = None
+) -> None:
     """Train in a fresh process, and keep what it came to.
+
+    Args:
+      wanted: which run.
+      folder: where it is kept.
+      cores: numbers of those that it may use; None for all that this process may.
 
     Raises:
       RuntimeError: the process failed; the message has the end of its errors.
     """
     words = (wanted.family.name, wanted.method.name, wanted.seed, wanted.steps)
+    cores = cores or os.sched_getaffinity(0)
+    listed = ",".join(map(str, cores))
+    command = ["taskset", "-c", listed, sys.executable, "-m", "evidence.trial"]
     done = subprocess.run(
-        [sys.executable, "-m", "evidence.trial", *map(str, words)],
+        [*command, *map(str, words)],
         cwd=ROOT,
         env=environment_of(wanted.method),
         capture_output=True,
@@ -69,12 +81,12 @@ def run_and_keep(wanted: Wanted, folder: pathlib.Path = RAW) -> None:
     )
     if done.returncode:
         raise RuntimeError(f"{wanted} failed: {done.stderr.strip()[-2000:]}")
+    context = context_of(f"python -m evidence {wanted.family.name}", rounds=1)
+    machine = dataclasses.replace(context.machine, cores=len(cores))
     kept: dict[str, Any] = {
         "trial": json.loads(done.stdout.splitlines()[-1]),
         "revision": _revision(),
-        "context": dataclasses.asdict(
-            context_of(f"python -m evidence {wanted.family.name}", rounds=1)
-        ),
+        "context": dataclasses.asdict(dataclasses.replace(context, machine=machine)),
     }
     path = wanted.path(folder)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ from benchmarks.detector_network import build, multibox_loss, quality
 from benchmarks.detector_scenes import Scenes, make_scenes
 from evidence.family import Family, Task, shuffled, supervised
 
+_STEPS = 4000
 _BATCH = 16
 _SCENES, _HELD_OUT = 1000, 200
 
@@ -37,7 +38,8 @@ def _make(seed: int) -> Task:
         answers = np.asarray(model(_held_out().images, training=False))
         return quality(answers.astype(np.float32), _held_out())
 
-    optimizer = keras.optimizers.Adam(2e-3, epsilon=1e-16)
+    slowing = keras.optimizers.schedules.CosineDecay(2e-3, _STEPS)
+    optimizer = keras.optimizers.Adam(slowing, epsilon=1e-16)
     return Task(supervised(model, optimizer, loss, batches), found)
 
 
@@ -46,7 +48,7 @@ FAMILY = Family(
     title="SSD detection",
     metric="mean of precision and recall",
     is_better_high=True,
-    steps=600,
+    steps=_STEPS,
     make=_make,
     data="scenes made of scikit-learn's digits",
 )

@@ -14,6 +14,7 @@ from evidence.family import Family, Task, shuffled, supervised
 
 _CHARACTERS, _LENGTH = 400_000, 64
 _BATCH, _WIDTH = 32, 256
+_STEPS = 450
 _KINDS = 128
 
 
@@ -50,7 +51,8 @@ def _make(seed: int) -> Task:
         logits = model.predict(held_out[:, :-1], batch_size=128, verbose=0)
         return float(loss(held_out[:, 1:], logits)) / math.log(2.0)
 
-    optimizer = keras.optimizers.Adam(3e-3, clipnorm=1.0)
+    slowing = keras.optimizers.schedules.CosineDecay(3e-3, _STEPS)
+    optimizer = keras.optimizers.Adam(slowing, clipnorm=1.0)
     return Task(supervised(model, optimizer, loss, batches), bits)
 
 
@@ -59,7 +61,7 @@ FAMILY = Family(
     title="language model",
     metric="bits per letter",
     is_better_high=False,
-    steps=600,
+    steps=_STEPS,
     make=_make,
     data="source text of Django",
 )

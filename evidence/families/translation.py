@@ -15,6 +15,7 @@ from evidence.family import Family, Task, shuffled, supervised
 _LANGUAGES = ("de", "es", "fr", "it", "nl")
 _LENGTH = 48
 _BATCH, _WIDTH, _HEADS, _LAYERS = 64, 128, 4, 2
+_STEPS, _WARM_UP = 700, 100
 # 0 fills up; 1 begins and ends a message; then languages, then letters.
 _EDGE = 1
 _LETTERS = _EDGE + 1 + len(_LANGUAGES)
@@ -95,7 +96,7 @@ def _make(seed: int) -> Task:
         return float(np.mean(logits.argmax(-1)[wanted > 0] == wanted[wanted > 0]))
 
     warmed = keras.optimizers.schedules.CosineDecay(
-        0.0, 900, alpha=0.05, warmup_target=1e-3, warmup_steps=100
+        0.0, _STEPS - _WARM_UP, 0.05, warmup_target=1e-3, warmup_steps=_WARM_UP
     )
     return Task(
         supervised(model, keras.optimizers.Adam(warmed), _loss, batches), accuracy
@@ -107,7 +108,7 @@ FAMILY = Family(
     title="neural translation",
     metric="letters guessed right",
     is_better_high=True,
-    steps=1000,
+    steps=_STEPS,
     make=_make,
     data="Django's messages in English and five languages",
 )

