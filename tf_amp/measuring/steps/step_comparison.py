@@ -16,9 +16,9 @@ call of each block, which finds the caches as the other instance has left them. 
 pairs decide is said in `comparison`; once they have taken MOST_SECONDS, what they lean
 to. The loser is not called again. TensorFlow frees its kernels with the function.
 
-Of a plan that has lost, one more call of each instance is profiled. If what its nodes
-take refutes their prices, another plan is made, with an instance of its own, and
-compared in the same way; after MOST_PLANS it is float32.
+Of a plan that has lost, a few more calls of each instance are profiled, in turn. If
+what its nodes take refutes their prices, another plan is made, with an instance of its
+own, and compared in the same way; after MOST_PLANS it is float32.
 
 Workers that train in step alternate at the same calls, since blocks have the same
 length there. The chief decides; all go by what it has decided a pair of blocks before,
@@ -37,7 +37,7 @@ import math
 import statistics
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -56,6 +56,8 @@ _WARM_UPS = 2
 _BLOCK_SECONDS, _MOST_CALLS = 0.05, 10
 # Of workers that train in step.
 _SHARED_CALLS = 3
+# Of each instance, of a plan that has lost: one alone may have been interrupted.
+_PROFILED_CALLS = 3
 # Labels of the instances; TensorFlow's own is the one that is rewritten first.
 MIXED, FLOAT32 = "", "float32"
 _PLANS = (MIXED, "plan 2", "plan 3")
@@ -78,8 +80,9 @@ class Steps:
 
     Attributes:
       compared: their times; None where an instance failed.
-      float32: seconds by name of node, of a call in float32; nothing unless it won.
-      mixed: the same of a call in 16 bits.
+      float32: seconds by name of node in float32, the median of calls; nothing unless
+        it won.
+      mixed: the same in 16 bits.
     """
 
     compared: Comparison | None = None
@@ -113,7 +116,7 @@ class StepComparison:
         self.mixed = _PLANS[number - 1]
         self._decided: list[Decided] = []
         self._agree: Agree | None = None
-        self._profiles: dict[str, Seconds] | None = None
+        self._profiles: list[Seconds] | None = None
         self._timing = threading.Lock()
         self._course = self._compared()
         self._next = next(self._course)
@@ -154,7 +157,8 @@ class StepComparison:
             if self._profiles is None:
                 outputs = call(label)
             else:
-                outputs, self._profiles[label] = profiled(lambda: call(label))
+                outputs, seconds = profiled(lambda: call(label))
+                self._profiles.append(seconds)
             wait_for_devices()
         except OWN_FAULTS:
             if self.is_shared or self._counts[label] >= _WARM_UPS:
@@ -206,12 +210,12 @@ class StepComparison:
         is_faster, compared = yield from self._pairs()
         if is_faster or self.is_shared or _has_other_devices():
             return is_faster, Steps(compared)
-        self._profiles = {}
-        yield FLOAT32
-        yield self.mixed
-        return False, Steps(
-            compared, self._profiles[FLOAT32], self._profiles[self.mixed]
-        )
+        self._profiles = []
+        for _ in range(_PROFILED_CALLS):
+            yield FLOAT32
+            yield self.mixed
+        float32, mixed = self._profiles[::2], self._profiles[1::2]
+        return False, Steps(compared, _medians_of(float32), _medians_of(mixed))
 
     def _pairs(self) -> Generator[str, float, tuple[bool, Comparison]]:
         took = {self.mixed: 0.0, FLOAT32: 0.0}
@@ -245,6 +249,17 @@ class StepComparison:
         for _ in range(count):
             seconds.append((yield label))
         return statistics.median(seconds)
+
+
+def _medians_of(profiles: Sequence[Seconds]) -> dict[str, float]:
+    """Return the median seconds of each node that any of several calls has run."""
+    nodes = set().union(*profiles)
+    return {
+        node: statistics.median(
+            seconds[node] for seconds in profiles if node in seconds
+        )
+        for node in nodes
+    }
 
 
 def wait_for_devices() -> None:
