@@ -9,7 +9,7 @@ JOBS ?= 3
 
 # What, when changed, calls for installing again.
 SOURCES := pyproject.toml setup.py $(wildcard tf_amp/runtime/_autostart_*.py) \
-	grappler_pass/shim.c
+	$(wildcard grappler_pass/*.c)
 
 # The release of Keras 2 that belongs to the TensorFlow in .venv, such as 2.21.0.
 TF_VERSION = $(BIN)/pip show tensorflow-cpu | sed -n 's/^Version: \([0-9]*\.[0-9]*\).*/\1.0/p'
@@ -118,7 +118,7 @@ wheel: .venv-wheel/.installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-gpu .venv-tf* .venv-wheel build dist *.egg-info grappler_pass/_shim_*.so
+	rm -rf $(VENV) .venv-gpu .venv-tf* .venv-wheel build dist *.egg-info grappler_pass/_*.so
 
 $(VENV)/.installed-demo: $(BIN)/python $(SOURCES)
 	$(BIN)/python -m pip install --editable '.[cpu,demo]'

@@ -1,4 +1,4 @@
-"""Build the C shim and the autostart file; everything else is in pyproject.toml."""
+"""Build what is in C and the autostart file; everything else is in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -161,6 +161,11 @@ setup(
             define_macros=[("DEVICE_TYPE", f'"{device_type}"')],
         )
         for device_type in DEVICE_TYPES
+    ]
+    + [
+        Extension(
+            "grappler_pass._kept_weights", sources=["grappler_pass/kept_weights.c"]
+        )
     ],
     cmdclass={
         "bdist_wheel": AnyPythonWheel,

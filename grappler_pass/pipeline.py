@@ -17,7 +17,8 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.errors import AmpError
-from grappler_pass.fusions.stage import fuse
+from grappler_pass.fusions.kept_weights import weights_of
+from grappler_pass.fusions.stage import fuse, keep_weights
 from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
@@ -119,6 +120,7 @@ def _price_anyway(draft: Draft) -> Draft:
 
 def _with_prices(draft: Draft) -> Draft:
     settings = draft.settings
+    keeps = settings.keeps_weights and not settings.fuses
     prices = price_graph(
         draft.view,
         draft.slots,
@@ -128,6 +130,7 @@ def _with_prices(draft: Draft) -> Draft:
         settings.low_dtype,
         draft.reads,
         FusingPricer if settings.fuses else Pricer,
+        weights_of(draft.view, settings.models) if keeps else frozenset(),
     )
     return dataclasses.replace(draft, prices=prices)
 
@@ -198,6 +201,7 @@ PLANNING = (
 STAGES = (
     *PLANNING,
     ("rewrite", _rewrite),
+    ("keep weights", keep_weights),
     ("verify", _verify),
     ("try", tried),
     ("keep", keep),

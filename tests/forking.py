@@ -39,7 +39,7 @@ _EARLY = re.compile(
 )
 
 # What starts the package, is a program, or no module.
-_ACTIVE = re.compile(r".*\.(__main__|_?autostart\w*|_shim_\w*)$")
+_ACTIVE = re.compile(r".*\.(__main__|_?autostart\w*|_shim_\w*|_kept_weights)$")
 
 
 def run_forked(

@@ -50,6 +50,7 @@ def test_the_wheel_is_for_any_python_and_holds_all_it_needs() -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {
         "tf_amp_autostart.pth",
+        "grappler_pass/_kept_weights.so",
         "grappler_pass/_shim_cpu.so",
         "grappler_pass/_shim_gpu.so",
         "tf_amp/runtime/autostart.py",

@@ -84,6 +84,15 @@ class VariableReads:
         return cls(canonical, hoists, copies, refs)
 
 
+def unwritten_reads(view: GraphView) -> frozenset[int]:
+    """Return the ReadVariableOps of variables that this graph surely does not write."""
+    reads = _reads_by_variable(view)
+    if _ANY in reads or any(node.op in _CALLS_OUTSIDE for node in view.nodes):
+        return frozenset()
+    written = _writers_by_variable(view, reads.keys())
+    return frozenset(i for key in reads.keys() - written.keys() for i in reads[key])
+
+
 def _variable_of(view: GraphView, port: Port) -> object:
     """Return what identifies the variable behind a handle."""
     node = view.nodes[port.node]

@@ -3,6 +3,7 @@
 CHANNEL_SCALES = "channel_scales"
 LAYER_NORMS = "layer_norms"
 FLAT_ACTIVATIONS = "flat_activations"
+KEPT_WEIGHTS = "kept_weights"
 # By what traces the program: graphs arrive with it.
 OPTIMIZER_STEPS = "optimizer_steps"
 BATCH_STATISTICS = "batch_statistics"
@@ -10,6 +11,7 @@ RULES = (
     CHANNEL_SCALES,
     LAYER_NORMS,
     FLAT_ACTIVATIONS,
+    KEPT_WEIGHTS,
     OPTIMIZER_STEPS,
     BATCH_STATISTICS,
 )

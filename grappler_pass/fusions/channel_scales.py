@@ -15,7 +15,7 @@ so large that scaling them saves little.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
@@ -37,12 +37,14 @@ from grappler_pass.fusions.passes import (
 )
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
-from grappler_pass.pricing.seconds import Models
+from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
 
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
 _SUMS = ("Add", "AddV2")
 # What is saved must be so many times what is spent: prices are no better than that.
 _LEAST_RATIO = 2.0
+# What runs in each call to find scaled weights and a bias that are kept.
+_NODES_OF_KEPT = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,18 +99,24 @@ class Fold:
         return (self.channels,)
 
 
-def found(view: GraphView, shapes: Shapes, models: Models) -> list[Fold]:
+def found(
+    view: GraphView,
+    shapes: Shapes,
+    models: Models,
+    kept: Set[Port] = frozenset(),
+) -> list[Fold]:
     """Return what can be folded and surely pays.
 
     Args:
       view: of the graph.
       shapes: static shapes; what is not known is not folded.
       models: a cost model per device type, "CPU" at least.
+      kept: what is kept between calls, with what is computed of it alone.
     """
     if any(_scales_losses(node) for node in view.nodes):
         return []
     folds = _found(view, shapes)
-    priced = (_priced(fold, view, shapes, models) for fold in folds)
+    priced = (_priced(fold, view, shapes, models, kept) for fold in folds)
     return [fold for fold in priced if fold.seconds > 0.0]
 
 
@@ -196,7 +204,9 @@ def _is_per_channel(
     return shape == (*[1] * (len(shape) - 1), channels)
 
 
-def _priced(fold: Fold, view: GraphView, shapes: Shapes, models: Models) -> Fold:
+def _priced(
+    fold: Fold, view: GraphView, shapes: Shapes, models: Models, kept: Set[Port]
+) -> Fold:
     """Return a fold with what it saves; nothing where that is in doubt."""
     model = model_of(models, fold.product)
 
@@ -212,6 +222,8 @@ def _priced(fold: Fold, view: GraphView, shapes: Shapes, models: Models) -> Fold
     if fold.bias is not None:
         spent += seconds("Mul", (fold.channels,))
         spent += seconds("AddV2", (fold.channels,)) if fold.add else 0.0
+    if kept >= {fold.product.inputs[1], fold.scale}:
+        spent = min(spent, _NODES_OF_KEPT * ADDED_NODE_SECONDS)
     if saved < _LEAST_RATIO * spent:
         return fold
     weight = view.weight(fold.product.index)

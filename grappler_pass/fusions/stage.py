@@ -1,4 +1,4 @@
-"""What is fused in a graph before its types are chosen, and what arrives so."""
+"""What is fused in a graph before its types are chosen, and what is kept after it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from grappler_pass.fusions import (
     CHANNEL_SCALES,
     FLAT_ACTIVATIONS,
+    KEPT_WEIGHTS,
     LAYER_NORMS,
     channel_scales,
     flat_activations,
+    kept_weights,
     layer_norms,
 )
 from grappler_pass.fusions.traced_kernels import traced_kernels
@@ -49,8 +51,39 @@ def fuse(draft: Draft) -> Draft:
     return draft
 
 
+def keep_weights(draft: Draft) -> Draft:
+    """Return the draft with a graph that keeps what it computes of variables alone.
+
+    Where XLA compiles a graph, or the process is none that keeps weights, it stays as
+    it is.
+    """
+    settings = draft.settings
+    is_wanted = settings.keeps_weights and KEPT_WEIGHTS in settings.fusions
+    if not is_wanted or settings.fuses or draft.shapes is None:
+        return draft
+    view = GraphView.from_graph_def(draft.rewritten, draft.item)
+    found = kept_weights.found(view, draft.shapes, settings.models)
+    if not found:
+        return draft
+    fusions = tuple(
+        Fusion(KEPT_WEIGHTS, view.nodes[each.nodes[0]].name, each.seconds)
+        for each in found
+    )
+    return dataclasses.replace(
+        draft,
+        rewritten=kept_weights.rewritten(draft.rewritten, view, draft.shapes, found),
+        fusions=(*draft.fusions, *fusions),
+        plan=dataclasses.replace(draft.plan, fusions=(*draft.plan.fusions, *fusions)),
+    )
+
+
 def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
-    found = module.found(draft.view, draft.shapes, draft.settings.models)
+    settings = draft.settings
+    given: tuple[Any, ...] = (draft.view, draft.shapes, settings.models)
+    if rule == CHANNEL_SCALES and settings.keeps_weights:
+        kept = kept_weights.ports_of_variables(draft.view, settings.models)
+        given = (*given, kept)
+    found = module.found(*given)
     if not found:
         return draft
     graph_def, shapes = module.rewritten(

@@ -151,6 +151,8 @@ class Settings:
       tuner: measures at O1 what the prices leave uncertain; None: they are trusted.
       memory: knows plans that are not to be made anew; None: all are.
       fusions: names of the rewrites beside types, of `fusions.RULES`.
+      keeps_weights: whether the process keeps what its graphs compute of variables
+        alone (`fusions.kept_weights`): its variables change seldom.
       fold_constants: whether a constant is rounded now where 16 bits are read; if not,
         it stays as it is with a cast behind it.
     """
@@ -167,6 +169,7 @@ class Settings:
     tuner: Tuner | None = None
     memory: PlanMemory | None = None
     fusions: tuple[str, ...] = ()
+    keeps_weights: bool = False
     fold_constants: bool = True
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.python.framework import dtypes
 
+from grappler_pass.annotations import REWRITTEN
 from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
 from grappler_pass.costs.calls import Price
 from grappler_pass.costs.database.probes import Probe
@@ -22,6 +23,7 @@ from grappler_pass.eligibility.existing_casts import is_free_down
 from grappler_pass.eligibility.propagation import Constraints
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.fusions import root_of
+from grappler_pass.graph.op_table import PRODUCT_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
@@ -35,6 +37,9 @@ TRANSFER_BYTES_PER_SECOND = 12e9
 # a graph of three products of 16x16 took 24 microseconds where 7 were predicted (2
 # threads, a busy machine). A GPU's launch overhead is part of its profile.
 ADDED_NODE_SECONDS = 1e-6
+
+# What TensorFlow's remapper, which runs again, fuses behind a product and its bias.
+_FUSED_ACTIVATIONS = ("Elu", "LeakyRelu", "Relu", "Relu6")
 
 Models = Mapping[str, CostModel]
 
@@ -77,6 +82,7 @@ def price_graph(
     low_dtype: str,
     reads: VariableReads,
     pricer_of: type[Pricer] | None = None,
+    kept: Set[Port] = frozenset(),
 ) -> Prices:
     """Price every node at float32, and what may go low at `low_dtype` with its casts.
 
@@ -89,8 +95,10 @@ def price_graph(
       low_dtype: "bfloat16" or "float16".
       reads: which variable reads leave their loop.
       pricer_of: how single nodes and casts are priced; as separate kernels by default.
+      kept: what is kept in 16 bits between calls, if anything reads it so.
     """
     pricer = (pricer_of or Pricer)(view, slots, shapes, models, low_dtype, reads)
+    pricer.kept = kept
     priced = [
         pricer.node(
             node, [s for s in slots.slots_of[node.index] if constraints.eligible[s]]
@@ -153,6 +161,7 @@ class Pricer:
         self._models = models
         self._low_dtype = low_dtype
         self._reads = reads
+        self.kept: Set[Port] = frozenset()
         self.up: dict[Port, float] = {}
         self.down: dict[Port, float] = {}
         self._priced_down: set[Port] = set()
@@ -181,6 +190,8 @@ class Pricer:
         for position, port in enumerate(node.inputs):
             if self._slots.input_slot(node.index, position) in eligible:
                 self._price_down(port)
+        if self._is_fused(node):
+            weight = 0.0
         return NodePrice(_times(float32, weight), _times(low, weight), probe)
 
     def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
@@ -224,8 +235,33 @@ class Pricer:
             known = self._calls[node.index] = call_of(node, self._slots, self.spec)
         return known
 
+    def _is_fused(self, node: Node) -> bool:
+        """Return whether a node will be one kernel with what it reads, in either type.
+
+        That is a bias that the pass has put behind a product, and what activates it,
+        where nothing else reads what lies between.
+        """
+        if device_type_of(node.device) != "CPU":
+            return False
+        before = self._view.nodes[node.inputs[0].node] if node.inputs else node
+        if len(self._view.readers(Port(before.index, 0))) != 1:
+            return False
+        if node.op == "BiasAdd":
+            return before.op in PRODUCT_OPS and REWRITTEN in node.proto.attr
+        return node.op in _FUSED_ACTIVATIONS and self._is_fused(before)
+
+    def _parted(self, port: Port, price: Price, dtype: str) -> Price:
+        """Add to a cast what its reader takes that is fused without the cast."""
+        for reader in self._view.readers(port):
+            node = self._view.nodes[reader.node]
+            if self._is_fused(node) and reader.input == 0:
+                alone = self.price(node, dtype, None)
+                price = replace(price, seconds=price.seconds + alone.seconds)
+        return price
+
     def _price_up(self, port: Port) -> None:
-        price = self._noted(port, self.cast_up_price(port))
+        price = self._parted(port, self.cast_up_price(port), "float32")
+        price = self._noted(port, price)
         self.up[port] = price.seconds * self._view.weight(port.node)
 
     def _price_down(self, port: Port) -> None:
@@ -233,9 +269,10 @@ class Pricer:
         if port in self._priced_down:
             return
         self._priced_down.add(port)
-        price = self.cast_down_price(port)
+        price = self._parted(port, self.cast_down_price(port), self._low_dtype)
         low_dtype = DTYPE_ENUMS[self._low_dtype]
-        if is_free_down(self._view, self._reads, port, low_dtype):
+        is_free = is_free_down(self._view, self._reads, port, low_dtype)
+        if is_free or port in self.kept:
             price = replace(price, seconds=0.0)
         seconds = price.seconds * sum(map(self._view.weight, self._casters(port)))
         for each in (port, self._reads.canonical.get(port, port)):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from grappler_pass.annotations import STAMP
+from grappler_pass.fusions import KEPT_WEIGHTS
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config.presets import preset_of
 from tf_amp.rewriting import (
@@ -187,7 +188,7 @@ def _rewritten_part(given: Given, settings_id: str) -> Any | None:
 
 
 def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | None:
-    from grappler_pass import pipeline
+    from grappler_pass import kept_kernels, pipeline
     from tf_amp.rewriting.shared_plans import memory_for
 
     graph_def, taking_part = given.graph_def, host.current()
@@ -196,7 +197,11 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
         chosen = given.adapted(
             graph_settings.settings_for(scope, graph_def, given.shapes)
         )
-        chosen = dataclasses.replace(chosen, memory=memory_for(taking_part.memory))
+        chosen = dataclasses.replace(
+            chosen,
+            memory=memory_for(taking_part.memory),
+            keeps_weights=KEPT_WEIGHTS in chosen.fusions and kept_kernels.are_at_hand(),
+        )
         item = given.item()
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
         if scope.config.log_dir is not None and not taking_part.observers:

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass import kept_kernels
 from tf_amp._tensorflow_private import exports
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
@@ -219,6 +220,8 @@ def _begin(
     tape: Any = None,
 ) -> ScaledCall | None:
     """Return a call to be scaled; None where gradients are to be left alone."""
+    # Who asks for gradients is about to change weights.
+    kept_kernels.stop_keeping()
     if gradient_context.is_differentiating() or not any(map(has_gradient, targets)):
         return None
     loss_scale = current()

@@ -1,0 +1,394 @@
+"""Keep between calls what a graph computes of its variables alone, as in inference.
+
+Before   w --> Mul(scale) --> Cast --> product(x, .)
+After    found, token = TfAmpRecall(w, scale); old, none = Switch(token, found)
+         w --> Mul(scale, after none) --> Cast; new = TfAmpKeep(none, w, scale, Cast)
+         TfAmpKept(Merge(old, new)) --> product(x, .)
+
+The kernels (kept_weights.c) tell by its memory whether a variable has been written
+since, by whomever, so that what is kept is what would be computed. The values of one
+device belong together: if one of their variables has changed, all are computed anew.
+Where nothing has, what computes them is dead, as in the branch that is not taken.
+
+Not done: where this graph writes the variables; in loops and branches; for variables
+that other machines or other devices than CPUs hold; where shapes are open; for so
+little that looking for it takes longer. Whether a process is one that keeps weights is
+the caller's to say (`Settings.keeps_weights`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.types_pb2 import DT_INT64
+
+from grappler_pass.annotations import mark
+from grappler_pass.eligibility.existing_casts import (
+    is_cast,
+    source_dtype,
+    target_dtype,
+)
+from grappler_pass.eligibility.variable_reads import unwritten_reads
+from grappler_pass.fusions.passes import model_of, pass_seconds
+from grappler_pass.graph.op_table import (
+    CONSTANT_OPS,
+    CONTROL_FLOW_OPS,
+    IDENTITY_OPS,
+    INPUT_OPS,
+    PRODUCT_OPS,
+    RECURRENT_OPS,
+    VARIABLE_OPS,
+)
+from grappler_pass.graph.op_traits import has_effects, is_random, why_fixed
+from grappler_pass.graph.shapes import Shape, Shapes, known_shape, proto_from_shape
+from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOATING, signature_of
+from grappler_pass.graph.view import (
+    GraphView,
+    Node,
+    Port,
+    device_type_of,
+    port_text,
+)
+from grappler_pass.kept_kernels import KEEP, KEPT, RECALL
+from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
+
+# What one variable, and one value of variables, takes in each call, in nodes.
+_NODES_PER_SOURCE, _NODES_PER_VALUE = 0.3, 1
+# What it takes in each call to look for them, however few they are.
+_CALL_SECONDS = 2e-5
+# What is saved must be so many times what is spent: prices are no better than that.
+_LEAST_RATIO = 2.0
+_STEM = "tf_amp_kept"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """Nodes that hang together, and on variables alone.
+
+    Attributes:
+      nodes: by number, inputs first.
+      sources: values of variables that they read.
+      values: what others read of them.
+      device: that they are on.
+      seconds: saved per call where no variable has changed.
+    """
+
+    nodes: tuple[int, ...]
+    sources: tuple[Port, ...]
+    values: tuple[Port, ...]
+    device: str
+    seconds: float = 0.0
+
+
+class _Region:
+    """What of a graph its variables alone decide.
+
+    Attributes:
+      sources: nodes that hand a variable's value on, as it is.
+      inner: nodes that compute with those alone, inputs first.
+    """
+
+    def __init__(self, view: GraphView, *, may_be_elsewhere: bool) -> None:
+        """Find the region of a graph.
+
+        Args:
+          view: of the graph.
+          may_be_elsewhere: whether a node without a device may run on another than a
+            CPU.
+        """
+        self._view = view
+        self._may_be_elsewhere = may_be_elsewhere
+        self.sources: set[int] = set()
+        self.inner: dict[int, None] = {}
+        reads = unwritten_reads(view)
+        for i in view.order:
+            node = view.nodes[i]
+            if not self._is_here(node):
+                continue
+            if i in reads and self._is_always_read(node):
+                self.sources.add(i)
+            elif self._hangs_on_variables(node):
+                passes = node.op in IDENTITY_OPS and node.inputs[0].node in self.sources
+                if passes:
+                    self.sources.add(i)
+                else:
+                    self.inner[i] = None
+
+    def _is_here(self, node: Node) -> bool:
+        if not node.device and self._may_be_elsewhere:
+            return False
+        is_remote = "/job:" in node.device and "/job:localhost" not in node.device
+        return device_type_of(node.device) == "CPU" and not is_remote
+
+    def _is_always_read(self, node: Node) -> bool:
+        """Return whether a variable's value is there in each call."""
+        source = self._view.nodes[node.inputs[0].node]
+        while source.op in IDENTITY_OPS and not source.controls:
+            source = self._view.nodes[source.inputs[0].node]
+        is_given = source.op in VARIABLE_OPS | INPUT_OPS and not source.controls
+        return is_given and not node.controls and self._view.frame(node.index) is None
+
+    def _hangs_on_variables(self, node: Node) -> bool:
+        view = self._view
+        if not node.inputs or not _is_pure(node) or view.frame(node.index) is not None:
+            return False
+        if node.name in view.item.untouchable or node.controls:
+            return False
+        operands = [view.nodes[port.node] for port in node.inputs]
+        known = [self._is_known(each, node.device) for each in operands]
+        return all(known) and any(each.op not in CONSTANT_OPS for each in operands)
+
+    def _is_known(self, node: Node, device: str) -> bool:
+        if node.op in CONSTANT_OPS:
+            return all(i in self.sources or i in self.inner for i in node.controls)
+        is_found = node.index in self.sources or node.index in self.inner
+        return is_found and node.device == device
+
+    def components(self) -> Iterator[tuple[int, ...]]:
+        """Yield the nodes that compute with each other's results, inputs first."""
+        leader: dict[int, int] = {}
+
+        def first(i: int) -> int:
+            while leader[i] != i:
+                leader[i] = leader[leader[i]]
+                i = leader[i]
+            return i
+
+        for i in self.inner:
+            leader[i] = i
+            for port in self._view.nodes[i].inputs:
+                if port.node in self.inner:
+                    leader[first(port.node)] = first(i)
+        found: dict[int, list[int]] = {}
+        for i in self.inner:
+            found.setdefault(first(i), []).append(i)
+        return map(tuple, found.values())
+
+
+def _is_pure(node: Node) -> bool:
+    if node.op in CONTROL_FLOW_OPS or has_effects(node.op) or is_random(node.op):
+        return False
+    return not why_fixed(node.op, is_listed=False)
+
+
+def ports_of_variables(view: GraphView, models: Models) -> frozenset[Port]:
+    """Return what hangs on variables alone and can be kept.
+
+    Args:
+      view: of a graph whose types are not chosen yet.
+      models: a cost model per device type.
+    """
+    region = _Region(view, may_be_elsewhere=len(models) > 1)
+    nodes = (*region.sources, *region.inner)
+    return frozenset(port for i in nodes for port in view.output_ports(i))
+
+
+def weights_of(view: GraphView, models: Models) -> frozenset[Port]:
+    """Return what products read that can be kept in 16 bits, whatever reads it else."""
+    products = PRODUCT_OPS | RECURRENT_OPS
+    return frozenset(
+        port
+        for port in ports_of_variables(view, models)
+        if any(view.nodes[r.node].op in products for r in view.readers(port))
+    )
+
+
+def found(view: GraphView, shapes: Shapes, models: Models) -> list[Kept]:
+    """Return what of a graph with its types chosen is better kept than computed.
+
+    Args:
+      view: of the graph.
+      shapes: static shapes, those of casts aside.
+      models: a cost model per device type, "CPU" at least.
+    """
+    region = _Region(view, may_be_elsewhere=len(models) > 1)
+    drafts = (_kept(view, region, nodes) for nodes in region.components())
+    priced = (_priced(each, view, shapes, models) for each in drafts if each)
+    paying = [each for each in priced if each.seconds > 0.0]
+    saved = sum(each.seconds for each in paying)
+    return paying if saved > _LEAST_RATIO * _CALL_SECONDS else []
+
+
+def _kept(view: GraphView, region: _Region, nodes: tuple[int, ...]) -> Kept | None:
+    """Return what is to be kept of some nodes, unless something waits for them."""
+    own = frozenset(nodes)
+    waiting = (w for i in nodes for w in view.control_readers(i))
+    if any(view.nodes[w].op not in CONSTANT_OPS for w in waiting):
+        return None
+    sources: dict[Port, None] = {}
+    for i in nodes:
+        for port in view.nodes[i].inputs:
+            if port.node in region.sources:
+                sources[port] = None
+    values = (
+        port
+        for i in nodes
+        for port in view.output_ports(i)
+        if any(reader.node not in own for reader in view.readers(port))
+    )
+    return Kept(nodes, tuple(sources), tuple(values), view.nodes[nodes[0]].device)
+
+
+def _priced(kept: Kept, view: GraphView, shapes: Shapes, models: Models) -> Kept:
+    """Return it with what it saves; nothing where that is in doubt."""
+    known = {port: shape_of(view, shapes, port) for port in kept.values}
+    if not kept.values or any(shape is None for shape in known.values()):
+        return kept
+    saved = sum(_seconds(view.nodes[i], view, shapes, models) for i in kept.nodes)
+    added = len(kept.sources) * _NODES_PER_SOURCE + len(kept.values) * _NODES_PER_VALUE
+    spent = added * ADDED_NODE_SECONDS
+    if saved < _LEAST_RATIO * spent:
+        return kept
+    return dataclasses.replace(kept, seconds=saved - spent)
+
+
+def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> float:
+    model = model_of(models, node)
+    shape = shape_of(view, shapes, Port(node.index, 0))
+    if shape is None:
+        return 0.0
+    if not is_cast(node):
+        return pass_seconds(model, node.op, shape)
+    types = source_dtype(node), target_dtype(node)
+    if not FLOATING.issuperset(types):
+        return 0.0
+    source, target = (DTYPE_NAMES[dtype] for dtype in types)
+    cast = model.cast_price(math.prod(shape), source, target)
+    return cast.seconds + ADDED_NODE_SECONDS
+
+
+def shape_of(view: GraphView, shapes: Shapes, port: Port) -> tuple[int, ...] | None:
+    """Return a static shape, of a cast that of what it reads; None where it is open."""
+    node = view.nodes[port.node]
+    shape: Shape | None = known_shape(shapes, view, port)
+    while shape is None and node.op == "Cast":
+        port = node.inputs[0]
+        node, shape = view.nodes[port.node], known_shape(shapes, view, port)
+    if shape is None or None in shape:
+        return None
+    return tuple(size for size in shape if size is not None)
+
+
+def rewritten(
+    graph_def: GraphDef, view: GraphView, shapes: Shapes, found: Sequence[Kept]
+) -> GraphDef:
+    """Return a copy of a graph that keeps what was found.
+
+    Args:
+      graph_def: the graph; not modified.
+      view: of the graph.
+      shapes: static shapes, those of casts aside.
+      found: what is kept.
+    """
+    groups: dict[str, list[Kept]] = {}
+    for each in found:
+        groups.setdefault(each.device, []).append(each)
+    edits = [
+        _Edit(view, shapes, group, number)
+        for number, group in enumerate(groups.values())
+    ]
+    inputs = {key: text for edit in edits for key, text in edit.inputs.items()}
+    result = GraphDef()
+    result.versions.CopyFrom(graph_def.versions)
+    result.library.CopyFrom(graph_def.library)
+    result.node.extend(graph_def.node)
+    for (node, position), text in inputs.items():
+        result.node[node].input[position] = text
+    for edit in edits:
+        for number, text in edit.waiting.items():
+            result.node[number].input.append(text)
+    result.node.extend(made for edit in edits for made in edit.added)
+    return result
+
+
+class _Edit:
+    """What is kept of one device.
+
+    Attributes:
+      added: nodes.
+      inputs: what is read instead, by number of a node and of its input.
+      waiting: what nodes, by number, wait for as well.
+    """
+
+    def __init__(
+        self, view: GraphView, shapes: Shapes, kept: Sequence[Kept], number: int
+    ) -> None:
+        self._view = view
+        self._near = view.nodes[kept[0].nodes[0]]
+        self._stem = f"{_STEM}_{number}" if number else _STEM
+        while any(f"{self._stem}/recall" == name for name in view.index):
+            self._stem += "_"
+        self.added: list[NodeDef] = []
+        self.inputs: dict[tuple[int, int], str] = {}
+        self.waiting: dict[int, str] = {}
+        sources = tuple(dict.fromkeys(port for each in kept for port in each.sources))
+        values = tuple(port for each in kept for port in each.values)
+        inner = frozenset(i for each in kept for i in each.nodes)
+        self._types = {
+            "Tsources": [_dtype(view, port) for port in sources],
+            "Tkept": [_dtype(view, port) for port in values],
+        }
+        self._texts = tuple(port_text(view, port) for port in sources)
+        token = self._token(sources, values, inner)
+        self._unpack(token, values, inner, shapes)
+
+    def _add(
+        self, op: str, what: str, inputs: Iterable[str], **attrs: int | Sequence[int]
+    ) -> str:
+        node = NodeDef(name=f"{self._stem}/{what}", op=op, input=inputs)
+        node.device = self._near.device
+        for name, value in attrs.items():
+            if isinstance(value, int):
+                node.attr[name].type = value
+            else:
+                node.attr[name].list.type.extend(value)
+        mark(node, self._near.proto)
+        self.added.append(node)
+        return str(node.name)
+
+    def _token(
+        self, sources: Sequence[Port], values: Sequence[Port], inner: frozenset[int]
+    ) -> str:
+        """Return what holds the values; they are computed if they are not kept."""
+        found = self._add(
+            RECALL, "recall", self._texts, Tsources=self._types["Tsources"]
+        )
+        either = self._add("Switch", "either", (f"{found}:1", found), T=DT_INT64)
+        none = self._add("Identity", "none", (either,), T=DT_INT64)
+        readers = (reader for port in sources for reader in self._view.readers(port))
+        self.waiting = dict.fromkeys(
+            (r.node for r in readers if r.node in inner), f"^{none}"
+        )
+        computed = (port_text(self._view, port) for port in values)
+        inputs = (none, *self._texts, *computed)
+        made = self._add(KEEP, "keep", inputs, **self._types)
+        token = self._add("Merge", "token", (made, f"{either}:1"), T=DT_INT64)
+        self.added[-1].attr["N"].i = 2
+        return token
+
+    def _unpack(
+        self,
+        token: str,
+        values: Sequence[Port],
+        inner: frozenset[int],
+        shapes: Shapes,
+    ) -> None:
+        """Let who reads the values read them from where they are kept."""
+        kept = self._add(KEPT, "kept", (token,), Tkept=self._types["Tkept"])
+        for number, port in enumerate(values):
+            text = f"{kept}:{number}" if number else kept
+            dtype = _dtype(self._view, port)
+            shaped = self._add("EnsureShape", f"value_{number}", (text,), T=dtype)
+            shape = shape_of(self._view, shapes, port)
+            self.added[-1].attr["shape"].shape.CopyFrom(proto_from_shape(shape))
+            for reader in self._view.readers(port):
+                if reader.node not in inner:
+                    self.inputs[reader] = shaped
+
+
+def _dtype(view: GraphView, port: Port) -> int:
+    return signature_of(view.nodes[port.node].proto).outputs[port.output].dtype

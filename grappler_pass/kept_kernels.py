@@ -1,0 +1,181 @@
+"""The kernels that keep weights between calls, registered with TensorFlow.
+
+They are plain C (kept_weights.c), and know TensorFlow by a table of functions alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import tensorflow as tf
+from absl import logging
+
+from grappler_pass.fork_safety import renewed_lock
+
+RECALL, KEEP, KEPT = "TfAmpRecall", "TfAmpKeep", "TfAmpKept"
+
+_PATH = pathlib.Path(__file__).with_name("_kept_weights.so")
+# In the order of `functions` in kept_weights.c.
+_FUNCTIONS = (
+    "TF_NewStatus",
+    "TF_DeleteStatus",
+    "TF_SetStatus",
+    "TF_NumInputs",
+    "TF_NumOutputs",
+    "TF_GetInput",
+    "TF_SetOutput",
+    "TF_AllocateOutput",
+    "TF_OpKernelContext_Failure",
+    "TF_NewTensor",
+    "TF_DeleteTensor",
+    "TF_TensorData",
+    "TF_TensorByteSize",
+    "TF_OpKernelConstruction_GetAttrSize",
+)
+
+
+class _Op(NamedTuple):
+    """What an op is like, and which functions make, run and delete its kernel."""
+
+    attrs: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kernel: tuple[str, str, str]
+
+
+_SOURCES, _VALUES = "Tsources: list(type) >= 1", "Tkept: list(type) >= 1"
+_OPS = {
+    RECALL: _Op(
+        (_SOURCES,),
+        ("sources: Tsources",),
+        ("found: bool", "token: int64"),
+        ("tf_amp_make_store", "tf_amp_recall", "tf_amp_delete_store"),
+    ),
+    KEEP: _Op(
+        (_SOURCES, _VALUES),
+        ("token: int64", "sources: Tsources", "values: Tkept"),
+        ("made: int64",),
+        ("tf_amp_count_values", "tf_amp_keep", "tf_amp_forget_count"),
+    ),
+    KEPT: _Op(
+        (_VALUES,), ("token: int64",), ("values: Tkept",), ("", "tf_amp_kept", "")
+    ),
+}
+_POINTER = ctypes.c_void_p
+
+
+class _Process:
+    """What this process has registered, and whether it keeps weights."""
+
+    def __init__(self) -> None:
+        self.lock = renewed_lock()
+        self.library: ctypes.CDLL | None = None
+        self.keeps = True
+
+    def register(self) -> None:
+        """Register the kernels once, or keep nothing where that cannot be done."""
+        try:
+            library = ctypes.CDLL(str(_PATH))
+            _register(library, _framework())
+        except (OSError, AttributeError, RuntimeError) as error:
+            logging.info("Weights are not kept between calls: %s", error)
+            self.keeps = False
+        else:
+            self.library = library
+
+
+_process = _Process()
+
+
+def are_at_hand() -> bool:
+    """Return whether graphs may keep weights; the first call registers the kernels."""
+    with _process.lock:
+        if _process.keeps and _process.library is None:
+            _process.register()
+        return _process.keeps
+
+
+def stop_keeping() -> None:
+    """Keep nothing from now on, and let go of what is kept.
+
+    For a process whose weights change: what a variable held before is not freed while
+    it is kept, and the first change after it was kept copies the variable.
+    """
+    if not _process.keeps:
+        return
+    with _process.lock:
+        _process.keeps = False
+        if _process.library is not None:
+            _process.library.tf_amp_stop_keeping()
+
+
+def _framework() -> ctypes.CDLL:
+    """Return TensorFlow's library that has the C API of kernels.
+
+    Raises:
+      OSError: none has it.
+    """
+    folder = pathlib.Path(tf.sysconfig.get_lib())
+    for path in sorted(folder.glob("libtensorflow_framework*")):
+        library = ctypes.CDLL(str(path))
+        if all(hasattr(library, name) for name in _FUNCTIONS):
+            return library
+    raise OSError(f"no library in {folder} has TensorFlow's C API of kernels")
+
+
+def _register(library: ctypes.CDLL, framework: ctypes.CDLL) -> None:
+    functions = [ctypes.cast(getattr(framework, name), _POINTER) for name in _FUNCTIONS]
+    library.tf_amp_set_functions((_POINTER * len(functions))(*functions))
+    for name in ("TF_NewStatus", "TF_NewOpDefinitionBuilder", "TF_NewKernelBuilder"):
+        getattr(framework, name).restype = _POINTER
+    framework.TF_Message.restype = ctypes.c_char_p
+    status = _POINTER(framework.TF_NewStatus())
+    try:
+        for name, op in _OPS.items():
+            _define(framework, name, op, status)
+            _add_kernel(
+                framework, name, [_address(library, f) for f in op.kernel], status
+            )
+    finally:
+        framework.TF_DeleteStatus(status)
+
+
+def _address(library: ctypes.CDLL, name: str) -> ctypes.c_void_p | None:
+    return ctypes.cast(getattr(library, name), _POINTER) if name else None
+
+
+def _define(
+    framework: ctypes.CDLL, name: str, op: _Op, status: ctypes.c_void_p
+) -> None:
+    builder = _POINTER(framework.TF_NewOpDefinitionBuilder(name.encode()))
+    for attr in op.attrs:
+        framework.TF_OpDefinitionBuilderAddAttr(builder, attr.encode())
+    for text in op.inputs:
+        framework.TF_OpDefinitionBuilderAddInput(builder, text.encode())
+    for text in op.outputs:
+        framework.TF_OpDefinitionBuilderAddOutput(builder, text.encode())
+    unknown = framework.TF_ShapeInferenceContextSetUnknownShape
+    framework.TF_OpDefinitionBuilderSetShapeInferenceFunction(
+        builder, ctypes.cast(unknown, _POINTER)
+    )
+    framework.TF_RegisterOpDefinition(builder, status)
+    _raise_if_failed(framework, status)
+
+
+def _add_kernel(
+    framework: ctypes.CDLL,
+    name: str,
+    functions: Sequence[ctypes.c_void_p | None],
+    status: ctypes.c_void_p,
+) -> None:
+    builder = framework.TF_NewKernelBuilder(name.encode(), b"CPU", *functions)
+    framework.TF_RegisterKernelBuilder(name.encode(), _POINTER(builder), status)
+    _raise_if_failed(framework, status)
+
+
+def _raise_if_failed(framework: ctypes.CDLL, status: ctypes.c_void_p) -> None:
+    if framework.TF_GetCode(status) != 0:
+        raise RuntimeError(framework.TF_Message(status).decode(errors="replace"))

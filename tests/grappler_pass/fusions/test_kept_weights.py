@@ -1,0 +1,283 @@
+"""What a graph computes of its variables alone is computed anew when they change."""
+
+from __future__ import annotations
+
+import pytest
+
+from grappler_pass.graph.view import Item
+from grappler_pass.pipeline import Rewrite
+from tests.forking import run_forked
+from tests.grappler_pass.fusions.rewriting import fused as fused_text
+from tests.text_graph import text_from_graph
+
+BEFORE = """
+x = Placeholder
+handle = VarHandleOp dtype=float32 shape=[512,512]
+scales = VarHandleOp dtype=float32 shape=[512]
+w = ReadVariableOp(handle) dtype=float32
+read = ReadVariableOp(scales) dtype=float32
+same = Identity(read) T=float32
+epsilon = Const value=0.001
+sum = AddV2(same, epsilon)
+rsqrt = Rsqrt(sum)
+scaled = Mul(w, rsqrt)
+product = MatMul(x, scaled)
+fetch = Identity(product)
+"""
+SHAPES = {
+    "x": (1024, 512),
+    "handle": (),
+    "scales": (),
+    "w": (512, 512),
+    "scaled": (512, 512),
+    **dict.fromkeys(("read", "same", "sum", "rsqrt"), (512,)),
+    "epsilon": (),
+    **dict.fromkeys(("product", "fetch"), (1024, 512)),
+}
+KEPT = """\
+sum = AddV2(same, epsilon, ^tf_amp_kept/none) T=float32
+rsqrt = Rsqrt(sum) T=float32
+scaled = Mul(w, rsqrt, ^tf_amp_kept/none) T=float32
+product = MatMul(x, tf_amp_kept/value_0) T=float32
+fetch = Identity(product) T=float32
+tf_amp_kept/recall = TfAmpRecall(same, w) Tsources=[float32,float32]
+tf_amp_kept/either = Switch(tf_amp_kept/recall:1, tf_amp_kept/recall)
+tf_amp_kept/none = Identity(tf_amp_kept/either)
+tf_amp_kept/keep = TfAmpKeep(tf_amp_kept/none, same, w, scaled) \
+Tkept=[float32] Tsources=[float32,float32]
+tf_amp_kept/token = Merge(tf_amp_kept/keep, tf_amp_kept/either:1)
+tf_amp_kept/kept = TfAmpKept(tf_amp_kept/token) Tkept=[float32]
+tf_amp_kept/value_0 = EnsureShape(tf_amp_kept/kept) T=float32"""
+
+
+def fused(text: str = BEFORE, fetch: str = "fetch", **given: object) -> Rewrite:
+    """Rewrite it for a process that keeps weights."""
+    settings = {"keeps_weights": True, **given}
+    return fused_text(text, SHAPES, Item(fetch=("fetch", fetch)), **settings)
+
+
+def test_what_hangs_on_variables_alone_is_looked_for_first() -> None:
+    rewrite = fused()
+    lines = text_from_graph(rewrite.graph_def).splitlines()
+    assert "\n".join(lines[-12:]) == KEPT
+    (fusion,) = rewrite.plan.fusions
+    assert (fusion.rule, fusion.node) == ("kept_weights", "sum")
+    assert fusion.seconds > 0.0
+    assert not fused(text_from_graph(rewrite.graph_def)).changed
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "instead"),
+    [
+        ({}, "", "another = AssignAddVariableOp(handle, w) dtype=float32"),
+        ({}, "", "another = PyFunc(x) Tin=[float32] Tout=[float32] token=t"),
+        ({}, "", "another = Tanh(x, ^scaled)"),
+        ({"fetch": "scaled"}, "", ""),
+        ({"keeps_weights": False}, "", ""),
+        ({"fusions": ("channel_scales",)}, "", ""),
+        ({"fuses": True}, "", ""),
+        ({"scaled": None}, "", ""),
+        ({"scaled": (None, 512)}, "", ""),
+        ({}, "epsilon = Const value=0.001", "epsilon = Placeholder"),
+        ({}, "epsilon = Const value=0.001", "epsilon = Const(^x) value=0.001"),
+        (
+            {},
+            "w = ReadVariableOp(handle) dtype=float32",
+            "w = ReadVariableOp(handle, ^x) dtype=float32",
+        ),
+        (
+            {},
+            "w = ReadVariableOp(handle) dtype=float32",
+            "on = Placeholder dtype=bool\nway = Switch(handle, on) T=resource\n"
+            "w = ReadVariableOp(way) dtype=float32",
+        ),
+        (
+            {},
+            "w = ReadVariableOp(handle) dtype=float32",
+            "w = ReadVariableOp(handle) dtype=float32 @/device:GPU:0",
+        ),
+        (
+            {},
+            "w = ReadVariableOp(handle) dtype=float32",
+            "w = ReadVariableOp(handle) dtype=float32 "
+            "@/job:worker/replica:0/task:0/device:CPU:0",
+        ),
+    ],
+)
+def test_what_may_not_be_kept_stays(
+    given: dict[str, object], line: str, instead: str
+) -> None:
+    assert line in BEFORE
+    text = BEFORE.replace(line, instead) if line else f"{BEFORE}\n{instead}"
+    rewrite = fused(text, **given)
+    assert not any(each.rule == "kept_weights" for each in rewrite.plan.fusions)
+    assert "TfAmp" not in text_from_graph(rewrite.graph_def)
+
+
+def test_little_is_not_looked_for() -> None:
+    small = {"w": (8, 8), "scaled": (8, 8), "rsqrt": (8,), "sum": (8,)}
+    assert not fused(**small).changed
+
+
+PRELUDE = """
+import threading
+import numpy as np
+import tensorflow as tf
+import tf_amp
+from grappler_pass import kept_kernels
+from tensorflow.core.framework import graph_pb2
+
+tf_amp.enable(dtype="bfloat16", device_profile="cpu-avx512-bf16")
+w = tf.Variable(np.random.default_rng(0).normal(size=(512, 512)).astype("float32"))
+x = tf.constant(np.random.default_rng(1).normal(size=(1024, 512)).astype("float32"))
+
+@tf.function
+def product(x):
+    return x @ w
+
+def rounded(x):
+    return tf.cast(tf.cast(x, tf.bfloat16), tf.float32)
+
+def is_right(given=None):
+    wanted = rounded(x) @ rounded(w if given is None else given)
+    got = product(x)
+    return bool(tf.reduce_max(abs(got - wanted)) <= 0.02 * tf.reduce_max(abs(wanted)))
+
+assert is_right() and is_right()
+assert "kept_weights 1" in tf_amp.plans()[-1].summary()
+
+def place():
+    return w.read_value()._numpy().__array_interface__["data"][0]
+"""
+
+
+def run(code: str) -> list[str]:
+    """Return what a program prints."""
+    env = {"TF_AMP_STRICT": "1", "TF_AMP_TUNE": "off"}
+    done = run_forked(PRELUDE + code, env=env)
+    assert "Traceback" not in done.err, done.err
+    return done.lines()
+
+
+def test_who_changes_a_variable_gets_other_memory_and_new_values() -> None:
+    lines = run(
+        """
+import tempfile
+ways = {
+    "assign": lambda: w.assign(2.0 * w),
+    "assign_add": lambda: w.assign_add(tf.ones_like(w)),
+    "rows": lambda: w.scatter_nd_update([[3]], [tf.fill([512], 9.0)]),
+    "slice": lambda: w[5].assign(tf.fill([512], -9.0)),
+    "kernel": lambda: tf.raw_ops.ResourceApplyGradientDescent(
+        var=w.handle, alpha=0.5, delta=tf.ones_like(w)),
+    "function": tf.function(lambda: w.assign_sub(0.5 * w)),
+    "compiled": tf.function(lambda: w.assign_sub(0.1 * w), jit_compile=True),
+}
+for name, change in ways.items():
+    before = w.numpy()
+    change()
+    assert (w.numpy() != before).any(), name
+    print(name, is_right(), is_right(), not is_right(before))
+checkpoint = tf.train.Checkpoint(w=w)
+path = checkpoint.save(tempfile.mkdtemp() + "/c")
+w.assign(tf.zeros_like(w))
+print("zeros", is_right())
+checkpoint.restore(path)
+print("restored", is_right())
+"""
+    )
+    for line in lines[-9:]:
+        assert line.split()[1:] == ["True"] * (len(line.split()) - 1), line
+    assert len(lines) >= 9
+
+
+def test_what_is_found_is_not_computed_again() -> None:
+    lines = run(
+        """
+from tf_amp._tensorflow_private.executed import executed_graphs
+
+def fresh(x):
+    return x @ w
+
+graphs = executed_graphs(lambda: tf.function(fresh)(x))
+graph_def = max(graphs, key=lambda each: len(each.node))
+(recall,) = [n for n in graph_def.node if n.op == "TfAmpRecall"]
+with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    source = tf.compat.v1.get_variable("w", initializer=np.ones([4], "float32"))
+    read = source.read_value()
+    part = graph_pb2.GraphDef(node=[recall])
+    part.node[0].input[:] = ["source"]
+    part.node[0].device = ""
+    keep = part.node.add(name="keep", op="TfAmpKeep",
+        input=[recall.name + ":1", "source", "value"])
+    for name in ("Tsources", "Tkept"):
+        keep.attr[name].list.type.append(1)
+    kept = part.node.add(name="kept", op="TfAmpKept", input=["keep"])
+    kept.attr["Tkept"].list.type.append(1)
+    found, kept = tf.graph_util.import_graph_def(
+        part, {"source": read, "value": 2.0 * read}, [recall.name + ":0", "kept:0"])
+    change = tf.compat.v1.assign(source, 2.0 * source)
+    session.run(tf.compat.v1.global_variables_initializer())
+    both = found, kept
+    for _ in range(2):
+        print(*(bool(session.run(both)[0]) for _ in range(3)), session.run(kept)[0])
+        session.run(change)
+"""
+    )
+    assert lines[-2:] == ["False True True 2.0", "False True True 4.0"]
+
+
+def test_nothing_is_kept_once_gradients_are_taken() -> None:
+    lines = run(
+        """
+before = place()
+w.assign_add(tf.ones_like(w))
+print(place() != before, is_right())
+with tf.GradientTape() as tape:
+    loss = tf.reduce_sum(w * w)
+tape.gradient(loss, w)
+before = place()
+w.assign_add(tf.ones_like(w))
+print(place() == before, is_right(), kept_kernels.are_at_hand())
+
+@tf.function
+def other(x):
+    return (x @ w) @ w
+
+other(x)
+print("kept_weights" in tf_amp.plans()[-1].summary())
+"""
+    )
+    assert lines[-3:] == ["True True", "True True False", "False"]
+
+
+def test_threads_see_values_of_one_moment() -> None:
+    lines = run(
+        """
+values = [float(2**i) for i in range(6)]
+ones = tf.ones_like(w)
+wrong = []
+done = threading.Event()
+w.assign(values[0] * ones)
+rows = tf.ones_like(x)
+
+def look():
+    while not done.is_set():
+        got = product(rows).numpy()
+        if len(set(got.ravel())) != 1 or got[0, 0] / 512 not in values:
+            wrong.append(got[0, 0])
+
+threads = [threading.Thread(target=look) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for i in range(60):
+    w.assign(values[i % 6] * ones)
+    if product(rows).numpy()[0, 0] / 512 != values[i % 6]:
+        wrong.append(i)
+done.set()
+for thread in threads:
+    thread.join()
+print(wrong)
+"""
+    )
+    assert lines[-1] == "[]"
