@@ -244,11 +244,18 @@ class Pricer:
         if device_type_of(node.device) != "CPU":
             return False
         before = self._view.nodes[node.inputs[0].node] if node.inputs else node
-        if len(self._view.readers(Port(before.index, 0))) != 1:
+        readers = self._view.readers(Port(before.index, 0))
+        if any(r.node != node.index and self._is_needed(r.node) for r in readers):
             return False
         if node.op == "BiasAdd":
             return before.op in PRODUCT_OPS and REWRITTEN in node.proto.attr
         return node.op in _FUSED_ACTIVATIONS and self._is_fused(before)
+
+    def _is_needed(self, node: int) -> bool:
+        """Return whether anybody reads or awaits a node, or relies on it."""
+        view = self._view
+        is_read = view.output_ports(node) or view.control_readers(node)
+        return bool(is_read) or view.nodes[node].name in view.item.untouchable
 
     def _parted(self, port: Port, price: Price, dtype: str) -> Price:
         """Add to a cast what its reader takes that is fused without the cast."""

@@ -85,6 +85,7 @@ def test_further_axes_are_folded_into_rows() -> None:
     text = BEFORE.replace("value=2", "value=-1")
     rewrite = fused(text, gamma=(1, 1, 1, 512), **sizes)
     assert text_from_graph(rewrite.graph_def).splitlines()[-8:] == [
+        "outer = Reshape(outer/tf_amp_4_normalized, outer/tf_amp_5_shape) T=float32",
         "fetch = Identity(outer) T=float32",
         "outer/tf_amp_0_shape = Const(^x)",
         "outer/tf_amp_1_values = Reshape(gamma, outer/tf_amp_0_shape) T=float32",
