@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import pathlib
+import textwrap
 from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
 
 from benchmarks.report import markdown_table
+from evidence import batches
 from evidence.families import NAMES, family_of
 from evidence.family import Family
-from evidence.methods import METHODS
+from evidence.methods import METHODS, Method
 from evidence.records import RAW, ROOT
 from evidence.summary import LEVEL, Row, rows_of, trials_of
 
 PAGE = ROOT / "docs" / "evidence.md"
 _CHARTS = "evidence"
+# Of the README, and of an axis.
+_COLUMNS, _LABEL = 98, 24
+# Those that may have been run.
+_SEEDS = range(100)
 _TITLES = (
     "family",
     "method",
@@ -42,8 +48,9 @@ family, and writes this page; `evidence/raw` has each run, its revision and vers
   paired t-test over seeds; -: one seed, or no difference.
 - *skipped*: steps whose gradients overflowed, mean. float16 is emulated on a CPU, so it
   trains half of the steps.
-- *times float32's speed*: of training without evaluations; runs are not interleaved, so
-  that only large differences tell anything; for speeds see `benchmarks/RESULTS.md`."""
+- *times float32's speed*: of training without evaluations. Runs are not interleaved,
+  and two at a time had a core each, so that only large differences tell anything; for
+  speeds see `benchmarks/RESULTS.md`."""
 
 
 def write(seeds: Sequence[int], folder: pathlib.Path = RAW) -> None:
@@ -56,6 +63,7 @@ def write(seeds: Sequence[int], folder: pathlib.Path = RAW) -> None:
     for family in found:
         _draw(family, seeds, folder, PAGE.parent / _CHARTS / f"{family.name}.png")
         parts.append(_section(family))
+    parts += filter(None, [batches.section()])
     PAGE.write_text("\n\n".join(parts) + "\n")
 
 
@@ -79,11 +87,10 @@ def conclusion(rows: Sequence[Row]) -> str:
     """Say which methods are worse than float32 beyond what seeds explain."""
     lines = []
     for method in METHODS[1:]:
-        mine = [row for row in rows if row.method.name == method.name]
-        worse = ", ".join(row.family.title for row in mine if row.is_worse) or "none"
+        count = sum(row.method.name == method.name for row in rows)
         lines.append(
-            f"- {method.title}: worse than float32 at p < {LEVEL} in {worse} of the "
-            f"{len(mine)} families."
+            f"- {method.title}: worse than float32 at p < {LEVEL} in "
+            f"{_worse(rows, method)} of the {count} families."
         )
     tested = sum(row.p_value is not None for row in rows)
     if tested:
@@ -92,6 +99,27 @@ def conclusion(rows: Sequence[Row]) -> str:
             "by chance, were all methods alike."
         )
     return "\n".join(lines)
+
+
+def caption(folder: pathlib.Path = RAW) -> str:
+    """Return what the README says of the page, in lines as they stand there."""
+    rows = [row for name in NAMES for row in rows_of(family_of(name), _SEEDS, folder)]
+    kinds = len({row.family.name for row in rows})
+    parts = [
+        f"{method.title} in {_worse(rows, method)}" for method in reversed(METHODS[1:])
+    ]
+    text = (
+        f"Trained from several seeds, {kinds} kinds of models [come to the same]"
+        f"(docs/evidence.md) as in float32; worse at p < {LEVEL} is, of {kinds}: "
+        f"{'; '.join(parts)}."
+    )
+    return textwrap.fill(text, _COLUMNS, break_on_hyphens=False)
+
+
+def _worse(rows: Sequence[Row], method: Method) -> str:
+    """Name the families that a method is worse in, or none."""
+    mine = (row for row in rows if row.method.name == method.name)
+    return ", ".join(row.family.title for row in mine if row.is_worse) or "none"
 
 
 def _section(family: Family) -> str:
@@ -124,8 +152,9 @@ def _draw(
         metric.plot(steps, values, linewidth=1.2)
         by_time.plot(seconds, values, linewidth=1.2)
     by_step.set(xlabel="step", ylabel="loss")
-    metric.set(xlabel="step", ylabel=family.metric)
-    by_time.set(xlabel="seconds of training", ylabel=family.metric)
+    named = textwrap.fill(family.metric, _LABEL)
+    metric.set(xlabel="step", ylabel=named)
+    by_time.set(xlabel="seconds of training", ylabel=named)
     by_step.legend(fontsize="x-small")
     for axes in (by_step, metric, by_time):
         axes.grid(alpha=0.3)

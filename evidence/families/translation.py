@@ -22,7 +22,7 @@ _LETTERS = _EDGE + 1 + len(_LANGUAGES)
 
 
 @functools.cache
-def _messages() -> tuple[np.ndarray, np.ndarray, int]:
+def messages() -> tuple[np.ndarray, np.ndarray, int]:
     """Return letters of English messages and of translations, and how many kinds."""
     found = [
         (_LANGUAGES.index(language), english, other)
@@ -62,7 +62,8 @@ def _block(
     return layers.LayerNormalization()(hidden + narrow)
 
 
-def _network(kinds: int) -> keras.Model:
+def network(kinds: int) -> keras.Model:
+    """Return a transformer that reads a message and what is written of another."""
     source, target = (keras.Input((n,), dtype="int32") for n in (_LENGTH, _LENGTH - 1))
     hidden = _embedded(source, kinds)
     for _ in range(_LAYERS):
@@ -81,8 +82,8 @@ def _loss(wanted: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def _make(seed: int) -> Task:
-    sources, targets, kinds = _messages()
-    model = _network(kinds)
+    sources, targets, kinds = messages()
+    model = network(kinds)
     learned, held_out = data.split(sources, targets)
     batches = (
         ((source, target[:, :-1]), target[:, 1:])
