@@ -21,7 +21,14 @@ from benchmarks.driver import Schedule, run_turn
 from benchmarks.machine import this_machine
 from benchmarks.records import Run
 from benchmarks.report import remarks, terminal_table
-from benchmarks.results import RAW, RESULTS, keep_runs, with_others, write_results
+from benchmarks.results import (
+    RAW,
+    RESULTS,
+    command_kept,
+    keep_runs,
+    with_others,
+    write_results,
+)
 from benchmarks.summary import rows_from_runs
 
 _MODELS = tuple(each.name for each in MODELS)
@@ -53,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raw = RAW if path == RESULTS else path.parent / "raw"
         if options.add:
             runs = with_others(runs, raw)
+            if schedule.modes != MODES:
+                command = f"{command_kept(raw)}`, then `{command}"
         keep_runs(runs, context_of(command, rounds=schedule.rounds), raw)
         write_results(path, raw)
         console.print(f"Written to {path}.")

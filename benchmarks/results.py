@@ -51,13 +51,25 @@ def keep_runs(runs: Sequence[Run], context: Context, folder: Path = RAW) -> None
 
 
 def with_others(runs: Sequence[Run], folder: Path = RAW) -> tuple[Run, ...]:
-    """Return the runs with those kept of other models, in the catalog's order."""
+    """Return the runs with those kept of other models or modes, by the catalog."""
     kept = json.loads((folder / "models.json").read_text())["runs"]
-    found = (run_from_dict(each) for each in kept)
-    models = {run.model for run in runs}
-    every = (*(run for run in found if run.model not in models), *runs)
+    new = {(run.model, each.mode) for run in runs for each in run.measurements}
+    others = (_without(run_from_dict(each), new) for each in kept)
+    every = (*(run for run in others if run.measurements or run.failure), *runs)
     order = [each.name for each in (*MODELS, *MOBILENET_BATCHES)]
     return tuple(sorted(every, key=lambda run: order.index(run.model)))
+
+
+def _without(run: Run, new: set[tuple[str, str]]) -> Run:
+    """Return a run without what was measured anew."""
+    measurements = tuple(m for m in run.measurements if (run.model, m.mode) not in new)
+    return dataclasses.replace(run, measurements=measurements)
+
+
+def command_kept(folder: Path = RAW) -> str:
+    """Return the command that the figures of the models are from."""
+    kept = json.loads((folder / "models.json").read_text())
+    return str(kept["context"]["command"])
 
 
 def shortened(run: Run) -> Run:

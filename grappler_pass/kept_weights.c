@@ -29,8 +29,8 @@ typedef struct TF_OpKernelConstruction TF_OpKernelConstruction;
 typedef struct TF_OpKernelContext TF_OpKernelContext;
 
 enum { INT64 = 9, BOOL = 10, RESOURCE_EXHAUSTED = 8 };
-/* TensorFlow copies what begins elsewhere. */
-enum { ALIGNMENT = 64 };
+/* Of a token: TensorFlow copies what begins at no multiple of 64 or less. */
+enum { ALIGNMENT = 256 };
 
 /* In the order of `_FUNCTIONS` in kept_kernels.py. */
 typedef struct functions {
@@ -84,6 +84,17 @@ static atomic_int keeping = 1;
 /* All stores, for `tf_amp_stop_keeping`. */
 static pthread_mutex_t stores_lock = PTHREAD_MUTEX_INITIALIZER;
 static store stores = {.next = &stores, .previous = &stores};
+
+/* In a forked child no other thread lives on that holds a lock. */
+static void renew_locks(void) {
+  pthread_mutex_init(&stores_lock, NULL);
+  for (store *each = stores.next; each != &stores; each = each->next)
+    pthread_mutex_init(&each->lock, NULL);
+}
+
+__attribute__((constructor)) static void watch_forks(void) {
+  pthread_atfork(NULL, NULL, renew_locks);
+}
 
 static void release(tensors *given) {
   for (int i = 0; i < given->count; i++)

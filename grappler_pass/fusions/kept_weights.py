@@ -62,7 +62,7 @@ _NODES_PER_SOURCE, _NODES_PER_VALUE = 0.3, 1
 _CALL_SECONDS = 2e-5
 # What is saved must be so many times what is spent: prices are no better than that.
 _LEAST_RATIO = 2.0
-_STEM = "tf_amp_kept"
+STEM = "tf_amp_kept"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -319,7 +319,7 @@ class _Edit:
     ) -> None:
         self._view = view
         self._near = view.nodes[kept[0].nodes[0]]
-        self._stem = f"{_STEM}_{number}" if number else _STEM
+        self._stem = f"{STEM}_{number}" if number else STEM
         while any(f"{self._stem}/recall" == name for name in view.index):
             self._stem += "_"
         self.added: list[NodeDef] = []

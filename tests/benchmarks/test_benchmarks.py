@@ -25,6 +25,7 @@ from benchmarks.records import Measurement, Run, run_from_json, run_to_json
 from benchmarks.replicate import replicated
 from benchmarks.report import markdown
 from benchmarks.results import (
+    command_kept,
     keep_pass_figures,
     keep_runs,
     with_others,
@@ -242,6 +243,20 @@ def test_runs_are_added_to_those_of_other_models(tmp_path):
         ("lstm", 2.0),
         ("mlp", 3.0),
     ]
+
+
+def test_runs_of_one_mode_leave_those_of_the_other(tmp_path):
+    (tmp_path / "raw").mkdir()
+    (train,) = run_of("ours", 1.0).measurements
+    infer = replace(train, mode="infer")
+    both = replace(run_of("ours", 1.0), measurements=(train, infer))
+    keep_runs([both], context_of("python -m benchmarks", rounds=1), tmp_path / "raw")
+    again = replace(both, measurements=(replace(infer, step_seconds=(3.0,)),))
+    found = [
+        m for run in with_others([again], tmp_path / "raw") for m in run.measurements
+    ]
+    assert [(m.mode, m.seconds) for m in found] == [("train", 1.0), ("infer", 3.0)]
+    assert command_kept(tmp_path / "raw") == "python -m benchmarks"
 
 
 def test_gradients_are_held_against_the_better_peer_and_against_rounding_once():

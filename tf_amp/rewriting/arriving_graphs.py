@@ -200,7 +200,10 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
         chosen = dataclasses.replace(
             chosen,
             memory=memory_for(taking_part.memory),
-            keeps_weights=KEPT_WEIGHTS in chosen.fusions and kept_kernels.are_at_hand(),
+            # Placers move nodes to devices that have no kernels of ours.
+            keeps_weights=KEPT_WEIGHTS in chosen.fusions
+            and not taking_part.placers
+            and kept_kernels.are_at_hand(),
         )
         item = given.item()
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
