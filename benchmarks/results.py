@@ -29,6 +29,7 @@ _TABLES = {
     "replicas": "Two replicas",
     "scaling": "Many devices, by a model",
     "fusions": "Rewrites beside types",
+    "kept_weights": "Weights kept between calls",
     "block_sparse": "Block-sparse products",
     "rows": "Layers of transformers in other forms",
     "training_fusions": "Training steps with fewer, larger kernels",
