@@ -38,8 +38,8 @@ _ROUNDS = 15
 _TITLES = ("model", "batch", "kept", "float32 ms", "A/A", "not kept", "tf-amp")
 _EXPLANATION = (
     "Inference, prices deciding (`TF_AMP_TUNE=off`). *kept*: groups of values that "
-    "hang on variables alone. *A/A*, *not kept*, *tf-amp*: speed-up over float32 of float32 "
-    "again, of tf-amp without `kept_weights`, and with it: median of "
+    "hang on variables alone. *A/A*, *not kept*, *tf-amp*: speed-up over float32 of "
+    "float32 again, of tf-amp without `kept_weights`, and with it: median of "
     f"{_ROUNDS} rounds, quartiles in brackets."
 )
 
