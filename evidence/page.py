@@ -108,11 +108,11 @@ def caption(folder: pathlib.Path = RAW) -> str:
     rows = [row for name in NAMES for row in rows_of(family_of(name), _SEEDS, folder)]
     kinds = len({row.family.name for row in rows})
     parts = [
-        f"{method.title} in {_worse(rows, method)}" for method in reversed(METHODS[1:])
+        f"{method.title}, in {_worse(rows, method)}" for method in reversed(METHODS[1:])
     ]
     text = (
         f"Quality of [{kinds} kinds of models](docs/evidence.md), trained from several "
-        f"seeds, against float32: worse at p < {LEVEL} is {'; '.join(parts)}."
+        f"seeds, against float32. Worse at p < {LEVEL}: {'; '.join(parts)}."
     )
     return textwrap.fill(text, _COLUMNS, break_on_hyphens=False)
 
