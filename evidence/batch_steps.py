@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from benchmarks.catalog import entry
+from benchmarks.steps import build_model
 from evidence.families import translation
 
 Made = tuple[keras.Model, object, np.ndarray]
@@ -39,9 +40,5 @@ def transformer(batch: int) -> Made:
 
 
 def _made(name: str, batch: int) -> Made:
-    keras.utils.set_random_seed(0)
     module = importlib.import_module(entry(name).module_name)
-    model = module.build()
-    model.compile(entry(name).optimizer, module.loss(), jit_compile=False)
-    x, y = module.sample(np.random.default_rng(0), batch)
-    return model, x, y
+    return build_model(entry(name)), *module.sample(np.random.default_rng(0), batch)

@@ -23,7 +23,7 @@ BATCHES = {
     "transformer": ("Transformer", "4,16,64"),
     "wide_deep": ("wide & deep", "64,512,4096"),
 }
-FOLDER = RAW.parent / "batches"
+FOLDER = RAW / "batches"
 CHARTS = ROOT / "docs" / "evidence"
 _HEAD = """## Methods by batch sizes
 

@@ -17,7 +17,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.errors import AmpError
-from grappler_pass.fusions.kept_weights import weights_of
+from grappler_pass.fusions import kept_weights
 from grappler_pass.fusions.stage import fuse, keep_weights
 from grappler_pass.garbage import collection_paused
 from grappler_pass.graph.op_table import ALLOW
@@ -115,12 +115,12 @@ def _price(draft: Draft) -> Draft:
 
 def _price_anyway(draft: Draft) -> Draft:
     reads = VariableReads.from_view(draft.view)
-    return _with_prices(dataclasses.replace(draft, reads=reads))
+    kept = kept_weights.weights_of(draft.view, draft.settings)
+    return _with_prices(dataclasses.replace(draft, reads=reads, kept=kept))
 
 
 def _with_prices(draft: Draft) -> Draft:
     settings = draft.settings
-    keeps = settings.keeps_weights and not settings.fuses
     prices = price_graph(
         draft.view,
         draft.slots,
@@ -130,7 +130,7 @@ def _with_prices(draft: Draft) -> Draft:
         settings.low_dtype,
         draft.reads,
         FusingPricer if settings.fuses else Pricer,
-        weights_of(draft.view, settings.models) if keeps else frozenset(),
+        draft.kept,
     )
     return dataclasses.replace(draft, prices=prices)
 

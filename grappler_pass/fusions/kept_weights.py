@@ -33,6 +33,7 @@ from grappler_pass.eligibility.existing_casts import (
     target_dtype,
 )
 from grappler_pass.eligibility.variable_reads import unwritten_reads
+from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.fusions.passes import model_of, pass_seconds
 from grappler_pass.graph.op_table import (
     CONSTANT_OPS,
@@ -54,6 +55,7 @@ from grappler_pass.graph.view import (
     port_text,
 )
 from grappler_pass.kept_kernels import KEEP, KEPT, RECALL
+from grappler_pass.planning.draft import Settings
 from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
 
 # What one variable, and one value of variables, takes in each call, in nodes.
@@ -175,6 +177,12 @@ def _is_pure(node: Node) -> bool:
     return not why_fixed(node.op, is_listed=False)
 
 
+def is_wanted(settings: Settings) -> bool:
+    """Return whether graphs are to keep weights: not where XLA compiles them."""
+    is_chosen = settings.keeps_weights and KEPT_WEIGHTS in settings.fusions
+    return is_chosen and not settings.fuses
+
+
 def ports_of_variables(view: GraphView, models: Models) -> frozenset[Port]:
     """Return what hangs on variables alone and can be kept.
 
@@ -187,12 +195,14 @@ def ports_of_variables(view: GraphView, models: Models) -> frozenset[Port]:
     return frozenset(port for i in nodes for port in view.output_ports(i))
 
 
-def weights_of(view: GraphView, models: Models) -> frozenset[Port]:
-    """Return what products read that can be kept in 16 bits, whatever reads it else."""
+def weights_of(view: GraphView, settings: Settings) -> frozenset[Port]:
+    """Return what products read that is kept in 16 bits, whatever reads it else."""
+    if not is_wanted(settings):
+        return frozenset()
     products = PRODUCT_OPS | RECURRENT_OPS
     return frozenset(
         port
-        for port in ports_of_variables(view, models)
+        for port in ports_of_variables(view, settings.models)
         if any(view.nodes[r.node].op in products for r in view.readers(port))
     )
 

@@ -58,8 +58,7 @@ def keep_weights(draft: Draft) -> Draft:
     it is.
     """
     settings = draft.settings
-    is_wanted = settings.keeps_weights and KEPT_WEIGHTS in settings.fusions
-    if not is_wanted or settings.fuses or draft.shapes is None:
+    if not kept_weights.is_wanted(settings) or draft.shapes is None:
         return draft
     view = GraphView.from_graph_def(draft.rewritten, draft.item)
     found = kept_weights.found(view, draft.shapes, settings.models)
@@ -80,7 +79,7 @@ def keep_weights(draft: Draft) -> Draft:
 def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
     settings = draft.settings
     given: tuple[Any, ...] = (draft.view, draft.shapes, settings.models)
-    if rule == CHANNEL_SCALES and settings.keeps_weights:
+    if rule == CHANNEL_SCALES and kept_weights.is_wanted(settings):
         kept = kept_weights.ports_of_variables(draft.view, settings.models)
         given = (*given, kept)
     found = module.found(*given)

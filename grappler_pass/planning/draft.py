@@ -15,7 +15,7 @@ from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
-from grappler_pass.graph.view import GraphView, Item, device_type_of
+from grappler_pass.graph.view import GraphView, Item, Port, device_type_of
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.plan import Cause, Fusion, Plan
 from grappler_pass.pricing.seconds import Models, Prices
@@ -179,6 +179,7 @@ class Draft:
 
     Attributes:
       given: the graph as it arrived, `graph_def` with what is fused in it.
+      kept: weights that cost no cast, since they are kept in 16 bits between calls.
     """
 
     graph_def: GraphDef
@@ -190,6 +191,7 @@ class Draft:
     slots: SlotTable = _LATER
     constraints: Constraints = _LATER
     reads: VariableReads = _LATER
+    kept: frozenset[Port] = frozenset()
     shapes: Shapes = _LATER
     prices: Prices = _LATER
     recalled: tuple[bool, ...] | None = None

@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.fusions import RULES
-from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Settings, optimize
 from grappler_pass.pricing.seconds import Pricer
-from tests.text_graph import graph_from_text
+from tests.grappler_pass.fusions.rewriting import fused
 
 # What activates it stays float32; by itself, a bias takes longer in 16 bits.
 GRAPH = """
@@ -37,18 +34,8 @@ SHAPES = {
 
 def low_nodes(text: str = GRAPH) -> list[str]:
     """Return the nodes in 16 bits on a CPU that has units for them."""
-    settings = Settings(
-        low_dtype="bfloat16",
-        lists=OpLists.for_dtype("bfloat16"),
-        models={"CPU": CostModel(DeviceProfile.load("cpu-avx512-bf16"))},
-        fusions=RULES,
-    )
-    rewrite = optimize(
-        graph_from_text(text),
-        Item(fetch=("fetch",)),
-        settings,
-        shapes=lambda: {name: (shape,) for name, shape in SHAPES.items()},
-    )
+    models = {"CPU": CostModel(DeviceProfile.load("cpu-avx512-bf16"))}
+    rewrite = fused(text, SHAPES, Item(fetch=("fetch",)), models=models)
     assert rewrite.plan is not None
     return [row.slot.node for row in rewrite.plan.decisions if row.is_low]
 
