@@ -49,7 +49,7 @@ def test_a_node_takes_what_its_plan_says_with_the_casts_before_it():
     assert (layer.seconds_float32, layer.seconds, layer.low_seconds) == (6.0, 3.5, 1.5)
 
 
-def test_names_are_put_together_again_and_their_patterns_find_them():
+def test_names_are_put_together_again_and_their_patterns_find_them(disabled_afterwards):
     @tf.function
     def step(x, w):
         with tf.GradientTape() as tape:
