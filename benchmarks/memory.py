@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print, and write the section of RESULTS.md on memory."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--megabytes", type=int, default=1500, help="limit of a batch")
     parser.add_argument(
         "--models", type=lambda text: tuple(text.split(",")), default=_MODELS
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     figures.setdefault((model, name), []).append(found)
             for name in _VARIANTS:
                 batches[model, name] = _largest(
-                    model, name, options.megabytes, announce
+                    model, name, options.megabytes, figures[model, name][0], announce
                 )
     publish(
         "memory",
@@ -142,17 +142,35 @@ def _environment(chosen: Variant, limit: int | None) -> dict[str, str]:
     return worker_environment(chosen) | own | most
 
 
-def _largest(model: str, name: str, limit: int, announce: Announce) -> int:
-    """Return the largest batch that trains within a limit; 0 if none does."""
-    fits, fails = 0, None
-    batch = entry(model).train_batch
+def _largest(
+    model: str, name: str, limit: int, found: Figures, announce: Announce
+) -> int:
+    """Return the largest batch that trains within a limit; 0 if none does.
+
+    It is looked for around the batch that memory proportional to it leads to.
+
+    Args:
+      model: its name.
+      name: of the variant.
+      limit: megabytes that tensors may take.
+      found: what the catalog's batch takes.
+      announce: says what is run.
+    """
+    batch = int(entry(model).train_batch * limit * _MEGA / found.allocated)
+    fits, fails, width = 0, None, _NEAR
     while fails is None or fails - fits > max(1, _NEAR * fits):
         announce(f"{model}, {name}, batch {batch}")
         if _run(model, name, batch, limit) is None:
             fails = batch
         else:
             fits = batch
-        batch = 2 * fits if fails is None else (fits + fails) // 2
+        if fails is None:
+            batch = max(fits + 1, int(fits * (1.0 + width)))
+        elif fits == 0:
+            batch = max(1, int(fails * (1.0 - width)))
+        else:
+            batch = (fits + fails) // 2
+        width *= 2.0
     return fits
 
 

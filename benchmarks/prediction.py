@@ -2,7 +2,9 @@
 
 A fresh process per model plans the step as tf-amp does in any program, with prices that
 such processes have measured within their budgets, for this model and for the others,
-and then runs it in float32 and mixed in turn.
+and then runs it in float32 and mixed in turn. Prices and steps are of different
+minutes, in which a shared machine is not equally fast; so there are several rounds, each
+of which begins with an empty database.
 """
 
 import argparse
@@ -10,10 +12,11 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 
-from rich.progress import track
+from rich.progress import Progress
 
 from benchmarks.catalog import MODELS, MODES, entry, variant
 from benchmarks.driver import worker_environment, worker_lines
@@ -42,7 +45,8 @@ _TITLES = (
 _EXPLANATION = (
     "*ratio*: predicted over measured, **bold** where off by more than 20 %. *gain*: "
     "share of the float32 step that mixed precision saves, **bold** where off by more "
-    "than 10 points. *none*: the plan is empty, so both columns are float32. "
+    "than 10 points. Medians of the rounds, in brackets the lowest and highest ratio of "
+    "one round. *none*: the plan is empty, so both columns are float32. "
     "Predictions are sums over the nodes of a graph, and what starting it takes; how "
     "ops overlap and what the executor costs beside them is left out of float32 and of "
     "what stays as it was."
@@ -71,17 +75,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [model.name for model in MODELS]
     options = _parser(names).parse_args(given)
     figures: list[Figures] = []
-    with tempfile.TemporaryDirectory() as folder:
-        # Each with what the others have left in the database, whichever comes first.
-        for name in track(options.models, "measuring prices"):
-            _run(name, _FEWEST_SECONDS, options.tune, Path(folder))
-        for name in track(options.models, "predicting"):
-            figures += _run(name, options.seconds, options.tune, Path(folder))
+    with Progress() as progress:
+        total = 2 * options.rounds * len(options.models)
+        task = progress.add_task("prediction", total=total)
+        for _ in range(options.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                # Each with what the others have left, whichever comes first.
+                for name in options.models:
+                    _run(name, _FEWEST_SECONDS, options.tune, Path(folder))
+                    progress.update(task, advance=1, description=f"prices of {name}")
+                for name in options.models:
+                    figures += _run(name, options.seconds, options.tune, Path(folder))
+                    progress.update(task, advance=1, description=f"steps of {name}")
     publish(
         "prediction",
         markdown(figures),
         [asdict(each) for each in figures],
         given,
+        rounds=options.rounds,
         is_whole=options.models == names,
     )
     return 0
@@ -93,6 +104,7 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--models", type=lambda text: text.split(","), default=list(names))
+    add("--rounds", type=int, default=3)
     add("--seconds", type=float, default=4.0, help="timed part of a mode")
     add("--tune", default="budget", help="as TF_AMP_TUNE")
     return parser
@@ -123,29 +135,55 @@ def figures_from_json(line: str) -> Figures:
 
 def markdown(figures: Sequence[Figures]) -> str:
     """Return the table, what its columns mean, and how many are right."""
-    table = markdown_table(_TITLES, [_cells(each) for each in figures])
-    modes = dict.fromkeys(each.mode for each in figures)
-    counts = [_count([f for f in figures if f.mode == mode], mode) for mode in modes]
+    rounds: dict[tuple[str, str], list[Figures]] = {}
+    for each in figures:
+        rounds.setdefault((each.model, each.mode), []).append(each)
+    table = markdown_table(_TITLES, [_cells(each) for each in rounds.values()])
+    middles = [_middle(each) for each in rounds.values()]
+    modes = dict.fromkeys(each.mode for each in middles)
+    counts = [_count([f for f in middles if f.mode == mode], mode) for mode in modes]
     return "\n\n".join([table, _EXPLANATION, "\n".join(counts)])
 
 
-def _cells(figures: Figures) -> tuple[str, ...]:
+def _middle(rounds: Sequence[Figures]) -> Figures:
+    """Return the medians of what the rounds have of one model's mode."""
+
+    def middles(name: str) -> tuple[float, float]:
+        before, after = zip(*(getattr(each, name) for each in rounds), strict=True)
+        return median(before), median(after)
+
+    return replace(
+        rounds[0], predicted=middles("predicted"), measured=middles("measured")
+    )
+
+
+def _cells(rounds: Sequence[Figures]) -> tuple[str, ...]:
+    figures = _middle(rounds)
     predicted, measured = map(gain_percent, (figures.predicted, figures.measured))
     off = predicted - measured
-    pairs = zip(figures.predicted, figures.measured, strict=True)
     return (
         entry(figures.model).title,
         figures.mode,
-        *(cell for pair in pairs for cell in _compared(*pair)),
-        f"{predicted:.0f}" if figures.low_slots else "none",
+        *(cell for which in (0, 1) for cell in _compared(rounds, which)),
+        f"{predicted:.0f}" if any(each.low_slots for each in rounds) else "none",
         f"{measured:.0f}",
         _marked(f"{off:+.0f}", abs(off) <= NEAR_POINTS),
     )
 
 
-def _compared(predicted: float, measured: float) -> tuple[str, str, str]:
-    ratio = predicted / measured
-    text = _marked(f"{ratio:.2f}", is_near(predicted, measured))
+def _compared(rounds: Sequence[Figures], which: int) -> tuple[str, str, str]:
+    """Return milliseconds as predicted and measured, and their ratio.
+
+    Args:
+      rounds: figures of one model's mode.
+      which: 0 for float32, 1 for the mixed step.
+    """
+    middle = _middle(rounds)
+    predicted, measured = middle.predicted[which], middle.measured[which]
+    ratios = [each.predicted[which] / each.measured[which] for each in rounds]
+    text = _marked(f"{predicted / measured:.2f}", is_near(predicted, measured))
+    if len(rounds) > 1:
+        text += f" ({min(ratios):.2f}-{max(ratios):.2f})"
     return f"{1e3 * predicted:.3g}", f"{1e3 * measured:.3g}", text
 
 

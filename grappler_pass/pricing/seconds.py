@@ -172,7 +172,7 @@ class Pricer:
 
     def node(self, node: Node, eligible: Sequence[int]) -> NodePrice:
         """Price a node, and the casts around it if it may go low."""
-        weight = self._view.weight(node.index)
+        weight = 0.0 if self._is_fused(node) else self._view.weight(node.index)
         if not eligible:
             price = self.price(node, "float32", None)
             return NodePrice(_times(price, weight), None, None)
@@ -190,8 +190,6 @@ class Pricer:
         for position, port in enumerate(node.inputs):
             if self._slots.input_slot(node.index, position) in eligible:
                 self._price_down(port)
-        if self._is_fused(node):
-            weight = 0.0
         return NodePrice(_times(float32, weight), _times(low, weight), probe)
 
     def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:

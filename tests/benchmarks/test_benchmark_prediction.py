@@ -20,6 +20,13 @@ def test_what_is_within_the_limits_is_counted() -> None:
     assert "the gain within 10 points for 1." in text
 
 
+def test_of_several_rounds_the_middle_counts() -> None:
+    slow = dataclasses.replace(RIGHT, predicted=(0.200, 0.050))
+    text = markdown([RIGHT, slow, RIGHT])
+    assert "| 100 | 110 | 0.91 (0.91-1.82) | 50 | 52 | 0.96 (0.96-0.96) |" in text
+    assert "both precisions within 20 % for 1 of 1 models" in text
+
+
 def test_what_is_off_is_bold() -> None:
     wrong = dataclasses.replace(RIGHT, predicted=(0.200, 0.190))
     text = markdown([wrong])

@@ -6,6 +6,7 @@ import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.view import Item
+from grappler_pass.planning.plan import Plan
 from grappler_pass.pricing.seconds import Pricer
 from tests.grappler_pass.fusions.rewriting import fused
 
@@ -32,12 +33,17 @@ SHAPES = {
 }
 
 
-def low_nodes(text: str = GRAPH) -> list[str]:
-    """Return the nodes in 16 bits on a CPU that has units for them."""
+def planned(text: str = GRAPH, **given: object) -> Plan:
+    """Return the plan for a CPU that has 16-bit units."""
     models = {"CPU": CostModel(DeviceProfile.load("cpu-avx512-bf16"))}
-    rewrite = fused(text, SHAPES, Item(fetch=("fetch",)), models=models)
+    rewrite = fused(text, SHAPES, Item(fetch=("fetch",)), models=models, **given)
     assert rewrite.plan is not None
-    return [row.slot.node for row in rewrite.plan.decisions if row.is_low]
+    return rewrite.plan
+
+
+def low_nodes(text: str = GRAPH) -> list[str]:
+    """Return the nodes in 16 bits."""
+    return [row.slot.node for row in planned(text).decisions if row.is_low]
 
 
 def test_a_bias_goes_with_its_product(
@@ -59,3 +65,7 @@ fetch = Identity(flat)
 """,
     )
     assert "shifted" not in low_nodes(text)
+
+
+def test_a_bias_that_stays_float32_is_not_priced_twice() -> None:
+    assert planned(exclude=("shifted",)).seconds_before == planned().seconds_before
