@@ -3,8 +3,8 @@
 A fresh process per model plans the step as tf-amp does in any program, with prices that
 such processes have measured within their budgets, for this model and for the others,
 and then runs it in float32 and mixed in turn. Prices and steps are of different
-minutes, in which a shared machine is not equally fast; so there are several rounds, each
-of which begins with an empty database.
+minutes, in which a shared machine is not equally fast; so there are several rounds,
+each of which begins with an empty database.
 """
 
 import argparse
@@ -45,8 +45,8 @@ _TITLES = (
 _EXPLANATION = (
     "*ratio*: predicted over measured, **bold** where off by more than 20 %. *gain*: "
     "share of the float32 step that mixed precision saves, **bold** where off by more "
-    "than 10 points. Medians of the rounds, in brackets the lowest and highest ratio of "
-    "one round. *none*: the plan is empty, so both columns are float32. "
+    "than 10 points. Medians of the rounds, in brackets the lowest and highest ratio "
+    "of one round. *none*: the plan is empty, so both columns are float32. "
     "Predictions are sums over the nodes of a graph, and what starting it takes; how "
     "ops overlap and what the executor costs beside them is left out of float32 and of "
     "what stays as it was."

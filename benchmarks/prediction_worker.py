@@ -49,6 +49,8 @@ def compare(model: object, name: str, mode: str, *, seconds: float) -> Figures:
     graph = capture(float32)
     tf_amp.enable()
     predicted, low_slots = _predict(graph)
+    # What is in doubt would be compared, and some of its steps were float32.
+    tf_amp.enable(tune="off")
     mixed = step_of(model, entry(name), mode)
     plans = len(tf_amp.plans())
     mixed()

@@ -25,15 +25,18 @@ from grappler_pass.costs.database.probes import MEASURED_DTYPE, Probe
 from grappler_pass.costs.work.op_classes import GATHER
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.view import device_type_of
-from tf_amp.measuring.op_timing import Chain, TimingGraph, elapsed, timing_graph
+from tf_amp.measuring.op_timing import (
+    Chain,
+    TimingGraph,
+    chain_length,
+    elapsed,
+    timing_graph,
+)
 from tf_amp.measuring.sandbox import memory
 from tf_amp.measuring.sandbox.runnable import check_runnable, node_at, op_at
 from tf_amp.measuring.sandbox.synthetic import UnfitError, inputs_of
 from tf_amp.measuring.turns import SLOW_SECONDS, Series, Subject, take_turns
 
-# A run of a chain takes long against the cost of starting it.
-_CHAIN_SECONDS = 4e-4
-_LONGEST_CHAIN = 16
 # Inputs to lose in the cache: sets of them, together larger than the cache by a half.
 _MOST_SETS = 12
 # Look-ups in one table hold but the rows' numbers.
@@ -133,7 +136,7 @@ class _Attempt:
         """Run each chain once, untimed: TensorFlow prepares what is run first."""
         sets = self._input_sets(1)
         single = several = self._chain(sets, 1)
-        length = int(min(_CHAIN_SECONDS / max(predicted, 1e-9), _LONGEST_CHAIN))
+        length = chain_length(predicted)
         if length > 1:
             several = self._chain(sets, length)
         self.graph.fill()

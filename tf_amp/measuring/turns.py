@@ -18,7 +18,7 @@ from tf_amp.measuring.steps.comparison import spread_of
 
 LEAST_SECONDS = 1e-7
 # Turns of each dtype: so many and for so long, unless the op is slow.
-_TURNS, _TURN_SECONDS, _MOST_TURNS = 7, 0.01, 50
+_TURNS, _TURN_SECONDS, _MOST_TURNS = 5, 0.01, 50
 # More of them where the median is less sure than this.
 _SPREAD_ENOUGH = 0.05
 SLOW_SECONDS, _SLOW_TURNS = 0.15, 3

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from tf_amp.measuring.device_profile.assembling import Measurements, Rounds, medians_of
 from tf_amp.measuring.device_profile.cases import Build, Case, Point, points_of
-from tf_amp.measuring.op_timing import elapsed, timing_graph
+from tf_amp.measuring.op_timing import chain_length, elapsed, timing_graph
 from tf_amp.measuring.turns import LEAST_SECONDS, Series
 
 
@@ -37,8 +37,6 @@ _LATER_TURNS = Turns(seconds=0.02, least=5)
 _MORE_TURNS = _LATER_TURNS.seconds / _FIRST_TURNS.seconds
 _BASIC_CLASSES = frozenset({"AddV2", "matmul"})
 _INPUT_SETS = 2
-_CHAIN_SECONDS = 4e-4
-_LONGEST_CHAIN = 24
 # What is subtracted must not be a disturbed one.
 _BASE_RUNS = 12
 
@@ -130,4 +128,4 @@ def _seconds(build: Build, case: Case, point: Point, dtype: str, turns: Turns) -
 def _length(case: Case, point: Point) -> int:
     elements = sum(math.prod(shape) for shape in case.shapes(point))
     guess = 2e-6 + case.flops(point) / 1e11 + elements / 3e9
-    return int(min(max(_CHAIN_SECONDS / guess, 1), _LONGEST_CHAIN))
+    return chain_length(guess)
