@@ -275,7 +275,8 @@ def test_gradients_are_held_against_the_better_peer_and_against_rounding_once():
 
 
 @pytest.mark.parametrize("most", [3, 8, 25, 1000])
-def test_the_largest_batch_is_found_within_a_twentieth(monkeypatch, most):
+@pytest.mark.parametrize("megabytes", [1, 500, 4000])
+def test_the_largest_batch_is_found_within_a_twentieth(monkeypatch, most, megabytes):
     tried = []
 
     def fits(model, name, batch, limit):
@@ -283,7 +284,8 @@ def test_the_largest_batch_is_found_within_a_twentieth(monkeypatch, most):
         return memory.Figures(1, 1) if batch <= most else None
 
     monkeypatch.setattr(memory, "_run", fits)
-    found = memory._largest("resnet50", "float32", 1500, lambda what: None)
+    start = memory.Figures(megabytes * 10**6, 10**9)
+    found = memory._largest("resnet50", "float32", 1500, start, lambda what: None)
     assert 0.95 * most - 1 <= found <= most
     assert len(tried) < 20
 
