@@ -65,6 +65,26 @@ def test_a_dtype_without_a_kernel_has_no_row():
     assert dtypes_measured(fused, ("float32", "float16")) == ["float32"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "runs"),
+    [((8, 16, 16), range(16, 17)), ((32, 512, 2048), range(5, 16)), ((1024,) * 3, [1])],
+)
+def test_what_is_short_is_run_many_times_in_a_row(monkeypatch, sizes, runs):
+    # Alone, the threads of a short op often share a core.
+    lengths = []
+    chain = op_timing.TimingGraph.chain
+    monkeypatch.setattr(
+        op_timing.TimingGraph,
+        "chain",
+        lambda self, call, sets, length: (
+            lengths.append(length) or chain(self, call, sets, length)
+        ),
+    )
+    monkeypatch.setattr(probe_timing, "take_turns", lambda series, end: None)
+    measure(matmul(*sizes), ("float32",), "/CPU:0", 5.0)
+    assert max(lengths) in runs
+
+
 def test_a_fused_op_without_a_kernel_is_measured_as_its_parts(monkeypatch):
     shapes = (2, 8, 8, 4), (3, 3, 4, 4), (4,)
     fused = probe("_FusedConv2D", *shapes, **FUSED_CONVOLUTION)
