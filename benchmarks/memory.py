@@ -29,7 +29,7 @@ _VARIANTS = ("float32", "keras", "builtin", "untuned")
 _OURS, _POLICY = "untuned", "keras"
 _AIM = 1.05
 _DEVICE = "CPU:0"
-_STEPS = 3
+_STEPS = 2
 _MEGA = 1e6
 # How near the largest batch is looked for, as a share of it.
 _NEAR = 0.05
@@ -147,7 +147,7 @@ def _largest(
 ) -> int:
     """Return the largest batch that trains within a limit; 0 if none does.
 
-    It is looked for around the batch that memory proportional to it leads to.
+    Memory is taken to grow by the same with each example, until a batch has no room.
 
     Args:
       model: its name.
@@ -156,22 +156,34 @@ def _largest(
       found: what the catalog's batch takes.
       announce: says what is run.
     """
-    batch = int(entry(model).train_batch * limit * _MEGA / found.allocated)
+    first = entry(model).train_batch
+    known = {0: 0, first: found.allocated}
     fits, fails, width = 0, None, _NEAR
+    batch = _expected(known, limit)
     while fails is None or fails - fits > max(1, _NEAR * fits):
         announce(f"{model}, {name}, batch {batch}")
-        if _run(model, name, batch, limit) is None:
+        taken = _run(model, name, batch, limit)
+        if taken is None:
             fails = batch
         else:
             fits = batch
+            known[batch] = taken.allocated
         if fails is None:
-            batch = max(fits + 1, int(fits * (1.0 + width)))
+            batch = max(int(fits * (1.0 + _NEAR)) + 1, _expected(known, limit))
         elif fits == 0:
             batch = max(1, int(fails * (1.0 - width)))
+            width *= 2.0
         else:
             batch = (fits + fails) // 2
-        width *= 2.0
     return fits
+
+
+def _expected(known: dict[int, int], limit: int) -> int:
+    """Return the batch that the two largest lead to; at most eight times the last."""
+    (small, less), (large, more) = sorted(known.items())[-2:]
+    each = (more - less) / (large - small)
+    room = limit * _MEGA - more
+    return large + int(min(room / each, 7 * large)) if each > 0 else 2 * large
 
 
 def _trained(name: str, chosen: str, batch: int) -> Figures:
