@@ -32,12 +32,15 @@ LISTS = OpLists.for_dtype("float16").edited(
 
 @dataclasses.dataclass(frozen=True)
 class ListedTarget(Target):
-    """A device whose graphs are planned by the lists of TensorFlow 1.15 alone."""
+    """A device whose graphs are planned by the lists of TensorFlow 1.15 alone.
+
+    Nothing but types is rewritten.
+    """
 
     def settings(self, config: AmpConfig) -> Settings:
         """Return settings under which all that is eligible is converted."""
         own = super().settings(config)
-        return dataclasses.replace(own, lists=LISTS, opt_level="O2")
+        return dataclasses.replace(own, lists=LISTS, opt_level="O2", fusions=())
 
 
 def layout_seconds(draft: Draft) -> float:

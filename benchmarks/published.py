@@ -220,12 +220,13 @@ def compare(case: Case) -> Comparison:
     items_float32, build_float32 = case.float32
     items_mixed, build_mixed = case.mixed
     step = build_mixed()
+    own = planned_draft(step)
     in_float32, in_mixed, in_own = (
         case.host + _seconds(draft, xla=case.xla, mixed=mixed)
         for draft, mixed in (
-            (planned_draft(build_float32()), False),
+            (planned_draft(build_float32(), listed=True), False),
             (planned_draft(step, listed=True), True),
-            (planned_draft(step), True),
+            (own, True),
         )
     )
     return Comparison(
@@ -235,6 +236,7 @@ def compare(case: Case) -> Comparison:
         throughputs=case.throughputs,
         seconds=(in_float32, in_mixed),
         own_seconds=in_own,
+        rewrites=len(own.fusions),
         xla=case.xla,
         host=case.host,
         source=case.source,

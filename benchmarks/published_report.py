@@ -14,6 +14,7 @@ _TITLES = (
     "float32 items/s",
     "mixed items/s",
     "tf-amp's own plan",
+    "its rewrites",
 )
 _LEFT_OUT = (
     "The profile leaves out: the input pipeline, Python and the session on the host, "
@@ -27,7 +28,8 @@ _LEGEND = (
     "V100, predicted with the shipped profile for graphs built here with the published "
     "batch sizes, planned by the lists of TensorFlow 1.15, which the published figures "
     "were obtained with; items/s: predicted (published). *tf-amp's own plan*: the "
-    "same prediction for what tf-amp would convert. With an asterisk: obtained with "
+    "same prediction for what tf-amp would convert, with its rewrites beside types; "
+    "*its rewrites*: how many of them it finds. With an asterisk: obtained with "
     "XLA, whose fusion is estimated; without one, cuDNN turns images around for tensor "
     "cores, which is counted. No rate of the profile was fitted to a row: that kernels "
     "beside products reach less bandwidth in float16 is from measurements of another "
@@ -53,6 +55,7 @@ class Comparison:
         throughputs: published items per second; may be empty.
         seconds: predicted per step.
         own_seconds: per mixed step as tf-amp would plan it.
+        rewrites: beside types, in that plan.
         xla: whether the published figures were obtained with XLA.
         host: seconds of these that the host takes.
         source: of the published figures.
@@ -66,6 +69,7 @@ class Comparison:
     throughputs: tuple[float, ...]
     seconds: tuple[float, float]
     own_seconds: float
+    rewrites: int
     xla: bool
     host: float
     source: str
@@ -95,11 +99,22 @@ def markdown(found: Sequence[Comparison]) -> str:
             markdown_table(_TITLES, rows),
             _mean_errors(found),
             _LEGEND,
+            _rewrites(found),
             *_derived(found),
             *((_HOST,) if any(each.host for each in found) else ()),
             _LEFT_OUT,
             sources,
         )
+    )
+
+
+def _rewrites(found: Sequence[Comparison]) -> str:
+    """Say in how many graphs there is something to rewrite beside types."""
+    some = sum(each.rewrites > 0 for each in found)
+    return (
+        f"Rewrites beside types are found in {some} of {len(found)} graphs: programs "
+        "for TensorFlow 1.15 call the kernels of batch normalization and of optimizer "
+        "steps, which rewrites put in place of what Keras 3 writes."
     )
 
 
@@ -147,4 +162,5 @@ def _cells(each: Comparison) -> tuple[str, ...]:
         f"{_number(predicted[0])}{known[0]}",
         f"{_number(predicted[1])}{known[1]}",
         f"{own:.2f}",
+        str(each.rewrites),
     )

@@ -76,8 +76,7 @@ def settings_from_config(config: AmpConfig, device_type: str) -> Settings:
         kind: CostModel(profile, process_costs.prices_for(config, kind))
         for kind, profile in choice.profiles
     }
-    chosen = settings_with_models(config, choice.low_dtype, models)
-    return dataclasses.replace(chosen, fusions=config.fuse)
+    return settings_with_models(config, choice.low_dtype, models)
 
 
 def settings_with_models(
@@ -94,6 +93,7 @@ def settings_with_models(
         exclude=config.exclude,
         tie=config.tie,
         ranges=_unsafe_nodes(config.ranges, low_dtype),
+        fusions=config.fuse,
     )
 
 

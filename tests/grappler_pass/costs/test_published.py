@@ -145,12 +145,13 @@ def test_every_case_names_its_source():
 def test_the_table_shows_errors_and_their_mean():
     def row(name, seconds, xla):
         return Comparison(
-            name, (8, 16), 3.0, (4.0, 12.0), seconds, 4.0, xla, 1.0 - xla, "a paper"
+            name, (8, 16), 3.0, (4.0, 12.0), seconds, 4.0, 2, xla, 1.0 - xla, "a paper"
         )
 
     text = markdown([row("one", (2.0, 2.0), True), row("two", (3.0, 2.0), False)])
-    assert "| one* | 3.00 | 2.00 | -33% | 4 (4) | 8 (12) | 1.00 |" in text
-    assert "| two† | 3.00 | 3.00 | +0% | 2.667 (4) | 8 (12) | 1.50 |" in text
+    assert "| one* | 3.00 | 2.00 | -33% | 4 (4) | 8 (12) | 1.00 | 2 |" in text
+    assert "| two† | 3.00 | 3.00 | +0% | 2.667 (4) | 8 (12) | 1.50 | 2 |" in text
     assert "Mean error: 17%; 33% over the 1 run with XLA; 0% over the 1" in text
     assert "33% over the 1 without a dagger." in text
+    assert "found in 2 of 2 graphs" in text
     assert "input pipeline" in text

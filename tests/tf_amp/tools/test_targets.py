@@ -29,13 +29,31 @@ def ranges(tmp_path):
 
 def test_every_setting_of_a_plan_holds_for_a_named_device_too(ranges):
     config = AmpConfig(
-        opt_level="O2", exclude=("head",), tie=0.25, ranges=ranges, dtype="float16"
+        opt_level="O2",
+        exclude=("head",),
+        tie=0.25,
+        ranges=ranges,
+        dtype="float16",
+        fuse=("layer_norms",),
     )
     here = settings_from_config(config, "CPU")
     named = target_device.target_of("v100", "float16").settings(config)
     assert named.ranges and named.tie == 0.25
-    for setting in ("low_dtype", "lists", "opt_level", "exclude", "tie", "ranges"):
+    names = "low_dtype lists opt_level exclude tie ranges fusions"
+    for setting in names.split():
         assert getattr(named, setting) == getattr(here, setting)
+
+
+def test_an_audit_counts_what_is_rewritten_beside_types():
+    images, filters = tf.TensorSpec([16, 56, 56, 64]), tf.ones([3, 3, 64, 64])
+    scale, offset = tf.linspace(0.5, 2.0, 64), tf.linspace(-1.0, 1.0, 64)
+
+    @tf.function
+    def block(x):
+        return tf.nn.relu(tf.nn.conv2d(x, filters, 1, "SAME") * scale + offset)
+
+    plan = tf_amp.audit(block, images, device_profile="cpu-avx512-bf16").plan
+    assert [each.rule for each in plan.fusions] == ["channel_scales"]
 
 
 def test_an_audit_keeps_in_float32_what_was_seen_to_leave_the_range(
