@@ -3,6 +3,7 @@
 CHANNEL_SCALES = "channel_scales"
 LAYER_NORMS = "layer_norms"
 FLAT_ACTIVATIONS = "flat_activations"
+NORMALIZED_BIASES = "normalized_biases"
 KEPT_WEIGHTS = "kept_weights"
 # By what traces the program: graphs arrive with it.
 OPTIMIZER_STEPS = "optimizer_steps"
@@ -11,6 +12,7 @@ RULES = (
     CHANNEL_SCALES,
     LAYER_NORMS,
     FLAT_ACTIVATIONS,
+    NORMALIZED_BIASES,
     KEPT_WEIGHTS,
     OPTIMIZER_STEPS,
     BATCH_STATISTICS,

@@ -10,10 +10,12 @@ from grappler_pass.fusions import (
     FLAT_ACTIVATIONS,
     KEPT_WEIGHTS,
     LAYER_NORMS,
+    NORMALIZED_BIASES,
     channel_scales,
     flat_activations,
     kept_weights,
     layer_norms,
+    normalized_biases,
 )
 from grappler_pass.fusions.traced_kernels import traced_kernels
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
@@ -27,6 +29,7 @@ _MODULES = {
     CHANNEL_SCALES: channel_scales,
     FLAT_ACTIVATIONS: flat_activations,
     LAYER_NORMS: layer_norms,
+    NORMALIZED_BIASES: normalized_biases,
 }
 
 
