@@ -52,7 +52,11 @@ family, and writes this page; `evidence/raw` has each run, its revision and vers
   trains half of the steps.
 - *times float32's speed*: of training without evaluations. Runs are not interleaved,
   and two at a time had a core each, so that only large differences tell anything; for
-  speeds see `benchmarks/RESULTS.md`."""
+  speeds see `benchmarks/RESULTS.md`.
+
+`benchmarks/RESULTS.md` has what was measured beside quality: gradients of the first
+step against float32's, the largest batch that trains in a given memory, block-sparse
+products, and what is predicted for GPUs."""
 
 
 def write(seeds: Sequence[int], folder: pathlib.Path = RAW) -> None:
