@@ -93,7 +93,17 @@ def unwritten_reads(view: GraphView) -> frozenset[int]:
     return frozenset(i for key in reads.keys() - written.keys() for i in reads[key])
 
 
-def _variable_of(view: GraphView, port: Port) -> object:
+def variables_updated_by_rows(view: GraphView) -> frozenset[object]:
+    """Return the variables of which this graph updates rows, by `variable_of`."""
+    return frozenset(
+        variable_of(view, port)
+        for node in view.nodes
+        if node.op.startswith(_ROW_UPDATES)
+        for port in node.inputs
+    )
+
+
+def variable_of(view: GraphView, port: Port) -> object:
     """Return what identifies the variable behind a handle."""
     node = view.nodes[port.node]
     while node.op in _PASS_HANDLE:
@@ -111,7 +121,7 @@ def _reads_by_variable(view: GraphView) -> dict[object, list[int]]:
     for i in view.order:
         node = view.nodes[i]
         if node.op == "ReadVariableOp":
-            reads.setdefault(_variable_of(view, node.inputs[0]), []).append(i)
+            reads.setdefault(variable_of(view, node.inputs[0]), []).append(i)
     return reads
 
 
@@ -132,12 +142,7 @@ def _shareable(
 
 
 def _copies(view: GraphView, reads: Mapping[object, list[int]]) -> frozenset[int]:
-    updated = {
-        _variable_of(view, port)
-        for node in view.nodes
-        if node.op.startswith(_ROW_UPDATES)
-        for port in node.inputs
-    }
+    updated = variables_updated_by_rows(view)
     return frozenset(read for key in updated & reads.keys() for read in reads[key])
 
 
@@ -151,7 +156,7 @@ def _writers_by_variable(
         if node.op in _HARMLESS or node.op in _PASS_HANDLE:
             continue
         for port in node.inputs:
-            key = _variable_of(view, port)
+            key = variable_of(view, port)
             for written in wanted if key == _ANY else wanted & {key}:
                 writers.setdefault(written, []).append(node.index)
     return writers

@@ -8,6 +8,7 @@ KEPT_WEIGHTS = "kept_weights"
 # By what traces the program: graphs arrive with it.
 OPTIMIZER_STEPS = "optimizer_steps"
 BATCH_STATISTICS = "batch_statistics"
+ROW_READS = "row_reads"
 RULES = (
     CHANNEL_SCALES,
     LAYER_NORMS,
@@ -16,4 +17,5 @@ RULES = (
     KEPT_WEIGHTS,
     OPTIMIZER_STEPS,
     BATCH_STATISTICS,
+    ROW_READS,
 )

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from grappler_pass.annotations import FUSED
 from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.eligibility.variable_reads import (
+    variable_of,
+    variables_updated_by_rows,
+)
 from grappler_pass.fusions.passes import model_of, pass_seconds
-from grappler_pass.graph.shapes import Shapes, known_shape
+from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
 from grappler_pass.graph.view import GraphView, Node
 from grappler_pass.planning.plan import Fusion
 from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
@@ -35,15 +39,28 @@ def traced_kernels(
     view: GraphView, shapes: Shapes, models: Models
 ) -> tuple[Fusion, ...]:
     """Return the kernels of a graph that take the place of what Keras writes."""
+    marked = [node for node in view.nodes if FUSED in node.proto.attr]
+    updated = variables_updated_by_rows(view) if marked else frozenset()
+
+    def seconds(node: Node) -> float:
+        if node.op != "ResourceGather":
+            return _seconds(node, view, shapes, models)
+        is_updated = variable_of(view, node.inputs[0]) in updated
+        return _copy_seconds(node, view, models) if is_updated else 0.0
+
     return tuple(
-        Fusion(
-            node.proto.attr[FUSED].s.decode(),
-            node.name,
-            _seconds(node, view, shapes, models),
-        )
-        for node in view.nodes
-        if FUSED in node.proto.attr
+        Fusion(node.proto.attr[FUSED].s.decode(), node.name, seconds(node))
+        for node in marked
     )
+
+
+def _copy_seconds(node: Node, view: GraphView, models: Models) -> float:
+    """Return what copying the variable takes that rows are read from."""
+    shape = variable_shape(view.nodes[node.inputs[0].node].proto)
+    whole = (TensorSpec(shape, "float32"),)
+    copy = OpCall("DeepCopy", {}, whole, whole)
+    seconds = model_of(models, node).price(copy, "float32").seconds
+    return view.weight(node.index) * seconds
 
 
 def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> float:

@@ -24,6 +24,8 @@ from grappler_pass.graph.shapes import Shape, Shapes, known_shape, shape_from_pr
 from grappler_pass.graph.view import GraphView, Node, Port
 
 _PASS = FORWARDING_OPS | MERGE_OPS | {"Cast", "ZerosLike"}
+# What has fewer dimensions is often broadcast.
+_LEAST_RANK = 2
 # Their lists are made of the rows of this input.
 _UNSTACKED = {"TensorListFromTensor": 0}
 
@@ -71,7 +73,9 @@ class _Filling:
             return inputs[0][-1:] if _is_known(inputs[0]) and inputs[0] else None
         if node.op == "ConcatV2":
             return self._concatenated(node, inputs)
-        if node.op in ELEMENTWISE or node.op in ("AddN", "BiasAdd"):
+        if node.op == "AddN":
+            return next(filter(_is_known, inputs), None)
+        if node.op in ELEMENTWISE or node.op == "BiasAdd":
             return _broadcast(inputs)
         return None
 
@@ -152,8 +156,10 @@ def _product(node: Node, inputs: Sequence[Shape | None]) -> Shape | None:
 
 
 def _broadcast(inputs: Sequence[Shape | None]) -> Shape | None:
+    """Return the shape of a result; beside an unknown one a vector may be a bias."""
     known = [shape for shape in inputs if shape is not None and _is_known(shape)]
-    if not known:
+    least = 0 if len(known) == len(inputs) else _LEAST_RANK
+    if max(map(len, known), default=-1) < least:
         return None
     try:
         return np.broadcast_shapes(*known)  # type: ignore[arg-type]

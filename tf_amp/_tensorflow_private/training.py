@@ -85,6 +85,12 @@ BATCH_NORMALIZATION = Hook(
     "call",
     "it takes several passes over its inputs in training",
 )
+EMBEDDING = Hook(
+    "keras.src.layers.core.embedding",
+    "Embedding",
+    "call",
+    "tables that are trained row by row are copied in each step",
+)
 UPDATE_SGD = _update_of("sgd", "SGD")
 UPDATE_ADAM = _update_of("adam", "Adam")
 UPDATE_ADAMAX = _update_of("adamax", "Adamax")
@@ -150,6 +156,16 @@ def has_own_moments(layer: Any) -> bool:
     names = ("_moments", "_calculate_mean_and_var")
     own = [(getattr(type(layer), n, None), getattr(owner, n, None)) for n in names]
     return all(mine is theirs for mine, theirs in own)
+
+
+def is_recording() -> bool:
+    """Return whether a tape records what is computed here, for gradients."""
+    try:
+        record = importlib.import_module("tensorflow.python.eager.record")
+        return bool(record.could_possibly_record())
+    except (ImportError, AttributeError):
+        warn_once("could_possibly_record", EMBEDDING.without)
+        return False
 
 
 def gradients_function(module: Any) -> Method | None:

@@ -45,8 +45,8 @@ def _einsum_has_sum(equation: str, operands: Sequence[Shape | None]) -> bool:
     for term, shape in zip(sources.split(","), operands, strict=False):
         for axis, letter in enumerate(term):
             if letter.isalpha() and letter not in target:
-                plain = shape is not None and "..." not in term
-                if not plain or shape is None or shape[axis] != 1:
+                # A guessed shape may have another rank.
+                if shape is None or len(shape) != len(term) or shape[axis] != 1:
                     return True
     return False
 

@@ -63,6 +63,7 @@ def test_movement_that_anything_but_products_reads_is_float32() -> None:
         ("bi,bj->bij", [(4, 5), (4, 6)], False),
         ("...i,ij->...j", [(4, 5), (5, 6)], True),
         ("ij,jk->ik", [None, None], True),
+        ("ij,jk->ik", [(), (1, 6)], True),
     ],
 )
 def test_an_einsum_without_a_sum_is_no_product(

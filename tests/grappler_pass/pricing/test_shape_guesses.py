@@ -1,0 +1,35 @@
+"""What is guessed of a shape is nothing that a broadcast operand has."""
+
+from __future__ import annotations
+
+import pytest
+
+from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.pricing.shape_guesses import fill_shapes
+from tests.text_graph import graph_from_text
+
+POPPED = """
+list = Placeholder dtype=variant
+axis = Const value=0 dtype=int32
+popped = TensorListPopBack(list, axis) element_dtype=float
+x = Placeholder
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "known", "guess"),
+    [
+        ("y = Mul(popped, x)", (4, 8), (4, 8)),
+        ("y = Mul(popped, x)", (), None),
+        ("y = AddV2(popped, x)", (8,), None),
+        ("y = AddN(popped, x)", (8,), (8,)),
+        ("y = BiasAdd(popped, x)", (8,), None),
+        ("y = Mul(x, x)", (8,), (8,)),
+    ],
+)
+def test_beside_an_unknown_operand(line, known, guess) -> None:
+    graph_def = graph_from_text(f"{POPPED}\n{line}\nfetch = Identity(y)")
+    view = GraphView.from_graph_def(graph_def, Item(fetch=("fetch",)))
+    unknown = {"list": (), "axis": ((),), "popped": (None, None), "y": (None,)}
+    filled = fill_shapes(view, {**unknown, "x": (known,)})
+    assert filled["y"] == (guess,)
