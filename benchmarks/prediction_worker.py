@@ -20,6 +20,7 @@ from benchmarks.prediction import Figures
 from benchmarks.steps import Step, build_model, step_of
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import plan_graph
+from grappler_pass.planning.plan import Plan
 from tf_amp.config import scope_registry
 from tf_amp.rewriting import graph_settings
 from tf_amp.tracing.in_force import current_config
@@ -46,9 +47,15 @@ def compare(model: object, name: str, mode: str, *, seconds: float) -> Figures:
     """Predict a step in both precisions, and time it in both."""
     tf_amp.disable()
     float32 = step_of(model, entry(name), mode)
-    graph = capture(float32)
+    plain = capture(float32)
     tf_amp.enable()
-    predicted, low_slots = _predict(graph)
+    # Some rewrites are done where a program is traced.
+    traced = capture(step_of(model, entry(name), mode))
+    tf_amp.disable()
+    tf_amp.enable()
+    mixed_plan = _planned(traced)
+    before, after = _planned(plain).seconds_before, mixed_plan.seconds_after
+    low_slots = sum(decision.is_low for decision in mixed_plan.decisions)
     # What is in doubt would be compared, and some of its steps were float32.
     tf_amp.enable(tune="off")
     mixed = step_of(model, entry(name), mode)
@@ -57,26 +64,24 @@ def compare(model: object, name: str, mode: str, *, seconds: float) -> Figures:
     return Figures(
         model=name,
         mode=mode,
-        predicted=predicted,
+        predicted=(before, after),
         measured=_time(float32, mixed, seconds=seconds),
         low_slots=low_slots,
         applied=len(tf_amp.plans()) > plans,
     )
 
 
-def _predict(graph: CapturedGraph) -> tuple[tuple[float, float], int]:
+def _planned(graph: CapturedGraph) -> Plan:
     """Plan as the program will, tuning included."""
     graph_def = GraphDef.FromString(graph.graph_def)
     scope = scope_registry.Scope("benchmark", current_config())
-    plan = plan_graph(
+    return plan_graph(
         graph_def,
         Item(fetch=graph.fetch, preserve=graph.preserve),
         graph_settings.settings_for(scope, graph_def, lambda: graph.shapes),
         shapes=lambda: graph.shapes,
         name="step",
     )
-    low_slots = sum(decision.is_low for decision in plan.decisions)
-    return (plan.seconds_before, plan.seconds_after), low_slots
 
 
 def _time(float32: Step, mixed: Step, *, seconds: float) -> tuple[float, float]:
