@@ -3,6 +3,7 @@
 ``python -m benchmarks.ship_profile NAME --rounds 2 --raw FILE`` keeps every
 measurement in FILE; a later run adds to it, and the median of all runs counts. On a
 machine with other work, several runs at different times are better than a long one.
+With ``--classes`` the profile that is there gets these classes, and stays as it is.
 Tables beyond the cache are measured by ``benchmarks.large_tables``, to be run next.
 """
 
@@ -13,6 +14,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,6 +33,9 @@ from tf_amp.measuring.device_profile.rounds import Turns
 from tf_amp.measuring.device_profile.starting import call_seconds
 
 _FOLDER = Path("grappler_pass/costs/profiles")
+
+# As in a profile's JSON.
+Classes = dict[str, Any]
 
 
 def read_raw(path: Path) -> Rounds:
@@ -73,29 +78,48 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for point in points_of(case):
             measure_into(measured, case, point, dtypes, turns)
         write_raw(options.raw, measured)
-    key = cpu_key()
-    classes = classes_from(cases, medians_of(measured))
-    profile = DeviceProfile.from_json(
-        {
-            "format": 1,
-            "name": options.name,
-            "kind": "cpu",
-            "description": options.description,
-            "provenance": {
-                "date": datetime.date.today().isoformat(),
-                "device": f"{key.model}, {' '.join(sorted(key.flags))}, "
-                f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}",
-                "how": "python -m benchmarks.ship_profile: median of several rounds, "
-                "interleaved over dtypes",
-                "tensorflow": tf.__version__,
-            },
-            "device": None,
-            "call_seconds": call_seconds(),
-            "roofline": roofline_from(classes),
-            "classes": classes,
-        }
+    classes = classes_from(chosen, medians_of(measured))
+    data = (
+        _extended(DeviceProfile.load(options.name), classes)
+        if options.classes
+        else _profile(options.name, options.description, classes)
     )
-    profile.save(_FOLDER / f"{options.name}.json")
+    DeviceProfile.from_json(data).save(_FOLDER / f"{options.name}.json")
+
+
+def _profile(name: str, description: str, classes: Classes) -> dict[str, Any]:
+    """Return the whole of a profile."""
+    key = cpu_key()
+    return {
+        "format": 1,
+        "name": name,
+        "kind": "cpu",
+        "description": description,
+        "provenance": {
+            "date": datetime.date.today().isoformat(),
+            "device": f"{key.model}, {' '.join(sorted(key.flags))}, "
+            f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}",
+            "how": "python -m benchmarks.ship_profile: median of several rounds, "
+            "interleaved over dtypes",
+            "tensorflow": tf.__version__,
+        },
+        "device": None,
+        "call_seconds": call_seconds(),
+        "roofline": roofline_from(classes),
+        "classes": classes,
+    }
+
+
+def _extended(profile: DeviceProfile, classes: Classes) -> dict[str, Any]:
+    """Return a profile with classes in place of its own, or beside them."""
+    today = datetime.date.today().isoformat()
+    names = ", ".join(classes)
+    added = f"python -m benchmarks.ship_profile --classes, {today}: {names}"
+    return {
+        **profile.data,
+        "provenance": {**profile.data["provenance"], "added": added},
+        "classes": {**profile.data["classes"], **classes},
+    }
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from grappler_pass.costs.device_key import DeviceKey
 from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.multiprocessors import Multiprocessors
 from grappler_pass.costs.roofline import Roofline
-from grappler_pass.costs.work.op_classes import COLD, axes_of
+from grappler_pass.costs.work.op_classes import COLD, UNALIGNED, axes_of
 from grappler_pass.errors import AmpError
 
 FORMAT = 1
@@ -124,10 +124,10 @@ class DeviceProfile:
         """Return the measured grid of a class in a dtype, if there is one.
 
         A product's layout that was not measured is taken for the plain one, as are
-        rows that are not in the cache.
+        rows that are not in the cache, and channels that are no whole blocks.
         """
         grid = self.grids.get((op_class, dtype))
-        if grid is None and op_class.endswith((".ta", ".tb", COLD)):
+        if grid is None and op_class.endswith((".ta", ".tb", COLD, UNALIGNED)):
             grid = self.grids.get((op_class.rpartition(".")[0], dtype))
         return grid
 

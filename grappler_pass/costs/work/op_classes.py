@@ -183,6 +183,10 @@ UPDATES: dict[str, int] = {
     "AssignSubVariableOp": 3,
 }
 
+# oneDNN's fast kernels normalize channels that lie last in whole blocks of 16 alone
+# (src/cpu/x64/jit_uni_batch_normalization.cpp); others are a class of their own.
+UNALIGNED = ".unaligned"
+CHANNEL_BLOCK = 16
 BATCH_NORMS = {
     op: "FusedBatchNormGrad" if "Grad" in op else "FusedBatchNorm"
     for op in ("FusedBatchNorm", "FusedBatchNormGrad", *table.BATCH_NORM_OPS)

@@ -43,6 +43,8 @@ from grappler_pass.costs.work.recurrent_work import (
 from grappler_pass.graph.op_table import EINSUM_OPS
 
 _SPLIT_REDUCTION = 512
+# Elements of a row; wider ones were not measured.
+_WIDEST_COLD = 256
 
 
 def works_of(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -133,18 +135,30 @@ def _rows(op_class: str) -> Callable[[OpCall, str], tuple[Work, ...]]:
 def _batch_norm(call: OpCall, dtype: str) -> tuple[Work, ...]:
     op_class = op_classes.BATCH_NORMS[call.op]
     training = call.attrs.get("is_training", True)
-    suffix = ".training" if training else ".inference"
-    return _rows(op_class + suffix)(call, dtype)
+    op_class += ".training" if training else ".inference"
+    if call.inputs[0].dims[channel_axis(call)] % op_classes.CHANNEL_BLOCK:
+        op_class += op_classes.UNALIGNED
+    return _rows(op_class)(call, dtype)
 
 
 def _gather(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Count rows read and written; the table they come from stays where it is."""
     output = call.outputs[0]
-    width = output.dims[-1] if len(output.dims) > 1 else 1
+    width = _row_width(call)
     rows = output.elements // max(width, 1)
     moved = 2.0 * output.bytes_as(dtype)
-    op_class = "gather" + _coldness(call.inputs[0])
+    op_class = "gather" + _coldness(call.inputs[0], width)
     return (Work(op_class, (rows, width), 0.0, moved),)
+
+
+def _row_width(call: OpCall) -> int:
+    """Return how many elements lie together of what is gathered: rows of any rank."""
+    table, indices = call.inputs[:2]
+    output = call.outputs[0].dims
+    row = output[len(indices.dims) :]
+    if table.dtype == "resource" or table.dims[1:] == row:
+        return math.prod(row)
+    return output[-1] if len(output) > 1 else 1
 
 
 def _segment(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -152,13 +166,17 @@ def _segment(call: OpCall, dtype: str) -> tuple[Work, ...]:
     width = spec.dims[-1]
     rows = spec.elements // max(width, 1)
     table = call.inputs[0]
-    op_class = "segment" + (_coldness(table) if table.dtype == "resource" else "")
+    cold = _coldness(table, width) if table.dtype == "resource" else ""
+    op_class = f"segment{cold}"
     return (Work(op_class, (rows, width), spec.elements, bytes_of(call, dtype)),)
 
 
-def _coldness(table: TensorSpec) -> str:
-    """Return the suffix of a class whose rows are not in the cache, of either type."""
-    known = table.shape is not None
+def _coldness(table: TensorSpec, width: int) -> str:
+    """Return the suffix of a class whose rows are not in the cache, of either type.
+
+    Wide rows are read ahead.
+    """
+    known = table.shape is not None and width <= _WIDEST_COLD
     cold = table.elements * DTYPE_BYTES["float32"] > CACHED_BYTES
     return op_classes.COLD if known and cold else ""
 

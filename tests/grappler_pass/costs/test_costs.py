@@ -175,6 +175,55 @@ def test_a_lookup_moves_its_rows_and_a_cast_of_the_table_the_table():
             assert cast > 20 * seconds(call, "float32", model)
 
 
+def gather(op: str, table: TensorSpec, indices: tuple, *output: int) -> OpCall:
+    return OpCall(op, {}, (table, spec(*indices, dtype="int32")), (spec(*output),))
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (gather("GatherV2", spec(9000, 64), (7, 3), 7, 3, 64), ("gather", 21, 64)),
+        # Rows of two axes lie together.
+        (gather("GatherV2", spec(9, 64, 64), (10,), 10, 64, 64), ("gather", 10, 4096)),
+        (
+            gather("GatherV2", spec(90_000, 64), (7,), 7, 64),
+            ("gather.cold", 7, 64),
+        ),
+        # Rows of so many elements are read ahead.
+        (
+            gather("GatherV2", spec(900, 64, 64), (10,), 10, 64, 64),
+            ("gather", 10, 4096),
+        ),
+        (
+            gather("ResourceGather", spec(dtype="resource"), (7,), 7, 8, 8),
+            ("gather", 7, 64),
+        ),
+        # Along the last axis.
+        (gather("GatherV2", spec(64, 90), (7,), 64, 7), ("gather", 64, 7)),
+        (gather("GatherV2", spec(90), (7,), 7), ("gather", 7, 1)),
+    ],
+)
+def test_a_lookup_counts_what_lies_together_as_a_row(call, expected):
+    (work,) = works_of(call, "float32")
+    assert (work.op_class, *work.point) == expected
+
+
+@pytest.mark.parametrize("way", ["forward", "gradient"])
+def test_channels_in_broken_blocks_are_normalized_by_slow_kernels(way):
+    def norm(channels: int) -> OpCall:
+        image, vector = spec(16, 28, 28, channels), spec(channels)
+        given = {"forward": (image, vector), "gradient": (image, image, vector)}[way]
+        op = {"forward": "FusedBatchNormV3", "gradient": "FusedBatchNormGradV3"}[way]
+        return OpCall(op, {"is_training": True}, given, (image, vector))
+
+    assert ratio(norm(96)) < 1.0
+    assert ratio(norm(88)) > 2.5
+    # Without prices of their own, they have those of the others.
+    generic = MODELS["cpu-generic"]
+    few, many = (seconds(norm(n), "float32", generic) for n in (88, 96))
+    assert few < many
+
+
 def test_an_unknown_dimension_is_the_stated_guess():
     unknown = OpCall(
         "MatMul", {}, (spec(None, 64), spec(64, None)), (spec(None, None),)

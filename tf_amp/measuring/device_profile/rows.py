@@ -116,15 +116,21 @@ def _normalizations(axes: Mapping[str, Sequence[int]]) -> list[Case]:
             reserve_space_3=ones[:0],
         ).x_backprop
 
+    columns = tuple(size + op_classes.CHANNEL_BLOCK // 2 for size in axes["columns"])
+    unaligned = {**axes, "columns": columns}
     return [
-        Case("FusedBatchNorm.training", axes, shapes, forward(True)),
-        Case("FusedBatchNorm.inference", axes, shapes, forward(False)),
-        Case(
-            "FusedBatchNormGrad.training",
-            axes,
-            lambda point: shapes(point) * 2,
-            gradient,
-        ),
+        case
+        for suffix, sizes in (("", axes), (op_classes.UNALIGNED, unaligned))
+        for case in (
+            Case(f"FusedBatchNorm.training{suffix}", sizes, shapes, forward(True)),
+            Case(f"FusedBatchNorm.inference{suffix}", sizes, shapes, forward(False)),
+            Case(
+                f"FusedBatchNormGrad.training{suffix}",
+                sizes,
+                lambda point: shapes(point) * 2,
+                gradient,
+            ),
+        )
     ]
 
 
