@@ -9,6 +9,7 @@ KEPT_WEIGHTS = "kept_weights"
 OPTIMIZER_STEPS = "optimizer_steps"
 BATCH_STATISTICS = "batch_statistics"
 ROW_READS = "row_reads"
+GELU_GRADIENTS = "gelu_gradients"
 RULES = (
     CHANNEL_SCALES,
     LAYER_NORMS,
@@ -18,4 +19,5 @@ RULES = (
     OPTIMIZER_STEPS,
     BATCH_STATISTICS,
     ROW_READS,
+    GELU_GRADIENTS,
 )

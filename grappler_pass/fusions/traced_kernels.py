@@ -1,7 +1,7 @@
-"""What is saved where a graph arrives with kernels in place of what Keras 3 writes.
+"""What is saved where a graph arrives with less than what Keras 3 writes.
 
-They were traced so, for want of a way to tell afterwards which operations of a graph
-are an optimizer's, or a normalization's: `tf_amp.training.fusions` says how.
+It was traced so, for want of a way to tell afterwards which operations of a graph are
+an optimizer's, or a normalization's: `tf_amp.training.fusions` says how.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
 # in its place, counted in the graphs of Keras 3.15; gradients among them.
 _OPERATIONS = {
     "FusedBatchNormV3": 17,
+    # By GELU's derivative; with erf there are four more.
+    "Mul": 2,
     "ResourceApplyGradientDescent": 2,
     "ResourceApplyKerasMomentum": 5,
     "ResourceApplyAdam": 12,

@@ -91,6 +91,12 @@ EMBEDDING = Hook(
     "call",
     "tables that are trained row by row are copied in each step",
 )
+GELU = Hook(
+    "tensorflow._api.v2.nn",
+    "",
+    "gelu",
+    "steps with it keep three tensors for its gradient instead of one",
+)
 UPDATE_SGD = _update_of("sgd", "SGD")
 UPDATE_ADAM = _update_of("adam", "Adam")
 UPDATE_ADAMAX = _update_of("adamax", "Adamax")

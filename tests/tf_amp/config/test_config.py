@@ -144,7 +144,7 @@ def test_an_unknown_value_is_quoted_with_what_is_allowed(name, value, allowed):
         ("On", RULES),
         ("", RULES),
         ("channel_scales", RULES[:1]),
-        (" row_reads, channel_scales,channel_scales", (RULES[0], RULES[-1])),
+        (" gelu_gradients, channel_scales,channel_scales", (RULES[0], RULES[-1])),
     ],
 )
 def test_rewrites_beside_types_are_named_or_all_switched(value, fuse):

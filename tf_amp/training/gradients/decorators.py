@@ -23,7 +23,12 @@ from tf_amp.config.loss_scales.choosing import NO_SCALING
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.training.finiteness import replica_votes
 from tf_amp.training.finiteness.of_gradients import each_is_finite
-from tf_amp.training.fusions import batch_statistics, optimizer_steps, row_reads
+from tf_amp.training.fusions import (
+    batch_statistics,
+    gelu_gradients,
+    optimizer_steps,
+    row_reads,
+)
 from tf_amp.training.gradients import (
     exported_states,
     gradient_context,
@@ -79,6 +84,7 @@ def install_optimizers() -> None:
     optimizer_steps.install()
     batch_statistics.install()
     row_reads.install()
+    gelu_gradients.install()
 
 
 def _preparing(enter: Callable[..., Any]) -> Callable[..., Any]:
