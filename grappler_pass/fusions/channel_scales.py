@@ -7,6 +7,13 @@ That is a BatchNormalization with its moving statistics, as Keras 3 writes it. T
 passes over the product's result become one over its weights, and TensorFlow's remapper,
 which runs again, makes one kernel of the product, its bias and the activation.
 
+Of a sum with a shortcut, TensorFlow's arithmetic optimizer has added the shift last:
+
+Before   product(x, w) --> Mul(scale) --> AddN(shortcut) --> AddV2(shift)
+After    product(x, Mul(w, scale)) --> BiasAdd(shift) --> AddV2(shortcut)
+
+That is one kernel, too, with the activation behind it.
+
 Not done: where anything else reads the product, as the statistics of a batch do in
 training; where channels do not come last; behind an activation; where the weights are
 so large that scaling them saves little.
@@ -15,7 +22,7 @@ so large that scaling them saves little.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
@@ -41,6 +48,7 @@ from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
 
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
 _SUMS = ("Add", "AddV2")
+_SHORTCUTS = (*_SUMS, "AddN")
 # What is saved must be so many times what is spent: prices are no better than that.
 _LEAST_RATIO = 2.0
 # What runs in each call to find scaled weights and a bias that are kept.
@@ -58,7 +66,9 @@ class Fold:
       between: adds the bias, if not the product's kernel.
       mul: the only reader.
       scale: what `mul` multiplies by, one value per channel.
-      add: the only reader of `mul` if that adds one value per channel; else None.
+      shortcut: the only reader of `mul` if that adds another result, to which `add`
+        adds; else None.
+      add: the only reader of either if that adds one value per channel; else None.
       shift: those values.
       channels: how many.
       weights: static shape of the product's second operand.
@@ -71,6 +81,7 @@ class Fold:
     between: Node | None
     mul: Node
     scale: Port
+    shortcut: Node | None
     add: Node | None
     shift: Port | None
     channels: int
@@ -84,7 +95,7 @@ class Fold:
 
     @property
     def replaced(self) -> tuple[Node, ...]:
-        """The nodes behind the product, of which only the last is needed."""
+        """The nodes behind the product that are others afterwards."""
         return tuple(filter(None, (self.between, self.mul, self.add)))
 
     @property
@@ -115,13 +126,24 @@ def found(
     """
     if any(_scales_losses(node) for node in view.nodes):
         return []
-    folds = _found(view, shapes)
+    folds = _each_shift_once(_found(view, shapes))
     priced = (_priced(fold, view, shapes, models, kept) for fold in folds)
     return [fold for fold in priced if fold.seconds > 0.0]
 
 
 def _scales_losses(node: Node) -> bool:
     return SCALE in node.proto.attr
+
+
+def _each_shift_once(folds: Iterable[Fold]) -> Iterator[Fold]:
+    """Yield folds, of two products that are added up the second without the shift."""
+    taken: set[int] = set()
+    for fold in folds:
+        if fold.add and fold.add.index in taken:
+            fold = dataclasses.replace(fold, shortcut=None, add=None, shift=None)
+        elif fold.add:
+            taken.add(fold.add.index)
+        yield fold
 
 
 def _found(view: GraphView, shapes: Shapes) -> Iterator[Fold]:
@@ -135,7 +157,7 @@ def _found(view: GraphView, shapes: Shapes) -> Iterator[Fold]:
         ):
             continue
         if fold := _fold_behind(view, shapes, product, op):
-            nodes = (product, *fold.replaced)
+            nodes = (product, *fold.replaced, *filter(None, [fold.shortcut]))
             if untouchable.isdisjoint(node.name for node in nodes):
                 yield fold
 
@@ -159,11 +181,31 @@ def _fold_behind(
         return None
     if not _is_per_channel(view, shapes, scale, weights, channels):
         return None
-    add = _only_reader(view, mul, _SUMS)
-    shift = other_operand(add, mul) if add else None
-    if not shift or not _is_per_channel(view, shapes, shift, weights, channels):
-        add = shift = None
-    return Fold(product, op, bias, between, mul, scale, add, shift, channels, weights)
+    fold = Fold(
+        product, op, bias, between, mul, scale, None, None, None, channels, weights
+    )
+    return _with_shift(fold, view, shapes)
+
+
+def _with_shift(fold: Fold, view: GraphView, shapes: Shapes) -> Fold:
+    """Return a fold with what is added per channel, if anything."""
+    mul = fold.mul
+    shortcut = _only_reader(view, mul, _SHORTCUTS)
+    for before, summed in ((mul, None), (shortcut, shortcut)):
+        if before is None or (summed and not _adds_alike(summed, mul, view, shapes)):
+            continue
+        add = _only_reader(view, before, _SUMS)
+        shift = other_operand(add, before) if add else None
+        if shift and _is_per_channel(view, shapes, shift, fold.weights, fold.channels):
+            return dataclasses.replace(fold, shortcut=summed, add=add, shift=shift)
+    return fold
+
+
+def _adds_alike(shortcut: Node, mul: Node, view: GraphView, shapes: Shapes) -> bool:
+    """Return whether two results of the same shape are added."""
+    other = other_operand(shortcut, mul)
+    shape = known_shape(shapes, view, Port(mul.index, 0))
+    return bool(other and shape and known_shape(shapes, view, other) == shape)
 
 
 def _channels(view: GraphView, shapes: Shapes, product: Node) -> int | None:
@@ -254,6 +296,14 @@ def _made(fold: Fold, view: GraphView, shapes: Shapes) -> NewNodes:
     product.input.extend((port_text(view, fold.product.inputs[0]), scaled))
     made.replace(fold.product, product)
     *others, last = fold.replaced
+    if fold.shortcut:
+        other = other_operand(fold.shortcut, fold.mul)
+        assert other is not None, "as it was found"
+        summed = part_node(last.proto, "AddV2", DT_FLOAT)
+        summed.input.extend((fold.mul.name, port_text(view, other)))
+        made.replace(last, summed)
+        made.replace(fold.shortcut, handing_on(fold.shortcut, fold.mul.name))
+        *others, last = others
     for node in others:
         made.replace(node, handing_on(node, product.name))
     shift = made.shaped(fold.shift, vector) if fold.shift else ""

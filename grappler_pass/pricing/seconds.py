@@ -40,6 +40,7 @@ ADDED_NODE_SECONDS = 1e-6
 
 # What TensorFlow's remapper, which runs again, fuses behind a product and its bias.
 _FUSED_ACTIVATIONS = ("Elu", "LeakyRelu", "Relu", "Relu6")
+_FUSED_SUMS = ("Add", "AddN", "AddV2")
 
 Models = Mapping[str, CostModel]
 
@@ -236,18 +237,35 @@ class Pricer:
     def _is_fused(self, node: Node) -> bool:
         """Return whether a node will be one kernel with what it reads, in either type.
 
-        That is a bias that the pass has put behind a product, and what activates it,
-        where nothing else reads what lies between.
+        That is a bias that the pass has put behind a product, the sum with a tensor of
+        the same shape, and what activates it, where nothing else reads what lies
+        between.
         """
+        return self._fused_operand(node) is not None
+
+    def _fused_operand(self, node: Node) -> int | None:
+        """Return which operand a node will be one kernel with; None of none."""
         if device_type_of(node.device) != "CPU":
-            return False
-        before = self._view.nodes[node.inputs[0].node] if node.inputs else node
+            return None
+        last = 2 if node.op in _FUSED_SUMS and len(node.inputs) == 2 else 1
+        positions = range(min(last, len(node.inputs)))
+        return next((at for at in positions if self._continues(node, at)), None)
+
+    def _continues(self, node: Node, position: int) -> bool:
+        """Return whether a kernel of a product goes on with what reads it here."""
+        before = self._view.nodes[node.inputs[position].node]
         readers = self._view.readers(Port(before.index, 0))
         if any(r.node != node.index and self._is_needed(r.node) for r in readers):
             return False
         if node.op == "BiasAdd":
             return before.op in PRODUCT_OPS and REWRITTEN in node.proto.attr
+        if node.op in _FUSED_SUMS:
+            return before.op == "BiasAdd" and self._adds_to_bias(node, before)
         return node.op in _FUSED_ACTIVATIONS and self._is_fused(before)
+
+    def _adds_to_bias(self, node: Node, biased: Node) -> bool:
+        shapes = {self.spec(port).shape for port in node.inputs}
+        return len(shapes) == 1 and None not in shapes and self._is_fused(biased)
 
     def _is_needed(self, node: int) -> bool:
         """Return whether anybody reads or awaits a node, or relies on it."""
@@ -259,7 +277,7 @@ class Pricer:
         """Add to a cast what its reader takes that is fused without the cast."""
         for reader in self._view.readers(port):
             node = self._view.nodes[reader.node]
-            if self._is_fused(node) and reader.input == 0:
+            if reader.input == self._fused_operand(node):
                 alone = self.price(node, dtype, None)
                 price = replace(price, seconds=price.seconds + alone.seconds)
         return price

@@ -49,8 +49,16 @@ SHAPES = {
     "w": (3, 3, 64, 64),
     "scale": VECTOR,
     "shift": VECTOR,
+    "vector": VECTOR,
     **dict.fromkeys(("product", "scaled", "shifted", "act", "fetch", "other"), IMAGE),
+    **dict.fromkeys(("summed", "second", "rescaled"), IMAGE),
 }
+# As TensorFlow's arithmetic optimizer leaves it.
+SHORTCUT = BEFORE.replace(
+    "shifted = AddV2(shift, scaled)",
+    """summed = AddN(x, scaled) N=2
+shifted = AddV2(summed, shift)""",
+)
 
 
 def fused(text: str = BEFORE, item: Item | None = None, **given: object) -> Rewrite:
@@ -148,6 +156,66 @@ def test_what_is_no_shift_stays_behind_the_scaled_product(old: str, new: str) ->
     assert nodes["shifted"] == graph_from_text(f"shifted = {new}").node[0]
 
 
+def test_a_shift_behind_a_shortcut_goes_to_the_product() -> None:
+    rewrite = fused(SHORTCUT)
+    assert text_from_graph(rewrite.graph_def).splitlines()[4:] == [
+        "product = Conv2D(x, product/tf_amp_0_weights) T=float32",
+        "scaled = BiasAdd(product, shift) T=float32",
+        "summed = Identity(scaled) T=float32",
+        "shifted = AddV2(scaled, x) T=float32",
+        "act = Relu(shifted) T=float32",
+        "fetch = Identity(act) T=float32",
+        "product/tf_amp_0_weights = Mul(w, scale) T=float32",
+    ]
+
+
+def test_of_two_products_one_gets_what_is_added_to_their_sum() -> None:
+    text = SHORTCUT.replace(
+        "summed = AddN(x, scaled) N=2",
+        """second = Conv2D(x, w) strides=[1,1,1,1] padding=SAME
+rescaled = Mul(second, scale)
+summed = AddN(rescaled, scaled) N=2""",
+    )
+    nodes = {node.name: node for node in fused(text).graph_def.node}
+    assert [nodes[name].op for name in ("scaled", "rescaled")] == [
+        "BiasAdd",
+        "Identity",
+    ]
+    assert list(nodes["shifted"].input) == ["scaled", "rescaled"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "given"),
+    [
+        ("fetch =", "other = Tanh(summed)\nfetch =", {}),
+        ("fetch =", "other = Tanh(x, ^summed)\nfetch =", {}),
+        ("AddN(x, scaled) N=2", "AddN(x, scaled, x) N=3", {}),
+        ("AddN(x, scaled) N=2", "AddN(scaled, scaled) N=2", {}),
+        ("AddN(x, scaled) N=2", "Maximum(x, scaled)", {}),
+        ("AddN(x, scaled) N=2", "AddV2(x, scaled)", {"x": (1, 64, 64, 64)}),
+        ("AddN(x, scaled) N=2", "AddV2(x, scaled)", {"x": None}),
+        ("AddN(x, scaled) N=2", "AddV2(x, scaled)", {"x": (None, 64, 64, 64)}),
+        ("AddV2(summed, shift)", "AddV2(summed, x)", {}),
+        ("", "", {"shift": (8, 64, 64, 64)}),
+    ],
+)
+def test_other_shifts_behind_a_shortcut_stay(old: str, new: str, given: dict) -> None:
+    text = SHORTCUT.replace(old, new)
+    rewrite = fused(text, Item(("fetch", *["other"] * ("other" in text))), **given)
+    before = {node.name: node for node in graph_from_text(text).node}
+    after = {node.name: node for node in rewrite.graph_def.node}
+    for name in ("summed", "shifted"):
+        assert (after[name].op, after[name].input) == (
+            before[name].op,
+            before[name].input,
+        )
+
+
+@pytest.mark.parametrize("fetched", ["summed", "shifted"])
+def test_a_shortcut_that_the_caller_reads_stays(fetched: str) -> None:
+    assert not fused(SHORTCUT, Item(("fetch", fetched))).changed
+
+
 def test_a_square_is_no_scale() -> None:
     assert not fused(
         BEFORE.replace("Mul(product, scale)", "Mul(product, product)")
@@ -242,6 +310,33 @@ def test_results_are_equal_but_for_rounding(op: str, rest: str, level: str) -> N
 
 def _run_optimized(graph_def: GraphDef, program: Program) -> list[np.ndarray]:
     return run_with_grappler(dataclasses.replace(program, graph_def=graph_def))
+
+
+def test_networks_with_shortcuts_predict_the_same() -> None:
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    given = output = keras.Input((32, 32, 16))
+    for _ in range(2):
+        inner = layers.Conv2D(16, 3, padding="same")(output)
+        inner = layers.BatchNormalization()(inner)
+        output = layers.ReLU()(layers.Add()([output, inner]))
+    model = keras.Model(given, output)
+    random = np.random.default_rng(0)
+    shapes = [each.shape for each in model.get_weights()]
+    model.set_weights([np.abs(random.normal(0.2, 0.1, shape)) for shape in shapes])
+    data = random.normal(size=(64, 32, 32, 16)).astype(np.float32)
+    outputs = []
+    for fuse in ("off", "channel_scales"):
+        tf_amp.enable(device_profile="cpu-generic", tune="off", fuse=fuse)
+        try:
+            predict = tf.function(lambda x: model(x, training=False))
+            outputs.append(predict(data).numpy())
+            fusions = tf_amp.plans()[-1].fusions if fuse != "off" else ()
+        finally:
+            tf_amp.disable()
+    assert [each.rule for each in fusions] == ["channel_scales"] * 2
+    wanted, found = outputs
+    np.testing.assert_allclose(found, wanted, atol=2e-6 * wanted.max())
 
 
 def _model() -> keras.Model:

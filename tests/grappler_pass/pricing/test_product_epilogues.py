@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.plan import Plan
 from grappler_pass.pricing.seconds import Pricer
 from tests.grappler_pass.fusions.rewriting import fused
+from tf_amp._tensorflow_private.executed import executed_graphs
 
 # What activates it stays float32; by itself, a bias takes longer in 16 bits.
 GRAPH = """
@@ -29,8 +31,14 @@ SHAPES = {
     "w": (3, 3, 256, 256),
     "scale": (256,),
     "shift": (256,),
+    "summed": IMAGE,
     **dict.fromkeys(("product", "scaled", "shifted", "act", "second", "fetch"), IMAGE),
 }
+
+
+SHORTCUT = GRAPH.replace("AddV2(scaled, shift)", "AddV2(summed, shift)").replace(
+    "shifted =", "summed = AddN(x, scaled) N=2\nshifted ="
+)
 
 
 def planned(text: str = GRAPH, **given: object) -> Plan:
@@ -50,7 +58,7 @@ def test_a_bias_goes_with_its_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert low_nodes() == ["product", "scaled", "shifted", "second"]
-    monkeypatch.setattr(Pricer, "_is_fused", lambda self, node: False)
+    monkeypatch.setattr(Pricer, "_fused_operand", lambda self, node: None)
     assert "shifted" not in low_nodes()
 
 
@@ -69,3 +77,34 @@ fetch = Identity(flat)
 
 def test_a_bias_that_stays_float32_is_not_priced_twice() -> None:
     assert planned(exclude=("shifted",)).seconds_before == planned().seconds_before
+
+
+def test_so_does_the_sum_with_a_shortcut(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {row.slot.node: row for row in planned(SHORTCUT).decisions}
+    # The bias is in the place of the scales, the sum in that of the shift.
+    assert [rows[name].op for name in ("scaled", "shifted")] == ["BiasAdd", "AddV2"]
+    assert rows["shifted"].seconds_float32 == rows["scaled"].seconds_float32 == 0.0
+    broadcast = planned(SHORTCUT, x=(16, 1, 1, 256), exclude=("second",))
+    rows = {row.slot.node: row for row in broadcast.decisions}
+    assert rows["shifted"].seconds_float32 > 0.0
+    monkeypatch.setattr(Pricer, "_fused_operand", lambda self, node: None)
+    rows = {row.slot.node: row for row in planned(SHORTCUT).decisions}
+    assert rows["shifted"].seconds_float32 > 0.0
+
+
+@pytest.mark.parametrize("batch", [2, None])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda d: d.name)
+def test_tensorflow_makes_one_kernel_of_all_that(dtype: tf.DType, batch: int | None):
+    raw = tf.raw_ops
+    weights = tf.fill([3, 3, 16, 16], tf.constant(0.5, dtype))
+
+    @tf.function(input_signature=[tf.TensorSpec([batch, 8, 8, 16], dtype)])
+    def block(x: tf.Tensor) -> tf.Tensor:
+        product = raw.Conv2D(input=x, filter=weights, strides=[1] * 4, padding="SAME")
+        biased = raw.BiasAdd(value=product, bias=weights[0, 0, 0])
+        return raw.Relu(features=raw.AddV2(x=x, y=biased)) + x
+
+    graphs = executed_graphs(lambda: block(tf.ones([2, 8, 8, 16], dtype)))
+    nodes = [node for graph in graphs for node in graph.node if "Fused" in node.op]
+    fused_ops = [list(node.attr["fused_ops"].list.s) for node in nodes]
+    assert fused_ops == [[b"BiasAdd", b"Add", b"Relu"]]
