@@ -7,10 +7,15 @@ Keras writes an update in up to a dozen operations, each of which reads and writ
 much memory as the weight takes. The kernels compute the same formulas
 (tensorflow/core/kernels/training_ops.cc) in one pass, on the same variables.
 
+Of sparse gradients, Keras squares each row by itself for Adam's second average, also
+those of the same number, where the kernel would square their sum; that average is moved
+before the kernel, which leaves it as it is.
+
 Not done: where TensorFlow's kernel has another formula (Adagrad adds epsilon behind the
-root) or none (RMSprop without momentum, Lion, Nadam, Adafactor); for sparse gradients;
-for weights that are not float32, that are small, or whose slots are on another device;
-under XLA, which fuses by itself; for optimizers that assign in a way of their own.
+root) or none (RMSprop without momentum, Lion, Nadam, Adafactor); for sparse gradients
+of others than Adam; for weights that are not float32, that are small, or whose slots
+are on another device; under XLA, which fuses by itself; for optimizers that assign in a
+way of their own.
 """
 
 from __future__ import annotations
@@ -44,6 +49,8 @@ class _Step:
       slots: resource handles of its variables for the weight, as the kernel has them.
       weight: resource handle.
       gradient: float32, of the weight's shape.
+      squares: of a sparse gradient, the sum of the squares of its rows, of the weight's
+        shape, as Keras counts a row that is there more than once; else None.
       rate: learning rate, float32 scalar.
     """
 
@@ -51,6 +58,7 @@ class _Step:
     slots: Sequence[Any]
     weight: Any
     gradient: Any
+    squares: Any
     rate: Any
 
     def power(self, base: float) -> Any:
@@ -90,7 +98,19 @@ def _adam(step: _Step) -> Any:
         m, v, largest = step.slots
         return tf.raw_ops.ResourceApplyAdamWithAmsgrad(m=m, v=v, vhat=largest, **given)
     m, v = step.slots
+    if step.squares is not None:
+        _average(v, step.squares, optimizer.beta_2)
+        # The kernel leaves these averages as they are.
+        given["beta2"] = 1.0
     return tf.raw_ops.ResourceApplyAdam(m=m, v=v, **given)
+
+
+def _average(slot: Any, value: Any, decay: float) -> None:
+    """Move the average that a resource holds towards a value."""
+    known = tf.raw_ops.ReadVariableOp(resource=slot, dtype=tf.float32)
+    tf.raw_ops.ResourceApplyGradientDescent(
+        var=slot, alpha=1.0 - decay, delta=known - value
+    )
 
 
 def _adamax(step: _Step) -> Any:
@@ -163,10 +183,12 @@ class Kernel:
       apply: adds the operation.
       slots: returns the names of an optimizer's lists of variables that the kernel
         takes; None where it does not suit the optimizer.
+      takes_rows: returns whether sparse gradients suit it, too.
     """
 
     apply: Callable[[_Step], Any]
     slots: Callable[[Any], Sequence[str] | None]
+    takes_rows: Callable[[Any], bool] = lambda optimizer: False
 
 
 def _slots_of_sgd(optimizer: Any) -> Sequence[str]:
@@ -187,7 +209,9 @@ def _slots_of_rmsprop(optimizer: Any) -> Sequence[str] | None:
 
 KERNELS: dict[Hook, Kernel] = {
     private.UPDATE_SGD: Kernel(_descend, _slots_of_sgd),
-    private.UPDATE_ADAM: Kernel(_adam, _slots_of_adam),
+    private.UPDATE_ADAM: Kernel(
+        _adam, _slots_of_adam, lambda optimizer: not optimizer.amsgrad
+    ),
     private.UPDATE_ADAMAX: Kernel(_adamax, lambda optimizer: ("_m", "_u")),
     private.UPDATE_RMSPROP: Kernel(_rmsprop, _slots_of_rmsprop),
     private.UPDATE_ADADELTA: Kernel(
@@ -232,7 +256,11 @@ def _step(
         or not _assigns_as_keras(optimizer)
     ):
         return None
-    if not isinstance(gradient, tf.Tensor) or not _is_suitable(variable):
+    is_sparse = isinstance(gradient, tf.IndexedSlices)
+    is_known = isinstance(gradient, tf.Tensor) or (
+        is_sparse and kernel.takes_rows(optimizer)
+    )
+    if not is_known or not _is_suitable(variable):
         return None
     index = optimizer._get_variable_index(variable)
     slots = [getattr(optimizer, name)[index].value for name in names]
@@ -244,8 +272,17 @@ def _step(
         optimizer,
         tuple(slot.handle for slot in slots),
         variable.handle,
-        tf.cast(gradient, tf.float32),
+        tf.cast(tf.convert_to_tensor(gradient), tf.float32),
+        _squares(gradient) if is_sparse else None,
         tf.cast(learning_rate, tf.float32),
+    )
+
+
+def _squares(rows: tf.IndexedSlices) -> tf.Tensor:
+    """Return sums of the squares of rows, of the shape of the whole."""
+    values = tf.square(tf.cast(rows.values, tf.float32))
+    return tf.convert_to_tensor(
+        tf.IndexedSlices(values, rows.indices, rows.dense_shape)
     )
 
 
