@@ -34,6 +34,10 @@ def test_random_programs_agree_before_and_after() -> None:
     assert chaotic < programs / 4
 
 
+def test_a_split_node_may_wait_in_front_of_a_cast_within_it() -> None:
+    assert check_seed(1848, ("bfloat16",)).failures == ()
+
+
 def test_a_seed_names_one_program() -> None:
     for seed in range(4):
         first, second = random_graph(seed), random_graph(seed)
