@@ -22,7 +22,7 @@ so large that scaling them saves little.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
@@ -42,13 +42,13 @@ from grappler_pass.fusions.passes import (
     pass_seconds,
     untouchable_names,
 )
+from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
 from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
 
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
 _SUMS = ("Add", "AddV2")
-_SHORTCUTS = (*_SUMS, "AddN")
 # What is saved must be so many times what is spent: prices are no better than that.
 _LEAST_RATIO = 2.0
 # What runs in each call to find scaled weights and a bias that are kept.
@@ -66,12 +66,12 @@ class Fold:
       between: adds the bias, if not the product's kernel.
       mul: the only reader.
       scale: what `mul` multiplies by, one value per channel.
+      channels: how many.
+      weights: static shape of the product's second operand.
       shortcut: the only reader of `mul` if that adds another result, to which `add`
         adds; else None.
       add: the only reader of either if that adds one value per channel; else None.
       shift: those values.
-      channels: how many.
-      weights: static shape of the product's second operand.
       seconds: saved per execution.
     """
 
@@ -81,11 +81,11 @@ class Fold:
     between: Node | None
     mul: Node
     scale: Port
-    shortcut: Node | None
-    add: Node | None
-    shift: Port | None
     channels: int
     weights: tuple[int, ...]
+    shortcut: Node | None = None
+    add: Node | None = None
+    shift: Port | None = None
     seconds: float = 0.0
 
     @property
@@ -181,16 +181,14 @@ def _fold_behind(
         return None
     if not _is_per_channel(view, shapes, scale, weights, channels):
         return None
-    fold = Fold(
-        product, op, bias, between, mul, scale, None, None, None, channels, weights
-    )
+    fold = Fold(product, op, bias, between, mul, scale, channels, weights)
     return _with_shift(fold, view, shapes)
 
 
 def _with_shift(fold: Fold, view: GraphView, shapes: Shapes) -> Fold:
     """Return a fold with what is added per channel, if anything."""
     mul = fold.mul
-    shortcut = _only_reader(view, mul, _SHORTCUTS)
+    shortcut = _only_reader(view, mul, ADDITION_OPS)
     for before, summed in ((mul, None), (shortcut, shortcut)):
         if before is None or (summed and not _adds_alike(summed, mul, view, shapes)):
             continue
@@ -224,7 +222,7 @@ def _static(shape: Shape | None) -> tuple[int, ...] | None:
     return sizes if len(sizes) == len(shape) else None
 
 
-def _only_reader(view: GraphView, node: Node, ops: tuple[str, ...]) -> Node | None:
+def _only_reader(view: GraphView, node: Node, ops: Collection[str]) -> Node | None:
     """Return what alone reads or waits for a node, if it is one of some ops."""
     reader = only_reader(view, node)
     if reader is None or reader.op not in ops or reader.device != node.device:

@@ -39,13 +39,13 @@ from grappler_pass.fusions.passes import (
     readers_of,
     untouchable_names,
 )
+from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import kernel_exists
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of, port_text
 from grappler_pass.pricing.seconds import Models
 
 KERNEL = "_MklLayerNorm"
-_SUMS = ("Add", "AddV2", "AddN")
 _MOST_AXES = 3
 # What Keras writes that reads or writes whole tensors.
 _PASSES = ("Mean", "SquaredDifference", "Mean", "Mul", "Mul", "Mul", "AddV2", "AddV2")
@@ -173,12 +173,12 @@ def _sums(
     view: GraphView, scaled: Node, shifted: Node
 ) -> tuple[tuple[Node, Node], Port]:
     """Return the two nodes that add these terms and a third one, and that."""
-    first = _required(only_reader(view, scaled), *_SUMS)
-    second = _required(only_reader(view, shifted), *_SUMS)
+    first = _required(only_reader(view, scaled), *ADDITION_OPS)
+    second = _required(only_reader(view, shifted), *ADDITION_OPS)
     if first is second:
         _check({port.node for port in first.inputs} == {scaled.index, shifted.index})
         _check(other_operand(first, scaled) is not None)
-        last = _required(only_reader(view, first), *_SUMS)
+        last = _required(only_reader(view, first), *ADDITION_OPS)
         return (first, last), _present(other_operand(last, first))
     for inner, last, term in ((second, first, shifted), (first, second, scaled)):
         if only_reader(view, inner) is last:

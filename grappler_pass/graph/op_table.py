@@ -533,6 +533,7 @@ BATCH_NORM_OPS = frozenset(op for op in _ROW_OF.keys() | ROOTS if "BatchNorm" in
 # from a variable's update ends here.
 SUMMING_GRADIENT_OPS = _ops("", _BIAS, _NORMALIZATION_GRADIENT)
 EINSUM_OPS = _ops("Einsum XlaEinsum")
+ADDITION_OPS = _ops("Add AddN AddV2")
 COMPARISON_OPS = _ops("", _COMPARISON)
 # Their first two operands are compared with each other.
 COMPARING_OPS = _ops("", _COMPARISON, _EXTREME_GRADIENT)

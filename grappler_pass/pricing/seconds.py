@@ -23,7 +23,7 @@ from grappler_pass.eligibility.existing_casts import is_free_down
 from grappler_pass.eligibility.propagation import Constraints
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.fusions import root_of
-from grappler_pass.graph.op_table import PRODUCT_OPS
+from grappler_pass.graph.op_table import ADDITION_OPS, PRODUCT_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
@@ -40,7 +40,7 @@ ADDED_NODE_SECONDS = 1e-6
 
 # What TensorFlow's remapper, which runs again, fuses behind a product and its bias.
 _FUSED_ACTIVATIONS = ("Elu", "LeakyRelu", "Relu", "Relu6")
-_FUSED_SUMS = ("Add", "AddN", "AddV2")
+_FUSED_OPS = frozenset({"BiasAdd", *ADDITION_OPS, *_FUSED_ACTIVATIONS})
 
 Models = Mapping[str, CostModel]
 
@@ -245,10 +245,10 @@ class Pricer:
 
     def _fused_operand(self, node: Node) -> int | None:
         """Return which operand a node will be one kernel with; None of none."""
-        if device_type_of(node.device) != "CPU":
+        if node.op not in _FUSED_OPS or device_type_of(node.device) != "CPU":
             return None
-        last = 2 if node.op in _FUSED_SUMS and len(node.inputs) == 2 else 1
-        positions = range(min(last, len(node.inputs)))
+        is_sum_of_two = node.op in ADDITION_OPS and len(node.inputs) == 2
+        positions = (0, 1) if is_sum_of_two else (0,)
         return next((at for at in positions if self._continues(node, at)), None)
 
     def _continues(self, node: Node, position: int) -> bool:
@@ -259,9 +259,9 @@ class Pricer:
             return False
         if node.op == "BiasAdd":
             return before.op in PRODUCT_OPS and REWRITTEN in node.proto.attr
-        if node.op in _FUSED_SUMS:
+        if node.op in ADDITION_OPS:
             return before.op == "BiasAdd" and self._adds_to_bias(node, before)
-        return node.op in _FUSED_ACTIVATIONS and self._is_fused(before)
+        return self._is_fused(before)
 
     def _adds_to_bias(self, node: Node, biased: Node) -> bool:
         shapes = {self.spec(port).shape for port in node.inputs}

@@ -49,7 +49,6 @@ SHAPES = {
     "w": (3, 3, 64, 64),
     "scale": VECTOR,
     "shift": VECTOR,
-    "vector": VECTOR,
     **dict.fromkeys(("product", "scaled", "shifted", "act", "fetch", "other"), IMAGE),
     **dict.fromkeys(("summed", "second", "rescaled"), IMAGE),
 }
