@@ -47,9 +47,8 @@ _EXPLANATION = (
     "share of the float32 step that mixed precision saves, **bold** where off by more "
     "than 10 points. Medians of the rounds, in brackets the lowest and highest ratio "
     "of one round. *none*: the plan is empty, so both columns are float32. "
-    "Predictions are sums over the nodes of a graph, and what starting it takes; how "
-    "ops overlap and what the executor costs beside them is left out of float32 and of "
-    "what stays as it was."
+    "Predictions are sums over the nodes of a graph, what the executor takes for each, "
+    "and what starting it takes; how ops overlap is left out."
 )
 
 

@@ -45,7 +45,7 @@ from grappler_pass.fusions.passes import (
 from grappler_pass.graph.op_table import ADDITION_OPS
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
-from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
+from grappler_pass.pricing.seconds import NODE_SECONDS, Models
 
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
 _SUMS = ("Add", "AddV2")
@@ -263,7 +263,7 @@ def _priced(
         spent += seconds("Mul", (fold.channels,))
         spent += seconds("AddV2", (fold.channels,)) if fold.add else 0.0
     if kept >= {fold.product.inputs[1], fold.scale}:
-        spent = min(spent, _NODES_OF_KEPT * ADDED_NODE_SECONDS)
+        spent = min(spent, _NODES_OF_KEPT * NODE_SECONDS)
     if saved < _LEAST_RATIO * spent:
         return fold
     weight = view.weight(fold.product.index)

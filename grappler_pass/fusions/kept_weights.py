@@ -56,7 +56,7 @@ from grappler_pass.graph.view import (
 )
 from grappler_pass.kept_kernels import KEEP, KEPT, RECALL
 from grappler_pass.planning.draft import Settings
-from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
+from grappler_pass.pricing.seconds import NODE_SECONDS, Models
 
 # What one variable, and one value of variables, takes in each call, in nodes.
 _NODES_PER_SOURCE, _NODES_PER_VALUE = 0.3, 1
@@ -250,7 +250,7 @@ def _priced(kept: Kept, view: GraphView, shapes: Shapes, models: Models) -> Kept
         return kept
     saved = sum(_seconds(view.nodes[i], view, shapes, models) for i in kept.nodes)
     added = len(kept.sources) * _NODES_PER_SOURCE + len(kept.values) * _NODES_PER_VALUE
-    spent = added * ADDED_NODE_SECONDS
+    spent = added * NODE_SECONDS
     if saved < _LEAST_RATIO * spent:
         return kept
     return dataclasses.replace(kept, seconds=saved - spent)
@@ -268,7 +268,7 @@ def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> flo
         return 0.0
     source, target = (DTYPE_NAMES[dtype] for dtype in types)
     cast = model.cast_price(math.prod(shape), source, target)
-    return cast.seconds + ADDED_NODE_SECONDS
+    return cast.seconds + NODE_SECONDS
 
 
 def shape_of(view: GraphView, shapes: Shapes, port: Port) -> tuple[int, ...] | None:

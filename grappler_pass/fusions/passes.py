@@ -5,7 +5,7 @@ from __future__ import annotations
 from grappler_pass.costs import CostModel, OpCall, TensorSpec
 from grappler_pass.graph.shapes import Shape
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
-from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
+from grappler_pass.pricing.seconds import NODE_SECONDS, Models
 
 
 def model_of(models: Models, node: Node) -> CostModel:
@@ -20,7 +20,7 @@ def pass_seconds(
     whole = TensorSpec(shape, "float32")
     operand = TensorSpec(shape if other is None else other, "float32")
     call = OpCall(op, {}, (whole, operand), (whole,))
-    return model.price(call, "float32").seconds + ADDED_NODE_SECONDS
+    return model.price(call, "float32").seconds + NODE_SECONDS
 
 
 def untouchable_names(view: GraphView) -> frozenset[str]:

@@ -16,7 +16,7 @@ from grappler_pass.fusions.passes import model_of, pass_seconds
 from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
 from grappler_pass.graph.view import GraphView, Node
 from grappler_pass.planning.plan import Fusion
-from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS, Models
+from grappler_pass.pricing.seconds import NODE_SECONDS, Models
 
 # Element-wise operations and reductions of a kernel's largest operand that Keras writes
 # in its place, counted in the graphs of Keras 3.15; gradients among them.
@@ -77,7 +77,7 @@ def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> flo
 
     def seconds(op: str, outputs: tuple[TensorSpec, ...]) -> float:
         call = OpCall(op, {}, (whole, whole), outputs)
-        return model.price(call, "float32").seconds + ADDED_NODE_SECONDS
+        return model.price(call, "float32").seconds + NODE_SECONDS
 
     kernels = [node.op, *filter(None, [_GRADIENTS.get(node.op)])]
     spent = sum(

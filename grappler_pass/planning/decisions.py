@@ -22,6 +22,7 @@ def plan_from_draft(draft: Draft) -> Plan:
     models = draft.settings.models
     priced = draft.prices is not None
     call_seconds = models["CPU"].profile.call_seconds if priced else 0.0
+    beside = call_seconds + (draft.prices.executor if priced else 0.0)
     seconds = seconds_by_node(draft) if priced else []
     conversions = draft.casts.conversions
     # What is fused is not in memory.
@@ -33,10 +34,10 @@ def plan_from_draft(draft: Draft) -> Plan:
         opt_level=draft.settings.opt_level,
         graph=draft.name,
         profile=", ".join(sorted({m.profile.name for m in models.values()})),
-        seconds_before=call_seconds
+        seconds_before=beside
         + sum(before for before, _ in seconds)
         + sum(fusion.seconds for fusion in draft.fusions),
-        seconds_after=call_seconds + sum(after for _, after in seconds),
+        seconds_after=beside + sum(after for _, after in seconds),
         call_seconds=call_seconds,
         casts=sum(c.is_cast for c in conversions) + len(_products_alone(draft)),
         casts_removed=len(draft.casts.absorbed)

@@ -96,7 +96,7 @@ class Plan(NotebookDisplay):
       opt_level: "O0" to "O3".
       graph: a name for the graph, for people.
       profile: name of the device profile that priced it.
-      seconds_before: predicted seconds per step in float32.
+      seconds_before: predicted seconds per step in float32, the executor's included.
       seconds_after: predicted seconds per step under this plan, casts included.
       call_seconds: what starting the graph takes, whatever it computes; part of both.
       casts: casts inserted (a tensor cast for several readers counts once).

@@ -53,6 +53,10 @@ class FusingPricer(Pricer):
         """Return None: what one op takes alone tells nothing of it here."""
         return None
 
+    def executor_seconds(self, node: Node) -> float:
+        """Return 0: what is compiled is one node."""
+        return 0.0
+
     def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
         """Return what a node takes, or adds to the kernel that it is part of."""
         model = self.model(node)

@@ -33,10 +33,11 @@ from grappler_pass.pricing.probing import probe_of
 # reports 12 GB/s on V100 servers.
 TRANSFER_BYTES_PER_SECOND = 12e9
 
-# What one more node costs TensorFlow's executor on a CPU, beside its kernel: 8 casts in
-# a graph of three products of 16x16 took 24 microseconds where 7 were predicted (2
-# threads, a busy machine). A GPU's launch overhead is part of its profile.
-ADDED_NODE_SECONDS = 1e-6
+# What a node costs TensorFlow's executor on a CPU, beside its kernel: 8 casts in a graph
+# of three products of 16x16 took 24 microseconds where 7 were predicted (2 threads, a
+# busy machine), a training step of 238 small nodes 0.77 ms where its kernels and its
+# start take 0.44. A GPU's launch overhead is part of its profile.
+NODE_SECONDS = 1e-6
 
 # What TensorFlow's remapper, which runs again, fuses behind a product and its bias.
 _FUSED_ACTIVATIONS = ("Elu", "LeakyRelu", "Relu", "Relu6")
@@ -60,6 +61,7 @@ class Prices:
       cast_errors: per port of `up` and `down`, of the logarithm of either.
       cast_elements: per port of `up` and `down`.
       cast_sources: per port of `up` and `down`, of the less sure of both.
+      executor: what running the nodes takes beside their kernels, in either type.
     """
 
     float32: tuple[float, ...]
@@ -72,6 +74,7 @@ class Prices:
     cast_errors: Mapping[Port, float] = dataclasses.field(default_factory=dict)
     cast_elements: Mapping[Port, int] = dataclasses.field(default_factory=dict)
     cast_sources: Mapping[Port, str] = dataclasses.field(default_factory=dict)
+    executor: float = 0.0
 
 
 def price_graph(
@@ -120,6 +123,7 @@ def price_graph(
         pricer.cast_errors,
         pricer.cast_elements,
         pricer.cast_sources,
+        sum(map(pricer.executor_seconds, view.nodes)),
     )
 
 
@@ -173,7 +177,7 @@ class Pricer:
 
     def node(self, node: Node, eligible: Sequence[int]) -> NodePrice:
         """Price a node, and the casts around it if it may go low."""
-        weight = 0.0 if self._is_fused(node) else self._view.weight(node.index)
+        weight = self._runs(node)
         if not eligible:
             price = self.price(node, "float32", None)
             return NodePrice(_times(price, weight), None, None)
@@ -192,6 +196,15 @@ class Pricer:
             if self._slots.input_slot(node.index, position) in eligible:
                 self._price_down(port)
         return NodePrice(_times(float32, weight), _times(low, weight), probe)
+
+    def executor_seconds(self, node: Node) -> float:
+        """Return what running a node takes per step beside its kernel."""
+        is_cpu = self.model(node).profile.kind == "cpu"
+        return NODE_SECONDS * self._runs(node) if is_cpu else 0.0
+
+    def _runs(self, node: Node) -> float:
+        """Return how often a node's own kernel runs per step."""
+        return 0.0 if self._is_fused(node) else self._view.weight(node.index)
 
     def price(self, node: Node, dtype: str, probe: Probe | None) -> Price:
         """Return the price of one execution of a node."""
@@ -322,7 +335,7 @@ class Pricer:
         model = self.model(self._view.nodes[port.node])
         price = model.cast_price(self.spec(port).elements, source, target)
         if model.profile.kind == "cpu":
-            price = replace(price, seconds=price.seconds + ADDED_NODE_SECONDS)
+            price = replace(price, seconds=price.seconds + NODE_SECONDS)
         return price
 
     def _noted(self, port: Port, price: Price) -> Price:

@@ -13,6 +13,7 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
 from grappler_pass.planning.draft import Draft
+from grappler_pass.pricing.seconds import NODE_SECONDS
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
@@ -81,6 +82,15 @@ def test_a_chain_costs_the_bytes_at_its_ends_once() -> None:
     read = seconds(long, "first") - seconds(alone, "first")
     assert read == pytest.approx(tensor_bytes / bandwidth, rel=0.2)
     assert model.profile.name == "a100"
+
+
+@pytest.mark.parametrize(("fuses", "per_node"), [(True, 0.0), (False, NODE_SECONDS)])
+def test_what_is_compiled_costs_the_executor_nothing(
+    fuses: bool, per_node: float
+) -> None:
+    draft = draft_of(CHAIN, "cpu-avx512-bf16", fuses=fuses)
+    nodes = len(draft.view.nodes)
+    assert draft.prices.executor == pytest.approx(per_node * nodes)
 
 
 def test_a_view_between_a_product_and_a_chain_changes_nothing() -> None:

@@ -10,7 +10,7 @@ from grappler_pass.graph.view import Item, Port
 from grappler_pass.pipeline import optimize
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Plan
-from grappler_pass.pricing.seconds import ADDED_NODE_SECONDS
+from grappler_pass.pricing.seconds import NODE_SECONDS
 from tests.rewriters import settings_of
 from tests.text_graph import graph_from_text
 
@@ -58,7 +58,7 @@ def test_large_layers_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "overhead"), [("cpu-avx512-bf16", ADDED_NODE_SECONDS), ("v100", 0.0)]
+    ("profile", "overhead"), [("cpu-avx512-bf16", NODE_SECONDS), ("v100", 0.0)]
 )
 def test_an_added_cast_costs_a_cpu_more_than_its_kernel(
     profile: str, overhead: float
@@ -137,13 +137,14 @@ def test_a_table_stays_though_what_reads_it_first_stays_in_any_case() -> None:
     assert draft.prices.down[Port(index["penalized"], 0)] > 256e6 / 100e9
 
 
-def test_starting_a_graph_costs_the_same_in_both_types_and_does_not_color() -> None:
+def test_starting_a_graph_and_its_nodes_costs_both_types_alike() -> None:
     text = SMALL_LAYERS.replace("32", "1024").replace("64", "1024")
     plan, draft = planned(text, "bfloat16", "cpu-avx512-bf16")
     rows = [row for row in plan.decisions if row.is_low]
     assert 0.0 < plan.call_seconds < 1e-3
-    nodes = sum(draft.prices.float32)
-    assert plan.seconds_before == pytest.approx(nodes + plan.call_seconds)
+    kernels = sum(draft.prices.float32)
+    nodes = NODE_SECONDS * len(draft.view.nodes)
+    assert plan.seconds_before == pytest.approx(plan.call_seconds + nodes + kernels)
     gain = sum(row.gain_seconds for row in rows)
     assert plan.seconds_before - plan.seconds_after == pytest.approx(gain)
 
