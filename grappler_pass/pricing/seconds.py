@@ -33,10 +33,10 @@ from grappler_pass.pricing.probing import probe_of
 # reports 12 GB/s on V100 servers.
 TRANSFER_BYTES_PER_SECOND = 12e9
 
-# What a node costs TensorFlow's executor on a CPU, beside its kernel: 8 casts in a graph
-# of three products of 16x16 took 24 microseconds where 7 were predicted (2 threads, a
-# busy machine), a training step of 238 small nodes 0.77 ms where its kernels and its
-# start take 0.44. A GPU's launch overhead is part of its profile.
+# What a node costs TensorFlow's executor on a CPU, beside its kernel: 8 casts among
+# three products of 16x16 took 24 microseconds where 7 were predicted (2 threads, a busy
+# machine), a training step of 238 small nodes 0.77 ms where its kernels and its start
+# take 0.44. A GPU's launch overhead is part of its profile.
 NODE_SECONDS = 1e-6
 
 # What TensorFlow's remapper, which runs again, fuses behind a product and its bias.
