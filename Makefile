@@ -96,26 +96,21 @@ test-versions: $(VERSIONS:%=.venv-tf%/.installed)
 	.venv-gpu/bin/pip install --editable '.[cuda,test]'
 	touch $@
 
-# In dist/, built by ziglang against the libc of manylinux2014; what is for this machine
-# is tried where no compiler is found.
-wheel: .venv-wheel/.installed
+# In dist/; what is for this machine is tried where no compiler is found.
+wheel: $(VENV)/.installed-test
 	rm -rf dist
-	for machine in x86_64 aarch64; do \
-		CC="$(CURDIR)/.venv-wheel/bin/python -m ziglang cc -target $$machine-linux-gnu.2.17" \
-			.venv-wheel/bin/pip wheel . -q --no-deps --no-build-isolation -w dist \
-			-C--build-option=--plat-name=manylinux2014_$$machine || exit 1; \
-		.venv-wheel/bin/auditwheel show dist/*_$$machine.whl \
-			| grep "manylinux_2_17_$$machine" || exit 1; \
-	done
-	$(PYTHON) -m venv --clear .venv-wheel/trial
-	.venv-wheel/trial/bin/pip install -q "$$(ls $(CURDIR)/dist/*_$$(uname -m).whl)[cpu]"
-	cp examples/quickstart.py .venv-wheel/trial
-	cd .venv-wheel/trial && PATH= bin/python quickstart.py
+	$(MAKE) manylinux2014_x86_64 manylinux2014_aarch64
+	$(PYTHON) -m venv --clear .venv-wheel
+	.venv-wheel/bin/pip install -q "$$(ls $(CURDIR)/dist/*_$$(uname -m).whl)[cpu]"
+	cp examples/quickstart.py .venv-wheel
+	cd .venv-wheel && PATH= bin/python quickstart.py
 
-.venv-wheel/.installed: pyproject.toml
-	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/pip install -q auditwheel 'setuptools>=77' ziglang
-	touch $@
+# Built by ziglang against the libc of manylinux2014.
+manylinux2014_%:
+	CC="$(abspath $(BIN))/python -m ziglang cc -target $*-linux-gnu.2.17" \
+		$(BIN)/python -m pip wheel . -q --no-deps --no-build-isolation -w dist \
+		-C--build-option=--plat-name=$@
+	$(BIN)/auditwheel show dist/*_$*.whl | grep "manylinux_2_17_$*"
 
 clean:
 	rm -rf $(VENV) .venv-gpu .venv-tf* .venv-wheel build dist *.egg-info grappler_pass/_*.so

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import pathlib
+import platform
 import shutil
 import site
 import subprocess
@@ -18,7 +19,7 @@ import tempfile
 
 from tests.processes import ROOT, Outcome, hide_in, run, run_python
 
-_SOURCES = ("setup.py", "pyproject.toml", "README.md", "LICENSE")
+_SOURCES = ("setup.py", "pyproject.toml", "Makefile", "README.md", "LICENSE")
 _PACKAGES = ("tf_amp", "grappler_pass", "keras_callbacks")
 _PIP = ("--quiet", "--disable-pip-version-check", "--no-input")
 
@@ -80,14 +81,14 @@ def copy_sources(folder: pathlib.Path) -> pathlib.Path:
 
 
 @functools.cache
-def built_wheel() -> pathlib.Path:
-    """Build the wheel, once per run of the tests."""
+def built_wheel(machine: str = platform.machine()) -> pathlib.Path:
+    """Build the wheel for a machine as `make wheel` does, once per run of the tests."""
     sources = copy_sources(pathlib.Path(tempfile.mkdtemp(prefix="tf-amp-sources-")))
     atexit.register(shutil.rmtree, sources, ignore_errors=True)
     built_before = f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     stale = sources / "build" / built_before / "tf_amp" / "stale.py"
     stale.parent.mkdir(parents=True)
     stale.write_text("")
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
-    run([*pip, *_PIP, "--wheel-dir", str(sources / "dist"), str(sources)]).lines()
+    tools = pathlib.Path(sys.executable).parent
+    run(["make", f"manylinux2014_{machine}", f"BIN={tools}"], cwd=sources).lines()
     return next((sources / "dist").glob("*.whl"))
