@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.planning.plan import Plan
+from grappler_pass.pricing.seconds import NODE_SECONDS
 from tf_amp.commands import cli
 from tf_amp.errors import NotMeasurableError
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
@@ -49,11 +50,17 @@ def test_ops_are_predicted_and_measured(measured: Prediction) -> None:
     assert (ADDED_CASTS in ops) == (measured.plan.casts > 0)
 
 
-def test_predicted_ops_and_the_call_add_up_to_the_step(measured: Prediction) -> None:
+def test_predicted_ops_nodes_and_the_call_add_up_to_the_step(
+    measured: Prediction,
+) -> None:
+    beside = []
     for precision in ("float32", "mixed"):
         parts = sum(getattr(row, precision).predicted_seconds for row in measured.ops)
         whole = getattr(measured, precision).predicted_seconds
-        assert parts + measured.plan.call_seconds == pytest.approx(whole)
+        beside.append(whole - parts - measured.plan.call_seconds)
+    nodes = round(beside[0] / NODE_SECONDS)
+    assert nodes >= sum(row.nodes for row in measured.ops if row.op != ADDED_CASTS)
+    assert beside == pytest.approx([nodes * NODE_SECONDS] * 2)
 
 
 def test_a_prediction_prints_plan_ops_and_misses(measured: Prediction) -> None:

@@ -144,8 +144,8 @@ def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
         is_low = node.index in low_nodes and low is not None
         float32[node.op] += seconds
         mixed[node.op] += low if is_low and low is not None else seconds
-    whole = draft.plan.seconds_after - draft.plan.call_seconds
-    casts = whole - sum(mixed.values())
+    beside = draft.plan.call_seconds + draft.prices.executor
+    casts = draft.plan.seconds_after - beside - sum(mixed.values())
     return float32, {**mixed, ADDED_CASTS: max(casts, 0.0)}
 
 
