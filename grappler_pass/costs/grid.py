@@ -12,51 +12,55 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
+
+from grappler_pass.cached_attributes import cached_attribute
 
 # Of the first size of an axis, the sizes that are added below it.
 _SHARES = (1 / 16, 1 / 4)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Grid:
-    """Log-log interpolation over ``axes``.
+    """Log-log interpolation over ``axes``; of a profile's many a graph asks for few.
 
     Args:
         axes: increasing sizes along each axis.
-        log_seconds: log of seconds, last axis fastest.
+        measured: seconds, last axis fastest.
     """
 
     axes: tuple[tuple[float, ...], ...]
-    log_axes: tuple[tuple[float, ...], ...]
-    log_seconds: tuple[float, ...]
-    strides: tuple[int, ...]
+    measured: tuple[float, ...]
 
     @classmethod
     def from_seconds(
         cls, axes: Sequence[Sequence[float]], seconds: Sequence[float]
     ) -> Grid:
         """Build a grid; seconds that fall as a size grows are corrected (noise)."""
-        corrected = monotone([len(axis) for axis in axes], seconds)
-        sizes = tuple(tuple(float(size) for size in axis) for axis in axes)
-        strides = tuple(
-            math.prod(len(axis) for axis in axes[index + 1 :])
-            for index in range(len(axes))
-        )
-        return cls(
-            axes=sizes,
-            log_axes=tuple(tuple(map(math.log, axis)) for axis in sizes),
-            log_seconds=tuple(map(math.log, corrected)),
-            strides=strides,
-        )
+        return cls(tuple(map(tuple, axes)), tuple(seconds))
+
+    @cached_attribute
+    def corrected(self) -> tuple[float, ...]:
+        """The seconds, none of which fall along an axis."""
+        return tuple(monotone([len(axis) for axis in self.axes], self.measured))
+
+    @cached_attribute
+    def _log_seconds(self) -> tuple[float, ...]:
+        return tuple(map(math.log, self.corrected))
+
+    @cached_attribute
+    def _log_axes(self) -> tuple[tuple[float, ...], ...]:
+        return tuple(tuple(map(math.log, axis)) for axis in self.axes)
+
+    @cached_attribute
+    def _strides(self) -> tuple[int, ...]:
+        lengths = [len(axis) for axis in self.axes]
+        return tuple(math.prod(lengths[index + 1 :]) for index in range(len(lengths)))
 
     def scaled(self, factor: float) -> Grid:
         """Return the grid of a device that takes ``factor`` times as long."""
-        shift = math.log(factor)
-        return replace(
-            self, log_seconds=tuple(value + shift for value in self.log_seconds)
-        )
+        return Grid(self.axes, tuple(value * factor for value in self.measured))
 
     def extended(self, float32: Grid | None = None) -> Grid:
         """Return the grid with smaller sizes added to each axis.
@@ -68,10 +72,10 @@ class Grid:
                 smallest points left out, that comes nearest to them.
         """
         axes = [list(axis) for axis in self.axes]
-        own = list(map(math.exp, self.log_seconds))
+        own = list(self.corrected)
         like = None
         if float32 is not None and float32.axes == self.axes:
-            like = list(map(math.exp, float32.log_seconds))
+            like = list(float32.corrected)
         least, least_like = min(own), min(like or own)
         for position, axis in enumerate(self.axes):
             if len(axis) < 2:
@@ -100,7 +104,7 @@ class Grid:
         corners: tuple[tuple[int, float], ...] = ((0, 1.0),)
         scale = 1.0
         for axis, logs, stride, size in zip(
-            self.axes, self.log_axes, self.strides, point, strict=True
+            self.axes, self._log_axes, self._strides, point, strict=True
         ):
             last = len(axis) - 1
             if size >= axis[last]:
@@ -120,7 +124,7 @@ class Grid:
                     (at + at_low + stride, weight * part),
                 )
             )
-        logs_here = self.log_seconds
+        logs_here = self._log_seconds
         return scale * math.exp(sum(logs_here[at] * w for at, w in corners))
 
 
