@@ -164,3 +164,15 @@ def test_a_block_sparse_network_learns_as_well_as_a_dense_one(
     assert [line.split(":")[0] for line in lines[-4::2]] == ["dense", "block-sparse"]
     dense, sparse = accuracy(lines[:-2]), accuracy(lines)
     assert sparse > 0.93 and sparse > dense - TOLERANCE
+
+
+def test_what_is_benched_runs(tmp_path: pathlib.Path) -> None:
+    code = f"""
+    import sys
+    sys.path.insert(0, {str(ROOT)!r})
+    from examples import benched
+    model, *batch = benched.unet(1)
+    print(model.train_on_batch(*batch) > 0.0)
+    print(benched.mixer().output_shape)
+    """
+    assert run_forked(code, cwd=tmp_path).lines() == ["True", "(None, 10)"]
