@@ -89,6 +89,12 @@ def test_a_job_goes_on_where_it_stopped(folder: pathlib.Path) -> None:
     other = bench(folder, *command, "--mode", "infer", "--json", "kept.json")
     assert other.code == 2
     assert 'holds another job: mode was "train", now "infer"' in other.err
+    with (folder / "light.py").open("a") as file:
+        file.write("# edited")
+    edited = bench(folder, *command, "--json", "kept.json")
+    assert edited.code == 2
+    assert "holds another job: light:quick was edited since" in edited.err
+    assert kept_in(folder / "kept.json") == kept
 
 
 def test_what_is_measured_of_a_program_without_an_end_is_used(

@@ -58,7 +58,8 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
         raise ConfigError(f"--json: {path} was not written by `tf-amp bench`.")
     given = json.loads(json.dumps(dataclasses.asdict(fresh)))
     differing = [
-        *_differing(kept["job"], given["job"]),
+        *_differing_targets(kept["job"]["target"], given["job"]["target"]),
+        *_differing(kept["job"], given["job"], but=("target",)),
         *_differing(kept["context"], given["context"], but=("date",)),
     ]
     if differing:
@@ -80,6 +81,16 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"--json: {path} cannot be read: {error}.") from error
     return kept if isinstance(kept, dict) else {}
+
+
+def _differing_targets(kept: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    if found := _differing(kept, given, but=("digest",)):
+        return found
+    if kept["digest"] == given["digest"]:
+        return []
+    if not kept["digest"]:
+        return [f"it does not tell which text of {given['name']} was measured"]
+    return [f"{given['name']} was edited since"]
 
 
 def _differing(
