@@ -42,7 +42,7 @@ class Record:
 
 
 def continued(fresh: Record, path: pathlib.Path) -> Record:
-    """Return what a file holds of the same job; what has failed is to be run again.
+    """Return what a file holds of the same job; what is not measured is run again.
 
     Args:
       fresh: a record of the job, with nothing measured.
@@ -68,7 +68,7 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
             "file, or remove it."
         )
     samples = (sample_from_dict(each) for each in kept["samples"])
-    done = tuple(each for each in samples if not each.failure)
+    done = tuple(each for each in samples if each.is_measured)
     date = kept["context"]["date"]
     return dataclasses.replace(
         fresh, context=dataclasses.replace(fresh.context, date=date), samples=done

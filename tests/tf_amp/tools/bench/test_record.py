@@ -40,6 +40,16 @@ def test_a_process_that_failed_is_run_again(path: pathlib.Path) -> None:
     assert continued(FRESH, path) == MEASURED
 
 
+def test_a_process_that_failed_after_its_steps_is_not_run_again(
+    path: pathlib.Path,
+) -> None:
+    (done,) = samples_of("float32", [0.1])
+    late = dataclasses.replace(done, round=1, failure="after the steps that count")
+    kept = MEASURED.with_sample(late)
+    kept.write(path)
+    assert continued(FRESH, path) == kept
+
+
 def test_another_job_is_refused_with_what_differs(path: pathlib.Path) -> None:
     MEASURED.write(path)
     other = dataclasses.replace(FRESH, job=job_of("keras", mode="infer"))

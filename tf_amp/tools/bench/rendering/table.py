@@ -35,7 +35,8 @@ def print_record(record: Record) -> None:
     rows = summarized(record.job, record.samples)
     for _, of_batch in itertools.groupby(rows, lambda row: row.batch):
         for row in of_batch:
-            table.add_row(*map(Text, cells(row)), style=_STYLES.get(row.verdict))
+            style = None if row.failure else _STYLES.get(row.verdict)
+            table.add_row(*map(Text, cells(row)), style=style)
         table.add_row()
     console.print(Text(title_of(record.job), style="bold"))
     console.print(table)

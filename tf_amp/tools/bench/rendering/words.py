@@ -60,9 +60,12 @@ def _speed_up(row: Row) -> str:
 
 
 def _verdict(row: Row) -> str:
-    if row.method != AGAIN or row.speed_up is None:
-        return row.verdict or "-"
-    return f"{row.verdict} {math.expm1(noise_of(row.speed_up)):.0%}"
+    said = row.verdict
+    if row.method == AGAIN and row.speed_up is not None:
+        said = f"{said} {math.expm1(noise_of(row.speed_up)):.0%}"
+    if row.failure:
+        return f"{said}, failed" if said else "failed"
+    return said or "-"
 
 
 def _ops(row: Row) -> str:
