@@ -11,6 +11,7 @@ from rich.text import Text
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.rendering.words import (
     TITLES,
+    advice,
     cells,
     context_lines,
     remarks,
@@ -40,5 +41,5 @@ def print_record(record: Record) -> None:
         table.add_row()
     console.print(Text(title_of(record.job), style="bold"))
     console.print(table)
-    for line in (*remarks(record), *context_lines(record)):
+    for line in (*remarks(record), *context_lines(record), *advice(record)):
         console.print(Text(line), soft_wrap=True)
