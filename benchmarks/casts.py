@@ -45,11 +45,7 @@ _EXPLANATION = (
     "*edges between types*: inputs that read the other type under tf-amp's plan, as "
     "many casts as there would be without sharing, moving and dropping them. *run per "
     "step*: casts in loops count as often as the loop runs. *MB moved*: read and "
-    "written by them. *TensorFlow*: its auto_mixed_precision_onednn_bfloat16. No cast "
-    "can be folded into a neighbor: of the kernels that TensorFlow 2.21 registers for "
-    "CPUs, the only ones that take one floating type and make another are those of "
-    "batch normalization, whose statistics are float32 anyway, of random numbers, and "
-    "SparseMatMul, which is no substitute for a dense product."
+    "written by them. *TensorFlow*: its auto_mixed_precision_onednn_bfloat16."
 )
 
 

@@ -3,32 +3,42 @@
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib import metadata
+from pathlib import Path
 
 from benchmarks.machine import Machine, this_machine
+from tf_amp.tools.bench.context import revision_of
 
 _PACKAGES = ("tf-amp", "tensorflow", "tensorflow-cpu", "keras", "numpy", "scipy")
+_ROOT = Path(__file__).resolve().parent.parent
+# What the programs write themselves says nothing of what was measured.
+_WRITTEN = ("benchmarks/raw", "benchmarks/RESULTS.md", "benchmarks/gpu", "docs/*.png")
 
 
 @dataclass(frozen=True)
 class Context:
-    """Machine, versions, date and command of a measurement."""
+    """Machine, versions, date, command and git revision of a measurement.
+
+    `revision` ends in "+" where files differed from it; "" where it was not kept.
+    """
 
     machine: Machine
     versions: tuple[tuple[str, str], ...]
     date: str
     command: str
     rounds: int
+    revision: str = ""
 
     def markdown(self) -> str:
         """Return the facts as a list."""
         machine = self.machine
         versions = ", ".join(f"{name} {version}" for name, version in self.versions)
+        revision = f", revision {self.revision}" if self.revision else ""
         return "\n".join(
             (
                 f"- Machine: {machine.processor}, {machine.cores} cores, kind "
                 f"**{machine.kind}** (flags: {' '.join(machine.flags)})",
                 f"- Versions: {versions}",
-                f"- {self.date}, `{self.command}`, {self.rounds} rounds",
+                f"- {self.date}, `{self.command}`, {self.rounds} rounds{revision}",
             )
         )
 
@@ -41,6 +51,7 @@ def context_of(command: str, *, rounds: int) -> Context:
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         command=command,
         rounds=rounds,
+        revision=revision_of(_ROOT, _WRITTEN),
     )
 
 

@@ -1,6 +1,7 @@
 """The benchmark's driver on its smallest model, and how its report reads."""
 
 import importlib
+import json
 import os
 import pathlib
 import subprocess
@@ -28,6 +29,7 @@ from benchmarks.results import (
     command_kept,
     keep_pass_figures,
     keep_runs,
+    keep_table,
     with_others,
     write_results,
 )
@@ -185,6 +187,25 @@ def test_results_hold_both_sections_read_back_from_the_raw_figures(tmp_path):
     assert "Stages at 10,000 nodes: view 0.25 s." in text
     assert "a difference of the medians of +0.20 s." in text
     assert text.count("kind **avx512_bf16**") == 2
+
+
+def test_a_section_keeps_its_samples_and_shows_the_revision_where_there_is_one(
+    tmp_path,
+):
+    context = Context(WITH_LOW_UNITS, (("numpy", "2"),), "today", "a command", 1)
+    at_revision = replace(context, revision="0123456789ab")
+    keep_table("rows", "told", {"a": [0.12345678]}, at_revision, tmp_path)
+    keep_table("xla", "told", [], context, tmp_path)
+    # As it was written before revisions were.
+    old = json.loads((tmp_path / "xla.json").read_text())
+    del old["context"]["revision"], old["samples"]
+    (tmp_path / "xla.json").write_text(json.dumps(old))
+    write_results(tmp_path / "R.md", tmp_path)
+    text = (tmp_path / "R.md").read_text()
+    assert "`a command`, 1 rounds, revision 0123456789ab\n\ntold" in text
+    assert "`a command`, 1 rounds\n\ntold" in text
+    kept = json.loads((tmp_path / "rows.json").read_text())
+    assert kept["samples"] == {"a": [0.123457]}
 
 
 def test_casts_are_counted_with_their_readers_and_bytes():

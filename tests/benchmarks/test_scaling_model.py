@@ -11,6 +11,7 @@ from benchmarks.scaling import (
     Cluster,
     Exchange,
     Link,
+    check_remarks,
     check_table,
 )
 
@@ -84,6 +85,19 @@ def test_the_mixed_step_of_transformer_xl_is_met_on_eight_devices():
     ]
     assert rates[1] == pytest.approx(TRANSFORMER_XL.eight[1], rel=0.03)
     assert rates[0] < 0.95 * TRANSFORMER_XL.eight[0]
+
+
+def test_what_the_page_says_of_eight_devices_is_computed():
+    said = check_remarks().splitlines()
+    assert len(said) == 2 * len(MODELS)
+    assert [line for line in said if "more than 8" in line] == [
+        "- Transformer-XL base, float32: published 8.64, more than 8, the model's with "
+        "host 7.74 (-10%)."
+    ]
+    free = check_remarks(FREE)
+    assert (
+        "Transformer-XL base, mixed: published 7.84, the model's with host 8.00" in free
+    )
 
 
 def test_devices_that_wait_for_one_host_gain_nothing_from_16_bits():

@@ -90,14 +90,15 @@ def main(options: argparse.Namespace) -> int:
     record = fresh if options.json is None else records.continued(fresh, options.json)
     record, stopped_by = _measured(record, options)
     failures = [each for each in record.samples if each.failure]
-    if len(failures) < len(record.samples):
+    is_measured = any(each.is_measured for each in record.samples)
+    if is_measured:
         table.print_record(record)
     if isinstance(stopped_by, ConfigError):
         raise stopped_by
     if stopped_by is not None:
         _say_how_to_go_on(options.json)
         return _INTERRUPTED
-    if len(failures) == len(record.samples):
+    if not is_measured:
         print(f"tf-amp: nothing was measured: {failures[0]}.", file=sys.stderr)
         return _FAILED
     _write_outputs(record, options)

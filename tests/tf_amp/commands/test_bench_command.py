@@ -49,6 +49,14 @@ def forks(batch):
 def fails(batch):
     raise ValueError("no such data")
 
+def fails_late(batch):
+    step, left = quick(batch), iter(range(20))
+    def counted():
+        if next(left, None) is None:
+            raise ValueError("cannot save\\nthe model")
+        return step()
+    return counted
+
 def fails_when_large(batch):
     return quick(batch) if batch < 8 else os.abort()
 """
@@ -89,6 +97,12 @@ def test_a_job_goes_on_where_it_stopped(folder: pathlib.Path) -> None:
     other = bench(folder, *command, "--mode", "infer", "--json", "kept.json")
     assert other.code == 2
     assert 'holds another job: mode was "train", now "infer"' in other.err
+    with (folder / "light.py").open("a") as file:
+        file.write("# edited")
+    edited = bench(folder, *command, "--json", "kept.json")
+    assert edited.code == 2
+    assert "holds another job: light:quick was edited since" in edited.err
+    assert kept_in(folder / "kept.json") == kept
 
 
 def test_what_is_measured_of_a_program_without_an_end_is_used(
@@ -140,6 +154,24 @@ def test_what_was_measured_beside_a_failure_is_kept(folder: pathlib.Path) -> Non
     samples = kept_in(folder / "kept.json")["samples"]
     counts = [(each["batch"], bool(each["failure"])) for each in samples]
     assert counts == [(4, False), (4, False), (8, True), (4, False), (4, False)]
+
+
+def test_the_steps_of_a_program_that_fails_after_them_are_shown_and_kept(
+    folder: pathlib.Path,
+) -> None:
+    command = ("light:fails_late", "--methods", "float32", "--batches", "4")
+    command = (*command, "--rounds", "2", "--json", "kept.json")
+    done = bench(folder, *command)
+    assert done.code == 1 and done.err == ""
+    assert "timed: calls of the step; medians of 2 rounds." in done.out
+    assert (
+        "float32, batch 4: failed, after the steps that count: exit status 1: "
+        "ValueError: cannot save ... the model.\n" in done.out
+    )
+    kept = kept_in(folder / "kept.json")
+    assert [len(each["step_seconds"]) for each in kept["samples"]] == [20] * 4
+    assert bench(folder, *command).code == 1
+    assert kept_in(folder / "kept.json") == kept
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

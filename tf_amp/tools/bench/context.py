@@ -8,6 +8,7 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 
 import tf_amp
@@ -42,7 +43,7 @@ def context_of(target: Target) -> Context:
     return Context(
         (("Python", platform.python_version()), *_versions()),
         _processor(),
-        _revision(target),
+        revision_of(_folder_of(target)),
         f"{now:%Y-%m-%d %H:%M} UTC",
     )
 
@@ -64,11 +65,22 @@ def _processor() -> str:
     return f"{devices.cpu_model()}, {cores} cores ({flags})"
 
 
-def _revision(target: Target) -> str:
+def _folder_of(target: Target) -> pathlib.Path:
     path = pathlib.Path.cwd() if target.kind == FUNCTION else pathlib.Path(target.name)
-    folder = path if path.is_dir() else path.parent
+    return path if path.is_dir() else path.parent
+
+
+def revision_of(folder: pathlib.Path, but: Sequence[str] = ()) -> str:
+    """Return the git revision that a folder is at; "" where there is none.
+
+    Args:
+      folder: of a repository.
+      but: patterns of paths in the folder that may differ; where others do, there is a
+        "+" behind the revision.
+    """
     revision = _git(folder, "rev-parse", "--short=12", "HEAD")
-    is_changed = revision and _git(folder, "status", "--porcelain")
+    others = (":/", *(f":(exclude){each}" for each in but))
+    is_changed = revision and _git(folder, "status", "--porcelain", "--", *others)
     return f"{revision}+" if is_changed else revision
 
 

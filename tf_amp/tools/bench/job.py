@@ -6,13 +6,17 @@ Nothing here imports TensorFlow; the processes that measure do.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Iterator, Sequence
 
 from tf_amp.config.amp_config import BENCH_BATCH
 from tf_amp.config.presets import level_names
 from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.tools.bench.digests import (
+    digest_of_file,
+    digest_of_module,
+    digest_of_saved_model,
+)
 
 FLOAT32, AGAIN, KERAS, TENSORFLOW, OURS = (
     "float32",
@@ -37,7 +41,8 @@ class Target:
       name: a path that is absolute, or "module:function".
       arguments: of a script, in which BATCH_PLACE stands for the batch size.
       signature: of a SavedModel; None for the one it is served by.
-      digest: of a script's text, so that another text is another job.
+      digest: of its files, so that an edited program is another job; "" where a
+        module has none.
     """
 
     kind: str
@@ -102,18 +107,23 @@ def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Tar
 
     Raises:
       ScriptMissingError: there is no such thing.
-      ConfigError: an option or an argument belongs to another kind.
+      ConfigError: it cannot be read, or an option or an argument belongs to another
+        kind.
     """
     path = pathlib.Path(text)
     if path.is_dir():
         if not any(path.glob("saved_model.pb*")):
             raise ScriptMissingError(f"{text} does not hold a SavedModel.")
-        found = Target(SAVED_MODEL, str(path.resolve()), signature=signature)
+        digest = digest_of_saved_model(path)
+        found = Target(
+            SAVED_MODEL, str(path.resolve()), signature=signature, digest=digest
+        )
     elif path.is_file():
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = digest_of_file(path)
         found = Target(SCRIPT, str(path.resolve()), tuple(arguments), digest=digest)
     elif _names_function(text):
-        found = Target(FUNCTION, text)
+        digest = digest_of_module(text.partition(":")[0])
+        found = Target(FUNCTION, text, digest=digest)
     else:
         raise ScriptMissingError(
             f"{text}: no such script or SavedModel, nor is it MODULE:FUNCTION."

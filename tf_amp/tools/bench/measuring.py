@@ -32,8 +32,8 @@ def measured(
 ) -> Iterator[Record]:
     """Yield the record after each process, which has one sample more.
 
-    Where a method has failed on a batch size it is not tried again; nor is any, where
-    float32 has.
+    Where a method has failed on a batch size, before enough steps, it is not tried
+    again; nor is any, where float32 has.
 
     Args:
       record: what was measured before.
@@ -51,7 +51,7 @@ def measured(
             if failed & {(run.method, run.batch), (FLOAT32, run.batch)}:
                 continue
             sample = _sample(record.job, run, pathlib.Path(folder), stop)
-            if sample.failure:
+            if not sample.is_measured:
                 failed.add((run.method, run.batch))
             record = record.with_sample(sample)
             yield record

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 # The folder it is started in, which comes first, may hold modules with names of ours.
@@ -23,6 +23,11 @@ _START = (
 _POLL_SECONDS = 0.05
 _GRACE_SECONDS = 5.0
 _KEPT_BYTES = 65536
+_TRACEBACK = "Traceback (most recent call last):"
+# Of Python, where an exception was caught by nobody.
+_EXCEPTION_STATUS = 1
+# Characters of what is said in a line, and of each of two parts.
+_LONGEST, _PART = 200, 95
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +54,27 @@ class Ended:
         if self.is_out_of_time or not self.status:
             return ""
         lines = [line for line in self.errors.splitlines() if line.strip()]
-        said = f": {lines[-1].strip().rstrip('.')[:200]}" if lines else ""
+        last = lines[-1].strip() if lines else ""
         if self.status < 0:
-            return f"ended by {signal.Signals(-self.status).name}{said}"
-        return f"exit status {self.status}{said}"
+            return _said(f"ended by {signal.Signals(-self.status).name}", last)
+        error = _error_line(lines) if self.status == _EXCEPTION_STATUS else ""
+        said = last if error in ("", last) else f"{error[:_PART]} ... {last[:_PART]}"
+        return _said(f"exit status {self.status}", said)
+
+
+def _said(how: str, what: str) -> str:
+    what = what[:_LONGEST].rstrip(".")
+    return f"{how}: {what}" if what else how
+
+
+def _error_line(lines: Sequence[str]) -> str:
+    """Return the first line of the last exception, which has its type; "" without one.
+
+    The frames between are indented, whatever follows in the message need not be.
+    """
+    begins = [n for n, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    after = lines[begins[-1] + 1 :] if begins else ()
+    return next((line.strip() for line in after if not line[0].isspace()), "")
 
 
 def run_worker(

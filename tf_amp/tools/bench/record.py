@@ -42,7 +42,7 @@ class Record:
 
 
 def continued(fresh: Record, path: pathlib.Path) -> Record:
-    """Return what a file holds of the same job; what has failed is to be run again.
+    """Return what a file holds of the same job; what is not measured is run again.
 
     Args:
       fresh: a record of the job, with nothing measured.
@@ -58,7 +58,8 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
         raise ConfigError(f"--json: {path} was not written by `tf-amp bench`.")
     given = json.loads(json.dumps(dataclasses.asdict(fresh)))
     differing = [
-        *_differing(kept["job"], given["job"]),
+        *_differing_targets(kept["job"]["target"], given["job"]["target"]),
+        *_differing(kept["job"], given["job"], but=("target",)),
         *_differing(kept["context"], given["context"], but=("date",)),
     ]
     if differing:
@@ -67,7 +68,7 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
             "file, or remove it."
         )
     samples = (sample_from_dict(each) for each in kept["samples"])
-    done = tuple(each for each in samples if not each.failure)
+    done = tuple(each for each in samples if each.is_measured)
     date = kept["context"]["date"]
     return dataclasses.replace(
         fresh, context=dataclasses.replace(fresh.context, date=date), samples=done
@@ -80,6 +81,16 @@ def _read(path: pathlib.Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"--json: {path} cannot be read: {error}.") from error
     return kept if isinstance(kept, dict) else {}
+
+
+def _differing_targets(kept: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
+    if found := _differing(kept, given, but=("digest",)):
+        return found
+    if kept["digest"] == given["digest"]:
+        return []
+    if not kept["digest"]:
+        return [f"it does not tell which text of {given['name']} was measured"]
+    return [f"{given['name']} was edited since"]
 
 
 def _differing(

@@ -1,4 +1,7 @@
-"""What one process has measured, made of its journal and of how it ended."""
+"""What one process has measured, made of its journal and of how it ended.
+
+Steps that were done count, whatever became of the program after them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ Step = tuple[float, float, int]
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One process: a method on a batch size, or why it failed.
+    """One process: a method on a batch size, and why it failed.
 
     Attributes:
       method: as in the job.
@@ -42,7 +45,7 @@ class Sample:
       peak_bytes: most of the machine's memory that the process held at once.
       values: a few numbers of its first steps.
       ops: of the graphs that its timed steps executed; None: they could not be seen.
-      failure: why there is nothing else; "" otherwise.
+      failure: how it ended, if not well, or why there is nothing else; "" otherwise.
       was_ended: whether it was still running when its time was over.
       note: what tf-amp said on stderr, its first line.
     """
@@ -64,6 +67,11 @@ class Sample:
         """Return why it failed, in one line."""
         where = "" if self.batch is None else f" at batch {self.batch}"
         return f"{self.method}{where}: {self.failure}"
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether enough steps were done, even if it failed after them."""
+        return bool(self.step_seconds)
 
     @property
     def seconds(self) -> float:
@@ -93,11 +101,10 @@ def sample_of(
         was_ended=ended.is_out_of_time,
         note=_note_in(ended.errors),
     )
-    if ended.failure:
-        return dataclasses.replace(base, failure=ended.failure)
     source = _source_of(lines, mode)
     if len(source.steps) < FEWEST_STEPS:
-        return dataclasses.replace(base, failure=_too_few(source, ended))
+        failure = ended.failure or _too_few(source, ended)
+        return dataclasses.replace(base, failure=failure)
     seconds = [(end - begin) / count for begin, end, count in source.steps]
     half = source.steps[len(seconds) // 2][0]
     return dataclasses.replace(
@@ -107,6 +114,7 @@ def sample_of(
         first_step_seconds=source.steps[0][1] - ended.begin,
         values=_values_of(lines, source.names),
         ops=_ops_between(lines, half, source.steps[-1][1]),
+        failure=ended.failure and f"after the steps that count: {ended.failure}",
     )
 
 

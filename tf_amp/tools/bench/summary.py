@@ -41,7 +41,7 @@ class Row:
       ops: that were executed in the last of the rounds.
       is_no_op: whether something was switched on and no operation ran in 16 bits.
       timed: what its steps are, in words.
-      failure: of the first process that failed.
+      failure: of the first process that failed, before others one without steps.
       note: what tf-amp said.
     """
 
@@ -107,13 +107,19 @@ def _row(
         ops=ops,
         is_no_op=method not in (FLOAT32, AGAIN) and ops is not None and not ops.low,
         timed=done[-1].timed if done else "",
-        failure=next((s.failure for s in samples if s.failure), ""),
+        failure=_failure(samples),
         note=next((s.note for s in samples if s.note), ""),
     )
 
 
 def _measured(samples: Sequence[Sample]) -> dict[int, Sample]:
-    return {each.round: each for each in samples if not each.failure}
+    return {each.round: each for each in samples if each.is_measured}
+
+
+def _failure(samples: Sequence[Sample]) -> str:
+    """Return the first failure, of those that have left nothing if there are any."""
+    failed = sorted((s for s in samples if s.failure), key=lambda s: s.is_measured)
+    return failed[0].failure if failed else ""
 
 
 def _seconds(measured: Mapping[int, Sample]) -> dict[int, float]:

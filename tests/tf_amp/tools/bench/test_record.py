@@ -12,7 +12,7 @@ import pytest
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.errors import ConfigError
 from tf_amp.tools.bench.measuring import runs_left
-from tf_amp.tools.bench.record import continued
+from tf_amp.tools.bench.record import Record, continued
 from tf_amp.tools.bench.samples import Sample
 
 FRESH = record_of(job_of())
@@ -40,6 +40,16 @@ def test_a_process_that_failed_is_run_again(path: pathlib.Path) -> None:
     assert continued(FRESH, path) == MEASURED
 
 
+def test_a_process_that_failed_after_its_steps_is_not_run_again(
+    path: pathlib.Path,
+) -> None:
+    (done,) = samples_of("float32", [0.1])
+    late = dataclasses.replace(done, round=1, failure="after the steps that count")
+    kept = MEASURED.with_sample(late)
+    kept.write(path)
+    assert continued(FRESH, path) == kept
+
+
 def test_another_job_is_refused_with_what_differs(path: pathlib.Path) -> None:
     MEASURED.write(path)
     other = dataclasses.replace(FRESH, job=job_of("keras", mode="infer"))
@@ -48,6 +58,26 @@ def test_another_job_is_refused_with_what_differs(path: pathlib.Path) -> None:
     newer = dataclasses.replace(FRESH.context, versions=(("Python", "4"),))
     with pytest.raises(ConfigError, match="versions was"):
         continued(dataclasses.replace(FRESH, context=newer), path)
+
+
+def record_with_digest(digest: str) -> Record:
+    target = dataclasses.replace(FRESH.job.target, digest=digest)
+    return dataclasses.replace(FRESH, job=dataclasses.replace(FRESH.job, target=target))
+
+
+def test_an_edited_program_is_refused_in_words(path: pathlib.Path) -> None:
+    record_with_digest("one").write(path)
+    assert continued(record_with_digest("one"), path) == record_with_digest("one")
+    with pytest.raises(ConfigError, match="job: module:function was edited since"):
+        continued(record_with_digest("two"), path)
+
+
+def test_a_file_that_does_not_tell_which_text_was_measured_is_refused(
+    path: pathlib.Path,
+) -> None:
+    record_with_digest("").write(path)
+    with pytest.raises(ConfigError, match="does not tell which text of module:func"):
+        continued(record_with_digest("one"), path)
 
 
 def test_another_day_is_no_other_job(path: pathlib.Path) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
+from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Target
+from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.rendering.chart import png_of
 from tf_amp.tools.bench.rendering.page import page_of
 from tf_amp.tools.bench.rendering.table import print_record
 from tf_amp.tools.bench.samples import Sample
 
+MODULE = Target(FUNCTION, "module:function")
 RECORD = record_of(
     job_of("keras", "tf-amp", batches=(8, 32)),
     samples_of("float32", [0.10, 0.10, 0.10]),
@@ -29,6 +36,37 @@ def test_the_table_has_a_line_for_each_method(capsys) -> None:
     assert ["8", "tf-amp", "failed", *"-------"] in lines
     assert "32 float32 300 106.7 - - 5.0 3 - 0 of 9".split() in lines
     assert "timed: calls of the step; medians of 3 rounds." in printed
+
+
+def noisy_record(*seconds: float, target: Target = MODULE) -> Record:
+    job = dataclasses.replace(job_of(), target=target)
+    again = samples_of("float32 again", seconds)
+    return record_of(job, samples_of("float32", [0.1] * len(seconds)), again)
+
+
+def last_line(record: Record, capsys: pytest.CaptureFixture[str]) -> str:
+    print_record(record)
+    return capsys.readouterr().out.splitlines()[-1]
+
+
+def test_where_the_noise_is_large_the_last_line_says_what_to_do_next(capsys) -> None:
+    record = noisy_record(0.1, 0.52, 0.1)
+    assert last_line(record, capsys) == (
+        "The noise is up to 420% and hides smaller differences; next: longer "
+        "--step-seconds or larger batches, on a machine that does nothing else."
+    )
+    assert "The noise is up to 420%" in page_of(record)
+    script = noisy_record(0.1, 0.52, target=Target(SCRIPT, "/train.py"))
+    assert last_line(script, capsys) == (
+        "The noise is up to 420% and hides smaller differences; next: more steps in "
+        "the script, larger batches or --rounds 3, on a machine that does nothing else."
+    )
+
+
+def test_where_the_noise_is_small_nothing_is_advised(capsys) -> None:
+    assert last_line(noisy_record(0.1, 0.12), capsys) == "today"
+    alone = record_of(job_of(), samples_of("float32", [0.1]))
+    assert last_line(alone, capsys) == "today"
 
 
 def test_the_page_needs_no_network_and_holds_no_foreign_markup() -> None:

@@ -108,6 +108,49 @@ def test_the_steps_of_a_process_whose_time_was_over_are_used() -> None:
     assert found.seconds == 1.0 and found.was_ended and not found.failure
 
 
+def test_the_steps_of_a_process_that_failed_after_them_are_used() -> None:
+    failed = dataclasses.replace(WELL, status=1, errors="OSError: disk full")
+    found = sample(steps("train", *[1.0] * 6), ended=failed)
+    assert found.is_measured and found.seconds == 1.0
+    assert found.failure == (
+        "after the steps that count: exit status 1: OSError: disk full"
+    )
+    few = sample(steps("train", 1.0), ended=failed)
+    assert not few.is_measured
+    assert few.failure == "exit status 1: OSError: disk full"
+
+
+TRACEBACK = """epoch 1
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "said"),
+    [
+        (1, f"{TRACEBACK}ValueError: one line.\n", ": ValueError: one line"),
+        (1, f"{TRACEBACK}ValueError: a\n  b\nc\n", ": ValueError: a ... c"),
+        (
+            1,
+            f"{TRACEBACK}\n{TRACEBACK}KeyError: 'x'\nnote\n",
+            ": KeyError: 'x' ... note",
+        ),
+        (1, f"{TRACEBACK}E: {'x' * 900}\nend", f": E: {'x' * 92} ... end"),
+        (1, "first\nlast\n", ": last"),
+        (1, TRACEBACK, ": main()"),
+        (1, "\n", ""),
+        (3, f"{TRACEBACK}ValueError: logged\nend\n", ": end"),
+    ],
+)
+def test_a_failure_is_told_in_one_line_with_the_type_of_the_exception(
+    status: int, errors: str, said: str
+) -> None:
+    ended = dataclasses.replace(WELL, status=status, errors=errors)
+    assert ended.failure == f"exit status {status}{said}"
+
+
 def test_many_steps_are_thinned() -> None:
     found = sample(steps("train", *[0.5] * 5000))
     assert len(found.step_seconds) == 1667 and found.seconds == 0.5

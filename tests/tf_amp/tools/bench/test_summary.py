@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -99,3 +100,14 @@ def test_a_script_with_its_own_batch_size_has_no_items_per_second() -> None:
     samples = samples_of("float32", [0.1], batch=None)
     (row,) = summarized(job_of(batches=(None,)), samples)
     assert row.items_per_second is None and cells(row)[0] == "-"
+
+
+def test_steps_before_a_failure_count_and_a_process_without_any_is_told_first() -> None:
+    late, early = samples_of("keras", [0.05, 0.05], low=1)
+    late = dataclasses.replace(late, failure="after the steps that count: late")
+    early = dataclasses.replace(early, step_seconds=(), failure="early")
+    row = row_of([late])
+    assert (row.rounds, row.step_seconds) == (1, 0.05)
+    assert row.failure == "after the steps that count: late"
+    assert "too few rounds, failed" in cells(row)
+    assert row_of([late, early]).failure == "early"

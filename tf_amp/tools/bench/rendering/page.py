@@ -10,6 +10,7 @@ from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.rendering.chart import error_bars, groups, label
 from tf_amp.tools.bench.rendering.words import (
     TITLES,
+    advice,
     cells,
     context_lines,
     remarks,
@@ -29,7 +30,7 @@ def page_of(record: Record) -> str:
     rows = summarized(record.job, record.samples)
     # The first column of a page is the widest.
     columns, *shown = (_method_first(each) for each in (TITLES, *map(cells, rows)))
-    said = tuple((each,) for each in remarks(record))
+    said = tuple((each,) for each in (*remarks(record), *advice(record)))
     sections = (
         Section("Speed-up over float32", _READING, figure=_figure(record)),
         Section("All figures", table=Table(columns, tuple(shown))),

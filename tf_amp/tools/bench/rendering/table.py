@@ -11,6 +11,7 @@ from rich.text import Text
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.rendering.words import (
     TITLES,
+    advice,
     cells,
     context_lines,
     remarks,
@@ -35,9 +36,10 @@ def print_record(record: Record) -> None:
     rows = summarized(record.job, record.samples)
     for _, of_batch in itertools.groupby(rows, lambda row: row.batch):
         for row in of_batch:
-            table.add_row(*map(Text, cells(row)), style=_STYLES.get(row.verdict))
+            style = None if row.failure else _STYLES.get(row.verdict)
+            table.add_row(*map(Text, cells(row)), style=style)
         table.add_row()
     console.print(Text(title_of(record.job), style="bold"))
     console.print(table)
-    for line in (*remarks(record), *context_lines(record)):
+    for line in (*remarks(record), *context_lines(record), *advice(record)):
         console.print(Text(line), soft_wrap=True)

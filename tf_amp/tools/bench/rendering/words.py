@@ -6,10 +6,13 @@ import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from tf_amp.tools.bench.job import AGAIN, FLOAT32, Job
+from tf_amp.tools.bench.job import AGAIN, FLOAT32, SCRIPT, Job
 from tf_amp.tools.bench.record import Record
-from tf_amp.tools.bench.summary import Row, noise_of, summarized
+from tf_amp.tools.bench.speed_ups import SpeedUp
+from tf_amp.tools.bench.summary import FEWEST_ROUNDS, Row, noise_of, summarized
 
+# Beyond it, few differences that methods make are seen.
+_LARGE_NOISE = 0.25
 # Beyond it, what float32 computes twice differs by more than the order of its sums.
 _UNSEEDED = 1e-3
 TITLES = (
@@ -60,9 +63,17 @@ def _speed_up(row: Row) -> str:
 
 
 def _verdict(row: Row) -> str:
-    if row.method != AGAIN or row.speed_up is None:
-        return row.verdict or "-"
-    return f"{row.verdict} {math.expm1(noise_of(row.speed_up)):.0%}"
+    said = row.verdict
+    if row.method == AGAIN and row.speed_up is not None:
+        said = f"{said} {_noise(row.speed_up):.0%}"
+    if row.failure:
+        return f"{said}, failed" if said else "failed"
+    return said or "-"
+
+
+def _noise(again: SpeedUp) -> float:
+    """Return by which part float32 was off from itself in a round."""
+    return math.expm1(noise_of(again))
 
 
 def _ops(row: Row) -> str:
@@ -143,3 +154,26 @@ def _no_ops(rows: Sequence[Row]) -> Iterator[str]:
         where = f"{method}, batch {sizes}" if sizes else method
         said = f": {own[0].note}" if own[0].note else ""
         yield f"{where}: a no-op, no 16-bit operation was executed{said}"
+
+
+def advice(record: Record) -> tuple[str, ...]:
+    """Return a line with what to do next where the noise hides most differences.
+
+    More rounds than the fewest do not help: the noise is that of the worst of them.
+    """
+    rows = summarized(record.job, record.samples)
+    again = [(row, row.speed_up) for row in rows if row.method == AGAIN]
+    noises = [_noise(speed_up) for _, speed_up in again if speed_up is not None]
+    if max(noises, default=0.0) <= _LARGE_NOISE:
+        return ()
+    is_few = min(row.rounds for row, _ in again) < FEWEST_ROUNDS
+    steps = (
+        "more steps in the script"
+        if record.job.target.kind == SCRIPT
+        else "longer --step-seconds"
+    )
+    ways = (steps, "larger batches", *([f"--rounds {FEWEST_ROUNDS}"] if is_few else []))
+    return (
+        f"The noise is up to {max(noises):.0%} and hides smaller differences; next: "
+        f"{', '.join(ways[:-1])} or {ways[-1]}, on a machine that does nothing else.",
+    )
