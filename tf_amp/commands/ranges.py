@@ -6,9 +6,14 @@ import argparse
 import dataclasses
 import pathlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import model_options, printing, progress_bar
+from tf_amp.commands.shared import (
+    json_output,
+    model_options,
+    printing,
+    progress_bar,
+)
 from tf_amp.commands.shared.arguments import count_from_text
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
@@ -71,13 +76,14 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.config.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
+    stream = json_output.stream_for(options)
     seen = dataclasses.replace(
         _measured(options),
         limit=options.limit,
         underflow=underflow,
         depth=options.depth,
     )
-    _print(seen, options)
+    _print(seen, options, stream)
     if options.out is not None:
         _save(seen, options.out)
     return 0 if seen.tensors else _NOTHING_SEEN
@@ -109,9 +115,9 @@ def _measured(options: argparse.Namespace) -> Ranges:
     return ranges_of_script(script, {amp_config.LOSS_SCALE: "none"})
 
 
-def _print(seen: Ranges, options: argparse.Namespace) -> None:
+def _print(seen: Ranges, options: argparse.Namespace, stream: TextIO) -> None:
     if options.json:
-        print(seen.to_json())
+        print(seen.to_json(), file=stream, flush=True)
         return
     printing.show(seen.top(options.top))
     unsafe = seen.unsafe(options.dtype)

@@ -7,9 +7,14 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import model_options, printing, progress_bar
+from tf_amp.commands.shared import (
+    json_output,
+    model_options,
+    printing,
+    progress_bar,
+)
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import ConfigError, NotMeasurableError
@@ -88,8 +93,9 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.tools.verify.functions import checked_tolerance
 
     checked_tolerance(options.tolerance)
+    stream = json_output.stream_for(options)
     found = _of_model(options) if options.model.is_dir() else _of_script(options)
-    _print(found, as_json=options.json)
+    _print(found, options, stream)
     if options.bisect:
         _write_culprits(found, options.write)
     if not found:
@@ -151,9 +157,12 @@ def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
     return tuple(found)
 
 
-def _print(found: Sequence[Verification], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps([json.loads(each.to_json()) for each in found], indent=1))
+def _print(
+    found: Sequence[Verification], options: argparse.Namespace, stream: TextIO
+) -> None:
+    if options.json:
+        rows = [json.loads(each.to_json()) for each in found]
+        print(json.dumps(rows, indent=1), file=stream, flush=True)
         return
     printing.show(*found)
 
