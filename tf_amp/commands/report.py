@@ -61,7 +61,6 @@ def main(options: argparse.Namespace) -> int:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
     from grappler_pass.planning.pages.page import check_extra
-    from tf_amp.tools.report import record as records
     from tf_amp.tools.report import writing
 
     source = options.source
@@ -69,10 +68,10 @@ def main(options: argparse.Namespace) -> int:
     _check(options, kind)
     check_extra()
     writing.check_writable(options.output)
-    other = options.compare and records.record_from_path(options.compare)
+    other = options.compare and _read(options.compare)
     if kind == "script":
         return _report_script(options, other)
-    record = _of_model(options) if kind == "model" else records.record_from_path(source)
+    record = _of_model(options) if kind == "model" else _read(source)
     _write(options, record, other)
     return 0
 
@@ -104,6 +103,16 @@ def _check(options: argparse.Namespace, kind: str) -> None:
             )
 
 
+def _read(path: pathlib.Path) -> Record:
+    """Read a folder or file, and say which files of it are left out."""
+    from tf_amp.tools.report import record as records
+
+    record = records.record_from_path(path)
+    for each in record.left_out:
+        print(f"tf-amp: left out: {each}", file=sys.stderr)
+    return record
+
+
 def _of_model(options: argparse.Namespace) -> Record:
     from tf_amp.runtime import switch
     from tf_amp.tools.explain.prediction import Prediction
@@ -122,7 +131,6 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
     """Run a script, write the page however it ends, and return its exit code."""
     from tf_amp.commands.shared import left_alone
     from tf_amp.tools import running_scripts
-    from tf_amp.tools.report import record as records
 
     code: object = None
     # Looked up now, since the script may change to another folder.
@@ -138,7 +146,7 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
             )
         finally:
             if any(pathlib.Path(folder).glob("*.plan.json")):
-                found = records.record_from_path(pathlib.Path(folder))
+                found = _read(pathlib.Path(folder))
                 named = dataclasses.replace(found, name=options.source.name)
                 _write(options, named, other)
             else:

@@ -7,6 +7,7 @@ import pathlib
 import pytest
 import tensorflow as tf
 
+import tf_amp
 from tests.forking import run_forked_command
 from tf_amp.commands import cli
 
@@ -52,6 +53,18 @@ def refused(capsys, *arguments: object) -> str:
     err = capsys.readouterr().err
     assert err.startswith("tf-amp: ") and err.count("\n") == 1
     return err
+
+
+def test_files_that_cannot_be_read_are_named_in_a_line_each(tmp_path, capsys):
+    function = tf.function(lambda x: x @ x)
+    plan = tf_amp.explain(function, tf.TensorSpec([64, 64]))
+    (tmp_path / "1.plan.json").write_text(plan.to_json())
+    (tmp_path / "2.plan.json").write_text(plan.to_json()[:-9])
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path), "-o", str(page)]) == 0
+    left_out, written = capsys.readouterr().err.splitlines()
+    assert left_out.startswith(f"tf-amp: left out: {tmp_path / '2.plan.json'} is no")
+    assert str(page) in written and page.exists()
 
 
 def test_what_makes_no_sense_is_refused_before_anything_runs(script, capsys):

@@ -45,6 +45,8 @@ def html_from_record(record: Record, other: Record | None = None) -> str:
     sections += sections_of_runs(record)
     if len(drawn) > 1 or len(record.plans) > len(drawn):
         sections.insert(1, _all_graphs(record, len(drawn)))
+    if record.left_out:
+        sections.append(Section("Left out", missing=" ".join(record.left_out)))
     note = f"tf-amp {tf_amp.__version__}"
     return page_from_sections(f"Precision of {record.name}", sections, note)
 
