@@ -16,9 +16,11 @@ from tf_amp.errors import ConfigError, ScriptMissingError
 
 if TYPE_CHECKING:
     from tf_amp.tools.report.record import Record
+    from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
 _MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+_NAMES = {"script": "script", "model": "SavedModel"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +103,13 @@ def _check(options: argparse.Namespace, kind: str) -> None:
                 f"{name}: {options.source} is taken for a {kind}; allowed with a "
                 f"{' or '.join(kinds)}."
             )
+    other = options.compare and _kind_of(options.compare)
+    if other in ("script", "model"):
+        raise ConfigError(
+            f"--compare: received {options.compare}, a {_NAMES[other]}; allowed is a "
+            "folder that TF_AMP_LOG or PrecisionReport wrote to, or a .json file that "
+            "tf-amp wrote."
+        )
 
 
 def _read(path: pathlib.Path) -> Record:
@@ -147,12 +156,28 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
         finally:
             if any(pathlib.Path(folder).glob("*.plan.json")):
                 found = _read(pathlib.Path(folder))
-                named = dataclasses.replace(found, name=options.source.name)
+                named = dataclasses.replace(
+                    found, name=options.source.name, loss_scale=_loss_scale()
+                )
                 _write(options, named, other)
             else:
                 why = left_alone.why_no_graph()
                 print(f"tf-amp: no report, since {why}.", file=sys.stderr)
     return running_scripts.exit_code_of(code)
+
+
+def _loss_scale() -> LossScaleState | None:
+    """Return the loss scale after the script's steps; None where none was scaled."""
+    import tensorflow as tf
+
+    from tf_amp.training.report import loss_scale_state
+
+    try:
+        state = loss_scale_state()
+    except (RuntimeError, ValueError, tf.errors.OpError):
+        # It was in a Session that is gone.
+        return None
+    return state if state.good_steps or state.skipped_steps else None
 
 
 def _write(options: argparse.Namespace, record: Record, other: Record | None) -> None:

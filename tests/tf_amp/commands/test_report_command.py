@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import pytest
 import tensorflow as tf
@@ -48,6 +49,37 @@ def test_a_saved_model_has_a_page(tmp_path, capsys):
     assert f"{page} has 1 graphs" in capsys.readouterr().err
 
 
+FIT = """
+import keras, numpy as np
+
+model = keras.Sequential([keras.Input([8]), keras.layers.Dense(8, use_bias=False)])
+model.compile("sgd", "mse", jit_compile=False)
+model.fit(np.ones((32, 8)), np.full((32, 8), 100), batch_size=4, verbose=0)
+"""
+
+
+def test_a_page_of_fit_has_the_skipped_steps_and_the_last_loss_scale(tmp_path):
+    (tmp_path / "train.py").write_text(FIT)
+    env = {
+        "TF_AMP_DTYPE": "float16",
+        "TF_AMP_OPT_LEVEL": "O2",
+        "TF_AMP_LOSS_SCALE": f"dynamic:initial={2**24}",
+    }
+    arguments = ("-m", "tf_amp", "report", "train.py", "-o", "page.html")
+    done = run_forked_command(arguments, cwd=tmp_path, env=env)
+    assert done.code == 0, done.err
+    html = (tmp_path / "page.html").read_text()
+    card = re.search(r"<b>(\d+)</b><span>steps skipped</span><small>(.*)</small>", html)
+    assert card is not None and 0 < int(card[1]) <= 8
+    assert f"loss scale {2.0 ** (24 - int(card[1])):g} when the job ended" in card[2]
+
+
+def test_another_model_beside_a_job_is_refused_for_what_it_is(script, capsys):
+    (script.parent / "saved_model.pb").touch()
+    told = refused(capsys, script, "--compare", script.parent)
+    assert "a SavedModel; allowed is a folder that TF_AMP_LOG" in told
+
+
 def refused(capsys, *arguments: object) -> str:
     assert cli.main(["report", *map(str, arguments)]) == 2
     err = capsys.readouterr().err
@@ -78,4 +110,5 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(script, capsys):
     assert "-o: received" in refused(capsys, script, "-o", folder)
     other = folder / "absent.json"
     assert "absent.json" in refused(capsys, script, "--compare", other)
+    assert "train.py, a script; allowed" in refused(capsys, script, "--compare", script)
     assert {each.name for each in folder.iterdir()} == {"train.py"}

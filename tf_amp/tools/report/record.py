@@ -6,12 +6,15 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
+
+if TYPE_CHECKING:
+    from tf_amp.training.report import LossScaleState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Record:
       predictions: of graphs that were run both ways.
       verifications: of graphs whose numbers were held against float32.
       runs: of `fit`, as PrecisionReport writes them.
+      loss_scale: as it was when the job ended; None where that is not known, or where
+        no step was scaled.
       left_out: of files that cannot be read, which and why, a sentence each.
     """
 
@@ -51,6 +56,7 @@ class Record:
     predictions: tuple[Prediction, ...] = ()
     verifications: tuple[Verification, ...] = ()
     runs: tuple[Mapping[str, Any], ...] = ()
+    loss_scale: LossScaleState | None = None
     left_out: tuple[str, ...] = ()
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import tf_amp
 from grappler_pass.planning.pages.page import (
@@ -19,6 +20,9 @@ from tf_amp.errors import ConfigError
 from tf_amp.tools.report.record import Record
 from tf_amp.tools.report.run_sections import sections_of_runs
 from tf_amp.tools.whole_files import why_unwritable, write_whole
+
+if TYPE_CHECKING:
+    from tf_amp.training.report import LossScaleState
 
 _MILLI = 1e3
 # Operations whose charts a page has room for, and rows of a table of graphs.
@@ -91,6 +95,8 @@ def _verdict(record: Record) -> Section:
                 f"{compared.graph}: {compared.pairs} pairs of steps; {stays}",
             )
         )
+    if (state := record.loss_scale) is not None:
+        cards.append(Card("steps skipped", f"{state.skipped_steps}", _scale(state)))
     for run in record.runs:
         scale = run["scale"]
         cards.append(
@@ -105,9 +111,27 @@ def _verdict(record: Record) -> Section:
             ratio = _RATIO.search(run["comparison"])
             value = ratio[0] if ratio else "compared"
             cards.append(Card("measured speed-up", value, run["comparison"]))
+        if times := run.get("step_times"):
+            cards.append(_step_card(run["model"], times))
     low = sum(not plan.is_empty for plan in record.plans)
     text = f"{low} of {len(record.plans)} graphs are rewritten."
     return Section("Job", text, cards=tuple(cards))
+
+
+def _scale(state: LossScaleState) -> str:
+    text = f"loss scale {state.scale:g} when the job ended"
+    origin = state.overflow_origin
+    return f"{text}; the latest overflow began in {origin}" if origin else text
+
+
+def _step_card(model: str, times: Mapping[str, float]) -> Card:
+    """Show what StepTimeMonitor has measured."""
+    note = f"{model}: median of the last epoch"
+    if "step_ms_p95" in times:
+        note += f"; 95 of 100 take less than {times['step_ms_p95']:.3g} ms"
+    if "examples_per_second" in times:
+        note += f"; {times['examples_per_second']:.3g} examples per second"
+    return Card("measured step", f"{times['step_ms_median']:.3g} ms", note)
 
 
 def _all_graphs(record: Record, drawn: int) -> Section:
