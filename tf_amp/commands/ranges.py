@@ -17,8 +17,10 @@ from tf_amp.commands.shared import (
 from tf_amp.commands.shared.arguments import count_from_text
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import whole_files
 
 if TYPE_CHECKING:
     from tf_amp.config.ranges import Ranges
@@ -71,6 +73,8 @@ def main(options: argparse.Namespace) -> int:
     """
     model_options.check(options)
     _check_range(options)
+    if options.out is not None:
+        whole_files.check_writable("--out", options.out)
 
     check_tensorflow()
     from tf_amp.config.ranges import DEFAULT_UNDERFLOW
@@ -121,7 +125,8 @@ def _print(seen: Ranges, options: argparse.Namespace, stream: TextIO) -> None:
         return
     printing.show(seen.top(options.top))
     unsafe = seen.unsafe(options.dtype)
-    print(f"{len(unsafe)} operations would stay float32 in {options.dtype}:")
+    operations = counted(len(unsafe), "operation")
+    print(f"{operations} would stay float32 in {options.dtype}{':' if unsafe else '.'}")
     for name, why in list(unsafe.items())[: options.top]:
         print(f"  {name}: {why}")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared import model_options
 from tf_amp.config import amp_config
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, ScriptMissingError
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ def _write(options: argparse.Namespace, record: Record, other: Record | None) ->
     from tf_amp.tools.report import writing
 
     writing.write_page(options.output, writing.html_from_record(record, other))
-    print(f"tf-amp: {options.output} has {len(record.plans)} graphs.", file=sys.stderr)
+    graphs = counted(len(record.plans), "graph")
+    print(f"tf-amp: {options.output} has {graphs}.", file=sys.stderr)
     if options.open:
         webbrowser.open(options.output.resolve().as_uri())

@@ -17,8 +17,10 @@ from tf_amp.commands.shared import (
 )
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import whole_files
 
 if TYPE_CHECKING:
     from tf_amp.tools.verify.verification import Verification
@@ -88,6 +90,8 @@ def main(options: argparse.Namespace) -> int:
       UnfitDataError: the data is not that of the model.
     """
     model_options.check(options)
+    if options.bisect:
+        whole_files.check_writable("--write", options.write)
 
     check_tensorflow()
     from tf_amp.tools.verify.functions import checked_tolerance
@@ -180,7 +184,8 @@ def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:
     except OSError as error:
         raise ConfigError(f"--write: {path} cannot be written: {error}.") from error
     print(
-        f"tf-amp: {len(culprits)} operations written to {path}; TF_AMP_EXCLUDE=@{path} "
-        f"and --exclude @{path} keep them in float32.",
+        f"tf-amp: {counted(len(culprits), 'operation')} written to {path}; "
+        f"TF_AMP_EXCLUDE=@{path} and --exclude @{path} keep "
+        f"{'it' if len(culprits) == 1 else 'them'} in float32.",
         file=sys.stderr,
     )

@@ -46,7 +46,7 @@ def test_a_saved_model_has_a_page(tmp_path, capsys):
     page = tmp_path / "page.html"
     assert cli.main(["report", str(tmp_path / "model"), "-o", str(page)]) == 0
     assert "serving_default" in page.read_text()
-    assert f"{page} has 1 graphs" in capsys.readouterr().err
+    assert f"{page} has 1 graph." in capsys.readouterr().err
 
 
 FIT = """

@@ -16,6 +16,7 @@ from grappler_pass.planning.pages.page import (
 )
 from grappler_pass.planning.pages.plan_sections import sections_of
 from grappler_pass.planning.plan import Plan
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 from tf_amp.tools.report.record import Record
 from tf_amp.tools.report.run_sections import sections_of_runs
@@ -87,12 +88,13 @@ def _drawn(plans: tuple[Plan, ...]) -> Iterator[Plan]:
 def _verdict(record: Record) -> Section:
     cards = []
     for compared in record.compared:
+        pairs = counted(compared.pairs, "pair")
         stays = "stays" if compared.is_faster else "float32 was faster"
         cards.append(
             Card(
                 "measured speed-up",
                 f"{compared.ratio:.2f}x",
-                f"{compared.graph}: {compared.pairs} pairs of steps; {stays}",
+                f"{compared.graph}: {pairs} of steps; {stays}",
             )
         )
     if (state := record.loss_scale) is not None:
@@ -104,7 +106,7 @@ def _verdict(record: Record) -> Section:
                 "steps skipped",
                 f"{scale['skipped_here']}",
                 f"{run['model']}: loss scale {scale['loss_scale']}, {run['outcome']} "
-                f"after {run['epochs']} epochs",
+                f"after {counted(run['epochs'], 'epoch')}",
             )
         )
         if run["comparison"]:
@@ -114,7 +116,8 @@ def _verdict(record: Record) -> Section:
         if times := run.get("step_times"):
             cards.append(_step_card(run["model"], times))
     low = sum(not plan.is_empty for plan in record.plans)
-    text = f"{low} of {len(record.plans)} graphs are rewritten."
+    verb = "is" if low == 1 else "are"
+    text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
     return Section("Job", text, cards=tuple(cards))
 
 
