@@ -19,6 +19,8 @@ from tests.keras_programs import (
     loss_scale_optimizer,
     telling_model,
 )
+from tf_amp.tools.report.record import record_from_path
+from tf_amp.tools.report.writing import html_from_record
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 
@@ -41,6 +43,9 @@ def test_the_report_stands_beside_the_checkpoints_and_is_read_back(tmp_path):
     assert "loss scale 1024 -> 2048 by the end of epoch 1" in events
     text = (path.parent / "precision_report.txt").read_text()
     assert str(plan) in text and "fit ended after 1 epochs" in text
+    html = html_from_record(record_from_path(path.parent))
+    step_ms = told["step_times"]["step_ms_median"]
+    assert f"<b>{step_ms:.3g} ms</b><span>measured step</span>" in html
     names = {each.name for each in path.parent.iterdir()}
     assert {"best.keras", "precision_report.json", "precision_report.txt"} <= names
     assert not [name for name in names if name.startswith(".")]

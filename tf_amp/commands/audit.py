@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from tf_amp.commands.shared import left_alone, model_options
+from tf_amp.commands.shared import json_output, left_alone, model_options
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def main(options: argparse.Namespace) -> int:
         audits = auditing.audit_saved_model(
             options.model, target, options.signature, options.batch
         )
-        _print(audits, as_json=options.json)
+        _print(audits, options, sys.stdout)
         return 0
     return _audit_script(options, target)
 
@@ -51,6 +51,7 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
     from tf_amp.tools import running_scripts
 
     found: dict[Hashable, Audit] = {}
+    stream = json_output.stream_for(options)
     host.current().observers.append(_auditor(target, found))
     running_scripts.switch_on({})
     code: object = None
@@ -59,7 +60,7 @@ def _audit_script(options: argparse.Namespace, target: Target) -> int:
             str(options.model), options.script_arguments, options.seconds
         )
     finally:
-        _print(tuple(found.values()), as_json=options.json)
+        _print(tuple(found.values()), options, stream)
     if not found:
         print(f"tf-amp: {left_alone.why_no_graph()}.", file=sys.stderr)
     return running_scripts.exit_code_of(code)
@@ -84,12 +85,15 @@ def _auditor(target: Target, found: dict[Hashable, Audit]) -> Observer:
     return audit_graph
 
 
-def _print(audits: tuple[Audit, ...], *, as_json: bool) -> None:
+def _print(
+    audits: tuple[Audit, ...], options: argparse.Namespace, stream: TextIO
+) -> None:
     from tf_amp.tools.audit import report as audit_report
 
     ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)
-    if as_json:
-        print(json.dumps([audit.to_json() for audit in ranked], indent=1))
+    if options.json:
+        rows = [audit.to_json() for audit in ranked]
+        print(json.dumps(rows, indent=1), file=stream, flush=True)
         return
     audit_report.print_audits(ranked)
 

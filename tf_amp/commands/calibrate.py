@@ -9,6 +9,7 @@ from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import whole_files
 
 SUMMARY = "measure this CPU and keep the result"
 _SECONDS = 60.0
@@ -29,9 +30,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code."""
+    """Run the command and return its exit code.
+
+    Raises:
+      ConfigError: the result could not be kept where it is asked for.
+    """
+    if options.out is not None:
+        _check_out(options.out)
     check_tensorflow()
     return calibrate_this_cpu(options.seconds, options.out)
+
+
+def _check_out(path: pathlib.Path) -> None:
+    """Refuse a file that could not be written; make its folder, as for the cache."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: {path} cannot be written: {error}.") from error
+    whole_files.check_writable("--out", path)
 
 
 def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:

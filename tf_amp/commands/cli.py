@@ -10,7 +10,8 @@
     tf-amp costs show | export | import | merge | clear
 
 Exit codes: the script's own, 1 for what it raises; 2 for a command line or a setting
-that makes no sense.
+that makes no sense; 130 where Ctrl-C ends a command other than `run`, which ends as
+Python does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from tf_amp.commands.shared import completion, model_options, native_log
 from tf_amp.errors import AmpError
 
 _USAGE_ERROR = 2
+# What a shell makes of a program that Ctrl-C has ended.
+_INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,6 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"tf-amp: {error}", file=sys.stderr)
         return _USAGE_ERROR
+    except KeyboardInterrupt:
+        if is_scripts:
+            raise
+        print("tf-amp: interrupted.", file=sys.stderr)
+        return _INTERRUPTED
 
 
 @functools.cache

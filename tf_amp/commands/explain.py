@@ -6,9 +6,9 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import left_alone, model_options
+from tf_amp.commands.shared import json_output, left_alone, model_options
 from tf_amp.commands.shared.arguments import count_from_text
 from tf_amp.config import amp_config
 
@@ -58,7 +58,7 @@ def main(options: argparse.Namespace) -> int:
     plans = explain_saved_model(
         options.model, options.signature, measure=options.measure
     )
-    _print(plans, options)
+    _print(plans, options, sys.stdout)
     return 0
 
 
@@ -68,6 +68,7 @@ def _explain_script(options: argparse.Namespace) -> int:
     from tf_amp.tools import running_scripts
 
     found: dict[Hashable, Plan] = {}
+    stream = json_output.stream_for(options)
     host.current().observers.append(_explainer(found))
     running_scripts.switch_on({amp_config.TUNE: "off"})
     code: object = None
@@ -77,7 +78,7 @@ def _explain_script(options: argparse.Namespace) -> int:
         )
     finally:
         ranked = sorted(found.values(), key=lambda plan: -plan.seconds_before)
-        _print(ranked, options)
+        _print(ranked, options, stream)
     if not found:
         print(f"tf-amp: {left_alone.why_no_graph()}.", file=sys.stderr)
     return running_scripts.exit_code_of(code)
@@ -101,10 +102,13 @@ def _explainer(found: dict[Hashable, Plan]) -> Observer:
     return explain_graph
 
 
-def _print(plans: Sequence[Plan | Prediction], options: argparse.Namespace) -> None:
+def _print(
+    plans: Sequence[Plan | Prediction], options: argparse.Namespace, stream: TextIO
+) -> None:
     from tf_amp.commands.shared import printing
 
     if options.json:
-        print(json.dumps([json.loads(plan.to_json()) for plan in plans], indent=1))
+        rows = [json.loads(plan.to_json()) for plan in plans]
+        print(json.dumps(rows, indent=1), file=stream, flush=True)
     else:
         printing.show(*(plan.top(options.top) for plan in plans))

@@ -6,14 +6,21 @@ import argparse
 import dataclasses
 import pathlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import model_options, printing, progress_bar
+from tf_amp.commands.shared import (
+    json_output,
+    model_options,
+    printing,
+    progress_bar,
+)
 from tf_amp.commands.shared.arguments import count_from_text
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import whole_files
 
 if TYPE_CHECKING:
     from tf_amp.config.ranges import Ranges
@@ -66,18 +73,21 @@ def main(options: argparse.Namespace) -> int:
     """
     model_options.check(options)
     _check_range(options)
+    if options.out is not None:
+        whole_files.check_writable("--out", options.out)
 
     check_tensorflow()
     from tf_amp.config.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
+    stream = json_output.stream_for(options)
     seen = dataclasses.replace(
         _measured(options),
         limit=options.limit,
         underflow=underflow,
         depth=options.depth,
     )
-    _print(seen, options)
+    _print(seen, options, stream)
     if options.out is not None:
         _save(seen, options.out)
     return 0 if seen.tensors else _NOTHING_SEEN
@@ -109,13 +119,14 @@ def _measured(options: argparse.Namespace) -> Ranges:
     return ranges_of_script(script, {amp_config.LOSS_SCALE: "none"})
 
 
-def _print(seen: Ranges, options: argparse.Namespace) -> None:
+def _print(seen: Ranges, options: argparse.Namespace, stream: TextIO) -> None:
     if options.json:
-        print(seen.to_json())
+        print(seen.to_json(), file=stream, flush=True)
         return
     printing.show(seen.top(options.top))
     unsafe = seen.unsafe(options.dtype)
-    print(f"{len(unsafe)} operations would stay float32 in {options.dtype}:")
+    operations = counted(len(unsafe), "operation")
+    print(f"{operations} would stay float32 in {options.dtype}{':' if unsafe else '.'}")
     for name, why in list(unsafe.items())[: options.top]:
         print(f"  {name}: {why}")
 

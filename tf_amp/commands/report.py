@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared import model_options
 from tf_amp.config import amp_config
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, ScriptMissingError
 
 if TYPE_CHECKING:
     from tf_amp.tools.report.record import Record
+    from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
 _MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
+_NAMES = {"script": "script", "model": "SavedModel"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +64,6 @@ def main(options: argparse.Namespace) -> int:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
     from grappler_pass.planning.pages.page import check_extra
-    from tf_amp.tools.report import record as records
     from tf_amp.tools.report import writing
 
     source = options.source
@@ -69,10 +71,10 @@ def main(options: argparse.Namespace) -> int:
     _check(options, kind)
     check_extra()
     writing.check_writable(options.output)
-    other = options.compare and records.record_from_path(options.compare)
+    other = options.compare and _read(options.compare)
     if kind == "script":
         return _report_script(options, other)
-    record = _of_model(options) if kind == "model" else records.record_from_path(source)
+    record = _of_model(options) if kind == "model" else _read(source)
     _write(options, record, other)
     return 0
 
@@ -102,6 +104,23 @@ def _check(options: argparse.Namespace, kind: str) -> None:
                 f"{name}: {options.source} is taken for a {kind}; allowed with a "
                 f"{' or '.join(kinds)}."
             )
+    other = options.compare and _kind_of(options.compare)
+    if other in ("script", "model"):
+        raise ConfigError(
+            f"--compare: received {options.compare}, a {_NAMES[other]}; allowed is a "
+            "folder that TF_AMP_LOG or PrecisionReport wrote to, or a .json file that "
+            "tf-amp wrote."
+        )
+
+
+def _read(path: pathlib.Path) -> Record:
+    """Read a folder or file, and say which files of it are left out."""
+    from tf_amp.tools.report import record as records
+
+    record = records.record_from_path(path)
+    for each in record.left_out:
+        print(f"tf-amp: left out: {each}", file=sys.stderr)
+    return record
 
 
 def _of_model(options: argparse.Namespace) -> Record:
@@ -122,7 +141,6 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
     """Run a script, write the page however it ends, and return its exit code."""
     from tf_amp.commands.shared import left_alone
     from tf_amp.tools import running_scripts
-    from tf_amp.tools.report import record as records
 
     code: object = None
     # Looked up now, since the script may change to another folder.
@@ -138,8 +156,10 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
             )
         finally:
             if any(pathlib.Path(folder).glob("*.plan.json")):
-                found = records.record_from_path(pathlib.Path(folder))
-                named = dataclasses.replace(found, name=options.source.name)
+                found = _read(pathlib.Path(folder))
+                named = dataclasses.replace(
+                    found, name=options.source.name, loss_scale=_loss_scale()
+                )
                 _write(options, named, other)
             else:
                 why = left_alone.why_no_graph()
@@ -147,10 +167,25 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
     return running_scripts.exit_code_of(code)
 
 
+def _loss_scale() -> LossScaleState | None:
+    """Return the loss scale after the script's steps; None where none was scaled."""
+    import tensorflow as tf
+
+    from tf_amp.training.report import loss_scale_state
+
+    try:
+        state = loss_scale_state()
+    except (RuntimeError, ValueError, tf.errors.OpError):
+        # It was in a Session that is gone.
+        return None
+    return state if state.good_steps or state.skipped_steps else None
+
+
 def _write(options: argparse.Namespace, record: Record, other: Record | None) -> None:
     from tf_amp.tools.report import writing
 
     writing.write_page(options.output, writing.html_from_record(record, other))
-    print(f"tf-amp: {options.output} has {len(record.plans)} graphs.", file=sys.stderr)
+    graphs = counted(len(record.plans), "graph")
+    print(f"tf-amp: {options.output} has {graphs}.", file=sys.stderr)
     if options.open:
         webbrowser.open(options.output.resolve().as_uri())

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from grappler_pass.costs.database.price_list import Measured
     from grappler_pass.pipeline import Rewrite
 
-# What a shell makes of a program that Ctrl-C has ended.
-_INTERRUPTED = 130
-
 SUMMARY = "run a script, and measure all that it needs"
 
 
@@ -70,8 +67,6 @@ def main(options: argparse.Namespace) -> int:
     except SystemExit:
         is_over = True
         raise
-    except KeyboardInterrupt:
-        return _INTERRUPTED
     finally:
         display.sum_up(is_over=is_over)
     return 0

@@ -7,13 +7,20 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import model_options, printing, progress_bar
+from tf_amp.commands.shared import (
+    json_output,
+    model_options,
+    printing,
+    progress_bar,
+)
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import whole_files
 
 if TYPE_CHECKING:
     from tf_amp.tools.verify.verification import Verification
@@ -83,13 +90,16 @@ def main(options: argparse.Namespace) -> int:
       UnfitDataError: the data is not that of the model.
     """
     model_options.check(options)
+    if options.bisect:
+        whole_files.check_writable("--write", options.write)
 
     check_tensorflow()
     from tf_amp.tools.verify.functions import checked_tolerance
 
     checked_tolerance(options.tolerance)
+    stream = json_output.stream_for(options)
     found = _of_model(options) if options.model.is_dir() else _of_script(options)
-    _print(found, as_json=options.json)
+    _print(found, options, stream)
     if options.bisect:
         _write_culprits(found, options.write)
     if not found:
@@ -151,9 +161,12 @@ def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
     return tuple(found)
 
 
-def _print(found: Sequence[Verification], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps([json.loads(each.to_json()) for each in found], indent=1))
+def _print(
+    found: Sequence[Verification], options: argparse.Namespace, stream: TextIO
+) -> None:
+    if options.json:
+        rows = [json.loads(each.to_json()) for each in found]
+        print(json.dumps(rows, indent=1), file=stream, flush=True)
         return
     printing.show(*found)
 
@@ -171,7 +184,8 @@ def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:
     except OSError as error:
         raise ConfigError(f"--write: {path} cannot be written: {error}.") from error
     print(
-        f"tf-amp: {len(culprits)} operations written to {path}; TF_AMP_EXCLUDE=@{path} "
-        f"and --exclude @{path} keep them in float32.",
+        f"tf-amp: {counted(len(culprits), 'operation')} written to {path}; "
+        f"TF_AMP_EXCLUDE=@{path} and --exclude @{path} keep "
+        f"{'it' if len(culprits) == 1 else 'them'} in float32.",
         file=sys.stderr,
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.eligibility.exclusions import local_names, without_call_scopes
 from grappler_pass.notebook_display import NotebookDisplay
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -209,7 +210,8 @@ class Ranges(NotebookDisplay):
 
     def summary(self) -> str:
         """Return how many tensors were seen, in how many batches."""
-        return f"{len(self.tensors)} tensors in {self.batches} batches"
+        tensors = counted(len(self.tensors), "tensor")
+        return f"{tensors} in {counted(self.batches, 'batch', 'batches')}"
 
     def __str__(self) -> str:
         """Print as text, nothing cut off."""

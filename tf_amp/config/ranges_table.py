@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from tf_amp.config.fitted_table import FittedTable
 from tf_amp.config.ranges import Ranges, TensorRange
 
 _WIDTH = 250
@@ -23,6 +24,17 @@ _NUMBERS = (
     "bf16 underflow",
     "depth",
 )
+# What a narrow terminal leaves out, first what matters least.
+_SPARE = (
+    "in batch",
+    "smallest",
+    "depth",
+    "bf16 underflow",
+    "bf16 overflow",
+    "not finite",
+    "f16 underflow",
+    "f16 overflow",
+)
 
 
 def text_of(ranges: Ranges) -> str:
@@ -35,7 +47,7 @@ def text_of(ranges: Ranges) -> str:
 
 def shown(ranges: Ranges) -> Group:
     """Return the table for a terminal."""
-    return _group(ranges, Table())
+    return _group(ranges, FittedTable(_SPARE))
 
 
 def _group(ranges: Ranges, table: Table) -> Group:

@@ -4,6 +4,7 @@
                                       .before.pbtxt  .error.txt, where it fails
                                       .steps.json, where its steps have been compared
 
+Each file is written whole or not at all, whenever the process is killed.
 Written is every graph traced under settings that rewrite, also one that stays as it is.
 What `tf.data` traces is not, nor what is traced at O0 or while mixed precision is off.
 A folder that cannot be written costs one warning, never a rewrite.
@@ -22,6 +23,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from absl import logging
+
+from grappler_pass.costs.atomic_file import replacing
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -98,7 +101,8 @@ def _write(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for suffix, text in texts.items():
-            (folder / f"{stem}.{suffix}").write_text(text(), encoding="utf-8")
+            with replacing(folder / f"{stem}.{suffix}") as file:
+                file.write(text())
     except OSError as error:
         logging.log_first_n(
             logging.WARNING, "TF_AMP_LOG: cannot write to %s: %s", 1, folder, error

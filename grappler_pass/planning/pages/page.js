@@ -86,10 +86,22 @@ function lineOf(title, ...parts) {
   return line;
 }
 
+// Says for a while what was done; where a browser refuses to copy, the text is selected.
+async function copyText(code, button) {
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+    button.textContent = "copied";
+  } catch {
+    getSelection().selectAllChildren(code);
+    button.textContent = "selected";
+  }
+  setTimeout(() => { button.textContent = "copy"; }, 2000);
+}
+
 function patternLine(title, pattern) {
   const code = document.createElement("code"), copy = document.createElement("button");
   code.textContent = pattern; copy.textContent = "copy";
-  copy.onclick = () => navigator.clipboard.writeText(pattern);
+  copy.onclick = () => copyText(code, copy);
   return lineOf(title, code, " ", copy);
 }
 

@@ -10,6 +10,7 @@ from google.protobuf import text_format
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.planning.plan import Cause, Plan
+from tests.forking import run_forked
 from tests.fresh_process import output_of
 
 
@@ -82,3 +83,19 @@ def test_a_graph_whose_rewrite_fails_is_written_with_its_error(
     graph_def = text_format.Parse(written[0].read_text(), GraphDef())
     assert "MatMul" in {node.op for node in graph_def.node}
     assert "ZeroDivisionError: planted" in written[1].read_text()
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
+    folder = tmp_path / "log"
+    # The disk is full after so many bytes; a process that is killed ends as abruptly.
+    done = run_forked(
+        f"""
+        import resource
+        import tensorflow as tf, tf_amp
+        tf_amp.enable("bfloat16", "O2", log_dir={str(folder)!r})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+        tf.function(lambda x: tf.nn.relu(x @ x))(tf.ones((256, 256)))
+        """
+    )
+    assert done.code == 0, done.err
+    assert folder.is_dir() and not any(folder.iterdir())

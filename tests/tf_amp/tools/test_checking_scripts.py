@@ -66,8 +66,8 @@ def _tf_amp(*arguments: object, cwd: pathlib.Path, **env: str) -> Outcome:
     return run_forked_command(command, cwd=cwd, env=env)
 
 
-def _loss(outcome: Outcome) -> str:
-    return next(line for line in outcome.out.splitlines() if line.startswith("loss"))
+def _loss(printed: str) -> str:
+    return next(line for line in printed.splitlines() if line.startswith("loss"))
 
 
 def test_a_training_script_is_verified_at_its_first_step(tmp_path):
@@ -77,8 +77,8 @@ def test_a_training_script_is_verified_at_its_first_step(tmp_path):
     done = _tf_amp("verify", script, *options, "--", "--fast", cwd=tmp_path)
     assert done.code == 0, done.err
     # The program runs in float32, on the same data, to the same result.
-    assert _loss(done) == _loss(plain)
-    found = json.loads(done.out.partition("\n")[2])
+    assert _loss(done.err) == _loss(plain.out)
+    found = json.loads(done.out)
     assert len(found) == 1
     assert found[0]["ok"] and found[0]["low_operations"] > 2
     gradients = [c["name"] for c in found[0]["checks"] if c["kind"] == "gradient"]
@@ -172,9 +172,9 @@ def test_compiled_functions_are_verified_under_xla(tmp_path):
     forced = {**_FORCED, "TF_AMP_LOSS_SCALE": "dynamic:initial=16"}
     done = _tf_amp("verify", script, *options, cwd=tmp_path, **forced)
     assert done.code == 1, done.err
-    wanted, loss = (_loss(each).split()[1:] for each in (plain, done))
+    wanted, loss = (_loss(each).split()[1:] for each in (plain.out, done.err))
     assert list(map(float, loss)) == pytest.approx(list(map(float, wanted)), 1e-4)
-    found = {each["graph"]: each for each in json.loads(done.out.partition("\n")[2])}
+    found = {each["graph"]: each for each in json.loads(done.out)}
     assert all("under XLA" in each["plan"] for each in found.values())
     # The pair of functions that the tape around the compiled one has made, and a step.
     assert any(name.startswith("__backward_forward") for name in found)

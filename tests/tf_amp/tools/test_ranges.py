@@ -188,3 +188,9 @@ def test_a_file_that_holds_no_ranges_is_refused(tmp_path: pathlib.Path, text: st
 def test_a_limit_that_is_none_is_refused():
     with pytest.raises(tf_amp.ConfigError, match="above 0"):
         tf_amp.ranges(_product, _batches(1), limit=-1.0).unsafe("float16")
+
+
+def test_one_of_a_kind_is_not_told_in_the_plural():
+    seen = Ranges((TensorRange("x", 0, "MatMul"),), batches=1)
+    assert seen.summary() == "1 tensor in 1 batch"
+    assert Ranges((), batches=2).summary() == "0 tensors in 2 batches"

@@ -2,25 +2,21 @@
 
 It goes to the file descriptor of standard error, whatever `sys.stderr` is, and no
 setting of TensorFlow's silences all of it. So that descriptor is a pipe for a while, of
-which everything is passed on but those lines.
+which another process passes on everything but those lines, even if this one is aborted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
+import pathlib
+import select
+import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 
 _STDERR = 2
-# INFO, WARNING and ERROR as written in C++; what is fatal is passed on.
-_NATIVE = re.compile(
-    rb"(?:[IWE]\d{4} |\d{4}-\d\d-\d\d [\d:.]+: [IWE] ).*\.(?:cc|cu|h|inc):\d+\]"
-    rb"|WARNING: All log messages before absl::InitializeLog\(\) is called"
-    rb"|To enable the following instructions: .* rebuild TensorFlow"
-)
+_FILTER = pathlib.Path(__file__).with_name("native_log_filter.py")
 
 
 @contextlib.contextmanager
@@ -32,18 +28,42 @@ def hidden() -> Iterator[None]:
     except OSError:
         yield
         return
-    reading, writing = os.pipe()
-    os.dup2(writing, _STDERR)
-    os.close(writing)
-    passing = threading.Thread(target=_pass_on, args=(reading, kept), daemon=True)
-    passing.start()
+    ended = _filtered(kept)
     try:
         with _printing_to(kept):
             yield
     finally:
         os.dup2(kept, _STDERR)
-        # A child that lives on may hold the other end.
-        passing.join(timeout=1.0)
+        os.close(kept)
+        if ended is not None:
+            # A child that lives on may hold the other end.
+            select.select([ended], [], [], 1.0)
+            os.close(ended)
+
+
+def _filtered(kept: int) -> int | None:
+    """Let standard error be a pipe to the filter, which writes to another descriptor.
+
+    Returns:
+      A descriptor that comes to its end when the filter does; None where no process
+      can be started, and all is shown.
+    """
+    reading, writing = os.pipe()
+    ended, end = os.pipe()
+    # Alone, it needs neither what is installed nor what starts with Python here.
+    command = [sys.executable, "-I", "-S", str(_FILTER)]
+    try:
+        subprocess.run(
+            command, stdin=reading, stdout=end, stderr=kept, cwd="/", check=True
+        )
+        os.dup2(writing, _STDERR)
+    except (OSError, subprocess.CalledProcessError):
+        os.close(ended)
+        return None
+    finally:
+        for each in (reading, writing, end):
+            os.close(each)
+    return ended
 
 
 @contextlib.contextmanager
@@ -70,10 +90,3 @@ def _printing_to(descriptor: int) -> Iterator[None]:
             yield
         finally:
             sys.stderr = before
-
-
-def _pass_on(reading: int, kept: int) -> None:
-    with open(reading, "rb") as lines, open(kept, "wb", buffering=0) as screen:
-        for line in lines:
-            if not _NATIVE.match(line):
-                screen.write(line)

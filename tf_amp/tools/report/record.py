@@ -6,12 +6,15 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
+
+if TYPE_CHECKING:
+    from tf_amp.training.report import LossScaleState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +45,9 @@ class Record:
       predictions: of graphs that were run both ways.
       verifications: of graphs whose numbers were held against float32.
       runs: of `fit`, as PrecisionReport writes them.
+      loss_scale: as it was when the job ended; None where that is not known, or where
+        no step was scaled.
+      left_out: of files that cannot be read, which and why, a sentence each.
     """
 
     name: str
@@ -50,48 +56,59 @@ class Record:
     predictions: tuple[Prediction, ...] = ()
     verifications: tuple[Verification, ...] = ()
     runs: tuple[Mapping[str, Any], ...] = ()
+    loss_scale: LossScaleState | None = None
+    left_out: tuple[str, ...] = ()
 
 
 def record_from_path(path: pathlib.Path) -> Record:
     """Read a file of JSON that tf-amp wrote, or all of them in a folder.
 
+    Of a folder, files that cannot be read are left out, and named in the record.
+
     Raises:
       ScriptMissingError: there is no such file or folder.
-      UnreadableRecordError: a file holds nothing that tf-amp writes, or the folder has
-        no such file.
+      UnreadableRecordError: the file holds nothing that tf-amp writes, or the folder
+        has no file that does.
     """
     if not path.exists():
         raise ScriptMissingError(f"{path}: no such file or folder.")
     if not path.is_dir():
         return _joined(path.name, [_record_from_file(path)])
-    files = sorted(path.glob("*.json"))
-    records = [record for file in files if (record := _known(file)) is not None]
+    records: list[Record] = []
+    left_out: list[str] = []
+    for file in sorted(path.glob("*.json")):
+        try:
+            records.append(_record_from_file(file))
+        except UnreadableRecordError as error:
+            left_out.append(str(error))
     if not records:
+        found = " ".join(left_out[:1]) or "It has no JSON file."
         raise UnreadableRecordError(
-            f"{path} holds no plan: none of its {len(files)} JSON files is one that "
-            "tf-amp writes. TF_AMP_LOG=FOLDER has a job write its plans there."
+            f"{path} holds nothing that tf-amp writes. {found} TF_AMP_LOG=FOLDER has a "
+            "job write its plans there."
         )
-    return _joined(path.resolve().name, records)
-
-
-def _known(path: pathlib.Path) -> Record | None:
-    """Read a file of a folder; None for what is somebody else's."""
-    if ".plan." in path.name or ".steps." in path.name:
-        return _record_from_file(path)
-    try:
-        return _record_from_file(path)
-    except UnreadableRecordError:
-        return None
+    joined = _joined(path.resolve().name, records)
+    return dataclasses.replace(joined, left_out=tuple(left_out))
 
 
 def _record_from_file(path: pathlib.Path) -> Record:
     try:
         return record_from_json(path.name, path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise UnreadableRecordError(
             f"{path} is no plan, prediction, verification or precision report as "
-            f"tf-amp writes them: {type(error).__name__}: {error}"
+            f"tf-amp writes them: {_what_is_wrong(error)}."
         ) from error
+
+
+def _what_is_wrong(error: OSError | ValueError) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is cut off, or no JSON ({error})"
+    return str(error)
 
 
 def record_from_json(name: str, text: str) -> Record:
@@ -111,10 +128,16 @@ def _listed(values: Any) -> list[Any]:
 
 def _record_of(name: str, values: Any) -> Record:
     if not isinstance(values, dict):
-        raise ValueError(f"received a {type(values).__name__} for an object")
-    for marks, read in _KINDS.items():
-        if set(marks) <= set(values):
+        raise ValueError("it holds no object with fields")
+    for marks, (kind, read) in _KINDS.items():
+        if not set(marks) <= set(values):
+            continue
+        try:
             return read(name, values)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ValueError(
+                f"it has the fields of {kind}, but not what tf-amp writes into them"
+            ) from error
     raise ValueError(f"it has the fields {', '.join(map(str, list(values)[:6]))}")
 
 
@@ -155,10 +178,10 @@ def _from_run(name: str, values: dict[str, Any]) -> Record:
 
 
 # By fields that no other kind has.
-_KINDS: dict[tuple[str, ...], Callable[[str, dict[str, Any]], Record]] = {
-    ("decisions", "low_dtype"): _from_plan,
-    ("plan", "float32", "mixed"): _from_prediction,
-    ("checks", "tolerance"): _from_verification,
-    ("graph", "is_faster", "ratio"): _from_steps,
-    ("plans", "outcome", "scale"): _from_run,
+_KINDS: dict[tuple[str, ...], tuple[str, Callable[[str, dict[str, Any]], Record]]] = {
+    ("decisions", "low_dtype"): ("a plan", _from_plan),
+    ("plan", "float32", "mixed"): ("a prediction", _from_prediction),
+    ("checks", "tolerance"): ("a verification", _from_verification),
+    ("graph", "is_faster", "ratio"): ("a comparison of steps", _from_steps),
+    ("plans", "outcome", "scale"): ("a precision report", _from_run),
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import tf_amp
 from grappler_pass.planning.pages.page import (
@@ -15,10 +16,14 @@ from grappler_pass.planning.pages.page import (
 )
 from grappler_pass.planning.pages.plan_sections import sections_of
 from grappler_pass.planning.plan import Plan
+from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 from tf_amp.tools.report.record import Record
 from tf_amp.tools.report.run_sections import sections_of_runs
 from tf_amp.tools.whole_files import why_unwritable, write_whole
+
+if TYPE_CHECKING:
+    from tf_amp.training.report import LossScaleState
 
 _MILLI = 1e3
 # Operations whose charts a page has room for, and rows of a table of graphs.
@@ -45,6 +50,8 @@ def html_from_record(record: Record, other: Record | None = None) -> str:
     sections += sections_of_runs(record)
     if len(drawn) > 1 or len(record.plans) > len(drawn):
         sections.insert(1, _all_graphs(record, len(drawn)))
+    if record.left_out:
+        sections.append(Section("Left out", missing=" ".join(record.left_out)))
     note = f"tf-amp {tf_amp.__version__}"
     return page_from_sections(f"Precision of {record.name}", sections, note)
 
@@ -81,14 +88,17 @@ def _drawn(plans: tuple[Plan, ...]) -> Iterator[Plan]:
 def _verdict(record: Record) -> Section:
     cards = []
     for compared in record.compared:
+        pairs = counted(compared.pairs, "pair")
         stays = "stays" if compared.is_faster else "float32 was faster"
         cards.append(
             Card(
                 "measured speed-up",
                 f"{compared.ratio:.2f}x",
-                f"{compared.graph}: {compared.pairs} pairs of steps; {stays}",
+                f"{compared.graph}: {pairs} of steps; {stays}",
             )
         )
+    if (state := record.loss_scale) is not None:
+        cards.append(Card("steps skipped", f"{state.skipped_steps}", _scale(state)))
     for run in record.runs:
         scale = run["scale"]
         cards.append(
@@ -96,16 +106,35 @@ def _verdict(record: Record) -> Section:
                 "steps skipped",
                 f"{scale['skipped_here']}",
                 f"{run['model']}: loss scale {scale['loss_scale']}, {run['outcome']} "
-                f"after {run['epochs']} epochs",
+                f"after {counted(run['epochs'], 'epoch')}",
             )
         )
         if run["comparison"]:
             ratio = _RATIO.search(run["comparison"])
             value = ratio[0] if ratio else "compared"
             cards.append(Card("measured speed-up", value, run["comparison"]))
+        if times := run.get("step_times"):
+            cards.append(_step_card(run["model"], times))
     low = sum(not plan.is_empty for plan in record.plans)
-    text = f"{low} of {len(record.plans)} graphs are rewritten."
+    verb = "is" if low == 1 else "are"
+    text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
     return Section("Job", text, cards=tuple(cards))
+
+
+def _scale(state: LossScaleState) -> str:
+    text = f"loss scale {state.scale:g} when the job ended"
+    origin = state.overflow_origin
+    return f"{text}; the latest overflow began in {origin}" if origin else text
+
+
+def _step_card(model: str, times: Mapping[str, float]) -> Card:
+    """Show what StepTimeMonitor has measured."""
+    note = f"{model}: median of the last epoch"
+    if "step_ms_p95" in times:
+        note += f"; 95 of 100 take less than {times['step_ms_p95']:.3g} ms"
+    if "examples_per_second" in times:
+        note += f"; {times['examples_per_second']:.3g} examples per second"
+    return Card("measured step", f"{times['step_ms_median']:.3g} ms", note)
 
 
 def _all_graphs(record: Record, drawn: int) -> Section:

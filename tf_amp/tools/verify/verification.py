@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grappler_pass.notebook_display import NotebookDisplay
+from tf_amp.config.fitted_table import FittedTable
 from tf_amp.tools.graph_runs.differences import Difference
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Verification(NotebookDisplay):
 
     def __rich__(self) -> Group:
         """Show in a terminal."""
-        return self._group(Table())
+        return self._group(FittedTable(_SPARE))
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal, with the verdict beside."""
@@ -205,6 +206,17 @@ _COLUMNS = (
     "not finite",
     "noise",
     "rounded",
+)
+# What a narrow terminal leaves out, first what matters least.
+_SPARE = (
+    "cosine",
+    "shape",
+    "kind",
+    "largest error",
+    "rounded",
+    "not finite",
+    "noise",
+    "relative",
 )
 
 

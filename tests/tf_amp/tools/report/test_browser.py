@@ -83,6 +83,23 @@ def test_a_click_on_an_operation_tells_its_reason(page, tmp_path):
     assert "^model/layer_0/op_0$" in text and "^model/layer_0/" in text
 
 
+def test_a_pattern_is_copied_or_selected_where_that_is_refused(page, tmp_path):
+    open_report(page, tmp_path, large_plan(2))
+    page.locator("#chart-2 .slice", has_text="op_0").last.click()
+    button = page.locator("#details-2 button").first
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    button.click()
+    page.get_by_role("button", name="copied").wait_for()
+    pattern = "^model/layer_0/op_0$"
+    assert page.evaluate("navigator.clipboard.readText()") == pattern
+    page.get_by_role("button", name="copied").wait_for(state="detached")
+    # As on a page that came over plain HTTP.
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    button.click()
+    page.get_by_role("button", name="selected").wait_for()
+    assert page.evaluate("String(getSelection())") == pattern
+
+
 def test_a_click_on_a_scope_enters_it_and_on_the_top_one_leaves_it(page, tmp_path):
     open_report(page, tmp_path, large_plan(20))
     slices = page.locator("#chart-2 .slice")

@@ -75,6 +75,31 @@ def test_damaged_files_are_named_with_what_is_wrong(tmp_path):
         record_from_path(tmp_path)
 
 
+def test_a_damaged_file_is_left_out_of_a_folder_and_named(folder):
+    (folder / "2.plan.json").write_text('{"decisions": [], "low_dtype"')
+    (folder / "numbers.json").write_text("loss 0.25\n[]")
+    record = record_from_path(folder)
+    assert len(record.plans) == 1
+    cut_off, foreign, numbers = record.left_out
+    assert (
+        "2.plan.json is no plan" in cut_off and "it is cut off, or no JSON" in cut_off
+    )
+    assert "else.json" in foreign and "it has the fields of" in foreign
+    assert "numbers.json" in numbers
+    html = html_from_record(record)
+    assert "Left out" in html and "2.plan.json" in html
+
+
+@pytest.mark.parametrize("decisions", ["3", "[3]", '[{"slot": []}]'])
+def test_what_is_wrong_with_a_plan_is_said_in_plain_words(tmp_path, decisions):
+    path = tmp_path / "1.plan.json"
+    path.write_text(f'{{"decisions": {decisions}, "low_dtype": "bfloat16"}}')
+    with pytest.raises(UnreadableRecordError) as raised:
+        record_from_path(path)
+    wrong = "it has the fields of a plan, but not what tf-amp writes into them."
+    assert str(raised.value).endswith(wrong)
+
+
 def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
     with pytest.raises(ConfigError, match="cannot be written"):
         write_page(tmp_path / "absent" / "page.html", "text")
