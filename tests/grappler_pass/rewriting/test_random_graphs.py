@@ -38,6 +38,13 @@ def test_a_split_node_may_wait_in_front_of_a_cast_within_it() -> None:
     assert check_seed(1848, ("bfloat16",)).failures == ()
 
 
+def test_a_program_that_refuses_what_is_cast_by_hand_tells_nothing() -> None:
+    # Its values leave the range of float16, and it checks for that.
+    outcome = check_seed(3571, ("float16",))
+    assert outcome.failures == () and outcome.chaotic
+    assert not check_seed(3571, ("bfloat16",)).chaotic
+
+
 def test_a_seed_names_one_program() -> None:
     for seed in range(4):
         first, second = random_graph(seed), random_graph(seed)
