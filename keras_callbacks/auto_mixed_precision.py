@@ -28,6 +28,7 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
+from tf_amp.message_codes import Code
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope
 from tf_amp.tracing import stack as scope_stack
@@ -127,7 +128,7 @@ class AutoMixedPrecision(Callback):
         self._summaries = Summaries(board, self.model)
         obstacle = obstacle_of(self.model)
         if obstacle:
-            logging.warning("AutoMixedPrecision is disabled: %s.", obstacle)
+            _say_disabled(obstacle)
             return
         self._layer = self._scope.opened()
         model_scopes.undo_after_call(self.model, self._leave)
@@ -197,7 +198,9 @@ class AutoMixedPrecision(Callback):
         optimizer = self.model.optimizer
         if scales_losses(optimizer) and loss_scale_for(self.config).scales:
             logging.warning(
-                "AutoMixedPrecision leaves the scaling of losses to the model's %s.",
+                Code.SCALED_ALREADY.ends(
+                    "AutoMixedPrecision leaves the scaling of losses to the model's %s."
+                ),
                 type(optimizer).__name__,
             )
 
@@ -228,7 +231,7 @@ class AutoMixedPrecision(Callback):
         self._leave_alone()
         obstacle = obstacle_of(self.model)
         if obstacle:
-            logging.warning("AutoMixedPrecision is disabled: %s.", obstacle)
+            _say_disabled(obstacle)
             return
         layer = self._scope.opened()
         getattr(self.model, f"make_{role}_function")()
@@ -247,3 +250,8 @@ class AutoMixedPrecision(Callback):
             put_back, self._put_back = self._put_back, None
             put_back()
             switch.close_scope()
+
+
+def _say_disabled(obstacle: str) -> None:
+    text = Code.CALLBACK_IS_OFF.ends("AutoMixedPrecision is disabled: %s.")
+    logging.warning(text, obstacle)

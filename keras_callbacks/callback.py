@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from absl import logging
 
 from keras_callbacks.running_fit import siblings
+from tf_amp.message_codes import Code
 
 Logs = dict[str, Any] | None
 _Method = TypeVar("_Method", bound=Function[..., Any])
@@ -176,7 +177,8 @@ class Monitor(Callback):
     def switch_off(self, reason: str) -> None:
         """Do nothing more in this `fit`, and say why."""
         self.is_off = True
-        logging.warning("%s is disabled: %s.", type(self).__name__, reason.rstrip("."))
+        text = Code.CALLBACK_IS_OFF.ends("%s is disabled: %s.")
+        logging.warning(text, type(self).__name__, reason.rstrip("."))
 
     def sibling(self, kind: str) -> Any | None:
         """Return the first callback of this `fit` whose class, or a base, is so called.

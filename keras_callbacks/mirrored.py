@@ -22,6 +22,7 @@ from tf_amp._tensorflow_private import all_reduce as private
 from tf_amp._tensorflow_private import training
 from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.errors import ConfigError
+from tf_amp.message_codes import Code
 from tf_amp.placement.named_devices import checked_devices, short_name
 
 _NAMED = 3
@@ -133,8 +134,10 @@ def _note_earlier_variables() -> None:
     names = ", ".join(f"{v.name} {tuple(v.shape)}" for v in earlier[:_NAMED])
     more = f" and {len(earlier) - _NAMED} more" if len(earlier) > _NAMED else ""
     logging.warning(
-        "Variables were made before the strategy: %s%s. They stay on one device; a "
-        "model and its optimizer are to be made within `with strategy.scope():`.",
+        Code.EARLIER_VARIABLES.ends(
+            "Variables were made before the strategy: %s%s. They stay on one device; a "
+            "model and its optimizer are to be made within `with strategy.scope():`."
+        ),
         names,
         more,
     )

@@ -220,6 +220,7 @@ def test_it_stands_aside_in_graph_mode(caplog):
         model.compile("sgd", "mse")
         fit(model, mixed())
     assert "AutoMixedPrecision is disabled: this is graph mode" in caplog.text
+    assert "(AMP204)" in caplog.text
 
 
 def test_two_of_them_in_one_fit_are_refused():

@@ -14,6 +14,8 @@ from typing import Any
 
 from absl import logging
 
+from tf_amp.message_codes import Code
+
 Method = Callable[..., Any]
 
 
@@ -177,7 +179,10 @@ def warn_once(name: str, without: str) -> None:
     import tensorflow as tf
 
     logging.warning(
-        "TensorFlow %s has no %s any more: %s.", tf.__version__, name, without
+        Code.NAME_IS_GONE.ends("TensorFlow %s has no %s any more: %s."),
+        tf.__version__,
+        name,
+        without,
     )
 
 

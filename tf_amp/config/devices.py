@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from grappler_pass.costs import DeviceKey, DeviceProfile
 
 _BFLOAT16_CAPABILITY = _TF32_CAPABILITY = (8, 0)
+_CPU_FILE = pathlib.Path("/proc/cpuinfo")
 _GPU_DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
 
 
@@ -176,7 +177,7 @@ def _choose_for_profile(config: AmpConfig, requested: str) -> Choice:
 
 def _cpu_field(names: tuple[str, ...]) -> str:
     try:
-        text = pathlib.Path("/proc/cpuinfo").read_text(errors="replace")
+        text = _CPU_FILE.read_text(errors="replace")
     except OSError:
         return ""
     for line in text.splitlines():

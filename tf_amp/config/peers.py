@@ -11,6 +11,7 @@ from typing import Any
 from absl import logging
 
 from tf_amp._tensorflow_private import workers as private
+from tf_amp.message_codes import Code
 
 _PREFIX = "tf_amp"
 _TRAINING = ("chief", "worker")
@@ -89,5 +90,8 @@ def is_joint(graph_def: Any) -> bool:
 def _say_unreachable(error: Exception) -> None:
     text = str(error).partition("\n")[0]
     logging.log_first_n(
-        logging.WARNING, "Workers do not hear of each other's plans: %s", 1, text
+        logging.WARNING,
+        Code.WORKER_IS_SILENT.ends("Workers do not hear of each other's plans: %s"),
+        1,
+        text,
     )

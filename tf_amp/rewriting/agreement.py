@@ -20,6 +20,7 @@ from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import words_from_loss_scale
 from tf_amp.config.peers import Peers, peers
 from tf_amp.errors import ConfigError
+from tf_amp.message_codes import Code
 
 _SETTINGS = "settings"
 PATIENCE_SECONDS = 30.0
@@ -80,9 +81,11 @@ def compare(
         theirs = others.ask(worker, _SETTINGS, max(0.0, end - time.monotonic()))
         if theirs is None:
             logging.warning(
-                "%s has not said within %.0f s that it runs in mixed precision. If it "
-                "does not, all workers may wait for ever: set the same variables for "
-                "each of them.",
+                Code.WORKER_IS_SILENT.ends(
+                    "%s has not said within %.0f s that it runs in mixed precision. If "
+                    "it does not, all workers may wait for ever: set the same "
+                    "variables for each of them."
+                ),
                 worker,
                 seconds,
             )
@@ -100,4 +103,5 @@ def _warn_of_differences(
             f"{own.get(n, 'not set')} on {here}"
             for n in names
         )
-        logging.warning("Settings of the workers disagree: %s.", differences)
+        text = Code.SETTINGS_DISAGREE.ends("Settings of the workers disagree: %s.")
+        logging.warning(text, differences)

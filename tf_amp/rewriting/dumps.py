@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from absl import logging
 
 from grappler_pass.costs.atomic_file import replacing
+from tf_amp.message_codes import Code
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -105,7 +106,11 @@ def _write(
                 file.write(text())
     except OSError as error:
         logging.log_first_n(
-            logging.WARNING, "TF_AMP_LOG: cannot write to %s: %s", 1, folder, error
+            logging.WARNING,
+            Code.NOT_WRITTEN.ends("TF_AMP_LOG: cannot write to %s: %s"),
+            1,
+            folder,
+            error,
         )
 
 

@@ -22,6 +22,7 @@ from grappler_pass.fork_safety import per_process
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import RewriteError
+from tf_amp.message_codes import Code
 from tf_amp.rewriting import dumps, host
 from tf_amp.tracing.stamp_reader import main_stamp
 from tf_amp.tracing.stamps import Stamp
@@ -71,7 +72,8 @@ def report(
     cause = error if hasattr(error, "stage") else f"{type(error).__name__}: {error}"
     message = f"graph {graph!r} {outcome}: {cause}"
     if host.current().is_news(message):
-        logging.warning("%s", message, exc_info=error if config.strict else None)
+        text = Code.REWRITE_FAILED.ends(message)
+        logging.warning("%s", text, exc_info=error if config.strict else None)
     if config.strict:
         _keep(message, graph)
     if config.log_dir is not None:

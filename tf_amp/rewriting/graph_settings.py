@@ -22,6 +22,7 @@ from tf_amp.config.list_edits import ListEdit
 from tf_amp.config.scope_registry import Scope
 from tf_amp.errors import ConfigError
 from tf_amp.measuring import process_costs
+from tf_amp.message_codes import Code
 
 if TYPE_CHECKING:
     from grappler_pass.costs import CostModel
@@ -101,8 +102,10 @@ def settings_with_models(
 def _warn_of_freed(ops: frozenset[str]) -> None:
     if ops:
         logging.warning(
-            "Your op lists let %s compute in 16 bits wherever they are; what rounding "
-            "harms is not looked at there.",
+            Code.UNCHECKED_LISTS.ends(
+                "Your op lists let %s compute in 16 bits wherever they are; what "
+                "rounding harms is not looked at there."
+            ),
             ", ".join(sorted(ops)),
         )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import enum
 import functools
 import os
 import sys
@@ -16,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tf_amp.config import devices
+from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
 
 if TYPE_CHECKING:
@@ -32,75 +32,106 @@ _GRAPHS_KEPT = 256
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 _REASONS = "`tf-amp audit --device-profile NAME SCRIPT`"
 _HIDE = "TF_AMP_VERBOSE=0 hides this"
-
-
-class Code(enum.Enum):
-    """What a line is about."""
-
-    REWRITTEN = "AMP101"
-    STAYS_FLOAT32 = "AMP102"
-    TRACED_BEFORE = "AMP103"
-    COMPARED = "AMP104"
-    SUMMARY = "AMP105"
+_KEEP_16_BITS = "TF_AMP_TUNE=off would keep 16 bits"
 
 
 @dataclasses.dataclass
 class _Graph:
-    """A graph that was rewritten, as far as it has come."""
+    """A graph that was planned, and how its steps have decided, if they have.
+
+    Attributes:
+      plan: its plan.
+      calls: of what it belongs to.
+      why: it stays float32; "" for what was rewritten.
+      is_faster: in 16 bits; None while that is not decided.
+      compared: the times that have decided it.
+    """
 
     plan: Plan
     calls: CallCount
+    why: str
+    is_faster: bool | None = None
     compared: Comparison | None = None
 
 
 class Job:
-    """What a process has run in mixed precision, for the line at its end."""
+    """What a process has run, for the line at its end."""
 
     def __init__(self) -> None:
         """Begin with the first graph."""
         self._process = os.getpid()
         self._begin = time.monotonic()
-        self._graphs: dict[str, _Graph] = {}
+        # By what counts the calls, so that another plan takes the place of the first.
+        self._graphs: dict[int, _Graph] = {}
         atexit.register(self._print_summary)
 
-    def add(self, plan: Plan) -> None:
-        """Count from now on the calls of what a graph belongs to that was rewritten."""
+    def add(self, plan: Plan, why: str = "") -> None:
+        """Count from now on the calls of what a graph belongs to that was planned.
+
+        Args:
+          plan: of the graph.
+          why: it stays float32.
+        """
         from tf_amp.measuring.steps import compared_calls
 
-        self._graphs[plan.graph] = _Graph(plan, compared_calls.count_calls())
+        calls = compared_calls.count_calls()
+        if why and id(calls) in self._graphs:
+            # A part of the same call, or the plan after one that has lost.
+            return
+        self._graphs[id(calls)] = _Graph(plan, calls, why)
         if len(self._graphs) > _GRAPHS_KEPT:
-            del self._graphs[next(iter(self._graphs))]
+            earlier = tuple(self._graphs)[:-1]
+            del self._graphs[min(earlier, key=lambda k: self._graphs[k].calls.count)]
 
     def note(self, plan: Plan, is_faster: bool, compared: Comparison | None) -> None:
         """Keep how steps have decided on a plan."""
-        if not is_faster:
-            self._graphs.pop(plan.graph, None)
-        elif plan.graph in self._graphs:
-            self._graphs[plan.graph].compared = compared
+        for graph in tuple(self._graphs.values()):
+            if graph.plan is plan:
+                graph.is_faster, graph.compared = is_faster, compared
 
     def _print_summary(self) -> None:
         seconds = time.monotonic() - self._begin
         if os.getpid() != self._process or seconds < _LONG_SECONDS or not self._graphs:
             return
-        most = max(self._graphs.values(), key=lambda graph: graph.calls.count)
+        busiest = max(self._graphs.values(), key=lambda graph: graph.calls.count)
         _print(
             Code.SUMMARY,
-            f"{seconds:.0f} s in mixed precision; "
-            f"busiest graph of {len(self._graphs)}: "
-            f"{most.plan.graph}, {most.calls.count} calls, {_speed(most)}{_skipped()}; "
-            "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision",
+            f"{seconds:.0f} s, {_steps(busiest)} {_outcome(busiest)}{_skipped()}; "
+            f"{_see_more(busiest)}",
         )
 
 
-def _speed(graph: _Graph) -> str:
+def _steps(graph: _Graph) -> str:
+    """Say how often a graph was called; servers are not told."""
+    name = _name(graph.plan)
+    count = graph.calls.count
+    return f"{_counted(count, 'step')} (calls of {name})" if count else name
+
+
+def _outcome(graph: _Graph) -> str:
+    """Say in which types a graph runs, and how fast that is."""
+    speed = f"expected {graph.plan.predicted_speedup:.2f} times as fast as float32"
     if graph.compared is not None:
-        return f"{graph.compared.ratio:.2f} times as fast as float32, measured"
-    return f"expected {graph.plan.predicted_speedup:.2f} times as fast as float32"
+        speed = f"{graph.compared.ratio:.2f} times as fast as float32, measured"
+    if graph.why:
+        return "in float32"
+    if graph.is_faster is False:
+        why = f"16 bits were {speed}" if graph.compared else "16 bits failed"
+        return f"in float32 at the end, since {why}"
+    return f"with {_changes(graph.plan)}, {speed}"
 
 
 def _skipped() -> str:
     skipped = host.current().skipped_steps()
-    return "" if skipped is None else f"; {skipped} steps skipped"
+    return "" if skipped is None else f"; {_counted(skipped, 'step')} skipped"
+
+
+def _see_more(graph: _Graph) -> str:
+    if graph.why:
+        return graph.why
+    if graph.is_faster is False:
+        return f"a folder in TF_AMP_LOG keeps the plan that lost, and {_KEEP_16_BITS}"
+    return "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision"
 
 
 def tell_of_plan(plan: Plan, config: AmpConfig) -> None:
@@ -109,13 +140,17 @@ def tell_of_plan(plan: Plan, config: AmpConfig) -> None:
         return
     taking_part = host.current()
     if plan.is_empty:
-        if not taking_part.plans and taking_part.is_news(Code.STAYS_FLOAT32):
+        why = _why(plan, config)
+        is_first = Code.REWRITTEN not in taking_part.said
+        if is_first and taking_part.is_news(Code.STAYS_FLOAT32):
             fused = _fusions(plan)
             kept = f"{_name(plan)} stays float32{fused and ', with '}{fused}"
-            _print(Code.STAYS_FLOAT32, f"{kept}: {_why(plan, config)}")
+            _print(Code.STAYS_FLOAT32, f"{kept}: {why}")
+        _job().add(plan, why)
         return
     if taking_part.is_news(Code.REWRITTEN):
-        _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}; {_HIDE}")
+        speed = f"expected {plan.predicted_speedup:.2f}x"
+        _print(Code.REWRITTEN, f"{_name(plan)}: {_changes(plan)}, {speed}; {_HIDE}")
     _job().add(plan)
 
 
@@ -129,9 +164,9 @@ def tell_of_steps(
     if compared is None or not host.current().is_news(Code.COMPARED):
         return
     outcome = (
-        "16 bits stay"
+        "16 bits stay, and `tf_amp.plans()` says where"
         if is_faster
-        else "it runs in float32 from now on, and TF_AMP_TUNE=off would keep 16 bits"
+        else f"it runs in float32 from now on, and {_KEEP_16_BITS}"
     )
     _print(
         Code.COMPARED,
@@ -142,12 +177,15 @@ def tell_of_steps(
 
 def tell_of_earlier_trace() -> None:
     """Say once that a graph comes from a function traced before `enable`."""
+    from tf_amp.measuring.steps import compared_calls
+
     if host.current().is_news(Code.TRACED_BEFORE):
+        name = compared_calls.name_of_call()
         _print(
             Code.TRACED_BEFORE,
-            "a graph stays float32, for it was traced before mixed precision was on; "
-            "enable it before the first call of the function (graphs of tf.data are "
-            "left alone in any case)",
+            f"{name or 'a graph'} stays float32, for it was traced before mixed "
+            "precision was on; enable it before the first call of the function "
+            "(graphs of tf.data are left alone in any case)",
         )
 
 
@@ -174,12 +212,16 @@ def _changes(plan: Plan) -> str:
         parts.append(f"{len(low)} of {len(nodes)} operations in {plan.low_dtype}")
     if fused := _fusions(plan):
         parts.append(fused)
-    return f"{', '.join(parts)}, expected {plan.predicted_speedup:.2f}x"
+    return ", ".join(parts)
 
 
 def _fusions(plan: Plan) -> str:
     count = len(plan.fusions) + len(plan.traced_fusions)
-    return f"{count} fusion{'s' * (count > 1)}" if count else ""
+    return _counted(count, "fusion") if count else ""
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
 
 
 def _why(plan: Plan, config: AmpConfig) -> str:
@@ -208,4 +250,4 @@ def _why(plan: Plan, config: AmpConfig) -> str:
 
 
 def _print(code: Code, text: str) -> None:
-    print(f"tf-amp: {text} ({code.value})", file=sys.stderr, flush=True)
+    print(code.ends(f"tf-amp: {text}"), file=sys.stderr, flush=True)

@@ -19,6 +19,7 @@ from absl import logging
 from tf_amp.config.peers import Peers, is_joint, peers
 from tf_amp.measuring.steps import compared_calls
 from tf_amp.measuring.steps.comparison import FEWEST_PAIRS
+from tf_amp.message_codes import Code
 from tf_amp.rewriting import resumed_plans
 from tf_amp.rewriting.resumed_plans import PlanRecord
 
@@ -57,8 +58,10 @@ class SharedPlans:
         message = self._peers.ask(self._peers.chief, key, self._seconds)
         if message is None:
             logging.warning(
-                "%s has sent no plan for graph %r within %.0f s: %s decides by itself. "
-                "Do they run the same program with the same settings?",
+                Code.WORKER_IS_SILENT.ends(
+                    "%s has sent no plan for graph %r within %.0f s: %s decides by "
+                    "itself. Do they run the same program with the same settings?"
+                ),
                 self._peers.chief,
                 draft.name,
                 self._seconds,
@@ -92,7 +95,9 @@ class SharedPlans:
         message = self._peers.ask(self._peers.chief, key, 0.0)
         if message is not None and json.loads(message)["low"] != record.low:
             logging.warning(
-                "Plans disagree: graph %r is not rewritten on %s as on %s.",
+                Code.PLANS_DISAGREE.ends(
+                    "Plans disagree: graph %r is not rewritten on %s as on %s."
+                ),
                 record.graph,
                 self._peers.own,
                 self._peers.chief,
@@ -123,7 +128,9 @@ def agreed(workers: Peers, key: str, pairs: int, is_faster: bool | None) -> bool
     word = workers.ask(workers.chief, f"{key}/{pairs - 1}", _VERDICT_SECONDS)
     if word is None:
         logging.warning(
-            "%s has not heard of %s whether 16 bits are faster: they are kept.",
+            Code.WORKER_IS_SILENT.ends(
+                "%s has not heard of %s whether 16 bits are faster: they are kept."
+            ),
             workers.own,
             workers.chief,
         )

@@ -24,6 +24,7 @@ from tf_amp.config.list_edits import edits_from_mapping
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
 from tf_amp.errors import ShimError
+from tf_amp.message_codes import Code
 from tf_amp.rewriting import graph_settings, host
 from tf_amp.runtime import installation, model_scopes
 from tf_amp.tensorflow_version import check_tensorflow
@@ -137,7 +138,7 @@ def enable_from_environment(made: Any = None) -> None:
     except ShimError as error:
         if config.strict:
             raise
-        logging.warning("Mixed precision stays off: %s", error)
+        logging.warning(Code.SWITCH_FAILED.ends("Mixed precision stays off: %s"), error)
         return
     take_in(made)
 

@@ -21,6 +21,7 @@ from absl import logging
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
+from tf_amp.message_codes import Code
 
 # A server is busy with what it is sent: it decides by the prices that it has.
 _TUNE = "off"
@@ -52,8 +53,10 @@ def _adopt(settings_id: str, terms: str, check: Callable[[AmpConfig], None]) -> 
     if not jobs.is_served(key):
         logging.log_first_n(
             logging.WARNING,
-            "A graph that this server computes stays float32: it was traced by a "
-            "process that is no coordinator of its job.",
+            Code.SERVED_IN_FLOAT32.ends(
+                "A graph that this server computes stays float32: it was traced by a "
+                "process that is no coordinator of its job."
+            ),
             1,
         )
         return
@@ -63,7 +66,9 @@ def _adopt(settings_id: str, terms: str, check: Callable[[AmpConfig], None]) -> 
     except (ConfigError, ValueError, binascii.Error) as error:
         logging.log_first_n(
             logging.WARNING,
-            "Graphs that another process has this server compute stay float32: %s",
+            Code.SERVED_IN_FLOAT32.ends(
+                "Graphs that another process has this server compute stay float32: %s"
+            ),
             1,
             error,
         )

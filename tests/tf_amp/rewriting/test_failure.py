@@ -29,7 +29,7 @@ print(dtype_of(product()), tf_amp.plans())
     )
     assert done.out.splitlines() == ["float32 ()"], done.err
     warnings = [line for line in done.err.splitlines() if "stays float32" in line]
-    assert len(warnings) == 1
+    assert len(warnings) == 1 and warnings[0].endswith("(AMP202)")
     for part in ("'<lambda>'", "'price'", "ZeroDivisionError: a slot without a price"):
         assert part in warnings[0]
 
@@ -101,6 +101,7 @@ print(dtype_of(product()), tf_amp.is_enabled())
     # Once by the call, and once more by the autostart where that is installed.
     warnings = 1 + autostart.is_installed()
     assert done.err.count("Mixed precision stays off") == warnings
+    assert done.err.count("(AMP201)") == warnings
 
 
 def test_a_hook_that_is_gone_is_said_once_and_the_rest_works():

@@ -62,6 +62,26 @@ def test_a_graph_that_stays_float32_says_why_and_what_to_do() -> None:
     assert line.endswith("(AMP102)")
 
 
+def test_a_cpu_without_16_bit_units_is_given_as_the_reason(
+    tmp_path: pathlib.Path,
+) -> None:
+    own = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    cpu = tmp_path / "cpuinfo"
+    cpu.write_text(re.sub(r"\b(avx512_bf16|amx_\w+|bf16)\b", "", own), encoding="utf-8")
+    described = f"""
+import pathlib
+from tf_amp.config import devices
+devices._CPU_FILE = pathlib.Path({str(cpu)!r})
+"""
+    predicted = {**ON, "TF_AMP_TUNE": "off", "TF_AMP_CACHE": str(tmp_path)}
+    (line,) = lines_of(described + TRAINING + STEPS.format(1), predicted)
+    assert line == (
+        "step stays float32: this CPU has no units for bfloat16, which would be "
+        "slower; TF_AMP_DEVICE_PROFILE plans for another device, `tf-amp doctor` says "
+        "what this one can do (AMP102)"
+    )
+
+
 def test_a_function_traced_before_is_named_as_the_mistake_it_is() -> None:
     late = """
 import tf_amp
@@ -70,25 +90,74 @@ tf_amp.enable()
 step()
 """
     (line,) = lines_of(TRAINING + late, {})
+    assert line.startswith("step stays float32, for it was traced before")
     assert "enable it before the first call of the function" in line
     assert line.endswith("(AMP103)")
+
+
+def compared_lines(slow: str, cache: pathlib.Path) -> list[str]:
+    """Return what a long job says of which one instance is slow."""
+    program = f"{PRELUDE}{LONG}slow = {slow!r}\ntf_amp.enable()\nlabels_of(80)\n"
+    return lines_of(program, {"TF_AMP_TUNE": "budget", "TF_AMP_CACHE": str(cache)})
 
 
 def test_steps_that_ran_both_ways_and_the_end_of_a_long_job_are_reported(
     tmp_path: pathlib.Path,
 ) -> None:
-    program = f"{PRELUDE}{LONG}slow = 'float32'\ntf_amp.enable()\nlabels_of(80)\n"
-    settings = {"TF_AMP_TUNE": "budget", "TF_AMP_CACHE": str(tmp_path)}
-    rewritten, compared, summary = lines_of(program, settings)
+    rewritten, compared, summary = compared_lines("float32", tmp_path)
     assert rewritten.endswith("(AMP101)")
     assert re.fullmatch(
         r"step: \d+\.\d\d times as fast as float32 in \d+ pairs of its own steps; "
-        r"16 bits stay \(AMP104\)",
+        r"16 bits stay, and `tf_amp.plans\(\)` says where \(AMP104\)",
         compared,
     )
-    assert re.match(
-        r"\d+ s in mixed precision; busiest graph of 1: step, 80 calls, "
-        r"\d+\.\d\d times as fast as float32, measured; ",
+    (of_all,) = re.findall(r"\d+ of \d+ operations in bfloat16", rewritten)
+    assert re.fullmatch(
+        rf"\d+ s, 80 steps \(calls of step\) with {of_all}, "
+        r"\d+\.\d\d times as fast as float32, measured; "
+        r"`tf_amp.plans\(\)`, or a folder in TF_AMP_LOG, has every decision "
+        r"\(AMP105\)",
         summary,
     )
-    assert summary.endswith("(AMP105)")
+
+
+def test_a_long_job_that_ended_in_float32_says_by_how_much_16_bits_lost(
+    tmp_path: pathlib.Path,
+) -> None:
+    _, compared, summary = compared_lines("", tmp_path)
+    (ratio,) = re.findall(r"0\.\d\d times as fast as float32", compared)
+    assert re.fullmatch(
+        r"\d+ s, 80 steps \(calls of step\) in float32 at the end, since 16 bits were "
+        rf"{ratio}, measured; a folder in TF_AMP_LOG keeps the plan that lost, and "
+        r"TF_AMP_TUNE=off would keep 16 bits \(AMP105\)",
+        summary,
+    )
+    known, summary = compared_lines("", tmp_path)
+    assert known.startswith("step stays float32") and known.endswith("(AMP102)")
+    assert re.fullmatch(
+        r"\d+ s, 80 steps \(calls of step\) in float32; its steps have run both ways, "
+        r"and 16 bits were not faster; .*\(AMP105\)",
+        summary,
+    )
+
+
+def test_a_summary_tells_how_many_steps_were_skipped() -> None:
+    program = """
+import tensorflow as tf
+import tf_amp
+tf_amp.enable(dtype="float16", loss_scale=1024.0)
+weight = tf.Variable(tf.eye(256))
+optimizer = tf.keras.optimizers.SGD(0.0)
+
+@tf.function
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.nn.relu(x @ weight) @ weight)
+    optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
+
+for factor in (1.0, float("inf"), 1.0):
+    step(tf.fill((256, 256), factor))
+"""
+    *_, summary = lines_of(LONG + program, GAINS)
+    assert "3 steps (calls of step)" in summary
+    assert "; 1 step skipped; " in summary and summary.endswith("(AMP105)")

@@ -80,7 +80,8 @@ def test_what_fails_outside_of_the_stages_is_named_and_raised_too():
                 raised = next(printed)
                 assert raised.startswith(f"raised {begin}") and raised.endswith(end)
             warned = next(printed)
-            assert warned.startswith(begin) and warned.endswith(f"{end} {dtype}")
+            assert warned.startswith(begin)
+            assert warned.endswith(f"{end} (AMP202) {dtype}")
     assert not list(printed)
 
 

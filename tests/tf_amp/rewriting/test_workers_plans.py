@@ -108,7 +108,7 @@ def test_a_plan_that_does_not_fit_is_reported_as_a_disagreement(
     other = planned(1, told)
 
     assert dtypes(other) == dtypes(planned(1, {}))
-    assert "Plans disagree: graph 'test'" in heard[0]
+    assert "Plans disagree: graph 'test'" in heard[0] and "(AMP402)" in heard[0]
 
 
 def test_a_graph_of_one_worker_alone_is_nobody_elses_affair(heard: list[str]) -> None:

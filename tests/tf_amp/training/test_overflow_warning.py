@@ -46,7 +46,7 @@ def test_gradients_that_overflow_are_told_of(name, told):
         assert WAYS[name](tf.constant(3.0)) == 6.0
         assert told == []
         assert WAYS[name](tf.constant(np.inf)) == np.inf
-    said = [line.split(":")[0] for line in told if "infinite" in line]
+    said = [line.split(":")[0] for line in told if line.endswith("(AMP301)")]
     assert said == ["Gradients overflowed at loss scale 1024"]
 
 

@@ -14,6 +14,7 @@ from tf_amp.config.loss_scales.arguments import (
 )
 from tf_amp.config.loss_scales.protocol import LossScale, Seen, State
 from tf_amp.errors import ConfigError
+from tf_amp.message_codes import Code
 
 _OWNER = "DynamicLossScale"
 # What each of these must exceed, and what it must stay under.
@@ -126,7 +127,7 @@ class DynamicLossScale(LossScale):
         # Imported here: the configuration is read in broken installations too.
         from tf_amp._tensorflow_private import training as private
 
-        message = (
+        message = Code.LOWEST_SCALE.ends(
             f"Gradients overflow at the lowest loss scale, {self.minimum}: the step is "
             "skipped. The model diverges, or an operation overflows in its forward "
             "pass."

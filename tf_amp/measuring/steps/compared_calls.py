@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import threading
 import weakref
 from collections.abc import Callable, Hashable
@@ -102,6 +103,8 @@ class _Thread(threading.local):
     label: str = MIXED
 
 
+# TensorFlow calls the function "step" "__inference_step_12".
+_OF_TENSORFLOW = re.compile(r"^__(inference|forward)_|_\d+$")
 _thread = _Thread()
 _lock = renewed_lock()
 # By name of a function, which TensorFlow gives once in a process.
@@ -246,6 +249,12 @@ def count_calls() -> CallCount:
     if callee is None:
         return CallCount()
     return callee.known.counts.setdefault(callee.key, CallCount(1))
+
+
+def name_of_call() -> str:
+    """Return what is called on this thread as its program names it; "" in a Session."""
+    callee = _thread.callee
+    return "" if callee is None else _OF_TENSORFLOW.sub("", callee.name)
 
 
 def accept() -> None:

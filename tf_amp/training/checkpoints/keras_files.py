@@ -20,6 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints import side_file, snapshot
 from tf_amp.training.checkpoints.record import Record
 from tf_amp.training.checkpoints.restored_weights import RestoredWeights
@@ -97,7 +98,9 @@ def _put_back(model: Any, filepath: Any) -> None:
         return
     if record is None and records:
         logging.warning(
-            "%s belongs to other weights, and is not used.",
+            Code.RECORD_IS_UNUSABLE.ends(
+                "%s belongs to other weights, and is not used."
+            ),
             side_file.path_beside(path),
         )
     in_graph = not tf.executing_eagerly()

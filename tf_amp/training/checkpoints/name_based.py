@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
 from tf_amp.training.checkpoints import side_file
 from tf_amp.training.checkpoints.record import Record
@@ -149,7 +150,13 @@ def _usable(
         scale = state.scale_among(held)
         if scale is None or is_usable(scale):
             continue
-        logging.warning("A loss scale in the checkpoint %s is %g.", path, scale)
+        logging.warning(
+            Code.RECORD_IS_UNUSABLE.ends(
+                "A loss scale in the checkpoint %s is %g, and is not used."
+            ),
+            path,
+            scale,
+        )
         own = state.fresh_by_name()
         shapes = {name: shape for name, shape in shapes.items() if name not in own}
     return shapes

@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints import snapshot
 from tf_amp.training.checkpoints.record import (
     Record,
@@ -113,7 +114,8 @@ def _record_in(path: str) -> Record | None:
     try:
         return next(iter(records_from_text(reader.get_tensor(KEY).decode())), None)
     except (UnreadableRecordError, UnicodeDecodeError) as error:
-        logging.warning("The state of tf-amp in %s cannot be read: %s", path, error)
+        text = "The state of tf-amp in %s cannot be read: %s"
+        logging.warning(Code.RECORD_IS_UNUSABLE.ends(text), path, error)
         return None
 
 

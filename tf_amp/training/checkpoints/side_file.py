@@ -17,6 +17,7 @@ from typing import Any
 from absl import logging
 
 from grappler_pass.costs.atomic_file import replacing
+from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints.record import (
     Record,
     UnreadableRecordError,
@@ -50,7 +51,11 @@ def write(path: Any, record: Record) -> None:
             file.write(text)
     except OSError as error:
         logging.log_first_n(
-            logging.WARNING, "The loss scale is not kept beside %s: %s", 1, path, error
+            logging.WARNING,
+            Code.NOT_WRITTEN.ends("The loss scale is not kept beside %s: %s"),
+            1,
+            path,
+            error,
         )
 
 
@@ -64,7 +69,8 @@ def read(path: Any) -> tuple[Record, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        logging.warning("%s cannot be read, and is not used: %s", beside, error)
+        text = Code.RECORD_IS_UNUSABLE.ends("%s cannot be read, and is not used: %s")
+        logging.warning(text, beside, error)
     except (UnreadableRecordError, UnicodeDecodeError) as error:
         _put_aside(beside, error)
     return ()
@@ -83,7 +89,10 @@ def _put_aside(beside: pathlib.Path, error: Exception) -> None:
     except OSError:
         aside = beside
     logging.warning(
-        "%s is damaged (%s) and not used; it is now %s.", beside, error, aside
+        Code.RECORD_IS_UNUSABLE.ends("%s is damaged (%s) and not used; it is now %s."),
+        beside,
+        error,
+        aside,
     )
 
 
@@ -93,7 +102,9 @@ def _is_remote(path: Any) -> bool:
     if remote:
         logging.log_first_n(
             logging.WARNING,
-            "Beside %s no loss scale or plan is kept: only beside local files.",
+            Code.NOT_WRITTEN.ends(
+                "Beside %s no loss scale or plan is kept: only beside local files."
+            ),
             1,
             path,
         )

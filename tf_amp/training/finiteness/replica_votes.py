@@ -19,6 +19,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp.message_codes import Code
 from tf_amp.tracing.lifted_variables import made_outside
 from tf_amp.training.finiteness.of_gradients import on_several_replicas
 from tf_amp.training.gradients.scale_update import ScaleUpdate
@@ -50,8 +51,10 @@ def can_vote() -> bool:
     if not is_eager:
         logging.log_first_n(
             logging.WARNING,
-            "Losses are not scaled, and gradients not checked, in functions and "
-            "branches that the replicas of a strategy trace within a tf.Graph.",
+            Code.NOT_SCALED.ends(
+                "Losses are not scaled, and gradients not checked, in functions and "
+                "branches that the replicas of a strategy trace within a tf.Graph."
+            ),
             1,
         )
     return bool(is_eager)

@@ -16,6 +16,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp.message_codes import Code
 from tf_amp.training.finiteness import votes
 
 _SCALED = "_tf_amp_scaled_by_user"
@@ -46,7 +47,9 @@ def is_scaled_by_user(targets: Iterable[Any]) -> bool:
     if culprit:
         logging.log_first_n(
             logging.WARNING,
-            "Losses are scaled by %s already; automatic loss scaling is disabled.",
+            Code.SCALED_ALREADY.ends(
+                "Losses are scaled by %s already; automatic loss scaling is disabled."
+            ),
             1,
             culprit,
         )

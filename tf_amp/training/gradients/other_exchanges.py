@@ -11,6 +11,8 @@ from typing import Any
 
 from absl import logging
 
+from tf_amp.message_codes import Code
+
 _LIBRARIES = ("horovod.tensorflow", "byteps.tensorflow")
 
 
@@ -21,9 +23,11 @@ def is_scaling_forbidden() -> bool:
         return False
     logging.log_first_n(
         logging.WARNING,
-        "Gradients are exchanged by %s, where ranks cannot agree on a loss scale: "
-        "losses are not scaled. Take bfloat16, which needs no scaling; or float16 with "
-        "a strategy of TensorFlow's own, such as MultiWorkerMirroredStrategy.",
+        Code.NOT_SCALED.ends(
+            "Gradients are exchanged by %s, where ranks cannot agree on a loss scale: "
+            "losses are not scaled. Take bfloat16, which needs no scaling; or float16 "
+            "with a strategy of TensorFlow's own, such as MultiWorkerMirroredStrategy."
+        ),
         1,
         library.partition(".")[0],
     )

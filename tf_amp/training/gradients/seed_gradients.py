@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp.message_codes import Code
 
 
 def targets_and_seeds(target: Any, seeds: Any) -> tuple[list[Any], list[Any]]:
@@ -73,8 +74,10 @@ def are_known(targets: Sequence[Any]) -> bool:
     if unknown:
         logging.log_first_n(
             logging.WARNING,
-            "Losses are not scaled, and gradients not checked, where gradients are "
-            "taken of %r: give tf.Tensors or tf.Variables to start from.",
+            Code.NOT_SCALED.ends(
+                "Losses are not scaled, and gradients not checked, where gradients are "
+                "taken of %r: give tf.Tensors or tf.Variables to start from."
+            ),
             1,
             unknown[0],
         )

@@ -11,6 +11,7 @@ from tf_amp.config.loss_scales.constant import StaticLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import words_from_loss_scale
 from tf_amp.errors import CheckpointMismatchError, ConfigError
+from tf_amp.message_codes import Code
 
 Values = Mapping[str, float | int]
 
@@ -74,7 +75,9 @@ def given(loss_scale: LossScale) -> Values:
 def say_fresh(loss_scale: LossScale, initial: Values, path: str) -> None:
     """Say that a checkpoint holds no state, so that a loss scale starts anew."""
     logging.warning(
-        "The checkpoint %s holds no state of a loss scale: %s starts at %g.",
+        Code.NO_SCALE_IN_CHECKPOINT.ends(
+            "The checkpoint %s holds no state of a loss scale: %s starts at %g."
+        ),
         path,
         kind_of(loss_scale),
         initial["scale"],

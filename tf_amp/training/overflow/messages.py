@@ -9,6 +9,7 @@ from typing import Any
 from absl import logging
 
 from grappler_pass.eligibility.exclusions import without_call_scopes
+from tf_amp.message_codes import Code
 from tf_amp.tracing.stamp_reader import origins_of
 
 
@@ -66,9 +67,11 @@ def warn_of_overflow(scale: float) -> None:
         return
     logging.log_first_n(
         logging.WARNING,
-        "Gradients overflowed at loss scale %g: some are infinite or NaN. Optimizers, "
-        "and assignments to variables, skip such a step, and the next is scaled lower; "
-        "tf_amp.loss_scale_state() counts them.",
+        Code.OVERFLOW.ends(
+            "Gradients overflowed at loss scale %g: some are infinite or NaN. "
+            "Optimizers, and assignments to variables, skip such a step, and the next "
+            "is scaled lower; tf_amp.loss_scale_state() counts them."
+        ),
         1,
         scale,
     )

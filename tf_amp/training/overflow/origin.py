@@ -23,6 +23,7 @@ from grappler_pass.annotations import REWRITTEN, WATCH
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp.errors import AmpError
 from tf_amp.latest import Latest
+from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
 from tf_amp.tracing import variable_values
 from tf_amp.training.overflow.messages import OverflowOrigin, origin_from
@@ -179,7 +180,7 @@ class Watch:
         if not host.current().is_news(origin):
             return
         level = logging.INFO if origin.is_gradient else logging.WARNING
-        logging.log(level, "Not finite first: %s", origin)
+        logging.log(level, Code.OVERFLOW_ORIGIN.ends("Not finite first: %s"), origin)
 
     def _return_to_float32(self, names: tuple[str, ...]) -> bool:
         """Return to float32 what has not been there; return whether there is any."""
@@ -192,8 +193,10 @@ class Watch:
             return False
         self.times_returned += 1
         logging.warning(
-            "The loss scale is at its minimum: back to float32 goes %s, with what "
-            "feeds it and what float16 cannot hold (%d operations).",
+            Code.BACK_TO_FLOAT32.ends(
+                "The loss scale is at its minimum: back to float32 goes %s, with what "
+                "feeds it and what float16 cannot hold (%d operations)."
+            ),
             self.origin,
             new,
         )

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import time
 
+import keras
 import pytest
+import tensorflow as tf
 
+import tf_amp
+from keras_callbacks import GradientHealthMonitor, PrecisionReport
 from tests.grappler_pass.planning.test_layers import plan_of, row
-from tf_amp.tools.report.record import Record
+from tests.keras_programs import fit, half, telling_model
+from tf_amp.tools.report.record import Record, record_from_path
 from tf_amp.tools.report.writing import html_from_record, write_page
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -18,6 +24,14 @@ BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 # Until a page of ten thousand operations is there; a fraction of it on a quiet machine.
 SECONDS = 5.0
+# Of the sections of a run, what plotly draws there.
+CHARTS = {
+    "What stays float32, and why": ".bars .point",
+    "Loss scale of": ".scatterlayer .trace",
+    "Gradients of": ".heatmaplayer image",
+    "Numbers of chain": ".scatterlayer .points path",
+    "Predicted and measured times of chain": ".scatterlayer .points path",
+}
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +135,59 @@ def test_every_chart_appears_once_it_is_scrolled_to(page, tmp_path):
     for number in range(charts.count()):
         charts.nth(number).scroll_into_view_if_needed()
         charts.nth(number).locator(".main-svg").first.wait_for(state="visible")
+
+
+def traced(opt_level):
+    tf_amp.enable(device_profile="cpu-avx512-bf16", opt_level=opt_level)
+
+    @tf.function
+    def chain(x):
+        return tf.exp(tf.nn.relu(x @ x) @ x)
+
+    return chain.get_concrete_function(tf.TensorSpec((256, 256)))
+
+
+@pytest.fixture
+def folder(tmp_path, disabled_afterwards):
+    """What a run of `fit`, the verification and the times of a function have left."""
+    scale = tf_amp.DynamicLossScale(initial=2.0**24, growth_interval=2)
+    callbacks = (half(loss_scale=scale), PrecisionReport(tmp_path))
+    fit(telling_model(keras), *callbacks, GradientHealthMonitor(), epochs=3)
+    function = traced("O2")
+    texts = {
+        "numbers.json": tf_amp.verify(function, tf.ones((256, 256)) / 256).to_json(),
+        "times.json": tf_amp.explain(function, measure=True).to_json(),
+        "steps.json": json.dumps(
+            {"graph": "chain", "is_faster": True, "ratio": 1.25, "pairs": 9}
+        ),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_sections_of_a_run_open_with_their_charts(page, folder):
+    path = folder / "report.html"
+    other = Record("earlier", (tf_amp.explain(traced("O0")),))
+    write_page(path, html_from_record(record_from_path(folder), other))
+    page.goto(path.as_uri())
+    sections = page.locator("section")
+
+    def section(title):
+        found = sections.filter(has=page.locator("h2", has_text=title)).first
+        found.scroll_into_view_if_needed()
+        return found
+
+    for title, traces in CHARTS.items():
+        chart = section(title).locator(".chart")
+        chart.locator(".main-svg").first.wait_for(state="visible")
+        assert chart.locator(traces).count() > 0, title
+    assert "1.25x" in section("Job").inner_text()
+    assert "steps skipped" in section("Job").inner_text()
+    assert "float32 to bfloat16" in section("Beside earlier").inner_text()
+    numbers = section("Numbers of chain").locator("tbody tr")
+    assert numbers.count() > 0
+    assert page.get_by_text("Not recorded").count() == 0
 
 
 def test_a_model_of_ten_thousand_operations_opens_soon(page, tmp_path):

@@ -1,0 +1,51 @@
+"""The codes that messages end with, each a row of docs/troubleshooting.md.
+
+A message has a code if its reader has something to do, or to look up. What is logged
+for developers, or says all that there is to know, has none.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Code(enum.Enum):
+    """What a message is about."""
+
+    # Lines about a job, on stderr.
+    REWRITTEN = "AMP101"
+    STAYS_FLOAT32 = "AMP102"
+    TRACED_BEFORE = "AMP103"
+    COMPARED = "AMP104"
+    SUMMARY = "AMP105"
+    # Mixed precision, or a part of it, is not in force.
+    SWITCH_FAILED = "AMP201"
+    REWRITE_FAILED = "AMP202"
+    NAME_IS_GONE = "AMP203"
+    CALLBACK_IS_OFF = "AMP204"
+    SERVED_IN_FLOAT32 = "AMP205"
+    UNCHECKED_LISTS = "AMP206"
+    # Loss scales and overflows.
+    OVERFLOW = "AMP301"
+    OVERFLOW_ORIGIN = "AMP302"
+    LOWEST_SCALE = "AMP303"
+    BACK_TO_FLOAT32 = "AMP304"
+    SCALED_ALREADY = "AMP305"
+    NOT_SCALED = "AMP306"
+    # Several workers.
+    SETTINGS_DISAGREE = "AMP401"
+    PLANS_DISAGREE = "AMP402"
+    WORKER_IS_SILENT = "AMP403"
+    EARLIER_VARIABLES = "AMP404"
+    # Checkpoints and other files.
+    NO_SCALE_IN_CHECKPOINT = "AMP501"
+    RECORD_IS_UNUSABLE = "AMP502"
+    NOT_WRITTEN = "AMP503"
+
+    def ends(self, text: str) -> str:
+        """Return a message that ends with the code.
+
+        Args:
+          text: the message, which may be one that values are yet to be put into.
+        """
+        return f"{text} ({self.value})"
