@@ -226,8 +226,8 @@ def found(view: GraphView, shapes: Shapes, models: Models) -> list[Kept]:
 def _kept(view: GraphView, region: _Region, nodes: tuple[int, ...]) -> Kept | None:
     """Return what is to be kept of some nodes, unless something waits for them."""
     own = frozenset(nodes)
-    waiting = (w for i in nodes for w in view.control_readers(i))
-    if any(view.nodes[w].op not in CONSTANT_OPS for w in waiting):
+    waiting = {w for i in nodes for w in view.control_readers(i)}
+    if not all(_is_read_within(view, w, own) for w in waiting):
         return None
     sources: dict[Port, None] = {}
     for i in nodes:
@@ -241,6 +241,17 @@ def _kept(view: GraphView, region: _Region, nodes: tuple[int, ...]) -> Kept | No
         if any(reader.node not in own for reader in view.readers(port))
     )
     return Kept(nodes, tuple(sources), tuple(values), view.nodes[nodes[0]].device)
+
+
+def _is_read_within(view: GraphView, waiting: int, own: frozenset[int]) -> bool:
+    """Return whether only some nodes read a constant, a folded shape for instance.
+
+    Whoever else read it would wait for what is not computed.
+    """
+    if view.nodes[waiting].op not in CONSTANT_OPS:
+        return False
+    data = (r.node for port in view.output_ports(waiting) for r in view.readers(port))
+    return own.issuperset(data) and own.issuperset(view.control_readers(waiting))
 
 
 def _priced(kept: Kept, view: GraphView, shapes: Shapes, models: Models) -> Kept:

@@ -72,6 +72,11 @@ def test_what_hangs_on_variables_alone_is_looked_for_first() -> None:
         ({}, "", "another = AssignAddVariableOp(handle, w) dtype=float32"),
         ({}, "", "another = PyFunc(x) Tin=[float32] Tout=[float32] token=t"),
         ({}, "", "another = Tanh(x, ^scaled)"),
+        (
+            {},
+            "",
+            "shape = Const(^scaled) value=[2] dtype=int32\nanother = Fill(shape, x)",
+        ),
         ({"fetch": "scaled"}, "", ""),
         ({"keeps_weights": False}, "", ""),
         ({"fusions": ("channel_scales",)}, "", ""),
