@@ -9,7 +9,6 @@ from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools import whole_files
 
 SUMMARY = "measure this CPU and keep the result"
 _SECONDS = 60.0
@@ -47,6 +46,8 @@ def _check_out(path: pathlib.Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out: {path} cannot be written: {error}.") from error
+    from tf_amp.tools import whole_files
+
     whole_files.check_writable("--out", path)
 
 

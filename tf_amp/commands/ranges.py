@@ -20,7 +20,6 @@ from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools import whole_files
 
 if TYPE_CHECKING:
     from tf_amp.config.ranges import Ranges
@@ -74,6 +73,8 @@ def main(options: argparse.Namespace) -> int:
     model_options.check(options)
     _check_range(options)
     if options.out is not None:
+        from tf_amp.tools import whole_files
+
         whole_files.check_writable("--out", options.out)
 
     check_tensorflow()

@@ -20,7 +20,6 @@ from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools import whole_files
 
 if TYPE_CHECKING:
     from tf_amp.tools.verify.verification import Verification
@@ -91,6 +90,8 @@ def main(options: argparse.Namespace) -> int:
     """
     model_options.check(options)
     if options.bisect:
+        from tf_amp.tools import whole_files
+
         whole_files.check_writable("--write", options.write)
 
     check_tensorflow()

@@ -18,11 +18,17 @@ COMMANDS = {
     "tune": (),
     "verify": (),
 }
+# As it is on a terminal; jobs in the background begin without it.
+CTRL_C = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.raise_signal(signal.SIGINT)
+"""
 
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "script.py").write_text("import signal\nsignal.raise_signal(2)")
+    (tmp_path / "script.py").write_text(CTRL_C)
     return tmp_path
 
 
