@@ -5,6 +5,7 @@ empty database, and once more with the database that this left behind.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from benchmarks.catalog import DEMO_MODELS, MODELS, MODES, entry, variant
 from benchmarks.driver import Turn, run_turn
 from benchmarks.records import Run
 from benchmarks.report import markdown_table
-from benchmarks.results import publish
+from benchmarks.results import RAW, publish
 
 # What is run in a round, in this order: the title of its column, and the variant.
 _KINDS = (
@@ -87,6 +88,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         given,
         rounds=options.rounds,
         is_whole=options.models == names,
+    )
+
+
+def caption(folder: Path = RAW) -> str:
+    """Return what the README says of it, in lines as they stand there."""
+    kept = json.loads((folder / "first_step.json").read_text())["samples"]
+    figures: Figures = {}
+    for text, rounds in kept.items():
+        kind, model, mode = text.split(", ")
+        figures[kind, model, mode] = [Figure(*each) for each in rounds]
+    keys = tuple(dict.fromkeys(key[1:] for key in figures))
+    empty, warm = (
+        median(_beyond(figures, kind, *key) for key in keys)
+        for kind in ("empty database", "warm database")
+    )
+    return (
+        f"by {empty:.0%} in the median of {len(keys)}\n  graphs, "
+        f"by {warm:.0%} with known prices"
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from benchmarks import speed_chart
+from benchmarks import first_step, speed_chart
 from evidence import page
 from tests.forking import run_forked
 from tests.processes import ROOT
@@ -57,6 +57,7 @@ def test_its_figures_are_those_that_were_measured() -> None:
     readme = README.read_text()
     assert speed_chart.caption() in readme
     assert page.caption() in readme
+    assert first_step.caption() in readme
 
 
 if __name__ == "__main__":
