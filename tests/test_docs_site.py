@@ -16,7 +16,7 @@ from tests.tf_amp.tools.report.test_browser import BROWSER
 
 PACKAGES = ("tf_amp", "tf_amp.block_sparse", "tf_amp.placement", "keras_callbacks")
 
-pytest.importorskip("mkdocs")
+pytest.importorskip("mkdocs", reason="other TensorFlows are tried without docs")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_each_public_name_has_its_entry(name: str, site: pathlib.Path) -> None:
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("name", ["index", "api"])
 def test_a_page_asks_nothing_of_the_network(name: str, site: pathlib.Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
+    playwright = pytest.importorskip("playwright.sync_api", reason="drives the browser")
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(
             executable_path=shutil.which(str(BROWSER)), args=["--no-sandbox"]

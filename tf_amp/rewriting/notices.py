@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tf_amp.config import devices
+from tf_amp.config.counts import counted
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
 
@@ -105,7 +106,7 @@ def _steps(graph: _Graph) -> str:
     """Say how often a graph was called; servers are not told."""
     name = _name(graph.plan)
     count = graph.calls.count
-    return f"{_counted(count, 'step')} (calls of {name})" if count else name
+    return f"{counted(count, 'step')} (calls of {name})" if count else name
 
 
 def _outcome(graph: _Graph) -> str:
@@ -123,7 +124,7 @@ def _outcome(graph: _Graph) -> str:
 
 def _skipped() -> str:
     skipped = host.current().skipped_steps()
-    return "" if skipped is None else f"; {_counted(skipped, 'step')} skipped"
+    return "" if skipped is None else f"; {counted(skipped, 'step')} skipped"
 
 
 def _see_more(graph: _Graph) -> str:
@@ -217,11 +218,7 @@ def _changes(plan: Plan) -> str:
 
 def _fusions(plan: Plan) -> str:
     count = len(plan.fusions) + len(plan.traced_fusions)
-    return _counted(count, "fusion") if count else ""
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'s' * (count != 1)}"
+    return counted(count, "fusion") if count else ""
 
 
 def _why(plan: Plan, config: AmpConfig) -> str:

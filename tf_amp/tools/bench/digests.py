@@ -1,4 +1,4 @@
-"""Digests of what is run, by which an edited program is told from the one measured.
+"""Digests of what is run, which differ once a measured program has been edited.
 
 Of a script its text, of a module the files that its import runs by its name, of a
 SavedModel the files that TensorFlow loads. What a program imports in turn is not looked
