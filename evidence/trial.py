@@ -19,7 +19,8 @@ from benchmarks.executed import count_executed_ops
 from evidence.families import family_of
 from evidence.methods import method_of
 
-# What is kept of a run: so many means of losses, and values of the metric.
+# What is kept of a run: so many means of losses, and values of the metric; of one too
+# short for them, only the last value.
 _WINDOWS, _METRICS = 50, 10
 
 
@@ -49,7 +50,8 @@ def run(family_name: str, method_name: str, seed: int, steps: int) -> Trial:
     task = family_of(family_name).make(seed)
     losses: list[float] = []
     low_ops = count_executed_ops(lambda: losses.append(float(task.step()))).low
-    ends = {math.ceil(steps * part / _METRICS) for part in range(1, _METRICS + 1)}
+    parts = _METRICS if steps >= _METRICS else 1
+    ends = {math.ceil(steps * part / parts) for part in range(1, parts + 1)}
     metrics = []
     seconds = 0.0
     begin = time.perf_counter()
