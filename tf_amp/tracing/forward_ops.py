@@ -23,6 +23,7 @@ from typing import Any
 
 from grappler_pass.annotations import FLOAT32, ORIGIN
 from grappler_pass.cached_attributes import cached_attribute
+from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 
 # In the attributes that a tape keeps of an operation.
 _TAPE_KEY = "_tf_amp_operation"
@@ -68,15 +69,12 @@ def mark(op: Any, keeps_float32: bool, goes_by_names: bool) -> None:
         if goes_by_names:
             op._set_attr(ORIGIN, origin.attribute)
     if keeps_float32 or (origin is not None and origin.float32):
-        op._set_attr(FLOAT32, _true())
+        put_attribute(op, FLOAT32, b=True)
 
 
 def is_float32(op: Any) -> bool:
     """Return whether an operation is marked to stay float32."""
-    try:
-        return bool(op.get_attr(FLOAT32))
-    except ValueError:
-        return False
+    return bool(attribute_of(op, FLOAT32))
 
 
 def origin_from(op: Any) -> Origin:
@@ -203,10 +201,3 @@ def _recorded_op(attrs: Any) -> Any | None:
     if attrs and len(attrs) > 1 and attrs[-2] == _TAPE_KEY:
         return attrs[-1].op
     return None
-
-
-@functools.cache
-def _true() -> Any:
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
-    return AttrValue(b=True)

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tf_amp._tensorflow_private.tracing import outwards
 from tf_amp.errors import ScopeError
 
 
@@ -32,7 +34,8 @@ class Layer:
 
     def holds_in(self, graph: Any) -> bool:
         """Return whether operations made in a graph belong to this layer."""
-        return self.graph is None or any(g is self.graph for g in _outwards(graph))
+        functions = itertools.takewhile(_is_of_function, outwards(graph))
+        return self.graph is None or any(each is self.graph for each in functions)
 
 
 _stack: contextvars.ContextVar[tuple[Layer, ...]] = contextvars.ContextVar(
@@ -121,8 +124,5 @@ def layers() -> tuple[Layer, ...]:
     return _stack.get()
 
 
-def _outwards(graph: Any) -> Iterator[Any]:
-    """Yield a function's graph, and those in which it is traced."""
-    while graph is not None and graph.building_function:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)
+def _is_of_function(graph: Any) -> bool:
+    return bool(graph.building_function)

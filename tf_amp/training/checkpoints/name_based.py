@@ -15,6 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
 from tf_amp.training.checkpoints import side_file
@@ -55,7 +56,7 @@ def restoring_in_bulk(bulk_restore: Callable[..., Any]) -> Callable[..., Any]:
             return bulk_restore(builder, filename, saveables, *args, **kwargs)
         theirs = iter(restore([s for s in saveables if not _is_ours(s.name)]))
         restored = restore(ours)
-        restored[0].op._set_attr(_MARK, _true())
+        put_attribute(restored[0].op, _MARK, b=True)
         own = iter(restored)
         return [
             next(own if _is_ours(saveable.name) else theirs)
@@ -207,7 +208,7 @@ def _restored_tensors(graph: Any, saver: Any) -> Iterator[tuple[str, Any]]:
     seen = set(reached)
     while reached:
         operation = reached.pop()
-        if operation.type == "RestoreV2" and _is_marked(operation):
+        if operation.type == "RestoreV2" and attribute_of(operation, _MARK):
             names = tf.get_static_value(operation.inputs[1])
             yield from zip(
                 map(tf.compat.as_text, names), operation.outputs, strict=True
@@ -245,19 +246,6 @@ class _Feeding:
 
 def _is_ours(name: str) -> bool:
     return name.startswith(_OURS)
-
-
-def _is_marked(operation: Any) -> bool:
-    try:
-        return bool(operation.get_attr(_MARK))
-    except ValueError:
-        return False
-
-
-def _true() -> Any:
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
-    return AttrValue(b=True)
 
 
 HOOKS = {

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import training as private
 from tf_amp.message_codes import Code
 from tf_amp.training.finiteness import votes
@@ -70,18 +71,9 @@ def _note(scaled: Any) -> Any:
 def _is_noted(targets: list[Any]) -> bool:
     if any(_eager.get(id(target)) is target for target in targets):
         return True
-    graph = tf.compat.v1.get_default_graph()
-    if not _any_notes(graph):
-        return False
-    return votes.descends_from(targets, _has_note)
-
-
-def _any_notes(graph: Any) -> bool:
-    while graph is not None:
-        if hasattr(graph, _SCALED):
-            return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
+    around = tracing.outwards(tf.compat.v1.get_default_graph())
+    any_noted = any(hasattr(graph, _SCALED) for graph in around)
+    return any_noted and votes.descends_from(targets, _has_note)
 
 
 def _has_note(tensor: Any) -> bool:

@@ -152,9 +152,7 @@ def _home() -> _States:
         if tf.executing_eagerly():
             return _eager_states
         graph = tf.compat.v1.get_default_graph()
-    if not hasattr(graph, _STATES):
-        setattr(graph, _STATES, {})
-    states: _States = getattr(graph, _STATES)
+    states: _States = vars(graph).setdefault(_STATES, {})
     return states
 
 

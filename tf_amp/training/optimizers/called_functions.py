@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import order
+from tf_amp._tensorflow_private import order, tracing
 from tf_amp._tensorflow_private import training as private
 from tf_amp.training.finiteness import repeated_overflows, replica_votes, votes
 from tf_amp.training.finiteness.of_gradients import agreed
@@ -68,14 +68,13 @@ def any_around(graph: Any, state: Any) -> bool:
     if state.is_per_worker:
         return False
     handles = _handles(state, state.variables_by_kind["counters"])
-    while graph is not None:
-        inside = [inner for _, inner in getattr(graph, "captures", ())]
-        own = [handle for handle in handles if getattr(handle, "graph", None) is graph]
+    for each in tracing.outwards(graph):
+        inside = [inner for _, inner in getattr(each, "captures", ())]
+        own = [handle for handle in handles if getattr(handle, "graph", None) is each]
         for tensor in [*own, *inside]:
             if _is_any(tensor, handles):
                 if any(map(votes.calls_function, tensor.consumers())):
                     return True
-        graph = getattr(graph, "outer_graph", None)
     return False
 
 
@@ -121,13 +120,13 @@ def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
     """Return whether a tensor stands for one of some handles."""
     if tensor.dtype != tf.resource:
         return False
-    source = votes.captured_from(tensor)
+    source = tracing.captured_from(tensor)
     return any(source is handle for handle in handles)
 
 
 def _flag(call: Any, handle: Any, tally: _Tally) -> Any:
     """Return whether a call has added no overflow, made once for each call."""
-    flags = _of_graph(call.graph, _FLAGS)
+    flags: dict[Any, Any] = vars(call.graph).setdefault(_FLAGS, {})
     key = call.name, handle.ref()
     if key not in flags:
         with call.graph.as_default(), tf.device(None):
@@ -159,7 +158,7 @@ def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
     if not call.graph.building_function:
         return [], []
     places = {op.name: i for i, op in enumerate(call.graph.get_operations())}
-    others = {call.name, *_of_graph(call.graph, _READS)}
+    others = {call.name, *vars(call.graph).get(_READS, ())}
     users = {op.name: op for op in handle.consumers() if op.name not in others}
     here = places[call.name]
     earlier = [op for name, op in users.items() if places[name] < here]
@@ -174,11 +173,4 @@ def _read_after(operations: Sequence[Any], handle: Any, dtype: Any) -> Any:
 
 def _order_by_hand(read: Any) -> None:
     order.order_by_hand(read.op)
-    _of_graph(read.graph, _READS)[read.op.name] = True
-
-
-def _of_graph(graph: Any, name: str) -> dict[Any, Any]:
-    if not hasattr(graph, name):
-        setattr(graph, name, {})
-    found: dict[Any, Any] = getattr(graph, name)
-    return found
+    vars(read.graph).setdefault(_READS, set()).add(read.op.name)

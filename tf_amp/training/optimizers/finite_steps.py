@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private.tracing import outwards
 from tf_amp.training.finiteness import replica_votes, votes
 from tf_amp.training.finiteness.of_gradients import agreed, are_finite, is_scalable
 from tf_amp.training.loss_scale.variables import states_in_use
@@ -96,12 +97,8 @@ def _any_around(graph: Any, states: Sequence[Any]) -> bool:
 
 def _is_given(graph: Any, shape: Any) -> bool:
     """Return whether a function being traced is given a tensor of a shape."""
-    while graph is not None:
-        for given in getattr(graph, "inputs", ()):
-            if is_scalable(given) and given.shape.is_compatible_with(shape):
-                return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
+    inputs = (i for each in outwards(graph) for i in getattr(each, "inputs", ()))
+    return any(is_scalable(i) and i.shape.is_compatible_with(shape) for i in inputs)
 
 
 def _all(flags: Sequence[Any]) -> Any:

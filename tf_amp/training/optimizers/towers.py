@@ -39,7 +39,8 @@ def update_as_one_step(found: Sequence[Vote]) -> None:
     waiting = [vote for vote in found if vote.updated is not None]
     if len(waiting) < 2:
         return
-    groups = _groups_in(waiting[0].updated.graph)
+    graph = waiting[0].updated.graph
+    groups: list[_Group] = vars(graph).setdefault(_GROUPS, [])
     met = [group for group in groups if not set(waiting).isdisjoint(group.votes)]
     if any(set(waiting) <= set(group.votes) for group in met):
         return
@@ -65,10 +66,3 @@ def _update(towers: Sequence[Vote]) -> tuple[Any, ...]:
         return tuple(
             op for one in by_state.values() for op in joined(one).apply(together)
         )
-
-
-def _groups_in(graph: Any) -> list[_Group]:
-    if not hasattr(graph, _GROUPS):
-        setattr(graph, _GROUPS, [])
-    groups: list[_Group] = getattr(graph, _GROUPS)
-    return groups

@@ -25,7 +25,7 @@ from tf_amp.errors import AmpError
 from tf_amp.latest import Latest
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
-from tf_amp.tracing import variable_values
+from tf_amp.tracing import traces
 from tf_amp.training.overflow.messages import OverflowOrigin, origin_from
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Watch:
         if graph is None or not graph.building_function:
             self._pending = copies
             return
-        self._look_into(copies, variable_values.of_function(graph))
+        self._look_into(copies, traces.values_of_function(graph))
 
     def look_into_pending(self, session: Any) -> None:
         """Look into an overflow of the step that a Session has just run."""
@@ -110,7 +110,7 @@ class Watch:
         if pending is None:
             return
         try:
-            self._look_into(pending, variable_values.of_session(session))
+            self._look_into(pending, traces.values_of_session(session))
         except Exception as error:
             _say_unknown(error)
         if self._is_at_minimum(float(pending[0])):
