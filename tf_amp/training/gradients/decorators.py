@@ -21,8 +21,8 @@ from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.choosing import NO_SCALING
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.training.finiteness import replica_votes
 from tf_amp.training.finiteness.of_gradients import each_is_finite
+from tf_amp.training.finiteness.tallies import can_vote
 from tf_amp.training.fusions import (
     batch_statistics,
     gelu_gradients,
@@ -173,7 +173,7 @@ def _checking_loop(loop: Callable[..., Any], current: Current) -> Callable[..., 
     def checked_loop(body: Any, *args: Any, **kwargs: Any) -> Any:
         if gradient_context.is_differentiating() or not current().scales:
             return loop(body, *args, **kwargs)
-        if not _is_ordinary(body) or not replica_votes.can_vote():
+        if not _is_ordinary(body) or not can_vote():
             with gradient_context.differentiating():
                 return loop(body, *args, **kwargs)
         outer = gradient_context.loop_at_work()
@@ -237,7 +237,7 @@ def _begin(
     # TensorFlow says what is wrong with seeds of another number.
     if len(targets) != len(given) or not gradient_seeds.are_known(targets):
         return None
-    if not replica_votes.can_vote():
+    if not can_vote():
         return None
     return _call(loss_scale, sources, tape).for_targets(targets)
 

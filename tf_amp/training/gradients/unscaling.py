@@ -21,7 +21,7 @@ from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tracing.stack import keeping_float32
-from tf_amp.training.finiteness import inner_calls, repeated_overflows, replica_votes
+from tf_amp.training.finiteness import tallies
 from tf_amp.training.finiteness.of_gradients import (
     agreed,
     are_finite,
@@ -42,6 +42,7 @@ from tf_amp.training.loss_scale.gradient_marks import (
 )
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 from tf_amp.training.loss_scale.variables import state_of
+from tf_amp.training.optimizers.called_functions import inner_flags
 from tf_amp.training.overflow import inputs as overflow_inputs
 from tf_amp.training.overflow import messages as overflow_messages
 
@@ -210,7 +211,7 @@ class ScaledCall:
                 counting = self._counting_once(scale_update, finite)
                 adjusting = counting.apply(finite) + self._noted(counting, finite)
             else:
-                adjusting = replica_votes.note(self._state, finite, self._limit)
+                adjusting = tallies.note_of_replica(self._state, finite, self._limit)
             adjusting = symbolic(adjusting)
         with tf.control_dependencies([*adjusting, *watched]):
             whole = tf.identity(scale_update.with_earlier(finite))
@@ -245,7 +246,7 @@ class ScaledCall:
         here = tf.compat.v1.get_default_graph()
         if not is_inside or self._vectors["counters"].graph is here:
             return []
-        return repeated_overflows.note(self._state, ~(finite | counting.counts))
+        return tallies.note_repeated(self._state, ~(finite | counting.counts))
 
     def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
         """Do the same within a function, where one branch serves the ordinary step."""
@@ -261,7 +262,7 @@ class ScaledCall:
         return handed_on(vote, unscaled)
 
     def _scale_update(self, unscaled: Sequence[Any]) -> ScaleUpdate:
-        earlier = inner_calls.finite_flags(unscaled, self._state)
+        earlier = inner_flags(unscaled, self._state)
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
         return ScaleUpdate(self._state, self._vectors, unscaled, counts, self._limit)
 
