@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass import kept_kernels
-from tf_amp._tensorflow_private import exports
+from tf_amp._tensorflow_private import Hook, exports
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.choosing import NO_SCALING
@@ -47,6 +47,15 @@ from tf_amp.training.optimizers import assignments, optimizers
 
 Current = Callable[[], LossScale]
 
+_IF_LOADED: dict[Hook, Callable[[Any], Any]] = {
+    **optimizers.HOOKS,
+    **dict.fromkeys(private.USER_SCALING, noting_scaled_losses),
+    **optimizer_steps.HOOKS,
+    **batch_statistics.HOOKS,
+    **row_reads.HOOKS,
+    **gelu_gradients.HOOKS,
+}
+
 
 def install(current: Current) -> None:
     """Decorate every way to gradients, and every optimizer that is loaded.
@@ -76,15 +85,9 @@ def _loss_scale_here(current: Current) -> LossScale:
 
 
 def install_optimizers() -> None:
-    """Decorate the optimizers of TensorFlow, and of Keras where it is loaded."""
-    for hook, wrap in optimizers.HOOKS.items():
+    """Decorate optimizers and layers, those of Keras where it is loaded."""
+    for hook, wrap in _IF_LOADED.items():
         private.install_if_loaded(hook, wrap)
-    for hook in private.USER_SCALING:
-        private.install_if_loaded(hook, noting_scaled_losses)
-    optimizer_steps.install()
-    batch_statistics.install()
-    row_reads.install()
-    gelu_gradients.install()
 
 
 def _preparing(enter: Callable[..., Any]) -> Callable[..., Any]:
