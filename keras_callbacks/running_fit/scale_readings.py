@@ -69,7 +69,7 @@ class ScaleReadings:
         """
         optimizer: Any = getattr(model, "optimizer", None)
         self.steps = self._steps_before = 0
-        self._begin = {id(state): _values_of(state) for state in _states()}
+        self._begin = {id(state): _chosen(state.evaluate()) for state in _states()}
         self._restored = _restored_values(model)
         self._state: Any = None
         self._own = _OwnScale(optimizer) if scales_losses(optimizer) else None
@@ -86,7 +86,7 @@ class ScaleReadings:
         """Return how the loss scale is now."""
         if self._own is not None:
             return self._own.unread(self.steps)()
-        values = ((state, _values_of(state)) for state in self._candidates())
+        values = ((state, _chosen(state.evaluate())) for state in self._candidates())
         return self._reading(values, self.steps)
 
     def unread(self) -> Callable[[], ScaleReading] | None:
@@ -163,10 +163,6 @@ def _states() -> list[Any]:
     from tf_amp.training.loss_scale import variables
 
     return variables.states_here()
-
-
-def _values_of(state: Any) -> _Values:
-    return _chosen(dict(zip(_NAMES, state.evaluate(_NAMES), strict=True)))
 
 
 def _restored_values(model: Any) -> dict[str, _Values]:

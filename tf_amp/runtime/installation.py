@@ -129,7 +129,7 @@ def _skipped_steps() -> int | None:
     known = variables.latest_state()
     if known is None or known.in_graph or not known.loss_scale.scales:
         return None
-    return int(known.evaluate(("skipped_steps",))[0])
+    return int(known.evaluate()["skipped_steps"])
 
 
 def remove() -> None:

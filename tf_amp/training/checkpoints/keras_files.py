@@ -77,9 +77,7 @@ def key_of(model: Any) -> str:
 
 
 def _record_of(model: Any) -> Record:
-    in_graph = not tf.executing_eagerly()
-    session = private.session_for_saving() if in_graph else None
-    record = snapshot.take(handles_of(model.trainable_variables), session)
+    record = snapshot.take(handles_of(model.trainable_variables), _session())
     return dataclasses.replace(record, step=key_of(model))
 
 
@@ -103,10 +101,13 @@ def _put_back(model: Any, filepath: Any) -> None:
             ),
             side_file.path_beside(path),
         )
-    in_graph = not tf.executing_eagerly()
-    session = private.session_for_saving() if in_graph else None
     weights = RestoredWeights([model, *model.trainable_variables])
-    snapshot.put_back(record or Record(), path, weights, session)
+    snapshot.put_back(record or Record(), path, weights, _session())
+
+
+def _session() -> Any | None:
+    """Return what variables are in; None under eager execution."""
+    return None if tf.executing_eagerly() else private.session_for_saving()
 
 
 def _optimizer_of(model: Any) -> Any | None:
@@ -132,9 +133,8 @@ def _smallest(variables: Sequence[Any]) -> list[Any]:
 
 def _value_of(variable: Any) -> Any:
     """Return the value of a variable, of several replicas that of the first."""
-    if tf.executing_eagerly():
-        return np.asarray(variable.numpy())
-    return np.asarray(private.session_for_saving().run(variable))
+    session = _session()
+    return np.asarray(variable.numpy() if session is None else session.run(variable))
 
 
 def _path_of(file: Any) -> str | None:

@@ -199,7 +199,7 @@ def _complete(states: Sequence[ScaleState], session: Any, names: set[str]) -> No
     for state in states:
         chosen = given(state.loss_scale)
         if chosen and not names.isdisjoint(state.fresh_by_name()):
-            state.replace({**state.evaluate_all(session), **chosen}, session)
+            state.replace({**state.evaluate(session), **chosen}, session)
 
 
 def _restored_tensors(graph: Any, saver: Any) -> Iterator[tuple[str, Any]]:

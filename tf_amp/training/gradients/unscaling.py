@@ -72,11 +72,10 @@ class ScaledCall:
 
         A function may be called again, with another scale: there it is read anew.
         """
-        call = copy.copy(self)
-        call._vectors = {k: seen_from_here(v) for k, v in self._vectors.items()}
-        if any(vector is None for vector in call._vectors.values()):
-            call._vectors = self._state.read()
-        call._reading = call._state.unpacked(call._vectors)
+        vectors: Vectors = {k: seen_from_here(v) for k, v in self._vectors.items()}
+        if any(vector is None for vector in vectors.values()):
+            vectors = self._state.read()
+        call = self._with(_vectors=vectors, _reading=self._state.unpacked(vectors))
         return call._limited_to(self._limit)
 
     @property
@@ -86,15 +85,11 @@ class ScaledCall:
 
     def at_scale(self, scale: Any) -> ScaledCall:
         """Return a call with another scale."""
-        call = copy.copy(self)
-        call._reading = {**self._reading, "scale": scale}
-        return call
+        return self._with(_reading={**self._reading, "scale": scale})
 
     def again(self) -> ScaledCall:
         """Return a call that is scaled as this one, and counts together with it."""
-        call = copy.copy(self)
-        call._is_repeated = True
-        return call
+        return self._with(_is_repeated=True)
 
     def begun_with(self, readings: Mapping[ScaleState, Vectors]) -> ScaledCall:
         """Return a call whose overflow others explain that were counted since.
@@ -102,9 +97,7 @@ class ScaledCall:
         Args:
           readings: of states, when the tape was begun; those made since are missing.
         """
-        call = copy.copy(self)
-        call._begun = readings.get(self._state) or self._state.initial()
-        return call
+        return self._with(_begun=readings.get(self._state) or self._state.initial())
 
     def for_targets(self, targets: Sequence[Any]) -> ScaledCall:
         """Return a call whose seeds the types of all targets can hold."""
@@ -124,8 +117,11 @@ class ScaledCall:
                 scale,
                 limit,
             )
-        call = self.at_scale(tf.minimum(self.scale, limit))
-        call._limit = limit
+        return self.at_scale(tf.minimum(self.scale, limit))._with(_limit=limit)
+
+    def _with(self, **changes: Any) -> ScaledCall:
+        call = copy.copy(self)
+        vars(call).update(changes)
         return call
 
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
