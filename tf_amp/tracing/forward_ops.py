@@ -145,7 +145,7 @@ def remembering(record_operation: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         made = _made_op(output_tensors)
         if made is not None:
-            backward_function = _within(origin_from(made), backward_function)
+            backward_function = _belonging_to(origin_from(made))(backward_function)
         record_operation(
             op_type,
             output_tensors,
@@ -177,15 +177,6 @@ def _belonging_to(origin: Origin) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def _within(origin: Origin, function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call_within(*args: Any, **kwargs: Any) -> Any:
-        with _belonging_to(origin):
-            return function(*args, **kwargs)
-
-    return call_within
 
 
 def _made_op(outputs: Any) -> Any | None:

@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tf_amp._tensorflow_private.tracing import outwards
@@ -97,15 +97,10 @@ def keeping_float32() -> Iterator[None]:
         yield
 
 
-def inheriting(create_thread: Callable[..., None]) -> Callable[..., None]:
-    """Return a thread's constructor whose thread runs within the present scopes."""
-
-    def create_inheriting_thread(thread: Any, *args: Any, **kwargs: Any) -> None:
-        create_thread(thread, *args, **kwargs)
-        context, run = contextvars.copy_context(), thread.run
-        thread.run = lambda: context.run(run)
-
-    return create_inheriting_thread
+def inherit(result: None, thread: Any, *args: Any, **kwargs: Any) -> None:
+    """Let a thread that was made run within the present scopes."""
+    context, run = contextvars.copy_context(), thread.run
+    thread.run = lambda: context.run(run)
 
 
 @contextlib.contextmanager

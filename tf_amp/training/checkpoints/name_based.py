@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 from tf_amp.message_codes import Code
@@ -114,17 +115,6 @@ def saving(save: Callable[..., Any]) -> Callable[..., Any]:
         return path
 
     return save_with_plans
-
-
-def removing(remove: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `remove_checkpoint`, which removes the file beside it as well."""
-
-    @functools.wraps(remove)
-    def remove_with_plans(checkpoint_prefix: Any, *args: Any, **kwargs: Any) -> None:
-        remove(checkpoint_prefix, *args, **kwargs)
-        side_file.remove(checkpoint_prefix)
-
-    return remove_with_plans
 
 
 def reporting(report: Callable[..., Any]) -> Callable[..., Any]:
@@ -244,6 +234,12 @@ class _Feeding:
         return self._session.run(fetches, feeds, **kwargs)
 
 
+def _remove_beside(
+    result: None, checkpoint_prefix: Any, *args: Any, **kwargs: Any
+) -> None:
+    side_file.remove(checkpoint_prefix)
+
+
 def _is_ours(name: str) -> bool:
     return name.startswith(_OURS)
 
@@ -253,6 +249,6 @@ HOOKS = {
     private.SAVE_NAMES: saving,
     private.RESTORE_NAMES: restoring,
     private.RESTORE_OBJECTS_BY_NAMES: leaving_out,
-    private.REMOVE_CHECKPOINT: removing,
+    private.REMOVE_CHECKPOINT: acting_after(_remove_beside),
     private.REPORT_UNINITIALIZED: reporting,
 }

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass import kept_kernels
-from tf_amp._tensorflow_private import Hook, exports
+from tf_amp._tensorflow_private import Hook, acting_before, exports
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.choosing import NO_SCALING
@@ -66,14 +66,15 @@ def install(current: Current) -> None:
     current = functools.partial(_loss_scale_here, current)
     tape = functools.partial(_scaling_tape, current=current)
     install_hook(private.TAPE_GRADIENT, tape)
-    install_hook(private.TAPE_ENTER, _preparing)
-    install_hook(private.TAPE_RESET, _counting_anew)
+    install_hook(private.TAPE_ENTER, acting_before(_note_entered))
+    install_hook(private.TAPE_RESET, acting_before(tape_calls.note_reset))
     graph = functools.partial(_scaling_graph, current=current)
     install_hook(private.GRAPH_GRADIENTS, graph)
     loop = functools.partial(_checking_loop, current=current)
     install_hook(private.VECTORIZED_LOOP, loop)
     install_hook(private.PYTHON_FUNCTION, gradient_context.passing_through_python)
-    install_hook(private.FORWARD_GRADIENT, gradient_context.left_alone)
+    # Accumulators use gradients for what is linear in their tangents: nobody scales it.
+    install_hook(private.FORWARD_GRADIENT, gradient_context.differentiating())
     assignments.install()
     install_hook(exports.SET_SIGNATURE, exported_states.tracking_states)
     install_optimizers()
@@ -90,28 +91,10 @@ def install_optimizers() -> None:
         private.install_if_loaded(hook, wrap)
 
 
-def _preparing(enter: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tape's `__enter__` that notes where it is called.
-
-    It finds a Keras that was imported in the meantime, too.
-    """
-
-    @functools.wraps(enter)
-    def prepare_and_enter(tape: Any) -> Any:
-        install_optimizers()
-        tape_calls.note_entered(tape)
-        return enter(tape)
-
-    return prepare_and_enter
-
-
-def _counting_anew(reset: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(reset)
-    def note_and_reset(tape: Any) -> Any:
-        tape_calls.note_reset(tape)
-        return reset(tape)
-
-    return note_and_reset
+def _note_entered(tape: Any) -> None:
+    """Note where a tape is entered; find a Keras imported in the meantime, too."""
+    install_optimizers()
+    tape_calls.note_entered(tape)
 
 
 def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..., Any]:

@@ -33,7 +33,7 @@ Vectors = Mapping[str, Any]
 _DTYPES: Mapping[str, Any] = {"floats": np.float32, "counters": np.int64}
 
 
-class ScaleState(tf.Module):  # type: ignore[misc]
+class ScaleState:
     """The variables of one loss scale in one graph under one strategy.
 
     The values are packed by type, so that a step reads and writes two variables at
@@ -57,7 +57,6 @@ class ScaleState(tf.Module):  # type: ignore[misc]
           CheckpointMismatchError: with these weights another loss scale was saved.
           ConfigError: the loss scale begins without a scale.
         """
-        super().__init__(name="tf_amp_loss_scale")
         self.loss_scale = loss_scale
         self.in_graph = not tf.executing_eagerly()
         self.is_per_worker = not self.in_graph and is_parameter_server(strategy)

@@ -249,19 +249,10 @@ def latest_origin(
     return found[1] if found else None
 
 
-def looking_after_run(run: Any) -> Any:
-    """Return a Session's `_run` that then looks into an overflow, if there was one."""
-
-    @functools.wraps(run)
-    def run_and_look(
-        session: Any, handle: Any, fetches: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        result = run(session, handle, fetches, *args, **kwargs)
-        for watched in _watches_of(session.graph):
-            watched.look_into_pending(session)
-        return result
-
-    return run_and_look
+def look_after_run(result: Any, session: Any, *args: Any, **kwargs: Any) -> None:
+    """Look into an overflow of what a Session has run, if there was one."""
+    for watched in _watches_of(session.graph):
+        watched.look_into_pending(session)
 
 
 def times_returned(graph: Any) -> int:
