@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import Hook, eager_context, warn_once
 
 AFTER_SESSION_RUN = Hook(
@@ -90,6 +91,14 @@ def outwards(graph: Any) -> Iterator[Any]:
     while graph is not None:
         yield graph
         graph = getattr(graph, "outer_graph", None)
+
+
+def operations_behind(operation: Any) -> Iterator[Any]:
+    """Yield an operation of a graph, and all that it depends on."""
+    return reached(
+        [operation],
+        lambda op: [*(tensor.op for tensor in op.inputs), *op.control_inputs],
+    )
 
 
 def captured(tensor: Any) -> Any:

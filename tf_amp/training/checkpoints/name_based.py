@@ -16,7 +16,11 @@ from absl import logging
 
 from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
-from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
+from tf_amp._tensorflow_private.tracing import (
+    attribute_of,
+    operations_behind,
+    put_attribute,
+)
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
 from tf_amp.training.checkpoints import side_file
@@ -194,18 +198,11 @@ def _complete(states: Sequence[ScaleState], session: Any, names: set[str]) -> No
 
 def _restored_tensors(graph: Any, saver: Any) -> Iterator[tuple[str, Any]]:
     """Yield names and values of our variables as a Saver restores them."""
-    reached = [graph.get_operation_by_name(saver.saver_def.restore_op_name)]
-    seen = set(reached)
-    while reached:
-        operation = reached.pop()
+    restoring = graph.get_operation_by_name(saver.saver_def.restore_op_name)
+    for operation in operations_behind(restoring):
         if operation.type == "RestoreV2" and attribute_of(operation, _MARK):
-            names = tf.get_static_value(operation.inputs[1])
-            yield from zip(
-                map(tf.compat.as_text, names), operation.outputs, strict=True
-            )
-        behind = {*operation.control_inputs, *(i.op for i in operation.inputs)} - seen
-        seen |= behind
-        reached.extend(behind)
+            names = map(tf.compat.as_text, tf.get_static_value(operation.inputs[1]))
+            yield from zip(names, operation.outputs, strict=True)
 
 
 def _shapes_in(path: Any) -> Mapping[str, Sequence[int]] | None:
