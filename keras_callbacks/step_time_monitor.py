@@ -195,11 +195,7 @@ class StepTimeMonitor(Monitor):
 
 
 def _seconds_of(begun: list[tuple[int, float]]) -> list[float]:
-    """Return the seconds of a step in each call that another one follows.
-
-    Args:
-      begun: the first batch of each call, and when that began.
-    """
+    """Return the seconds of a step in each call (batch, begin) that one follows."""
     pairs = itertools.pairwise(begun)
     return [(b - a) / max(last - first, 1) for (first, a), (last, b) in pairs]
 

@@ -160,11 +160,7 @@ def _usable(
 def _missing(
     graph: Any, saver: Any, shapes: Mapping[str, Sequence[int]], path: str
 ) -> dict[Any, Any]:
-    """Return what to feed for our variables if a checkpoint lacks them.
-
-    Raises:
-      CheckpointMismatchError: it holds those of another loss scale.
-    """
+    """Return what to feed for our variables if a checkpoint lacks them."""
     wanted = dict(_restored_tensors(graph, saver))
     if all(name in shapes for name in wanted):
         return {}

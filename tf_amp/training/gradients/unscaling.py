@@ -139,7 +139,8 @@ class ScaledCall:
 
         They are what the type of the scaled ones can hold, which they go back to.
         """
-        wide, unscaled = self._in_true_units(gradients)
+        wide = [_widened(gradient) for gradient in gradients]
+        unscaled = self.for_a_while_unscaled(wide)
         for before, after in zip(wide, unscaled, strict=True):
             if after is not before:
                 mark_unscaled(after)
@@ -150,12 +151,9 @@ class ScaledCall:
 
     def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients that are to be scaled again; no barrier."""
-        return self._in_true_units(gradients)[1]
-
-    def _in_true_units(self, gradients: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         wide = [_widened(gradient) for gradient in gradients]
         with keeping_float32():
-            return wide, list(self.loss_scale.unscale(wide, self._reading))
+            return list(self.loss_scale.unscale(wide, self._reading))
 
     def results(self, gradients: Any) -> Any:
         """Return a structure of scaled gradients in true units.
@@ -166,7 +164,8 @@ class ScaledCall:
         def finish(scaled: Sequence[Any]) -> list[Any]:
             unscaled = self.unscaled(scaled)
             mark_scale(self.scale, self._ends_here(unscaled))
-            if private.in_function() and not must_select() and not self._is_special():
+            is_ordinary = private.can_merge() and not self._is_repeated
+            if is_ordinary and private.in_function() and not must_select():
                 return self._checked_in_one(unscaled)
             with scale_update_scope():
                 finite = are_finite(unscaled)
@@ -189,9 +188,6 @@ class ScaledCall:
         is_here = self.scale.graph is tf.compat.v1.get_default_graph()
         in_frames = any(frames_of(gradient.op) for gradient in unscaled)
         return is_here and not in_frames and private.can_merge()
-
-    def _is_special(self) -> bool:
-        return self._is_repeated or not private.can_merge()
 
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
         """Adjust the loss scale; return the gradients, which tell how they came out."""

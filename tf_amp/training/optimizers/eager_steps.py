@@ -75,8 +75,7 @@ def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
 
 
 def _count_of(state: Any) -> _Count:
-    values = state.read()["counters"].numpy().tolist()
-    counters = dict(zip(state.names["counters"], values, strict=True))
+    counters = state.values_in({"counters": state.read()["counters"]})
     return tuple(counters[name] for name in _NAMES)
 
 
