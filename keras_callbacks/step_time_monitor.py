@@ -111,6 +111,7 @@ class StepTimeMonitor(Monitor):
             self._is_to_compare = False
             self._begin_comparison()
 
+    # It is called in turn even where the end of a batch is not.
     @never_raising
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Look at the clock, which stands still while a monitor writes."""

@@ -141,18 +141,14 @@ def remembering(record_operation: Callable[..., None]) -> Callable[..., None]:
         output_tensors: Any,
         input_tensors: Any,
         backward_function: Any,
-        forward_function: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         made = _made_op(output_tensors)
         if made is not None:
             backward_function = _belonging_to(origin_from(made))(backward_function)
-        record_operation(
-            op_type,
-            output_tensors,
-            input_tensors,
-            backward_function,
-            forward_function,
-        )
+        given = (op_type, output_tensors, input_tensors, backward_function)
+        record_operation(*given, *args, **kwargs)
 
     return record
 
