@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from grappler_pass.graph.walks import reached
@@ -91,6 +91,13 @@ def outwards(graph: Any) -> Iterator[Any]:
     while graph is not None:
         yield graph
         graph = getattr(graph, "outer_graph", None)
+
+
+def kept_with(graph: Any, name: str, make: Callable[[], Any] = dict) -> Any:
+    """Return what lives as long as a graph, made if there is nothing of the name."""
+    if not hasattr(graph, name):
+        setattr(graph, name, make())
+    return getattr(graph, name)
 
 
 def operations_behind(operation: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private.tracing import captured, outwards
+from tf_amp._tensorflow_private.tracing import captured, kept_with, outwards
 from tf_amp.training.finiteness.of_gradients import is_scalable
 from tf_amp.training.gradients.inner_graphs import flag_seen_from_here
 from tf_amp.training.gradients.scale_update import ScaleUpdate
@@ -70,7 +70,7 @@ def cast_vote(results: Sequence[Any], vote: Vote) -> None:
         if not _is_symbolic(tensor):
             eager_steps.remember(tensor, vote.finite)
             continue
-        vars(tensor.graph).setdefault(_VOTES, {})[tensor.ref()] = vote
+        kept_with(tensor.graph, _VOTES)[tensor.ref()] = vote
 
 
 def vote_on(tensor: Any) -> Vote | None:

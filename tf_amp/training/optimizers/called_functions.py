@@ -125,7 +125,7 @@ def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
 
 def _flag(call: Any, handle: Any, tally: Tally) -> Any:
     """Return whether a call has added no overflow, made once for each call."""
-    flags: dict[Any, Any] = vars(call.graph).setdefault(_FLAGS, {})
+    flags = tracing.kept_with(call.graph, _FLAGS)
     key = call.name, handle.ref()
     if key not in flags:
         with call.graph.as_default(), tf.device(None):
@@ -157,7 +157,7 @@ def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
     if not call.graph.building_function:
         return [], []
     places = {op.name: i for i, op in enumerate(call.graph.get_operations())}
-    others = {call.name, *vars(call.graph).get(_READS, ())}
+    others = {call.name, *getattr(call.graph, _READS, ())}
     users = {op.name: op for op in handle.consumers() if op.name not in others}
     here = places[call.name]
     earlier = [op for name, op in users.items() if places[name] < here]
@@ -172,4 +172,4 @@ def _read_after(operations: Sequence[Any], handle: Any, dtype: Any) -> Any:
 
 def _order_by_hand(read: Any) -> None:
     order.order_by_hand(read.op)
-    vars(read.graph).setdefault(_READS, set()).add(read.op.name)
+    tracing.kept_with(read.graph, _READS, set).add(read.op.name)
