@@ -178,12 +178,10 @@ class AutoMixedPrecision(Callback):
             self._convert_alone(role)
 
     def on_test_end(self, logs: Logs = None) -> None:
-        """Put back what was there before an `evaluate`."""
+        """Put back what was there before an `evaluate` or a `predict`."""
         self._leave_alone()
 
-    def on_predict_end(self, logs: Logs = None) -> None:
-        """Put back what was there before a `predict`."""
-        self._leave_alone()
+    on_predict_end = on_test_end
 
     def _refuse_company(self) -> None:
         place = siblings.place_of(self)

@@ -14,16 +14,11 @@ from typing import Any, TypeVar
 from absl import logging
 
 from keras_callbacks.running_fit import siblings
+from keras_callbacks.running_fit.summaries import Summaries
 from tf_amp.message_codes import Code
 
 Logs = dict[str, Any] | None
 _Method = TypeVar("_Method", bound=Function[..., Any])
-
-
-def _default(method: _Method) -> _Method:
-    """Mark a method as doing nothing."""
-    method.__dict__["_is_default"] = True
-    return method
 
 
 class Callback:
@@ -54,61 +49,18 @@ class Callback:
         """Take the model."""
         self.model = model
 
-    def on_train_begin(self, logs: Logs = None) -> None:
-        """Called when `fit` begins."""
+    def _do_nothing(self, *args: Any, **kwargs: Any) -> None:
+        """Stand for an event that this callback has nothing to do at."""
 
-    def on_train_end(self, logs: Logs = None) -> None:
-        """Called when `fit` ends well."""
-
-    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Called when an epoch begins."""
-
-    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
-        """Called when an epoch and its validation have ended."""
-
-    def on_test_begin(self, logs: Logs = None) -> None:
-        """Called when an evaluation begins, also within `fit`."""
-
-    def on_test_end(self, logs: Logs = None) -> None:
-        """Called when an evaluation ends."""
-
-    def on_predict_begin(self, logs: Logs = None) -> None:
-        """Called when a prediction begins."""
-
-    def on_predict_end(self, logs: Logs = None) -> None:
-        """Called when a prediction ends."""
-
-    @_default
-    def on_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Not called by `fit`."""
-
-    @_default
-    def on_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Not called by `fit`."""
-
-    @_default
-    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Called before each call of the training function."""
-
-    @_default
-    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Called after each call of the training function."""
-
-    @_default
-    def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Called before each batch of an evaluation."""
-
-    @_default
-    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Called after each batch of an evaluation."""
-
-    @_default
-    def on_predict_batch_begin(self, batch: int, logs: Logs = None) -> None:
-        """Called before each batch of a prediction."""
-
-    @_default
-    def on_predict_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """Called after each batch of a prediction."""
+    _do_nothing.__dict__["_is_default"] = True
+    on_train_begin = on_train_end = _do_nothing
+    on_epoch_begin = on_epoch_end = _do_nothing
+    on_test_begin = on_test_end = _do_nothing
+    on_predict_begin = on_predict_end = _do_nothing
+    on_batch_begin = on_batch_end = _do_nothing
+    on_train_batch_begin = on_train_batch_end = _do_nothing
+    on_test_batch_begin = on_test_batch_end = _do_nothing
+    on_predict_batch_begin = on_predict_batch_end = _do_nothing
 
     def _implements_train_batch_hooks(self) -> bool:
         return self._implements("on_train_batch_begin", "on_train_batch_end")
@@ -153,6 +105,7 @@ class Monitor(Callback):
 
     is_off = False
     others: tuple[Any, ...] = ()
+    _summaries = Summaries()
 
     def on_train_begin(self, logs: Logs = None) -> None:
         """Take its place among the callbacks, and begin."""
@@ -169,10 +122,20 @@ class Monitor(Callback):
         if place.is_repeated:
             logging.warning("%s is given twice; it counts once.", type(self).__name__)
         place.go_first()
+        self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
         self.begin()
+
+    @never_raising
+    def on_train_end(self, logs: Logs = None) -> None:
+        """Close what was opened, and end."""
+        self._summaries.close()
+        self.end()
 
     def begin(self) -> None:
         """Get ready for a run of `fit`; overridden by what has something to do."""
+
+    def end(self) -> None:
+        """Finish a run of `fit`; overridden likewise."""
 
     def switch_off(self, reason: str) -> None:
         """Do nothing more in this `fit`, and say why."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.running_fit import step_functions
-from keras_callbacks.running_fit.summaries import Summaries
 from keras_callbacks.running_fit.values import check_one_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.loss_scales.arguments import check_count
@@ -56,20 +55,15 @@ class GradientHealthMonitor(Monitor):
         self._every = check_count("GradientHealthMonitor", "every", every)
         check_one_of("GradientHealthMonitor", "dtype", dtype, (None, *LOW_DTYPES))
         self._dtype = dtype
-        self.health: Mapping[str, GradientHealth] = {}
-        self.exponents: dict[str, np.ndarray[Any, Any]] = {}
-        self._calls = 0
-        self._statistics: GradientStatistics | None = None
-        self._observed: step_functions.StepFunction | None = None
-        self._is_placed = False
-        self._summaries = Summaries()
+        self.begin()
 
     def begin(self) -> None:
         """Forget an earlier run."""
-        self.health, self._calls, self._is_placed = {}, 0, False
-        self.exponents = {}
-        self._statistics, self._observed = None, None
-        self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
+        self.health: Mapping[str, GradientHealth] = {}
+        self.exponents: dict[str, np.ndarray[Any, Any]] = {}
+        self._calls, self._is_placed = 0, False
+        self._statistics: GradientStatistics | None = None
+        self._observed: step_functions.StepFunction | None = None
 
     @never_raising
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
@@ -98,10 +92,8 @@ class GradientHealthMonitor(Monitor):
             named = {f"gradient_exponents/{n}": e for n, e in exponents.items()}
             self._summaries.write_exponents(named, epoch)
 
-    @never_raising
-    def on_train_end(self, logs: Logs = None) -> None:
-        """Close what was opened."""
-        self._summaries.close()
+    def end(self) -> None:
+        """Keep no function that nobody calls any more."""
         self._observed = None
 
     def _by_turns(

@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.running_fit.scale_readings import ScaleReading, ScaleReadings
-from keras_callbacks.running_fit.step_count import StepCount
-from keras_callbacks.running_fit.summaries import STEPS_AT_ONCE, Summaries
+from keras_callbacks.running_fit.summaries import STEPS_AT_ONCE
 from tf_amp.config.loss_scales.arguments import check_count
 
 
@@ -18,6 +17,9 @@ class LossScaleMonitor(Monitor):
     They are there for every `fit`: 1, 0 and the number of steps where nothing is
     scaled. Other callbacks of the same `fit` see them, wherever they stand. TensorBoard
     has those of every step.
+
+    Attributes:
+      latest: the latest reading.
     """
 
     def __init__(self, every: int = 100) -> None:
@@ -31,12 +33,7 @@ class LossScaleMonitor(Monitor):
           ConfigError: the number is none of those allowed.
         """
         self._every = check_count("LossScaleMonitor", "every", every)
-        self._readings: ScaleReadings | None = None
-        self._latest = ScaleReading()
-        self._count = StepCount()
-        self._read_at = 0
-        self._unread: list[tuple[int, Callable[[], ScaleReading]]] = []
-        self._summaries = Summaries()
+        self.begin()
 
     # A progress bar of tf_keras reads the logs of each batch; only then are they to be
     # numbers, which waits for the device.
@@ -48,62 +45,53 @@ class LossScaleMonitor(Monitor):
     def _shows_batches(self) -> bool:
         return (self.params or {}).get("verbose", 0) in (1, "auto")
 
-    @property
-    def latest(self) -> ScaleReading:
-        """The latest reading."""
-        return self._latest
-
     def begin(self) -> None:
         """Forget an earlier run."""
-        self._readings = None
-        self._latest = ScaleReading()
-        self._count, self._read_at = StepCount(), 0
-        self._unread = []
-        self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
+        self._readings: ScaleReadings | None = None
+        self.latest = ScaleReading()
+        self._read_at = 0
+        self._unread: list[tuple[int, Callable[[], ScaleReading]]] = []
         progress = self.sibling("ProgbarLogger")
         shown_as_is = getattr(progress, "stateful_metrics", None)
         if isinstance(shown_as_is, set):
-            shown_as_is.update(self._latest.as_logs())
+            shown_as_is.update(self.latest.as_logs())
 
     @never_raising
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         """Count on from the epochs before; remember the scale before the first one."""
         if self._readings is None:
             self._readings = ScaleReadings(self.model)
-        self._count.begin_epoch()
+        self._readings.begin_epoch()
 
     @never_raising
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Write the latest reading into the logs; take one every so many batches."""
-        self._count.end_batch(batch, self.params)
+        readings = self._readings
+        if readings is None:
+            return
+        readings.end_batch(batch, self.params)
         if self._summaries.are_wanted:
-            self._note_step()
+            self._note_step(readings)
         if not self._shows_batches:
             return
-        steps = self._count.steps
-        if steps == 1 or steps - self._read_at >= self._every:
+        if readings.steps == 1 or readings.steps - self._read_at >= self._every:
             self._read()
         if logs is not None:
-            logs.update(self._with_steps(self._latest).as_logs())
+            logs.update(self._with_steps(readings.steps).as_logs())
 
     @never_raising
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         """Read once, and write it into the logs of the epoch."""
         self._write_steps()
-        reading = self._read()
+        self._read()
         if logs is not None:
-            logs.update(reading.as_logs())
-        self._summaries.write(reading.as_logs(), epoch)
+            logs.update(self.latest.as_logs())
+        self._summaries.write(self.latest.as_logs(), epoch)
 
-    @never_raising
-    def on_train_end(self, logs: Logs = None) -> None:
-        """Close what was opened."""
-        self._summaries.close()
-
-    def _note_step(self) -> None:
-        unread = self._readings and self._readings.unread(self._count.steps)
+    def _note_step(self, readings: ScaleReadings) -> None:
+        unread = readings.unread()
         if unread:
-            self._unread.append((self._count.steps, unread))
+            self._unread.append((readings.steps, unread))
         if len(self._unread) >= STEPS_AT_ONCE:
             self._write_steps()
 
@@ -111,14 +99,13 @@ class LossScaleMonitor(Monitor):
         unread, self._unread = self._unread, []
         self._summaries.write_steps((step, read().as_logs()) for step, read in unread)
 
-    def _read(self) -> ScaleReading:
+    def _read(self) -> None:
         if self._readings is not None:
-            self._latest = self._readings.read(self._count.steps)
-        self._read_at = self._count.steps
-        return self._latest
+            self.latest = self._readings.read()
+            self._read_at = self._readings.steps
 
-    def _with_steps(self, reading: ScaleReading) -> ScaleReading:
-        """Return a reading with the steps of now, where nothing else counts them."""
-        if reading.good_steps != self._read_at or reading.loss_scale != 1.0:
-            return reading
-        return dataclasses.replace(reading, good_steps=self._count.steps)
+    def _with_steps(self, steps: int) -> ScaleReading:
+        """Return the reading with the steps of now, where nothing else counts them."""
+        if self.latest.good_steps != self._read_at or self.latest.loss_scale != 1.0:
+            return self.latest
+        return dataclasses.replace(self.latest, good_steps=steps)

@@ -14,7 +14,6 @@ from keras_callbacks.running_fit.plan_watch import PlanWatch
 from keras_callbacks.running_fit.run_record import Event, RunRecord
 from keras_callbacks.running_fit.scale_history import ScaleHistory, ScalePoint
 from keras_callbacks.running_fit.scale_readings import ScaleReading, ScaleReadings
-from keras_callbacks.running_fit.step_count import StepCount
 from keras_callbacks.running_fit.summaries import Summaries, writes
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import model_scopes
@@ -55,27 +54,19 @@ class PrecisionReport(Monitor):
         if html:
             page.check_extra()
         self._given, self._writes_page = folder, html
-        self._folder = pathlib.Path()
         self._watch = PlanWatch()
-        self._readings: ScaleReadings | None = None
-        self._scale: ScaleReading | None = None
-        self._count, self._history = StepCount(), ScaleHistory()
-        self._events: list[Event] = []
-        self._began_s = self._written_s = 0.0
-        self._outcome = ""
-        self._epochs = 0
-        self._summaries = Summaries()
 
     def begin(self) -> None:
         """Find the folder, and write a first report, so that what fails is known."""
-        self._watch, self._events, self._epochs = PlanWatch(), [], 0
-        self._began_s, self._outcome = time.time(), "running"
-        self._readings, self._scale = None, None
-        self._count, self._history = StepCount(), ScaleHistory()
+        self._watch, self._history = PlanWatch(), ScaleHistory()
+        self._events: list[Event] = []
+        self._began_s, self._outcome, self._epochs = time.time(), "running", 0
+        self._readings: ScaleReadings | None = None
+        self._scale: ScaleReading | None = None
         self._folder = self._chosen_folder()
         # With that one's plans go what they are for.
-        if self.sibling("AutoMixedPrecision") is None:
-            self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
+        if self.sibling("AutoMixedPrecision") is not None:
+            self._summaries = Summaries()
         self._watch.start()
         model_scopes.undo_after_call(self.model, self._leave)
         self._note("fit began")
@@ -86,18 +77,18 @@ class PrecisionReport(Monitor):
         """Remember the loss scale before the first epoch."""
         if self._readings is None:
             self._readings = ScaleReadings(self.model)
-        self._count.begin_epoch()
+        self._readings.begin_epoch()
 
     @never_raising
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Count the steps, of which some may have been skipped."""
-        self._count.end_batch(batch, self.params)
-        step = self._count.steps
-        if self._readings is None or not self._history.wants(step):
+        if self._readings is None:
             return
-        unread = self._readings.unread(step)
+        self._readings.end_batch(batch, self.params)
+        step = self._readings.steps
+        unread = self._readings.unread() if self._history.wants(step) else None
         if unread is None:
-            # Workers are asked at the end of an epoch, and not after each step.
+            # Workers too are asked at the end of an epoch, and not after each step.
             return
         now, points = unread(), self._history.points
         before = points[-1].skipped_steps if points else 0
@@ -113,10 +104,8 @@ class PrecisionReport(Monitor):
         if time.time() - self._written_s > _PAUSE_S:
             self._write()
 
-    @never_raising
-    def on_train_end(self, logs: Logs = None) -> None:
+    def end(self) -> None:
         """Write the whole report."""
-        self._summaries.close()
         self._end("ended")
 
     @never_raising
@@ -147,7 +136,7 @@ class PrecisionReport(Monitor):
     def _note_scale(self) -> None:
         if self._readings is None:
             return
-        now = self._readings.read(self._count.steps)
+        now = self._readings.read()
         before, self._scale = self._scale or self._readings.at_begin(), now
         where = f"by the end of epoch {self._epochs}"
         skipped = now.skipped_here - before.skipped_here

@@ -13,9 +13,8 @@ from absl import logging
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.running_fit import step_functions
 from keras_callbacks.running_fit.step_comparison import Alternation, Comparison
-from keras_callbacks.running_fit.step_count import steps_up_to
-from keras_callbacks.running_fit.summaries import STEPS_AT_ONCE, Summaries
-from keras_callbacks.running_fit.values import number
+from keras_callbacks.running_fit.summaries import STEPS_AT_ONCE
+from keras_callbacks.running_fit.values import number, steps_up_to
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope
@@ -76,9 +75,6 @@ class StepTimeMonitor(Monitor):
       latest: the steps of the latest epoch.
     """
 
-    # The begin of a batch is called in turn even where its end is not.
-    comparison: Comparison | None = None
-
     def __init__(self, compare: int = 0, *, batch_size: int | None = None) -> None:
         """Say what is to be measured.
 
@@ -95,22 +91,17 @@ class StepTimeMonitor(Monitor):
         if batch_size is not None:
             check_count("StepTimeMonitor", "batch_size", batch_size)
         self._batch_size = batch_size
-        self._is_to_compare = False
-        self._alternation: Alternation | None = None
-        self._compared = 0
-        self._begun: list[tuple[int, float]] = []
-        self._steps_before = self._written = 0
-        self._writing_s = 0.0
-        self.latest = StepTimes()
-        self._summaries = Summaries()
+        self.begin()
 
     def begin(self) -> None:
         """Forget an earlier run."""
-        self.comparison, self._alternation = None, None
+        self.comparison: Comparison | None = None
+        self._alternation: Alternation | None = None
         self._is_to_compare = self._compare > 0
-        self._steps_before, self._writing_s = 0, 0.0
+        self._begun: list[tuple[int, float]] = []
+        self._steps_before = self._written = self._compared = 0
+        self._writing_s = 0.0
         self.latest = StepTimes()
-        self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
 
     @never_raising
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
@@ -120,6 +111,7 @@ class StepTimeMonitor(Monitor):
             self._is_to_compare = False
             self._begin_comparison()
 
+    # It is called in turn even where the end of a batch is not.
     @never_raising
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         """Look at the clock, which stands still while a monitor writes."""
@@ -146,11 +138,6 @@ class StepTimeMonitor(Monitor):
         if logs is not None:
             logs.update(written)
         self._summaries.write(written, epoch)
-
-    @never_raising
-    def on_train_end(self, logs: Logs = None) -> None:
-        """Close what was opened."""
-        self._summaries.close()
 
     def _end_steps(self) -> None:
         if not self._begun:
@@ -209,11 +196,7 @@ class StepTimeMonitor(Monitor):
 
 
 def _seconds_of(begun: list[tuple[int, float]]) -> list[float]:
-    """Return the seconds of a step in each call that another one follows.
-
-    Args:
-      begun: the first batch of each call, and when that began.
-    """
+    """Return the seconds of a step in each call (batch, begin) that one follows."""
     pairs = itertools.pairwise(begun)
     return [(b - a) / max(last - first, 1) for (first, a), (last, b) in pairs]
 

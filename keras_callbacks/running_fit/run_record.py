@@ -61,10 +61,8 @@ class RunRecord:
     step_times: Mapping[str, float]
     comparison: str
     health: Mapping[str, GradientHealth]
-    exponents: Mapping[str, np.ndarray[Any, Any]] = dataclasses.field(
-        default_factory=dict
-    )
-    scales: tuple[ScalePoint, ...] = ()
+    exponents: Mapping[str, np.ndarray[Any, Any]]
+    scales: tuple[ScalePoint, ...]
 
 
 def json_from_record(record: RunRecord) -> str:

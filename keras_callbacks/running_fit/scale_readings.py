@@ -17,7 +17,7 @@ from keras_callbacks.running_fit.loss_scale_optimizers import (
     scale_of,
     scales_losses,
 )
-from keras_callbacks.running_fit.values import number
+from keras_callbacks.running_fit.values import number, steps_up_to
 
 _NAMES = ("scale", "skipped_steps", "good_steps")
 _Values = tuple[float, int, int]
@@ -53,7 +53,11 @@ class ScaleReading:
 
 
 class ScaleReadings:
-    """Reads the loss scale of one `fit`; each reading waits for the device."""
+    """Reads the loss scale of one `fit`; each reading waits for the device.
+
+    Attributes:
+      steps: of this `fit` so far, by the batches that Keras tells of.
+    """
 
     def __init__(self, model: Any = None) -> None:
         """Remember how all states are before the first step.
@@ -64,34 +68,38 @@ class ScaleReadings:
           model: whose optimizer may scale losses by itself.
         """
         optimizer: Any = getattr(model, "optimizer", None)
-        self._begin = {id(state): _values_of(state) for state in _states()}
+        self.steps = self._steps_before = 0
+        self._begin = {id(state): _chosen(state.evaluate()) for state in _states()}
         self._restored = _restored_values(model)
         self._state: Any = None
-        self._own: _OwnScale | None = None
-        if scales_losses(optimizer):
-            self._own = _OwnScale(optimizer)
+        self._own = _OwnScale(optimizer) if scales_losses(optimizer) else None
 
-    def read(self, steps: int | None = None) -> ScaleReading:
-        """Return how the loss scale is now.
+    def begin_epoch(self) -> None:
+        """Count on from the epochs before."""
+        self._steps_before = self.steps
 
-        Args:
-          steps: of this `fit`, for where nothing else counts them; None: not known.
-        """
+    def end_batch(self, batch: int, params: Mapping[str, Any] | None) -> None:
+        """Count a batch of the epoch; arguments as for `steps_up_to`."""
+        self.steps = self._steps_before + steps_up_to(batch, params)
+
+    def read(self) -> ScaleReading:
+        """Return how the loss scale is now."""
         if self._own is not None:
-            return self._own.unread(steps)()
-        return self._reading(((s, _values_of(s)) for s in self._candidates()), steps)
+            return self._own.unread(self.steps)()
+        values = ((state, _chosen(state.evaluate())) for state in self._candidates())
+        return self._reading(values, self.steps)
 
-    def unread(self, steps: int) -> Callable[[], ScaleReading] | None:
+    def unread(self) -> Callable[[], ScaleReading] | None:
         """Return what tells how the loss scale is now, once it is called.
 
         Only that waits for the device. None where workers would have to be asked.
         """
         if self._own is not None:
-            return self._own.unread(steps)
+            return self._own.unread(self.steps)
         states = self._candidates()
         if any(state.is_per_worker for state in states):
             return None
-        vectors = [(state, state.snapshot()) for state in states]
+        steps, vectors = self.steps, [(state, state.snapshot()) for state in states]
         return lambda: self._reading(
             ((state, _chosen(state.values_in(each))) for state, each in vectors), steps
         )
@@ -100,7 +108,7 @@ class ScaleReadings:
         return _states() if self._state is None else [self._state]
 
     def _reading(
-        self, values: Iterable[tuple[Any, _Values]], steps: int | None
+        self, values: Iterable[tuple[Any, _Values]], steps: int
     ) -> ScaleReading:
         for state, (scale, skipped, good) in values:
             before = self._begin_of(state)
@@ -109,7 +117,7 @@ class ScaleReadings:
             if self._state is state:
                 here = max(skipped - before[1], 0)
                 return ScaleReading(scale, skipped, good, here)
-        return ScaleReading(good_steps=steps or 0)
+        return ScaleReading(good_steps=steps)
 
     def at_begin(self) -> ScaleReading:
         """Return how the loss scale read last was before the first step."""
@@ -133,7 +141,7 @@ class _OwnScale:
         self._applied_before = number(applied_steps(optimizer))
         self.begin = self.unread(0)()
 
-    def unread(self, steps: int | None) -> Callable[[], ScaleReading]:
+    def unread(self, steps: int) -> Callable[[], ScaleReading]:
         """Return what tells how it is now, after so many steps, once it is called."""
         import tensorflow as tf
 
@@ -143,9 +151,8 @@ class _OwnScale:
 
         def read() -> ScaleReading:
             scale, good, applied = map(number, tensors)
-            taken = math.nan if steps is None else steps
             # In this order, so that what is not known stays NaN.
-            skipped = max(taken - (applied - self._applied_before), 0)
+            skipped = max(steps - (applied - self._applied_before), 0)
             skipped = skipped if math.isnan(skipped) else int(skipped)
             return ScaleReading(scale, skipped, int(good), skipped, True)
 
@@ -156,10 +163,6 @@ def _states() -> list[Any]:
     from tf_amp.training.loss_scale import variables
 
     return variables.states_here()
-
-
-def _values_of(state: Any) -> _Values:
-    return _chosen(dict(zip(_NAMES, state.evaluate(_NAMES), strict=True)))
 
 
 def _restored_values(model: Any) -> dict[str, _Values]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 # Between a callback and the list that calls it lie decorators, and lists in lists.
@@ -58,28 +59,27 @@ class Place:
 
 def place_of(callback: Any) -> Place:
     """Return the place of a callback, called from one of its methods."""
-    frame = sys._getframe(1)
-    for _ in range(_FRAMES):
+    for frame in _outwards(sys._getframe(1)):
         caller = frame.f_locals.get("self")
         listed = getattr(caller, "callbacks", None)
         if isinstance(listed, list) and any(each is callback for each in listed):
             return Place(callback, caller)
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
     return Place(callback)
 
 
 def running_method(model: Any) -> str:
     """Return which of `fit`, `evaluate` and `predict` of a model has called this."""
-    frame = sys._getframe(1)
-    for _ in range(_FRAMES):
+    for frame in _outwards(sys._getframe(1)):
         if frame.f_code.co_name in _METHODS and frame.f_locals.get("self") is model:
             return frame.f_code.co_name
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
     return ""
+
+
+def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
+    for _ in range(_FRAMES):
+        if frame is not None:
+            yield frame
+            frame = frame.f_back
 
 
 def first_of(callbacks: Iterable[Any], kind: str) -> Any | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tf_amp.errors import ConfigError
@@ -16,6 +17,17 @@ def number(value: Any) -> float:
     import tensorflow as tf
 
     return float(tf.convert_to_tensor(value))
+
+
+def steps_up_to(batch: int, params: Mapping[str, Any] | None) -> int:
+    """Return how many steps of an epoch there were once a batch has ended.
+
+    Args:
+      batch: from 0 on; the last of several in one call may be none in fact.
+      params: what Keras tells of the run.
+    """
+    in_epoch = (params or {}).get("steps")
+    return batch + 1 if in_epoch is None else min(batch + 1, int(in_epoch))
 
 
 def check_one_of(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) -> None:

@@ -8,6 +8,7 @@ works, and the rest goes on. `remove` undoes every patch; installing twice patch
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Collection
 from typing import Any
@@ -107,6 +108,43 @@ def remove(kept: Collection[Hook] = ()) -> None:
             _register(hook, patch.original)
             setattr(patch.owner, hook.method, patch.original)
             del _patches[hook]
+
+
+def acting_before(act: Callable[..., Any]) -> Callable[[Method], Method]:
+    """Return what wraps a method so that something is done before it.
+
+    Args:
+      act: takes the method's arguments.
+    """
+
+    def wrap(method: Method) -> Method:
+        @functools.wraps(method)
+        def act_and_call(*args: Any, **kwargs: Any) -> Any:
+            act(*args, **kwargs)
+            return method(*args, **kwargs)
+
+        return act_and_call
+
+    return wrap
+
+
+def acting_after(act: Callable[..., Any]) -> Callable[[Method], Method]:
+    """Return what wraps a method so that something is done after it.
+
+    Args:
+      act: takes the method's result, and its arguments.
+    """
+
+    def wrap(method: Method) -> Method:
+        @functools.wraps(method)
+        def call_and_act(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            act(result, *args, **kwargs)
+            return result
+
+        return call_and_act
+
+    return wrap
 
 
 def installed() -> tuple[Hook, ...]:

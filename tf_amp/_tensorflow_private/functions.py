@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tf_amp._tensorflow_private import Hook, warn_once
+from tf_amp._tensorflow_private.tracing import outwards
 
 _WITHOUT = "functions compiled by XLA stay float32"
 # Every function of the runtime is made by it: those of the program, and the pairs of
@@ -73,9 +74,8 @@ def is_backward_pass(graph: Any) -> bool:
     except (ImportError, AttributeError):
         warn_once("_BACKWARD_PREFIX", "functions may scale recomputed gradients twice")
         return False
-    while graph is not None and not getattr(graph, "name", "").startswith(prefix):
-        graph = getattr(graph, "outer_graph", None)
-    return graph is not None
+    names = (getattr(each, "name", "") for each in outwards(graph))
+    return any(name.startswith(prefix) for name in names)
 
 
 def compiled_callees(graph: Any) -> tuple[Any, ...]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from grappler_pass.graph.walks import reached
 from tf_amp._tensorflow_private import Hook, eager_context, warn_once
 
 AFTER_SESSION_RUN = Hook(
@@ -82,6 +84,61 @@ def traced_graph() -> Any | None:
     import tensorflow as tf
 
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
+def outwards(graph: Any) -> Iterator[Any]:
+    """Yield a graph, the one that it is traced in, and so on; nothing of None."""
+    while graph is not None:
+        yield graph
+        graph = getattr(graph, "outer_graph", None)
+
+
+def kept_with(graph: Any, name: str, make: Callable[[], Any] = dict) -> Any:
+    """Return what lives as long as a graph, made if there is nothing of the name."""
+    if not hasattr(graph, name):
+        setattr(graph, name, make())
+    return getattr(graph, name)
+
+
+def operations_behind(operation: Any) -> Iterator[Any]:
+    """Yield an operation of a graph, and all that it depends on."""
+    return reached(
+        [operation],
+        lambda op: [*(tensor.op for tensor in op.inputs), *op.control_inputs],
+    )
+
+
+def captured(tensor: Any) -> Any:
+    """Return the tensor of the outer graph that a placeholder stands for, if any."""
+    if tensor.op.type != "Placeholder":
+        return None
+    captures = getattr(tensor.graph, "captures", ())
+    return next((outer for outer, inner in captures if inner is tensor), None)
+
+
+def captured_from(tensor: Any) -> Any:
+    """Return what a tensor of a function stands for, outside of all functions."""
+    while not hasattr(tensor, "numpy"):
+        outer = captured(tensor)
+        if outer is None:
+            break
+        tensor = outer
+    return tensor
+
+
+def attribute_of(operation: Any, name: str, default: Any = None) -> Any:
+    """Return the value of an operation's attribute; `default` where it has none."""
+    try:
+        return operation.get_attr(name)
+    except ValueError:
+        return default
+
+
+def put_attribute(operation: Any, name: str, **value: Any) -> None:
+    """Write an attribute on an operation; `value` is the field of an AttrValue."""
+    from tensorflow.core.framework.attr_value_pb2 import AttrValue
+
+    operation._set_attr(name, AttrValue(**value))
 
 
 def handle_contents(tensor: Any) -> tuple[Any, ...]:

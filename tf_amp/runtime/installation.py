@@ -7,7 +7,6 @@ them. Not to be called by several threads at once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from tf_amp import _tensorflow_private as private
@@ -36,7 +35,7 @@ def install_marking() -> None:
     install = private.install
     stamp = functools.partial(stamps.stamping, in_force=in_force)
     install(private.CREATE_OP, stamp)
-    install(tracing.REPLICA_THREAD, scope_stack.inheriting)
+    install(tracing.REPLICA_THREAD, private.acting_after(scope_stack.inherit))
     walk = functools.partial(forward_ops.following, adopt=adopt)
     install(tracing.WALK_GRADIENT, walk)
     install(tracing.RECORD_GRADIENT, forward_ops.recording)
@@ -69,7 +68,8 @@ def install_loss_scaling() -> None:
     gradients.install(current_loss_scale)
     sync_replicas.install()
     installing.install()
-    private.install(tracing.AFTER_SESSION_RUN, overflow_origin.looking_after_run)
+    look = private.acting_after(overflow_origin.look_after_run)
+    private.install(tracing.AFTER_SESSION_RUN, look)
 
 
 def install_rewriting(config: AmpConfig) -> None:
@@ -86,15 +86,15 @@ def install_rewriting(config: AmpConfig) -> None:
 
     _build_host()
     plugin.load(arriving_graphs.rewrite_graph)
-    private.install(private.CREATE_SESSION, _stamping_sessions)
+    private.install(private.CREATE_SESSION, private.acting_after(_stamp_session))
     private.install(functions.MAKE_FUNCTION, compiled.rewriting)
     private.install(calls.CALL_IN_EAGER_MODE, compared_calls.comparing_calls)
     comparing_runs = functools.partial(
         compared_calls.comparing_runs, times_changed=overflow_origin.times_returned
     )
     private.install(calls.RUN_IN_SESSION, comparing_runs)
-    private.install(exports.CONVERT_TO_TFLITE, _passing_graphs_through)
-    private.install(workers.SERVER_START, _serving)
+    private.install(exports.CONVERT_TO_TFLITE, plugin.paused())
+    private.install(workers.SERVER_START, private.acting_before(jobs.serve))
     if config.strict:
         for hook in _RAISING:
             private.install(hook, failures.raising)
@@ -129,7 +129,7 @@ def _skipped_steps() -> int | None:
     known = variables.latest_state()
     if known is None or known.in_graph or not known.loss_scale.scales:
         return None
-    return int(known.evaluate(("skipped_steps",))[0])
+    return int(known.evaluate()["skipped_steps"])
 
 
 def remove() -> None:
@@ -138,32 +138,5 @@ def remove() -> None:
     private.remove(kept=(*_RAISING, exports.CONVERT_TO_TFLITE, *comparing))
 
 
-def _passing_graphs_through(convert: Callable[..., Any]) -> Callable[..., Any]:
-    from grappler_pass import plugin
-
-    @functools.wraps(convert)
-    def convert_what_was_written(*args: Any, **kwargs: Any) -> Any:
-        with plugin.paused():
-            return convert(*args, **kwargs)
-
-    return convert_what_was_written
-
-
-def _serving(start: Callable[[Any], None]) -> Callable[[Any], None]:
-    @functools.wraps(start)
-    def note_and_start(server: Any) -> None:
-        jobs.serve(server)
-        start(server)
-
-    return note_and_start
-
-
-def _stamping_sessions(create_session: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(create_session)
-    def create_session_of_stamped_graph(
-        session: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        create_session(session, *args, **kwargs)
-        stamp_graph(session.graph)
-
-    return create_session_of_stamped_graph
+def _stamp_session(result: None, session: Any, *args: Any, **kwargs: Any) -> None:
+    stamp_graph(session.graph)

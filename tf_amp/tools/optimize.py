@@ -159,9 +159,9 @@ def _optimized_function(function: Any, options: Options) -> Any:
 
     from grappler_pass.graph.view import Item
 
-    graph_def = grappler_preview.graph_with_variables(function)
+    graph_def = grappler_preview.graph_with_variables(function.graph)
     feed = tuple(tensor.op.name for tensor in function.inputs)
-    item = Item(fetch=grappler_preview.kept_nodes(function), feed=feed)
+    item = Item(fetch=grappler_preview.kept_nodes(function.graph), feed=feed)
     rewritten = _rewritten(graph_def, item, options)
     _restore_placeholders(rewritten, function.graph.as_graph_def())
     args, kwargs = function.structured_input_signature

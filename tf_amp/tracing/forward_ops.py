@@ -23,6 +23,7 @@ from typing import Any
 
 from grappler_pass.annotations import FLOAT32, ORIGIN
 from grappler_pass.cached_attributes import cached_attribute
+from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 
 # In the attributes that a tape keeps of an operation.
 _TAPE_KEY = "_tf_amp_operation"
@@ -68,15 +69,12 @@ def mark(op: Any, keeps_float32: bool, goes_by_names: bool) -> None:
         if goes_by_names:
             op._set_attr(ORIGIN, origin.attribute)
     if keeps_float32 or (origin is not None and origin.float32):
-        op._set_attr(FLOAT32, _true())
+        put_attribute(op, FLOAT32, b=True)
 
 
 def is_float32(op: Any) -> bool:
     """Return whether an operation is marked to stay float32."""
-    try:
-        return bool(op.get_attr(FLOAT32))
-    except ValueError:
-        return False
+    return bool(attribute_of(op, FLOAT32))
 
 
 def origin_from(op: Any) -> Origin:
@@ -143,18 +141,14 @@ def remembering(record_operation: Callable[..., None]) -> Callable[..., None]:
         output_tensors: Any,
         input_tensors: Any,
         backward_function: Any,
-        forward_function: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         made = _made_op(output_tensors)
         if made is not None:
-            backward_function = _within(origin_from(made), backward_function)
-        record_operation(
-            op_type,
-            output_tensors,
-            input_tensors,
-            backward_function,
-            forward_function,
-        )
+            backward_function = _belonging_to(origin_from(made))(backward_function)
+        given = (op_type, output_tensors, input_tensors, backward_function)
+        record_operation(*given, *args, **kwargs)
 
     return record
 
@@ -181,15 +175,6 @@ def _belonging_to(origin: Origin) -> Iterator[None]:
         _current.reset(token)
 
 
-def _within(origin: Origin, function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def call_within(*args: Any, **kwargs: Any) -> Any:
-        with _belonging_to(origin):
-            return function(*args, **kwargs)
-
-    return call_within
-
-
 def _made_op(outputs: Any) -> Any | None:
     """Return the operation of a graph that made some tensors; None of eager ones."""
     first = outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
@@ -203,10 +188,3 @@ def _recorded_op(attrs: Any) -> Any | None:
     if attrs and len(attrs) > 1 and attrs[-2] == _TAPE_KEY:
         return attrs[-1].op
     return None
-
-
-@functools.cache
-def _true() -> Any:
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
-    return AttrValue(b=True)

@@ -6,7 +6,6 @@ copy; the names that differ are those of arguments and results.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +20,6 @@ from tf_amp.tracing import bypass
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
-
-
-@dataclasses.dataclass(frozen=True)
-class Traced:
-    """A graph with its ends, as a function that was never called."""
-
-    graph: Any
-    inputs: Any
-    outputs: Any
-
-    @classmethod
-    def of(cls, graph: Any) -> Traced:
-        """Return a FuncGraph with its own ends."""
-        return cls(graph, graph.inputs, graph.outputs)
 
 
 # Loops and branches, and what has TensorFlow split them.
@@ -160,15 +145,15 @@ def request_for(graph_def: GraphDef, kept: tuple[str, ...]) -> tuple[Any, Any]:
     return meta_graph, config
 
 
-def graph_with_variables(function: Any) -> GraphDef:
-    """Return a function's graph that tells the shapes of its variables too.
+def graph_with_variables(graph: Any) -> GraphDef:
+    """Return a function's FuncGraph with what tells the shapes of its variables too.
 
     Before   Placeholder(dtype=resource)
     After    _Arg(T=resource), as in the runtime, with the shapes behind the handle
     """
-    graph_def: GraphDef = function.graph.as_graph_def()
+    graph_def: GraphDef = graph.as_graph_def()
     nodes = {node.name: node for node in graph_def.node}
-    for index, tensor in enumerate(function.inputs):
+    for index, tensor in enumerate(graph.inputs):
         contents = tracing.handle_contents(tensor)
         if not contents:
             continue
@@ -183,10 +168,10 @@ def graph_with_variables(function: Any) -> GraphDef:
     return graph_def
 
 
-def kept_nodes(function: Any) -> tuple[str, ...]:
+def kept_nodes(graph: Any) -> tuple[str, ...]:
     """Name what a function is run for: its results and its side effects."""
-    results = [tensor.op.name for tensor in function.outputs]
-    effects = [op.name for op in function.graph.control_outputs]
+    results = [tensor.op.name for tensor in graph.outputs]
+    effects = [op.name for op in graph.control_outputs]
     return tuple(dict.fromkeys((*results, *effects)))
 
 

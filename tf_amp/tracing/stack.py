@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
+from tf_amp._tensorflow_private.tracing import outwards
 from tf_amp.errors import ScopeError
 
 
@@ -32,7 +34,8 @@ class Layer:
 
     def holds_in(self, graph: Any) -> bool:
         """Return whether operations made in a graph belong to this layer."""
-        return self.graph is None or any(g is self.graph for g in _outwards(graph))
+        functions = itertools.takewhile(_is_of_function, outwards(graph))
+        return self.graph is None or any(each is self.graph for each in functions)
 
 
 _stack: contextvars.ContextVar[tuple[Layer, ...]] = contextvars.ContextVar(
@@ -94,15 +97,10 @@ def keeping_float32() -> Iterator[None]:
         yield
 
 
-def inheriting(create_thread: Callable[..., None]) -> Callable[..., None]:
-    """Return a thread's constructor whose thread runs within the present scopes."""
-
-    def create_inheriting_thread(thread: Any, *args: Any, **kwargs: Any) -> None:
-        create_thread(thread, *args, **kwargs)
-        context, run = contextvars.copy_context(), thread.run
-        thread.run = lambda: context.run(run)
-
-    return create_inheriting_thread
+def inherit(result: None, thread: Any, *args: Any, **kwargs: Any) -> None:
+    """Let a thread that was made run within the present scopes."""
+    context, run = contextvars.copy_context(), thread.run
+    thread.run = lambda: context.run(run)
 
 
 @contextlib.contextmanager
@@ -121,8 +119,5 @@ def layers() -> tuple[Layer, ...]:
     return _stack.get()
 
 
-def _outwards(graph: Any) -> Iterator[Any]:
-    """Yield a function's graph, and those in which it is traced."""
-    while graph is not None and graph.building_function:
-        yield graph
-        graph = getattr(graph, "outer_graph", None)
+def _is_of_function(graph: Any) -> bool:
+    return bool(graph.building_function)

@@ -16,8 +16,9 @@ from typing import Any
 from grappler_pass.annotations import FLOAT32, ORIGIN, STAMP
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.graph.op_table import PRODUCT_OPS
+from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.tracing import forward_ops, graph_registry
-from tf_amp.tracing.stamps import OFF, Stamp
+from tf_amp.tracing.stamps import OFF, Stamp, traced_op
 
 # Operations that seed low precision are stamped whenever their function was traced
 # under settings, since Grappler makes no new ones but the fused kinds.
@@ -144,9 +145,7 @@ def origins_of(node: Any) -> tuple[str, ...]:
     """
     if ORIGIN in node.attr:
         return tuple(name.decode() for name in node.attr[ORIGIN].list.s)
-    stamp = node.attr[STAMP].s if STAMP in node.attr else b""
-    graph = graph_registry.graph_of(Stamp.from_bytes(stamp).number)
-    op = graph_registry.inlined_op(graph, node.name) if graph is not None else None
+    op = traced_op(node)
     return forward_ops.origin_from(op).names[1:] if op is not None else ()
 
 
@@ -184,11 +183,8 @@ def _why(op: Any, find: Callable[[str], str]) -> str:
 
 
 def _owner(op: Any, canonical: Canonical) -> str | None:
-    try:
-        stamp = Stamp.from_bytes(op.get_attr(STAMP))
-    except ValueError:
-        return None
-    return canonical(str(stamp.settings))
+    stamp = attribute_of(op, STAMP)
+    return canonical(str(Stamp.from_bytes(stamp).settings)) if stamp else None
 
 
 def _by_scope(

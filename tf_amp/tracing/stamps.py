@@ -20,6 +20,7 @@ from typing import Any
 
 from grappler_pass.annotations import STAMP
 from grappler_pass.cached_attributes import cached_attribute
+from tf_amp._tensorflow_private.tracing import attribute_of
 from tf_amp.config.scope_registry import excludes_names
 from tf_amp.tracing import forward_ops, graph_registry
 from tf_amp.tracing import stack as scope_stack
@@ -111,7 +112,7 @@ def stamp_unstamped(graph: Any, settings: str) -> None:
         return
     stamp = _stamp_for(settings, "graph", graph)
     for op in graph.get_operations():
-        if not _is_stamped(op):
+        if attribute_of(op, STAMP) is None:
             _put_stamp(op, stamp)
     setattr(graph, _COMPLETE, graph.version)
 
@@ -125,7 +126,7 @@ def adopt(op: Any, graph: Any, in_force: InForce) -> None:
     """
     stamp = stamp_of_graph(graph, in_force(graph))
     if op.graph is graph:
-        if stamp.settings not in (None, OFF) and not _is_stamped(op):
+        if stamp.settings not in (None, OFF) and attribute_of(op, STAMP) is None:
             _put_stamp(op, stamp)
     elif stamp.settings is None and graph.building_function:
         known: Stamp | None = getattr(op.graph, _MEMORY, None)
@@ -180,9 +181,9 @@ def _put_stamp(op: Any, stamp: Stamp) -> str | None:
     return stamp.settings
 
 
-def _is_stamped(op: Any) -> bool:
-    try:
-        op.get_attr(STAMP)
-    except ValueError:
-        return False
-    return True
+def traced_op(node: Any) -> Any | None:
+    """Return the operation that a node was traced as; None where it is not known."""
+    if STAMP not in node.attr:
+        return None
+    graph = graph_registry.graph_of(Stamp.from_bytes(node.attr[STAMP].s).number)
+    return None if graph is None else graph_registry.inlined_op(graph, node.name)

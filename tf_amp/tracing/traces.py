@@ -1,21 +1,27 @@
-"""What the tracing of a program tells of nodes that Grappler passes."""
+"""What the tracing of a program tells of nodes that Grappler passes.
+
+Nodes are found again in the graphs as traced, whose operations know shapes, and which
+variables they captured.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grappler_pass.annotations import STAMP
-from grappler_pass.graph.op_table import FORWARDING_OPS
+from grappler_pass.graph.op_table import FORWARDING_OPS, REF_VARIABLE_OPS
 from grappler_pass.graph.view import GraphView, Node
+from tf_amp._tensorflow_private import tracing
 from tf_amp.tracing import graph_registry
-from tf_amp.tracing.stamps import Stamp
-from tf_amp.tracing.variable_values import outermost
+from tf_amp.tracing.stamps import traced_op
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.graph.shapes import Shapes
+
+# The value of the variable that a node is or reads, as a NumPy array; None: not known.
+Values = Callable[[Any], Any]
 
 
 def with_traced_shapes(graph_def: GraphDef, shapes: Shapes) -> Shapes:
@@ -23,7 +29,7 @@ def with_traced_shapes(graph_def: GraphDef, shapes: Shapes) -> Shapes:
     completed = dict(shapes)
     for node in graph_def.node:
         known = shapes.get(node.name, (None,))
-        op = _traced(node) if None in known else None
+        op = traced_op(node) if None in known else None
         if op is not None:
             ranks = (tensor.shape for tensor in op.outputs)
             completed[node.name] = tuple(
@@ -46,6 +52,46 @@ def variable_names(view: GraphView) -> Mapping[str, str]:
     return found
 
 
+def values_of_function(graph: Any) -> Values:
+    """Read the variables that a function uses; return them by node, as NumPy arrays.
+
+    Args:
+      graph: of the function; what functions within it use is among its own.
+    """
+    handles = {}
+    for tensor, _ in graph.captures:
+        handle = tracing.captured_from(tensor)
+        contents = tracing.handle_contents(handle) if hasattr(handle, "numpy") else ()
+        if len(contents) == 1:
+            handles[id(handle)] = (handle, tracing.variable_value(handle, contents[0]))
+
+    def value_of(node: Any) -> Any:
+        op = traced_op(node)
+        if op is None or not op.inputs:
+            return None
+        value = handles.get(id(tracing.captured_from(op.inputs[0])))
+        return None if value is None else value[1].numpy()
+
+    return value_of
+
+
+def values_of_session(session: Any) -> Values:
+    """Return variables of a Session's graph by node, as NumPy arrays."""
+
+    def value_of(node: Any) -> Any:
+        op = graph_registry.op_named(session.graph, node.name)
+        if op is None:
+            return None
+        if op.type in REF_VARIABLE_OPS:
+            return session.run(op.outputs[0])
+        readers = op.outputs[0].consumers() if op.type == "VarHandleOp" else []
+        reads = (r for r in readers if r.type == "ReadVariableOp")
+        read = next(reads, None)
+        return None if read is None else session.run(read.outputs[0])
+
+    return value_of
+
+
 def _readers(view: GraphView, node: Node) -> Iterator[Node]:
     """Yield what reads a handle, in branches too."""
     waiting, seen = [node], {node.index}
@@ -62,21 +108,11 @@ def _readers(view: GraphView, node: Node) -> Iterator[Node]:
 
 def _variable_of(reader: Any) -> str:
     """Return the name of the variable whose handle a traced operation takes first."""
-    op = _traced(reader)
-    handle = outermost(op.inputs[0]) if op is not None and op.inputs else None
-    graph = op.graph if handle is not None and op is not None else None
-    while graph is not None:
-        variables = getattr(graph, "variables", ())
-        found = next((v for v in variables if v.handle is handle), None)
-        if found is not None:
-            return str(found.name).partition(":")[0]
-        graph = getattr(graph, "outer_graph", None)
-    return ""
-
-
-def _traced(node: Any) -> Any | None:
-    """Return the operation that a node was traced as; None where it is not known."""
-    if STAMP not in node.attr:
-        return None
-    graph = graph_registry.graph_of(Stamp.from_bytes(node.attr[STAMP].s).number)
-    return None if graph is None else graph_registry.inlined_op(graph, node.name)
+    op = traced_op(reader)
+    handle = tracing.captured_from(op.inputs[0]) if op and op.inputs else None
+    if op is None or not hasattr(handle, "numpy"):
+        return ""
+    graphs = tracing.outwards(op.graph)
+    variables = (v for graph in graphs for v in getattr(graph, "variables", ()))
+    found = next((v for v in variables if v.handle is handle), None)
+    return "" if found is None else str(found.name).partition(":")[0]

@@ -75,10 +75,10 @@ def loss_scale_state(
     known = _state_of(loss_scale)
     if known is None:
         return LossScaleState()
-    names = ("scale", "good_steps", "skipped_steps")
-    scale, good, skipped = known.evaluate(names, session)
+    values = known.evaluate(session)
+    good_steps, skipped_steps = int(values["good_steps"]), int(values["skipped_steps"])
     origin = overflow_origin.latest_origin(known.loss_scale)
-    return LossScaleState(float(scale), int(good), int(skipped), origin)
+    return LossScaleState(float(values["scale"]), good_steps, skipped_steps, origin)
 
 
 def set_loss_scale(
@@ -123,7 +123,7 @@ def set_loss_scale(
             f"maximum={scaling.maximum!r} of the loss scale in force."
         )
     since = {"good_steps": 0, "overflows": 0, "stuck_steps": 0}
-    known.replace({**known.evaluate_all(session), **since, "scale": scale}, session)
+    known.replace({**known.evaluate(session), **since, "scale": scale}, session)
 
 
 def _state_of(loss_scale: LossScale | None) -> ScaleState | None:

@@ -101,10 +101,10 @@ def test_a_variable_of_a_nested_function_has_its_shape() -> None:
     concrete = tf.function(lambda x: inner(x)).get_concrete_function(X)
     from tf_amp.tracing.grappler_preview import graph_with_variables, kept_nodes
 
-    graph_def = graph_with_variables(concrete)
+    graph_def = graph_with_variables(concrete.graph)
     found = bodies_of(
         graph_def,
-        Item(fetch=kept_nodes(concrete)),
+        Item(fetch=kept_nodes(concrete.graph)),
         lambda: shapes_from_graph_def(graph_def),
         LISTS,
     )

@@ -84,8 +84,8 @@ class Steps:
 
 def _step_of(function: Callable[[], tf.Tensor]) -> Step:
     concrete = tf.function(function).get_concrete_function()
-    kept = kept_nodes(concrete)
-    graph_def = optimized_graph(graph_with_variables(concrete), kept)
+    kept = kept_nodes(concrete.graph)
+    graph_def = optimized_graph(graph_with_variables(concrete.graph), kept)
     return Step(graph_def, Item(fetch=kept), shapes_from_graph_def(graph_def))
 
 

@@ -72,7 +72,7 @@ def _fingerprint_with_variables(width: int) -> str:
     last = tf.Variable(tf.ones([width, 256]))
     step = tf.function(lambda x: tf.nn.relu(x @ first) @ last)
     function = step.get_concrete_function(tf.TensorSpec([8, 256]))
-    graph_def, kept = graph_with_variables(function), kept_nodes(function)
+    graph_def, kept = graph_with_variables(function.graph), kept_nodes(function.graph)
     shapes = shapes_from_graph_def(graph_def)
     return fingerprint_of(Trial(graph_def, graph_def, Item(kept), shapes, 0.0, 0.0))
 

@@ -32,8 +32,8 @@ _SECONDS = 30.0
 
 def _sandbox_of(function: tf.types.experimental.PolymorphicFunction) -> Sandbox:
     concrete = function.get_concrete_function()
-    kept = kept_nodes(concrete)
-    graph_def = optimized_graph(graph_with_variables(concrete), kept)
+    kept = kept_nodes(concrete.graph)
+    graph_def = optimized_graph(graph_with_variables(concrete.graph), kept)
     return sandbox_from_graph(
         graph_def, Item(fetch=kept), shapes_from_graph_def(graph_def)
     )

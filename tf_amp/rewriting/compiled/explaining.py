@@ -54,9 +54,8 @@ def plan_of_compiled(graph: Any, settings_of: SettingsOf) -> Plan:
     from grappler_pass.graph.shapes import shapes_from_graph_def
     from grappler_pass.graph.view import Item
 
-    traced = grappler_preview.Traced.of(graph)
-    graph_def = grappler_preview.graph_with_variables(traced)
-    item = Item(fetch=grappler_preview.kept_nodes(traced))
+    graph_def = grappler_preview.graph_with_variables(graph)
+    item = Item(fetch=grappler_preview.kept_nodes(graph))
     shapes = functools.partial(shapes_from_graph_def, graph_def)
     return merged(tuple(_parts(graph_def, item, shapes, graph.name, settings_of)))
 

@@ -144,8 +144,8 @@ def traced_graph(
     if isinstance(fn, GraphDef):
         return fn, _node_names(fn, _fetches(args, fetches)), "graph"
     function = concrete_function(fn, args, kwargs)
-    graph_def = grappler_preview.graph_with_variables(function)
-    return graph_def, grappler_preview.kept_nodes(function), function.graph.name
+    graph_def = grappler_preview.graph_with_variables(function.graph)
+    return graph_def, grappler_preview.kept_nodes(function.graph), function.graph.name
 
 
 def item_and_settings(

@@ -91,8 +91,8 @@ def case_from_function(
     """
     captured, names = captured_values(function)
     return case_from_graph(
-        grappler_preview.graph_with_variables(function),
-        grappler_preview.kept_nodes(function),
+        grappler_preview.graph_with_variables(function.graph),
+        grappler_preview.kept_nodes(function.graph),
         choice,
         {**captured, **values},
         name=function.graph.name,
@@ -109,10 +109,9 @@ def case_from_traced(graph: Any, values: Mapping[str, Array]) -> Case:
       graph: of the function, as traced.
       values: of its arguments, by the names that a sandbox gives them.
     """
-    traced = grappler_preview.Traced.of(graph)
     return case_from_graph(
-        grappler_preview.graph_with_variables(traced),
-        grappler_preview.kept_nodes(traced),
+        grappler_preview.graph_with_variables(graph),
+        grappler_preview.kept_nodes(graph),
         Choice(),
         values,
         name=graph.name,
@@ -207,8 +206,8 @@ def plain_case_from_function(function: Any) -> tuple[Case, dict[str, str]]:
     """
     values, _ = captured_values(function)
     case = plain_case(
-        grappler_preview.graph_with_variables(function),
-        grappler_preview.kept_nodes(function),
+        grappler_preview.graph_with_variables(function.graph),
+        grappler_preview.kept_nodes(function.graph),
         values,
         name=function.graph.name,
     )

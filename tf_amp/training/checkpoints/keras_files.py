@@ -8,17 +8,17 @@ an optimizer.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from tf_amp._tensorflow_private import acting_after, acting_before
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints import side_file, snapshot
@@ -31,43 +31,6 @@ from tf_amp.training.loss_scale.weights import handles_of
 _KEY_BYTES = 2**16
 
 
-def saving(save: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `save(model, filepath, ...)`, which saves a record beside the file."""
-
-    @functools.wraps(save)
-    def save_with_record(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        path = _path_of(filepath)
-        if _optimizer_of(model) is not None and path is not None:
-            side_file.write(path, _record_of(model))
-        return save(model, filepath, *args, **kwargs)
-
-    return save_with_record
-
-
-def loading_weights(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `load(model, filepath, ...)`, which goes on from the record."""
-
-    @functools.wraps(load)
-    def load_with_record(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        result = load(model, filepath, *args, **kwargs)
-        _put_back(model, filepath)
-        return result
-
-    return load_with_record
-
-
-def loading_model(load: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `load(filepath, ...)`, which makes a model and goes on from the record."""
-
-    @functools.wraps(load)
-    def load_with_record(filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        model = load(filepath, *args, **kwargs)
-        _put_back(model, filepath)
-        return model
-
-    return load_with_record
-
-
 def key_of(model: Any) -> str:
     """Return what tells the weights and the step of a model from others."""
     made = hashlib.blake2b(str(_steps_of(model)).encode(), digest_size=16)
@@ -76,14 +39,19 @@ def key_of(model: Any) -> str:
     return made.hexdigest()
 
 
+def _keep(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    """Write a record beside the file that a model is about to be saved in."""
+    path = _path_of(filepath)
+    if _optimizer_of(model) is not None and path is not None:
+        side_file.write(path, _record_of(model))
+
+
 def _record_of(model: Any) -> Record:
-    in_graph = not tf.executing_eagerly()
-    session = private.session_for_saving() if in_graph else None
-    record = snapshot.take(handles_of(model.trainable_variables), session)
+    record = snapshot.take(handles_of(model.trainable_variables), _session())
     return dataclasses.replace(record, step=key_of(model))
 
 
-def _put_back(model: Any, filepath: Any) -> None:
+def _put_back(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
     """Go on from the record of the weights that were loaded.
 
     Weights without the steps that led to them begin a training: nothing to be said.
@@ -103,10 +71,13 @@ def _put_back(model: Any, filepath: Any) -> None:
             ),
             side_file.path_beside(path),
         )
-    in_graph = not tf.executing_eagerly()
-    session = private.session_for_saving() if in_graph else None
     weights = RestoredWeights([model, *model.trainable_variables])
-    snapshot.put_back(record or Record(), path, weights, session)
+    snapshot.put_back(record or Record(), path, weights, _session())
+
+
+def _session() -> Any | None:
+    """Return what variables are in; None under eager execution."""
+    return None if tf.executing_eagerly() else private.session_for_saving()
 
 
 def _optimizer_of(model: Any) -> Any | None:
@@ -132,9 +103,8 @@ def _smallest(variables: Sequence[Any]) -> list[Any]:
 
 def _value_of(variable: Any) -> Any:
     """Return the value of a variable, of several replicas that of the first."""
-    if tf.executing_eagerly():
-        return np.asarray(variable.numpy())
-    return np.asarray(private.session_for_saving().run(variable))
+    session = _session()
+    return np.asarray(variable.numpy() if session is None else session.run(variable))
 
 
 def _path_of(file: Any) -> str | None:
@@ -144,8 +114,12 @@ def _path_of(file: Any) -> str | None:
     return os.fspath(file) if isinstance(file, (str, os.PathLike)) else None
 
 
+def _put_back_weights(result: Any, *args: Any, **kwargs: Any) -> None:
+    _put_back(*args, **kwargs)
+
+
 HOOKS = {
-    **dict.fromkeys(private.SAVE_KERAS, saving),
-    **dict.fromkeys(private.LOAD_KERAS_WEIGHTS, loading_weights),
-    **dict.fromkeys(private.LOAD_KERAS_MODEL, loading_model),
+    **dict.fromkeys(private.SAVE_KERAS, acting_before(_keep)),
+    **dict.fromkeys(private.LOAD_KERAS_WEIGHTS, acting_after(_put_back_weights)),
+    **dict.fromkeys(private.LOAD_KERAS_MODEL, acting_after(_put_back)),
 }

@@ -14,7 +14,13 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp._tensorflow_private.tracing import (
+    attribute_of,
+    operations_behind,
+    put_attribute,
+)
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
 from tf_amp.training.checkpoints import side_file
@@ -55,7 +61,7 @@ def restoring_in_bulk(bulk_restore: Callable[..., Any]) -> Callable[..., Any]:
             return bulk_restore(builder, filename, saveables, *args, **kwargs)
         theirs = iter(restore([s for s in saveables if not _is_ours(s.name)]))
         restored = restore(ours)
-        restored[0].op._set_attr(_MARK, _true())
+        put_attribute(restored[0].op, _MARK, b=True)
         own = iter(restored)
         return [
             next(own if _is_ours(saveable.name) else theirs)
@@ -115,17 +121,6 @@ def saving(save: Callable[..., Any]) -> Callable[..., Any]:
     return save_with_plans
 
 
-def removing(remove: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `remove_checkpoint`, which removes the file beside it as well."""
-
-    @functools.wraps(remove)
-    def remove_with_plans(checkpoint_prefix: Any, *args: Any, **kwargs: Any) -> None:
-        remove(checkpoint_prefix, *args, **kwargs)
-        side_file.remove(checkpoint_prefix)
-
-    return remove_with_plans
-
-
 def reporting(report: Callable[..., Any]) -> Callable[..., Any]:
     """Return what lists uninitialized variables, without ours: they may be so."""
 
@@ -165,11 +160,7 @@ def _usable(
 def _missing(
     graph: Any, saver: Any, shapes: Mapping[str, Sequence[int]], path: str
 ) -> dict[Any, Any]:
-    """Return what to feed for our variables if a checkpoint lacks them.
-
-    Raises:
-      CheckpointMismatchError: it holds those of another loss scale.
-    """
+    """Return what to feed for our variables if a checkpoint lacks them."""
     wanted = dict(_restored_tensors(graph, saver))
     if all(name in shapes for name in wanted):
         return {}
@@ -198,23 +189,16 @@ def _complete(states: Sequence[ScaleState], session: Any, names: set[str]) -> No
     for state in states:
         chosen = given(state.loss_scale)
         if chosen and not names.isdisjoint(state.fresh_by_name()):
-            state.replace({**state.evaluate_all(session), **chosen}, session)
+            state.replace({**state.evaluate(session), **chosen}, session)
 
 
 def _restored_tensors(graph: Any, saver: Any) -> Iterator[tuple[str, Any]]:
     """Yield names and values of our variables as a Saver restores them."""
-    reached = [graph.get_operation_by_name(saver.saver_def.restore_op_name)]
-    seen = set(reached)
-    while reached:
-        operation = reached.pop()
-        if operation.type == "RestoreV2" and _is_marked(operation):
-            names = tf.get_static_value(operation.inputs[1])
-            yield from zip(
-                map(tf.compat.as_text, names), operation.outputs, strict=True
-            )
-        behind = {*operation.control_inputs, *(i.op for i in operation.inputs)} - seen
-        seen |= behind
-        reached.extend(behind)
+    restoring = graph.get_operation_by_name(saver.saver_def.restore_op_name)
+    for operation in operations_behind(restoring):
+        if operation.type == "RestoreV2" and attribute_of(operation, _MARK):
+            names = map(tf.compat.as_text, tf.get_static_value(operation.inputs[1]))
+            yield from zip(names, operation.outputs, strict=True)
 
 
 def _shapes_in(path: Any) -> Mapping[str, Sequence[int]] | None:
@@ -243,21 +227,14 @@ class _Feeding:
         return self._session.run(fetches, feeds, **kwargs)
 
 
+def _remove_beside(
+    result: None, checkpoint_prefix: Any, *args: Any, **kwargs: Any
+) -> None:
+    side_file.remove(checkpoint_prefix)
+
+
 def _is_ours(name: str) -> bool:
     return name.startswith(_OURS)
-
-
-def _is_marked(operation: Any) -> bool:
-    try:
-        return bool(operation.get_attr(_MARK))
-    except ValueError:
-        return False
-
-
-def _true() -> Any:
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
-    return AttrValue(b=True)
 
 
 HOOKS = {
@@ -265,6 +242,6 @@ HOOKS = {
     private.SAVE_NAMES: saving,
     private.RESTORE_NAMES: restoring,
     private.RESTORE_OBJECTS_BY_NAMES: leaving_out,
-    private.REMOVE_CHECKPOINT: removing,
+    private.REMOVE_CHECKPOINT: acting_after(_remove_beside),
     private.REPORT_UNINITIALIZED: reporting,
 }

@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints import snapshot
@@ -83,20 +84,11 @@ def gathering(gather: Callable[..., Any]) -> Callable[..., Any]:
     return gather_with_record
 
 
-def restoring(restore: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `TrackableSaver.restore`, which restores loss scales and plans too."""
-
-    @functools.wraps(restore)
-    def restore_and_put_back(saver: Any, save_path: Any, options: Any = None) -> Any:
-        status = restore(saver, save_path, options)
-        if save_path is not None:
-            _put_back(saver, str(save_path), status)
-        return status
-
-    return restore_and_put_back
-
-
-def _put_back(saver: Any, path: str, status: Any) -> None:
+def _put_back(status: Any, saver: Any, save_path: Any, options: Any = None) -> None:
+    """Restore loss scales and plans too."""
+    if save_path is None:
+        return
+    path = str(save_path)
     record = _record_in(path)
     if not _reaches_optimizer(saver) and (record is None or record.has_optimizer):
         return
@@ -145,5 +137,5 @@ def _fed_tensor(saver: Any) -> Any:
 HOOKS = {
     private.SAVE_OBJECTS: saving,
     private.GATHER_TENSORS: gathering,
-    private.RESTORE_OBJECTS: restoring,
+    private.RESTORE_OBJECTS: acting_after(_put_back),
 }

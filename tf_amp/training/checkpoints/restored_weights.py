@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass.graph.walks import reached
 from tf_amp.training.loss_scale.weights import Handles, handles_of
 
 
@@ -26,7 +26,8 @@ class RestoredWeights:
         """Return the weights that there are by now; None once all of it is gone."""
         found = [reference() for reference in self._references]
         alive = [one for one in found if one is not None]
-        return weights_among(_reached_from(alive)) if alive else None
+        saved_with_them = reached(alive, _children_of, key=id)
+        return weights_among(list(saved_with_them)) if alive else None
 
 
 def weights_among(trackables: Iterable[Any]) -> Handles:
@@ -34,13 +35,5 @@ def weights_among(trackables: Iterable[Any]) -> Handles:
     return handles_of(one for one in trackables if getattr(one, "trainable", False))
 
 
-def _reached_from(roots: Sequence[Any]) -> list[Any]:
-    """Return objects and all that would be saved with them."""
-    found = {id(one): one for one in roots}
-    waiting = collections.deque(roots)
-    while waiting:
-        for child in tf.train.TrackableView.children(waiting.popleft()).values():
-            if id(child) not in found:
-                found[id(child)] = child
-                waiting.append(child)
-    return list(found.values())
+def _children_of(trackable: Any) -> Iterable[Any]:
+    return tf.train.TrackableView.children(trackable).values()  # type: ignore[no-any-return]

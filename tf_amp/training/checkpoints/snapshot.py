@@ -29,7 +29,7 @@ def take(weights: Handles, session: Any = None) -> Record:
     # Weights that were never trained, such as an average of others, go with all.
     own = [state for state in states if _has_trained(state, weights)]
     scales = (
-        saved_scale(state.loss_scale, state.evaluate_all(session))
+        saved_scale(state.loss_scale, state.evaluate(session))
         for state in own or states
     )
     return Record(

@@ -57,16 +57,23 @@ def largest_of(gradients: Sequence[Any]) -> Any:
     # Replicas exchange sums and means only: in a vector, each has a place of its own.
     place, places = context.replica_id_in_sync_group, context.num_replicas_in_sync
     own = tf.one_hot(place, places, on_value=largest, off_value=0.0)
-    return tf.reduce_max(context.all_reduce(tf.distribute.ReduceOp.SUM, own))
+    return tf.reduce_max(summed_over_replicas(own))
 
 
 def agreed(finite: Any) -> Any:
     """Return whether something holds on all replicas."""
     if not on_several_replicas():
         return finite
-    context = tf.distribute.get_replica_context()
     against = tf.cast(tf.logical_not(finite), tf.float32)
-    return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, against), 0.0)
+    return tf.equal(summed_over_replicas(against), 0.0)
+
+
+def summed_over_replicas(own: Any) -> Any:
+    """Return the sum of what each replica has."""
+    if not on_several_replicas():
+        return own
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
 
 
 def on_several_replicas() -> bool:

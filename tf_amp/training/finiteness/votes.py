@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tf_amp._tensorflow_private.tracing import captured, kept_with, outwards
 from tf_amp.training.finiteness.of_gradients import is_scalable
 from tf_amp.training.gradients.inner_graphs import flag_seen_from_here
 from tf_amp.training.gradients.scale_update import ScaleUpdate
@@ -69,9 +70,7 @@ def cast_vote(results: Sequence[Any], vote: Vote) -> None:
         if not _is_symbolic(tensor):
             eager_steps.remember(tensor, vote.finite)
             continue
-        if not hasattr(tensor.graph, _VOTES):
-            setattr(tensor.graph, _VOTES, {})
-        getattr(tensor.graph, _VOTES)[tensor.ref()] = vote
+        kept_with(tensor.graph, _VOTES)[tensor.ref()] = vote
 
 
 def vote_on(tensor: Any) -> Vote | None:
@@ -128,24 +127,12 @@ def are_behind(tensors: Iterable[Any]) -> bool:
 
 def any_around(graph: Any) -> bool:
     """Return whether a graph, or one around it, holds votes."""
-    while graph is not None and not hasattr(graph, _VOTES):
-        graph = getattr(graph, "outer_graph", None)
-    return graph is not None
+    return any(hasattr(each, _VOTES) for each in outwards(graph))
 
 
 def descends_from(tensors: Iterable[Any], is_wanted: Callable[[Any], bool]) -> bool:
     """Return whether a wanted tensor is among some, or behind them."""
     return any(is_wanted(tensor) for tensor in _walk(tensors, lambda tensor: None))
-
-
-def captured_from(tensor: Any) -> Any:
-    """Return what a tensor of a function stands for, outside of all functions."""
-    while _is_symbolic(tensor):
-        outer = _captured(tensor)
-        if outer is None:
-            break
-        tensor = outer
-    return tensor
 
 
 def calls_function(operation: Any) -> bool:
@@ -165,7 +152,7 @@ def _walk(
         if tensor.ref() in seen:
             continue
         seen.add(tensor.ref())
-        outer = _captured(tensor)
+        outer = captured(tensor)
         if outer is None:
             yield tensor
         if stop(tensor) is None:
@@ -190,16 +177,6 @@ def _seen_from_here(vote: Vote) -> Vote | None:
     if finite is None or finite is vote.finite:
         return None if finite is None else vote
     return dataclasses.replace(vote, finite=finite, own=finite, updated=None)
-
-
-def _captured(tensor: Any) -> Any:
-    """Return the tensor of the outer graph that a placeholder stands for, if any."""
-    if tensor.op.type != "Placeholder":
-        return None
-    for outer, inner in getattr(tensor.graph, "captures", ()):
-        if inner is tensor:
-            return outer
-    return None
 
 
 def _is_symbolic(tensor: Any) -> bool:

@@ -31,11 +31,6 @@ _LEAST_EPSILON = 1.001e-5
 _IMAGES = 4
 
 
-def install() -> None:
-    """Decorate the layer, where Keras 3 is loaded."""
-    private.install_if_loaded(private.BATCH_NORMALIZATION, _fusing)
-
-
 def _fusing(call: Call) -> Call:
     """Return a layer's `call` that uses a kernel where it does the same."""
 
@@ -96,3 +91,6 @@ def _normalized(layer: Any, inputs: Any) -> Any:
 
 def _move(average: Any, value: Any, momentum: float) -> None:
     average.assign(average.value * momentum + value * (1.0 - momentum))
+
+
+HOOKS = {private.BATCH_NORMALIZATION: _fusing}

@@ -31,11 +31,6 @@ _CUBIC = 0.044715
 _SCALE = math.sqrt(2 / math.pi)
 
 
-def install() -> None:
-    """Decorate the function of TensorFlow, which Keras calls, too."""
-    private.install_if_loaded(private.GELU, _keeping_derivatives)
-
-
 def _keeping_derivatives(gelu: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `tf.nn.gelu` that computes its derivative where one is asked for."""
 
@@ -99,3 +94,6 @@ def _tanh(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     steepness = _SCALE + 3 * _SCALE * _CUBIC * square
     probability = 0.5 + 0.5 * bent
     return x * probability, probability + half * (1 - bent * bent) * steepness
+
+
+HOOKS = {private.GELU: _keeping_derivatives}

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -46,7 +46,7 @@ class _Step:
 
     Attributes:
       optimizer: of Keras.
-      slots: resource handles of its variables for the weight, as the kernel has them.
+      slots: resource handles of its variables for the weight, by the kernel's names.
       weight: resource handle.
       gradient: float32, of the weight's shape.
       squares: of a sparse gradient, the sum of the squares of its rows, of the weight's
@@ -55,7 +55,7 @@ class _Step:
     """
 
     optimizer: Any
-    slots: Sequence[Any]
+    slots: Mapping[str, Any]
     weight: Any
     gradient: Any
     squares: Any
@@ -65,44 +65,42 @@ class _Step:
         """Return a factor to the power of the number of this step, float32 scalar."""
         return tf.pow(base, tf.cast(self.optimizer.iterations + 1, tf.float32))
 
+    def apply(self, kernel: Callable[..., Any], **others: Any) -> Any:
+        """Add a kernel's operation, with what else it takes."""
+        return kernel(
+            var=self.weight, lr=self.rate, grad=self.gradient, **self.slots, **others
+        )
+
 
 def _descend(step: _Step) -> Any:
-    optimizer = step.optimizer
     if not step.slots:
         return tf.raw_ops.ResourceApplyGradientDescent(
             var=step.weight, alpha=step.rate, delta=step.gradient
         )
-    return tf.raw_ops.ResourceApplyKerasMomentum(
-        var=step.weight,
-        accum=step.slots[0],
-        lr=step.rate,
-        grad=step.gradient,
-        momentum=optimizer.momentum,
-        use_nesterov=optimizer.nesterov,
+    return step.apply(
+        tf.raw_ops.ResourceApplyKerasMomentum,
+        momentum=step.optimizer.momentum,
+        use_nesterov=step.optimizer.nesterov,
     )
 
 
 def _adam(step: _Step) -> Any:
-    optimizer = step.optimizer
-    given = {
-        "var": step.weight,
-        "beta1_power": step.power(optimizer.beta_1),
-        "beta2_power": step.power(optimizer.beta_2),
-        "lr": step.rate,
-        "beta1": optimizer.beta_1,
-        "beta2": optimizer.beta_2,
-        "epsilon": optimizer.epsilon,
-        "grad": step.gradient,
-    }
-    if optimizer.amsgrad:
-        m, v, largest = step.slots
-        return tf.raw_ops.ResourceApplyAdamWithAmsgrad(m=m, v=v, vhat=largest, **given)
-    m, v = step.slots
+    optimizer, beta2 = step.optimizer, step.optimizer.beta_2
+    powers = [step.power(base) for base in (optimizer.beta_1, beta2)]
     if step.squares is not None:
-        _average(v, step.squares, optimizer.beta_2)
+        _average(step.slots["v"], step.squares, beta2)
         # The kernel leaves these averages as they are.
-        given["beta2"] = 1.0
-    return tf.raw_ops.ResourceApplyAdam(m=m, v=v, **given)
+        beta2 = 1.0
+    return step.apply(
+        tf.raw_ops.ResourceApplyAdamWithAmsgrad
+        if optimizer.amsgrad
+        else tf.raw_ops.ResourceApplyAdam,
+        beta1_power=powers[0],
+        beta2_power=powers[1],
+        beta1=optimizer.beta_1,
+        beta2=beta2,
+        epsilon=optimizer.epsilon,
+    )
 
 
 def _average(slot: Any, value: Any, decay: float) -> None:
@@ -114,62 +112,40 @@ def _average(slot: Any, value: Any, decay: float) -> None:
 
 
 def _adamax(step: _Step) -> Any:
-    m, largest = step.slots
-    return tf.raw_ops.ResourceApplyAdaMax(
-        var=step.weight,
-        m=m,
-        v=largest,
+    return step.apply(
+        tf.raw_ops.ResourceApplyAdaMax,
         beta1_power=step.power(step.optimizer.beta_1),
-        lr=step.rate,
         beta1=step.optimizer.beta_1,
         beta2=step.optimizer.beta_2,
         epsilon=step.optimizer.epsilon,
-        grad=step.gradient,
     )
 
 
 def _rmsprop(step: _Step) -> Any:
-    squares, momentum, *means = step.slots
-    given = {
-        "var": step.weight,
-        "ms": squares,
-        "mom": momentum,
-        "lr": step.rate,
-        "rho": step.optimizer.rho,
-        "momentum": step.optimizer.momentum,
-        "epsilon": step.optimizer.epsilon,
-        "grad": step.gradient,
-    }
-    if means:
-        return tf.raw_ops.ResourceApplyCenteredRMSProp(mg=means[0], **given)
-    return tf.raw_ops.ResourceApplyRMSProp(**given)
+    return step.apply(
+        tf.raw_ops.ResourceApplyCenteredRMSProp
+        if step.optimizer.centered
+        else tf.raw_ops.ResourceApplyRMSProp,
+        rho=step.optimizer.rho,
+        momentum=step.optimizer.momentum,
+        epsilon=step.optimizer.epsilon,
+    )
 
 
 def _adadelta(step: _Step) -> Any:
-    squares, changes = step.slots
-    return tf.raw_ops.ResourceApplyAdadelta(
-        var=step.weight,
-        accum=squares,
-        accum_update=changes,
-        lr=step.rate,
+    return step.apply(
+        tf.raw_ops.ResourceApplyAdadelta,
         rho=step.optimizer.rho,
         epsilon=step.optimizer.epsilon,
-        grad=step.gradient,
     )
 
 
 def _ftrl(step: _Step) -> Any:
     optimizer = step.optimizer
-    squares, linear = step.slots
-    l2 = optimizer.l2_regularization_strength + optimizer.beta / (2.0 * step.rate)
-    return tf.raw_ops.ResourceApplyFtrlV2(
-        var=step.weight,
-        accum=squares,
-        linear=linear,
-        grad=step.gradient,
-        lr=step.rate,
+    return step.apply(
+        tf.raw_ops.ResourceApplyFtrlV2,
         l1=optimizer.l1_regularization_strength,
-        l2=l2,
+        l2=optimizer.l2_regularization_strength + optimizer.beta / (2.0 * step.rate),
         l2_shrinkage=optimizer.l2_shrinkage_regularization_strength,
         lr_power=optimizer.learning_rate_power,
     )
@@ -182,29 +158,33 @@ class Kernel:
     Attributes:
       apply: adds the operation.
       slots: returns the names of an optimizer's lists of variables that the kernel
-        takes; None where it does not suit the optimizer.
+        takes, by the kernel's; None where it does not suit the optimizer.
       takes_rows: returns whether sparse gradients suit it, too.
     """
 
     apply: Callable[[_Step], Any]
-    slots: Callable[[Any], Sequence[str] | None]
+    slots: Callable[[Any], Mapping[str, str] | None]
     takes_rows: Callable[[Any], bool] = lambda optimizer: False
 
 
-def _slots_of_sgd(optimizer: Any) -> Sequence[str]:
-    return ("momentums",) if optimizer.momentum != 0 else ()
+def _slots_of_sgd(optimizer: Any) -> Mapping[str, str]:
+    return {"accum": "momentums"} if optimizer.momentum != 0 else {}
 
 
-def _slots_of_adam(optimizer: Any) -> Sequence[str]:
-    largest = ("_velocity_hats",) if optimizer.amsgrad else ()
-    return ("_momentums", "_velocities", *largest)
+def _slots_of_adam(optimizer: Any) -> Mapping[str, str]:
+    largest = {"vhat": "_velocity_hats"} if optimizer.amsgrad else {}
+    return {"m": "_momentums", "v": "_velocities", **largest}
 
 
-def _slots_of_rmsprop(optimizer: Any) -> Sequence[str] | None:
+def _slots_of_rmsprop(optimizer: Any) -> Mapping[str, str] | None:
     if optimizer.momentum <= 0:
         return None
-    means = ("_average_gradients",) if optimizer.centered else ()
-    return ("_velocities", "_momentums", *means)
+    means = {"mg": "_average_gradients"} if optimizer.centered else {}
+    return {"ms": "_velocities", "mom": "_momentums", **means}
+
+
+def _slots(**names: str) -> Callable[[Any], Mapping[str, str]]:
+    return lambda optimizer: names
 
 
 KERNELS: dict[Hook, Kernel] = {
@@ -212,20 +192,16 @@ KERNELS: dict[Hook, Kernel] = {
     private.UPDATE_ADAM: Kernel(
         _adam, _slots_of_adam, lambda optimizer: not optimizer.amsgrad
     ),
-    private.UPDATE_ADAMAX: Kernel(_adamax, lambda optimizer: ("_m", "_u")),
+    private.UPDATE_ADAMAX: Kernel(_adamax, _slots(m="_m", v="_u")),
     private.UPDATE_RMSPROP: Kernel(_rmsprop, _slots_of_rmsprop),
     private.UPDATE_ADADELTA: Kernel(
         _adadelta,
-        lambda optimizer: ("_accumulated_grads", "_accumulated_delta_vars"),
+        _slots(accum="_accumulated_grads", accum_update="_accumulated_delta_vars"),
     ),
-    private.UPDATE_FTRL: Kernel(_ftrl, lambda optimizer: ("_accumulators", "_linears")),
+    private.UPDATE_FTRL: Kernel(
+        _ftrl, _slots(accum="_accumulators", linear="_linears")
+    ),
 }
-
-
-def install() -> None:
-    """Decorate the updates of Keras 3's optimizers, where it is loaded."""
-    for hook, kernel in KERNELS.items():
-        private.install_if_loaded(hook, functools.partial(_fusing, kernel))
 
 
 def _fusing(kernel: Kernel, update_step: UpdateStep) -> UpdateStep:
@@ -263,14 +239,15 @@ def _step(
     if not is_known or not _is_suitable(variable):
         return None
     index = optimizer._get_variable_index(variable)
-    slots = [getattr(optimizer, name)[index].value for name in names]
+    slots = {k: getattr(optimizer, name)[index].value for k, name in names.items()}
     if any(
-        slot.dtype != tf.float32 or slot.device != variable.device for slot in slots
+        slot.dtype != tf.float32 or slot.device != variable.device
+        for slot in slots.values()
     ):
         return None
     return _Step(
         optimizer,
-        tuple(slot.handle for slot in slots),
+        {name: slot.handle for name, slot in slots.items()},
         variable.handle,
         tf.cast(tf.convert_to_tensor(gradient), tf.float32),
         _squares(gradient) if is_sparse else None,
@@ -298,3 +275,6 @@ def _is_suitable(variable: Any) -> bool:
         return False
     count = variable.shape.num_elements()
     return "GPU" in variable.device or (count is not None and count >= _LEAST_ELEMENTS)
+
+
+HOOKS = {hook: functools.partial(_fusing, kernel) for hook, kernel in KERNELS.items()}

@@ -28,11 +28,6 @@ from tf_amp.training.fusions.tracing import is_wanted, mark
 Call = Callable[..., Any]
 
 
-def install() -> None:
-    """Decorate the layer, where Keras 3 is loaded."""
-    private.install_if_loaded(private.EMBEDDING, _reading_rows)
-
-
 def _reading_rows(call: Call) -> Call:
     """Return a layer's `call` that reads no more than it looks up."""
 
@@ -75,3 +70,6 @@ def _rows(table: Any, inputs: tf.Tensor) -> tf.Tensor:
     rows = tf.gather(table, tf.where(numbers < 0, numbers + count, numbers))
     mark(rows, ROW_READS)
     return rows
+
+
+HOOKS = {private.EMBEDDING: _reading_rows}

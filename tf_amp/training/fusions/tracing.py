@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from grappler_pass.annotations import FUSED
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private.tracing import put_attribute
 from tf_amp.tracing.in_force import current_config
 
 _STRATEGIES = (
@@ -37,8 +38,6 @@ def mark(made: Any, rule: str) -> None:
       made: an operation, or a tensor that it makes.
       rule: its name.
     """
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
     if not tf.executing_eagerly():
         operation = made if isinstance(made, tf.Operation) else made.op
-        operation._set_attr(FUSED, AttrValue(s=rule.encode()))
+        put_attribute(operation, FUSED, s=rule.encode())

@@ -16,13 +16,13 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass import kept_kernels
-from tf_amp._tensorflow_private import exports
+from tf_amp._tensorflow_private import Hook, acting_before, exports
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.choosing import NO_SCALING
 from tf_amp.config.loss_scales.protocol import LossScale
-from tf_amp.training.finiteness import replica_votes
 from tf_amp.training.finiteness.of_gradients import each_is_finite
+from tf_amp.training.finiteness.tallies import can_vote
 from tf_amp.training.fusions import (
     batch_statistics,
     gelu_gradients,
@@ -47,6 +47,15 @@ from tf_amp.training.optimizers import assignments, optimizers
 
 Current = Callable[[], LossScale]
 
+_IF_LOADED: dict[Hook, Callable[[Any], Any]] = {
+    **optimizers.HOOKS,
+    **dict.fromkeys(private.USER_SCALING, noting_scaled_losses),
+    **optimizer_steps.HOOKS,
+    **batch_statistics.HOOKS,
+    **row_reads.HOOKS,
+    **gelu_gradients.HOOKS,
+}
+
 
 def install(current: Current) -> None:
     """Decorate every way to gradients, and every optimizer that is loaded.
@@ -57,14 +66,15 @@ def install(current: Current) -> None:
     current = functools.partial(_loss_scale_here, current)
     tape = functools.partial(_scaling_tape, current=current)
     install_hook(private.TAPE_GRADIENT, tape)
-    install_hook(private.TAPE_ENTER, _preparing)
-    install_hook(private.TAPE_RESET, _counting_anew)
+    install_hook(private.TAPE_ENTER, acting_before(_note_entered))
+    install_hook(private.TAPE_RESET, acting_before(tape_calls.note_reset))
     graph = functools.partial(_scaling_graph, current=current)
     install_hook(private.GRAPH_GRADIENTS, graph)
     loop = functools.partial(_checking_loop, current=current)
     install_hook(private.VECTORIZED_LOOP, loop)
     install_hook(private.PYTHON_FUNCTION, gradient_context.passing_through_python)
-    install_hook(private.FORWARD_GRADIENT, gradient_context.left_alone)
+    # Accumulators use gradients for what is linear in their tangents: nobody scales it.
+    install_hook(private.FORWARD_GRADIENT, gradient_context.differentiating())
     assignments.install()
     install_hook(exports.SET_SIGNATURE, exported_states.tracking_states)
     install_optimizers()
@@ -76,39 +86,15 @@ def _loss_scale_here(current: Current) -> LossScale:
 
 
 def install_optimizers() -> None:
-    """Decorate the optimizers of TensorFlow, and of Keras where it is loaded."""
-    for hook, wrap in optimizers.HOOKS.items():
+    """Decorate optimizers and layers, those of Keras where it is loaded."""
+    for hook, wrap in _IF_LOADED.items():
         private.install_if_loaded(hook, wrap)
-    for hook in private.USER_SCALING:
-        private.install_if_loaded(hook, noting_scaled_losses)
-    optimizer_steps.install()
-    batch_statistics.install()
-    row_reads.install()
-    gelu_gradients.install()
 
 
-def _preparing(enter: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a tape's `__enter__` that notes where it is called.
-
-    It finds a Keras that was imported in the meantime, too.
-    """
-
-    @functools.wraps(enter)
-    def prepare_and_enter(tape: Any) -> Any:
-        install_optimizers()
-        tape_calls.note_entered(tape)
-        return enter(tape)
-
-    return prepare_and_enter
-
-
-def _counting_anew(reset: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(reset)
-    def note_and_reset(tape: Any) -> Any:
-        tape_calls.note_reset(tape)
-        return reset(tape)
-
-    return note_and_reset
+def _note_entered(tape: Any) -> None:
+    """Note where a tape is entered; find a Keras imported in the meantime, too."""
+    install_optimizers()
+    tape_calls.note_entered(tape)
 
 
 def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..., Any]:
@@ -173,7 +159,7 @@ def _checking_loop(loop: Callable[..., Any], current: Current) -> Callable[..., 
     def checked_loop(body: Any, *args: Any, **kwargs: Any) -> Any:
         if gradient_context.is_differentiating() or not current().scales:
             return loop(body, *args, **kwargs)
-        if not _is_ordinary(body) or not replica_votes.can_vote():
+        if not _is_ordinary(body) or not can_vote():
             with gradient_context.differentiating():
                 return loop(body, *args, **kwargs)
         outer = gradient_context.loop_at_work()
@@ -237,7 +223,7 @@ def _begin(
     # TensorFlow says what is wrong with seeds of another number.
     if len(targets) != len(given) or not gradient_seeds.are_known(targets):
         return None
-    if not replica_votes.can_vote():
+    if not can_vote():
         return None
     return _call(loss_scale, sources, tape).for_targets(targets)
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
+from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import training as private
 from tf_amp.message_codes import Code
 from tf_amp.training.finiteness import votes
 
+# On tensors, and on graphs with such tensors.
 _SCALED = "_tf_amp_scaled_by_user"
-_eager: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def noting_scaled_losses(scale_loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,35 +57,22 @@ def is_scaled_by_user(targets: Iterable[Any]) -> bool:
 
 
 def _note(scaled: Any) -> Any:
-    if not isinstance(scaled, tf.Tensor):
-        return scaled
-    if tf.executing_eagerly():
-        _eager[id(scaled)] = scaled
-        return scaled
-    noted: frozenset[Any] = getattr(scaled.graph, _SCALED, frozenset())
-    setattr(scaled.graph, _SCALED, noted | {scaled.ref()})
+    if isinstance(scaled, tf.Tensor):
+        setattr(scaled, _SCALED, True)
+        if not tf.executing_eagerly():
+            setattr(scaled.graph, _SCALED, True)
     return scaled
 
 
 def _is_noted(targets: list[Any]) -> bool:
-    if any(_eager.get(id(target)) is target for target in targets):
+    if any(map(_has_note, targets)):
         return True
-    graph = tf.compat.v1.get_default_graph()
-    if not _any_notes(graph):
-        return False
-    return votes.descends_from(targets, _has_note)
+    around = tracing.outwards(tf.compat.v1.get_default_graph())
+    return any(map(_has_note, around)) and votes.descends_from(targets, _has_note)
 
 
-def _any_notes(graph: Any) -> bool:
-    while graph is not None:
-        if hasattr(graph, _SCALED):
-            return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
-
-
-def _has_note(tensor: Any) -> bool:
-    return tensor.ref() in getattr(tensor.graph, _SCALED, ())
+def _has_note(tensor_or_graph: Any) -> bool:
+    return hasattr(tensor_or_graph, _SCALED)
 
 
 def _mixed_policy() -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import exports
-from tf_amp.training.finiteness import repeated_overflows
+from tf_amp.training.finiteness.tallies import tallies_beside
 from tf_amp.training.gradients import scale_at_run_time
 from tf_amp.training.loss_scale.variables import eager_states
 
@@ -42,9 +42,7 @@ def _own_variables() -> Iterator[Any]:
     yield from scale_at_run_time.own_variables()
     for state in eager_states():
         yield from state.variables_by_kind.values()
-        tally = repeated_overflows.tally_of(state)
-        if tally is not None:
-            yield tally
+        yield from (t.variable for t in tallies_beside(state) if not t.is_of_replica)
 
 
 def _handles(variable: Any) -> set[int]:

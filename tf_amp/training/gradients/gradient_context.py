@@ -127,22 +127,7 @@ def passing_through_python(make: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(make)
     def make_and_mark(func: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("is_grad_func"):
-            func = left_alone(func)
+            func = differentiating()(func)
         return make(func, *args, **kwargs)
 
     return make_and_mark
-
-
-def left_alone(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that leaves the gradients alone which it asks for.
-
-    The gradient of a `tf.py_function` is given scaled ones. Forward accumulators use
-    gradients to compute what is linear in their tangents, which nobody scales.
-    """
-
-    @functools.wraps(compute)
-    def compute_alone(*args: Any, **kwargs: Any) -> Any:
-        with differentiating():
-            return compute(*args, **kwargs)
-
-    return compute_alone

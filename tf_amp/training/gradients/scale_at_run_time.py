@@ -18,8 +18,8 @@ from tf_amp.tracing.lifted_variables import made_outside
 _variable: list[Any] = []
 
 
-def can_tell() -> bool:
-    """Return whether the scale at work can be read here: not in a `tf.Graph`."""
+def is_eager_outside() -> bool:
+    """Return whether there is eager execution around all functions: no `tf.Graph`."""
     with tf.init_scope():
         return bool(tf.executing_eagerly())
 
@@ -52,7 +52,7 @@ def computed_at(scale: Any, compute: Callable[[], Any]) -> Any:
       scale: float32 scalar.
       compute: returns a nest of gradients.
     """
-    if not _variable or not can_tell():
+    if not _variable or not is_eager_outside():
         return compute()
     _variable[0].assign(scale, read_value=False)
     try:

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private.tracing import outwards, traced_graph
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.training.finiteness.of_gradients import is_scalable
 from tf_amp.training.gradients.unscaling import ScaledCall
@@ -48,7 +49,7 @@ def call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
     key = id(home), id(loss_scale)
     if key in calls:
         return calls[key].again()
-    here = _graph_here()
+    here = traced_graph()
     is_here = home is here
     with contextlib.nullcontext() if is_here else home.as_default():
         call = ScaledCall(loss_scale, sources)
@@ -60,7 +61,7 @@ def call_of(tape: Any, loss_scale: LossScale, sources: Any) -> ScaledCall:
 def call_for_sources(loss_scale: LossScale, sources: Any) -> ScaledCall:
     """Return the call that gradients of some tensors, taken here, belong to."""
     home = _graph_of(tf.nest.flatten(sources))
-    if home is None or home is _graph_here() or not _is_around(home):
+    if home is None or home is traced_graph() or not _is_around(home):
         return ScaledCall(loss_scale, sources)
     with home.as_default():
         call = ScaledCall(loss_scale, sources)
@@ -74,7 +75,7 @@ def call_of_loop(tapes: list[Any], call: ScaledCall) -> ScaledCall:
       tapes: that gradients are taken of in its body.
       call: that they are scaled by.
     """
-    here = _graph_here()
+    here = traced_graph()
     for tape in tapes:
         if _home_seen_from_here(tape) is not here or _home_of(tape) is not here:
             continue
@@ -86,7 +87,7 @@ def call_of_loop(tapes: list[Any], call: ScaledCall) -> ScaledCall:
 
 
 def _note_home(tape: Any) -> None:
-    graph = _graph_here()
+    graph = traced_graph()
     setattr(tape, _HOME, None if graph is None else weakref.ref(graph))
 
 
@@ -111,16 +112,14 @@ def _calls_of(tape: Any) -> dict[tuple[int, int], ScaledCall]:
 def _home_seen_from_here(tape: Any) -> Any:
     """Return where a tape was begun, if that is around the present graph; else it."""
     home = _home_of(tape)
-    return home if _is_around(home) else _graph_here()
+    return home if _is_around(home) else traced_graph()
 
 
 def _is_around(home: Any) -> bool:
     """Return whether a graph is the present one, or one that this is a part of."""
-    graph = _graph_here()
-    while graph is not None and graph is not home:
-        graph = getattr(graph, "outer_graph", None)
+    here = traced_graph()
     # Each call of a function counts, whatever is eager around it.
-    return graph is home and (home is not None or _graph_here() is None)
+    return here is home or any(graph is home for graph in outwards(here))
 
 
 def _graph_of(sources: list[Any]) -> Any:
@@ -138,8 +137,3 @@ def _graph_of(sources: list[Any]) -> Any:
 def _home_of(tape: Any) -> Any:
     home = getattr(tape, _HOME, None)
     return None if home is None else home()
-
-
-def _graph_here() -> Any:
-    """Return the graph being built; None under eager execution."""
-    return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()

@@ -70,6 +70,6 @@ def _call_here() -> ScaledCall | None:
     if not loss_scale.scales:
         return None
     call = ScaledCall(loss_scale)
-    if not scale_at_run_time.can_tell():
+    if not scale_at_run_time.is_eager_outside():
         return call
     return call.at_scale(scale_at_run_time.scale_at_work())

@@ -21,7 +21,7 @@ from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tracing.stack import keeping_float32
-from tf_amp.training.finiteness import inner_calls, repeated_overflows, replica_votes
+from tf_amp.training.finiteness import tallies
 from tf_amp.training.finiteness.of_gradients import (
     agreed,
     are_finite,
@@ -42,6 +42,7 @@ from tf_amp.training.loss_scale.gradient_marks import (
 )
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
 from tf_amp.training.loss_scale.variables import state_of
+from tf_amp.training.optimizers.called_functions import inner_flags
 from tf_amp.training.overflow import inputs as overflow_inputs
 from tf_amp.training.overflow import messages as overflow_messages
 
@@ -71,11 +72,10 @@ class ScaledCall:
 
         A function may be called again, with another scale: there it is read anew.
         """
-        call = copy.copy(self)
-        call._vectors = {k: seen_from_here(v) for k, v in self._vectors.items()}
-        if any(vector is None for vector in call._vectors.values()):
-            call._vectors = self._state.read()
-        call._reading = call._state.unpacked(call._vectors)
+        vectors: Vectors = {k: seen_from_here(v) for k, v in self._vectors.items()}
+        if any(vector is None for vector in vectors.values()):
+            vectors = self._state.read()
+        call = self._with(_vectors=vectors, _reading=self._state.unpacked(vectors))
         return call._limited_to(self._limit)
 
     @property
@@ -85,15 +85,11 @@ class ScaledCall:
 
     def at_scale(self, scale: Any) -> ScaledCall:
         """Return a call with another scale."""
-        call = copy.copy(self)
-        call._reading = {**self._reading, "scale": scale}
-        return call
+        return self._with(_reading={**self._reading, "scale": scale})
 
     def again(self) -> ScaledCall:
         """Return a call that is scaled as this one, and counts together with it."""
-        call = copy.copy(self)
-        call._is_repeated = True
-        return call
+        return self._with(_is_repeated=True)
 
     def begun_with(self, readings: Mapping[ScaleState, Vectors]) -> ScaledCall:
         """Return a call whose overflow others explain that were counted since.
@@ -101,9 +97,7 @@ class ScaledCall:
         Args:
           readings: of states, when the tape was begun; those made since are missing.
         """
-        call = copy.copy(self)
-        call._begun = readings.get(self._state) or self._state.initial()
-        return call
+        return self._with(_begun=readings.get(self._state) or self._state.initial())
 
     def for_targets(self, targets: Sequence[Any]) -> ScaledCall:
         """Return a call whose seeds the types of all targets can hold."""
@@ -123,8 +117,11 @@ class ScaledCall:
                 scale,
                 limit,
             )
-        call = self.at_scale(tf.minimum(self.scale, limit))
-        call._limit = limit
+        return self.at_scale(tf.minimum(self.scale, limit))._with(_limit=limit)
+
+    def _with(self, **changes: Any) -> ScaledCall:
+        call = copy.copy(self)
+        vars(call).update(changes)
         return call
 
     def seeds(self, seeds: Sequence[Any]) -> list[Any]:
@@ -142,7 +139,8 @@ class ScaledCall:
 
         They are what the type of the scaled ones can hold, which they go back to.
         """
-        wide, unscaled = self._in_true_units(gradients)
+        wide = [_widened(gradient) for gradient in gradients]
+        unscaled = self.for_a_while_unscaled(wide)
         for before, after in zip(wide, unscaled, strict=True):
             if after is not before:
                 mark_unscaled(after)
@@ -153,12 +151,9 @@ class ScaledCall:
 
     def for_a_while_unscaled(self, gradients: Sequence[Any]) -> list[Any]:
         """Return true gradients that are to be scaled again; no barrier."""
-        return self._in_true_units(gradients)[1]
-
-    def _in_true_units(self, gradients: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         wide = [_widened(gradient) for gradient in gradients]
         with keeping_float32():
-            return wide, list(self.loss_scale.unscale(wide, self._reading))
+            return list(self.loss_scale.unscale(wide, self._reading))
 
     def results(self, gradients: Any) -> Any:
         """Return a structure of scaled gradients in true units.
@@ -169,7 +164,8 @@ class ScaledCall:
         def finish(scaled: Sequence[Any]) -> list[Any]:
             unscaled = self.unscaled(scaled)
             mark_scale(self.scale, self._ends_here(unscaled))
-            if private.in_function() and not must_select() and not self._is_special():
+            is_ordinary = private.can_merge() and not self._is_repeated
+            if is_ordinary and private.in_function() and not must_select():
                 return self._checked_in_one(unscaled)
             with scale_update_scope():
                 finite = are_finite(unscaled)
@@ -193,9 +189,6 @@ class ScaledCall:
         in_frames = any(frames_of(gradient.op) for gradient in unscaled)
         return is_here and not in_frames and private.can_merge()
 
-    def _is_special(self) -> bool:
-        return self._is_repeated or not private.can_merge()
-
     def _checked(self, unscaled: Sequence[Any], finite: Any) -> list[Any]:
         """Adjust the loss scale; return the gradients, which tell how they came out."""
         overflow_messages.warn_if_eager(finite, self._reading)
@@ -210,7 +203,7 @@ class ScaledCall:
                 counting = self._counting_once(scale_update, finite)
                 adjusting = counting.apply(finite) + self._noted(counting, finite)
             else:
-                adjusting = replica_votes.note(self._state, finite, self._limit)
+                adjusting = tallies.note_of_replica(self._state, finite, self._limit)
             adjusting = symbolic(adjusting)
         with tf.control_dependencies([*adjusting, *watched]):
             whole = tf.identity(scale_update.with_earlier(finite))
@@ -245,7 +238,7 @@ class ScaledCall:
         here = tf.compat.v1.get_default_graph()
         if not is_inside or self._vectors["counters"].graph is here:
             return []
-        return repeated_overflows.note(self._state, ~(finite | counting.counts))
+        return tallies.note_repeated(self._state, ~(finite | counting.counts))
 
     def _checked_in_one(self, unscaled: Sequence[Any]) -> list[Any]:
         """Do the same within a function, where one branch serves the ordinary step."""
@@ -261,7 +254,7 @@ class ScaledCall:
         return handed_on(vote, unscaled)
 
     def _scale_update(self, unscaled: Sequence[Any]) -> ScaleUpdate:
-        earlier = inner_calls.finite_flags(unscaled, self._state)
+        earlier = inner_flags(unscaled, self._state)
         counts = tf.reduce_all(tf.stack(earlier)) if earlier else None
         return ScaleUpdate(self._state, self._vectors, unscaled, counts, self._limit)
 

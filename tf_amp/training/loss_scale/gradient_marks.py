@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
+from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 
 
 def mark_reading(value: Any) -> Any:
@@ -37,17 +38,10 @@ def mark_scale(scale: Any, is_unscaled_here: bool) -> None:
       scale: scalar, unpacked from a state that was read.
       is_unscaled_here: whether it is as far as the present call goes.
     """
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
     if hasattr(scale, "numpy") or scale.op.type != "Unpack":
         return
-    try:
-        is_known = scale.op.get_attr(SCALE) < 0
-    except ValueError:
-        is_known = False
-    if not is_known:
-        index = scale.value_index if is_unscaled_here else -1
-        scale.op._set_attr(SCALE, AttrValue(i=index))
+    if attribute_of(scale.op, SCALE, 0) >= 0:
+        put_attribute(scale.op, SCALE, i=scale.value_index if is_unscaled_here else -1)
 
 
 def scale_update_scope() -> Any:
@@ -56,7 +50,5 @@ def scale_update_scope() -> Any:
 
 
 def _mark(tensor: Any, name: str) -> None:
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
-
     if isinstance(tensor, tf.Tensor) and not hasattr(tensor, "numpy"):
-        tensor.op._set_attr(name, AttrValue(b=True))
+        put_attribute(tensor.op, name, b=True)

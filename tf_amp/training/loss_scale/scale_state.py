@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import numbers
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ Vectors = Mapping[str, Any]
 _DTYPES: Mapping[str, Any] = {"floats": np.float32, "counters": np.int64}
 
 
-class ScaleState(tf.Module):  # type: ignore[misc]
+class ScaleState:
     """The variables of one loss scale in one graph under one strategy.
 
     The values are packed by type, so that a step reads and writes two variables at
@@ -57,7 +57,6 @@ class ScaleState(tf.Module):  # type: ignore[misc]
           CheckpointMismatchError: with these weights another loss scale was saved.
           ConfigError: the loss scale begins without a scale.
         """
-        super().__init__(name="tf_amp_loss_scale")
         self.loss_scale = loss_scale
         self.in_graph = not tf.executing_eagerly()
         self.is_per_worker = not self.in_graph and is_parameter_server(strategy)
@@ -75,7 +74,12 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         }
         self._initial = self._packed(initial)
         self.variables_by_kind = {kind: self._make(kind) for kind in self._initial}
-        self._are_initialized = self._initialized_flags() if self.in_graph else {}
+        self._are_initialized: dict[str, Any] = {}
+        if self.in_graph:
+            self._are_initialized = {
+                kind: tf.compat.v1.is_variable_initialized(self._local(kind))
+                for kind in self.variables_by_kind
+            }
 
     def read(self) -> Vectors:
         """Return the vectors of values as they are now, on this replica.
@@ -86,10 +90,10 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         if not self.in_graph:
             return {k: _read(v) for k, v in self.variables_by_kind.items()}
         if in_function():
-            return self._read_or_begin()
+            return self.read_anew()
         if self._reading is None:
             with tf.init_scope():
-                self._reading = self._read_or_begin()
+                self._reading = self.read_anew()
         return self._reading
 
     def initial(self) -> Vectors:
@@ -98,11 +102,18 @@ class ScaleState(tf.Module):  # type: ignore[misc]
 
     def read_anew(self) -> Vectors:
         """Return the vectors as they are when this runs, in a `tf.Graph`."""
-        return self._read_or_begin()
+        return {kind: self._value_or_initial(kind) for kind in self.variables_by_kind}
 
     def has_overflowed(self) -> Any:
         """Return whether any gradients have, since the training began; bool scalar."""
-        place = self.names["counters"].index("skipped_steps")
+        return self._is_not_zero("skipped_steps")
+
+    def is_finite(self) -> Any:
+        """Return whether the latest gradients were, bool scalar."""
+        return self._is_not_zero("finite")
+
+    def _is_not_zero(self, counter: str) -> Any:
+        place = self.names["counters"].index(counter)
         return tf.not_equal(self.read()["counters"][place], 0)
 
     def add_weights(self, weights: Handles) -> None:
@@ -182,21 +193,15 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             ),
         )
 
-    def evaluate(self, names: Sequence[str], session: Any = None) -> list[Any]:
-        """Return values as they are now, for Python.
+    def evaluate(self, session: Any = None) -> dict[str, float | int]:
+        """Return all values as they are now, for Python.
 
         Args:
-          names: of the values.
           session: for a state in a `tf.Graph`; by default the one in force.
 
         Raises:
           ValueError: there is no Session.
         """
-        values = self.evaluate_all(session)
-        return [values[name] for name in names]
-
-    def evaluate_all(self, session: Any = None) -> dict[str, float | int]:
-        """Return all values as they are now, as `evaluate` does."""
         return self.values_in(self._evaluate_vectors(session))
 
     def snapshot(self) -> Vectors:
@@ -227,18 +232,12 @@ class ScaleState(tf.Module):  # type: ignore[misc]
                 initializer = local.initializer
                 session.run(initializer, {initializer.inputs[1]: vector})
 
-    def is_finite(self) -> Any:
-        """Return whether the latest gradients were, bool scalar."""
-        place = self.names["counters"].index("finite")
-        return tf.not_equal(self.read()["counters"][place], 0)
-
     def _evaluate_vectors(self, session: Any) -> Mapping[str, Any]:
         if self.is_per_worker:
             found = on_each_worker(self.read) or [self.read()]
             # What suits all of them is the lowest scale.
             place = self.names["floats"].index("scale")
-            lowest = min(found, key=lambda vectors: float(vectors["floats"][place]))
-            return {kind: vector.numpy() for kind, vector in lowest.items()}
+            return min(found, key=lambda vectors: float(vectors["floats"][place]))
         if not self.in_graph:
             return {k: self._local(k).numpy() for k in self.variables_by_kind}
         session = session or tf.compat.v1.get_default_session()
@@ -275,12 +274,6 @@ class ScaleState(tf.Module):  # type: ignore[misc]
             return None
         return float(vector[names.index("scale")])
 
-    def _initialized_flags(self) -> dict[str, Any]:
-        return {
-            kind: tf.compat.v1.is_variable_initialized(self._local(kind))
-            for kind in self.variables_by_kind
-        }
-
     def _packed(self, values: Values) -> dict[str, Any]:
         return {
             kind: np.array([values[n] for n in names], _DTYPES[kind])
@@ -307,9 +300,6 @@ class ScaleState(tf.Module):  # type: ignore[misc]
         """Return a variable, of several replicas that of the first here."""
         variable = self.variables_by_kind[kind]
         return self.strategy.experimental_local_results(variable)[0]
-
-    def _read_or_begin(self) -> Vectors:
-        return {kind: self._value_or_initial(kind) for kind in self.variables_by_kind}
 
     def _value_or_initial(self, kind: str) -> Any:
         variable, initial = self._local(kind), self._initial[kind]

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import exports
+from tf_amp._tensorflow_private.tracing import kept_with
 from tf_amp._tensorflow_private.training import can_merge
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tracing.lifted_variables import made_outside
@@ -152,9 +153,7 @@ def _home() -> _States:
         if tf.executing_eagerly():
             return _eager_states
         graph = tf.compat.v1.get_default_graph()
-    if not hasattr(graph, _STATES):
-        setattr(graph, _STATES, {})
-    states: _States = getattr(graph, _STATES)
+    states: _States = kept_with(graph, _STATES)
     return states
 
 

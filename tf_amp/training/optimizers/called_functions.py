@@ -8,37 +8,64 @@ After    read(handle) --> f(handle) --> read(handle); finite if both are equal
 
 Where replicas count for themselves, they agree on it if they can.
 
+An overflow of inner gradients, which others are taken of, explains one of these, and is
+not to be counted twice.
+
 Not done: what stays within the frames of an old while loop is not looked at.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tf_amp._tensorflow_private import order
+from tf_amp._tensorflow_private import order, tracing
 from tf_amp._tensorflow_private import training as private
-from tf_amp.training.finiteness import repeated_overflows, replica_votes, votes
+from tf_amp.training.finiteness import votes
 from tf_amp.training.finiteness.of_gradients import agreed
+from tf_amp.training.finiteness.tallies import Tally, tallies_of
 
 # Of a graph: flags by call and state; names of the reads that are ordered by hand.
 _FLAGS = "_tf_amp_finite_calls"
 _READS = "_tf_amp_ordered_reads"
 
 
-def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
-    """Return for calls that adjust a state whether all was finite, bool scalars.
+def finite_flags(
+    found: votes.Ancestry, states: Sequence[Any]
+) -> tuple[list[Any], bool]:
+    """Return for calls behind tensors whether all was finite, bool scalars.
 
     Args:
-      calls: operations that call functions.
-      states: of loss scales.
+      found: calls for gradients, and operations that call functions with such calls.
+      states: of loss scales, which functions may have adjusted.
 
     Returns:
-      Flags; None among them where it is not known.
+      Flags, and whether there are some for all functions that adjust a state.
     """
+    of_calls = _flags_of_calls(found.calls, states)
+    known = [flag for flag in of_calls if flag is not None]
+    return [vote.finite for vote in found.votes] + known, None not in of_calls
+
+
+def inner_flags(gradients: Sequence[Any], state: Any) -> list[Any]:
+    """Return for each call that gradients were made from whether all was finite.
+
+    Args:
+      gradients: made here.
+      state: that calls within functions have adjusted.
+    """
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    if not votes.any_around(graph) and not any_around(graph, state):
+        return []
+    return finite_flags(votes.ancestry_of(gradients), [state])[0]
+
+
+def _flags_of_calls(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
+    """Return flags of operations; None among them where it is not known."""
     flags: list[Any] = []
     of_replica: list[Any] = []
     for call in calls:
@@ -46,7 +73,7 @@ def finite_flags(calls: Sequence[Any], states: Sequence[Any]) -> list[Any]:
             if state.is_per_worker:
                 flags.append(None)
                 continue
-            for tally in _tallies(state):
+            for tally in tallies_of(state):
                 handle = _handle_within(call, _handles(state, tally.variable))
                 if handle is None:
                     continue
@@ -68,43 +95,14 @@ def any_around(graph: Any, state: Any) -> bool:
     if state.is_per_worker:
         return False
     handles = _handles(state, state.variables_by_kind["counters"])
-    while graph is not None:
-        inside = [inner for _, inner in getattr(graph, "captures", ())]
-        own = [handle for handle in handles if getattr(handle, "graph", None) is graph]
+    for each in tracing.outwards(graph):
+        inside = [inner for _, inner in getattr(each, "captures", ())]
+        own = [handle for handle in handles if getattr(handle, "graph", None) is each]
         for tensor in [*own, *inside]:
             if _is_any(tensor, handles):
                 if any(map(votes.calls_function, tensor.consumers())):
                     return True
-        graph = getattr(graph, "outer_graph", None)
     return False
-
-
-@dataclasses.dataclass(frozen=True)
-class _Tally:
-    """Where overflows are added up.
-
-    Attributes:
-      variable: vector.
-      place: of their number in it.
-      is_of_replica: whether each replica adds up its own.
-    """
-
-    variable: Any
-    place: int = 0
-    is_of_replica: bool = False
-
-
-def _tallies(state: Any) -> list[_Tally]:
-    """Return all tallies of a state."""
-    counters = state.variables_by_kind["counters"]
-    found = [_Tally(counters, state.names["counters"].index("skipped_steps"))]
-    repeated = repeated_overflows.tally_of(state)
-    noted = replica_votes.tally_of(state)
-    if repeated is not None:
-        found.append(_Tally(repeated))
-    if noted is not None:
-        found.append(_Tally(noted, is_of_replica=True))
-    return found
 
 
 def _handles(state: Any, variable: Any) -> list[Any]:
@@ -121,13 +119,13 @@ def _is_any(tensor: Any, handles: Sequence[Any]) -> bool:
     """Return whether a tensor stands for one of some handles."""
     if tensor.dtype != tf.resource:
         return False
-    source = votes.captured_from(tensor)
+    source = tracing.captured_from(tensor)
     return any(source is handle for handle in handles)
 
 
-def _flag(call: Any, handle: Any, tally: _Tally) -> Any:
+def _flag(call: Any, handle: Any, tally: Tally) -> Any:
     """Return whether a call has added no overflow, made once for each call."""
-    flags = _of_graph(call.graph, _FLAGS)
+    flags = tracing.kept_with(call.graph, _FLAGS)
     key = call.name, handle.ref()
     if key not in flags:
         with call.graph.as_default(), tf.device(None):
@@ -135,7 +133,7 @@ def _flag(call: Any, handle: Any, tally: _Tally) -> Any:
     return flags[key]
 
 
-def _stays_the_same(call: Any, handle: Any, tally: _Tally) -> Any:
+def _stays_the_same(call: Any, handle: Any, tally: Tally) -> Any:
     """Return whether one counter of a variable is the same before and after a call.
 
     TensorFlow orders what uses a variable within a function as it was written down. The
@@ -159,7 +157,7 @@ def _neighbors(call: Any, handle: Any) -> tuple[list[Any], list[Any]]:
     if not call.graph.building_function:
         return [], []
     places = {op.name: i for i, op in enumerate(call.graph.get_operations())}
-    others = {call.name, *_of_graph(call.graph, _READS)}
+    others = {call.name, *getattr(call.graph, _READS, ())}
     users = {op.name: op for op in handle.consumers() if op.name not in others}
     here = places[call.name]
     earlier = [op for name, op in users.items() if places[name] < here]
@@ -174,11 +172,4 @@ def _read_after(operations: Sequence[Any], handle: Any, dtype: Any) -> Any:
 
 def _order_by_hand(read: Any) -> None:
     order.order_by_hand(read.op)
-    _of_graph(read.graph, _READS)[read.op.name] = True
-
-
-def _of_graph(graph: Any, name: str) -> dict[Any, Any]:
-    if not hasattr(graph, name):
-        setattr(graph, name, {})
-    found: dict[Any, Any] = getattr(graph, name)
-    return found
+    tracing.kept_with(read.graph, _READS, set).add(read.op.name)

@@ -8,7 +8,6 @@ asked the last time.
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -20,16 +19,11 @@ from tf_amp.training.finiteness.of_gradients import agreed, are_finite
 _FINITE = "_tf_amp_finite"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Count:
-    """How calls for gradients have come out so far, of one state on one replica."""
-
-    good_steps: int = 0
-    skipped_steps: int = 0
-    finite: int = 1
-
-
+# How calls for gradients have come out so far, by state and replica, and at first.
+_NAMES = ("good_steps", "skipped_steps", "finite")
+_Count = tuple[int, ...]
 _Counts = dict[tuple[Any, int], _Count]
+_NONE: _Count = (0, 0, 1)
 
 # By optimizer: the counts when it was last asked.
 _last_counts: weakref.WeakKeyDictionary[Any, _Counts] = weakref.WeakKeyDictionary()
@@ -56,8 +50,8 @@ def is_to_be_taken(parts: Sequence[Any], states: Sequence[Any], optimizer: Any) 
         return True
     now = {(state, _replica()): _count_of(state) for state in states}
     before = _exchange(optimizer, now)
-    news = [count for key, count in now.items() if count != before.get(key, _Count())]
-    if news and not any(count.finite for count in news):
+    news = [count for key, count in now.items() if count != before.get(key, _NONE)]
+    if news and not any(is_finite for *_, is_finite in news):
         return False
     return not states or bool(agreed(are_finite(parts)))
 
@@ -81,10 +75,8 @@ def is_to_be_written(target: Any, value: Any, states: Sequence[Any]) -> bool:
 
 
 def _count_of(state: Any) -> _Count:
-    values = state.read()["counters"].numpy().tolist()
-    counters = dict(zip(state.names["counters"], values, strict=True))
-    fields = (field.name for field in dataclasses.fields(_Count))
-    return _Count(**{name: counters[name] for name in fields})
+    counters = state.values_in({"counters": state.read()["counters"]})
+    return tuple(counters[name] for name in _NAMES)
 
 
 def _exchange(optimizer: Any, now: _Counts) -> _Counts:

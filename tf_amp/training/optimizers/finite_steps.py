@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
-from tf_amp.training.finiteness import replica_votes, votes
+from tf_amp._tensorflow_private.tracing import outwards
+from tf_amp.training.finiteness import tallies, votes
 from tf_amp.training.finiteness.of_gradients import agreed, are_finite, is_scalable
 from tf_amp.training.loss_scale.variables import states_in_use
 from tf_amp.training.loss_scale.weights import shape_of
@@ -34,17 +35,15 @@ def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
     if not parts:
         return None
     states = [state for state in states_in_use() if _can_be_read(state)]
-    noted = replica_votes.meet(states, parts)
+    noted = tallies.meet(states, parts)
     if tf.executing_eagerly():
         if not all(map(bool, noted)):
             return False
         return eager_steps.is_to_be_taken(parts, states, optimizer)
     found = votes.ancestry_of(parts)
     update_as_one_step(found.votes)
-    flags = [vote.finite for vote in found.votes]
-    of_calls = called_functions.finite_flags(found.calls, states)
-    flags += [flag for flag in of_calls if flag is not None]
-    is_known = found.is_whole and None not in of_calls and not found.arguments
+    flags, are_all = called_functions.finite_flags(found, states)
+    is_known = found.is_whole and are_all and not found.arguments
     if states and not is_known:
         flags.append(_finite_elsewhere(states, parts, found.arguments))
     return _all(flags)
@@ -70,11 +69,10 @@ def finite_value(target: Any, value: Any) -> Any:
     if not may_be_given and not _any_around(graph, states):
         return None
     found = votes.ancestry_of_numbers([value])
-    flags = [vote.finite for vote in found.votes]
     # Functions return losses beside gradients, which are summed up by other variables.
-    of_calls = called_functions.finite_flags(found.calls, states) if alike else []
-    flags += [flag for flag in of_calls if flag is not None]
-    if None in of_calls or _is_decided_on(found, value):
+    in_question = states if alike else []
+    flags, are_all = called_functions.finite_flags(found, in_question)
+    if not are_all or _is_decided_on(found, value):
         flags.append(are_finite([value]))
     elif any(_is_shaped_as_one_of(like, one) for one in found.arguments):
         ever = tf.reduce_any(tf.stack([state.has_overflowed() for state in alike]))
@@ -96,12 +94,8 @@ def _any_around(graph: Any, states: Sequence[Any]) -> bool:
 
 def _is_given(graph: Any, shape: Any) -> bool:
     """Return whether a function being traced is given a tensor of a shape."""
-    while graph is not None:
-        for given in getattr(graph, "inputs", ()):
-            if is_scalable(given) and given.shape.is_compatible_with(shape):
-                return True
-        graph = getattr(graph, "outer_graph", None)
-    return False
+    inputs = (i for each in outwards(graph) for i in getattr(each, "inputs", ()))
+    return any(is_scalable(i) and i.shape.is_compatible_with(shape) for i in inputs)
 
 
 def _all(flags: Sequence[Any]) -> Any:

@@ -111,12 +111,7 @@ def skipping_v1(apply: Apply) -> Apply:
 
 
 def _skipping_pairs(apply: Apply, build: Build) -> Apply:
-    """Return an `apply_gradients(grads_and_vars, ...)` with overflows skipped.
-
-    Args:
-      apply: the method as it was.
-      build: makes the variables of an optimizer for gradients and variables.
-    """
+    """Return an `apply_gradients(grads_and_vars, ...)` with overflows skipped."""
 
     @private.unconverted
     @functools.wraps(apply)

@@ -128,12 +128,7 @@ def _when(finite: Any, act: Callable[[], Any], name: str) -> Any:
 
 
 def _stand_for_new(operation: Any, before: list[Any]) -> None:
-    """Let an operation be what trains, instead of those of its branch.
-
-    Args:
-      operation: that everyone can run.
-      before: what has trained before there was the branch.
-    """
+    """Let an operation train, not those of its branch, which were not there before."""
     after = _train_operations()
     kept = [other for other in after if any(other is one for one in before)]
     if len(kept) == len(after):

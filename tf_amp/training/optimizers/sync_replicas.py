@@ -12,11 +12,9 @@ an overflowing worker says of its own, and a queue takes none of no tokens.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -31,21 +29,10 @@ from tf_amp.training.optimizers.finite_steps import finite_step
 _GONE_BY = -1
 
 
-@dataclasses.dataclass(frozen=True)
-class _Push:
-    """What a worker is about to do with its gradients.
-
-    Attributes:
-      finite: whether they are, bool scalar.
-      optimizer: the `SyncReplicasOptimizer`.
-    """
-
-    finite: Any
-    optimizer: Any
-
-
 class _Thread(threading.local):
-    push: _Push | None = None
+    # Whether the gradients that a worker is about to push are finite, a bool scalar,
+    # and the `SyncReplicasOptimizer` that they are for.
+    push: tuple[Any, Any] | None = None
 
 
 _thread = _Thread()
@@ -66,19 +53,13 @@ def _noting_overflow(apply: Callable[..., Any]) -> Callable[..., Any]:
         finite = finite_step([gradient for gradient, _ in pairs])
         if not isinstance(finite, tf.Tensor):
             return apply(optimizer, pairs, *args, **kwargs)
-        with _pushing(_Push(finite, optimizer)):
+        outer, _thread.push = _thread.push, (finite, optimizer)
+        try:
             return apply(optimizer, pairs, *args, **kwargs)
+        finally:
+            _thread.push = outer
 
     return private_training.unconverted(apply_unless_overflowed)
-
-
-@contextlib.contextmanager
-def _pushing(push: _Push) -> Iterator[None]:
-    outer, _thread.push = _thread.push, push
-    try:
-        yield
-    finally:
-        _thread.push = outer
 
 
 def _with_guarded_parts(module: Any) -> Any:
@@ -115,18 +96,18 @@ def _with_guarded_parts(module: Any) -> Any:
 
 def _unless_overflowed(local_step: Any) -> Any:
     """Return the step that gradients are said to be of."""
-    push = _thread.push
-    if push is None:
+    if _thread.push is None:
         return local_step
+    finite, _ = _thread.push
     step = tf.cast(local_step, tf.int64)
-    return tf.where(push.finite, step, tf.constant(_GONE_BY, tf.int64))
+    return tf.where(finite, step, tf.constant(_GONE_BY, tf.int64))
 
 
 def _put_back(queue: Any) -> list[Any]:
     """Return what puts a token back where gradients overflowed."""
-    push = _thread.push
-    step = push and private.local_step_of(push.optimizer)
-    if push is None or step is None:
+    finite, optimizer = _thread.push or (None, None)
+    step = None if optimizer is None else private.local_step_of(optimizer)
+    if step is None:
         return []
-    count = 1 - tf.cast(push.finite, tf.int32)
+    count = 1 - tf.cast(finite, tf.int32)
     return [queue.enqueue_many((tf.fill([count], tf.identity(step)),))]

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
+from tf_amp._tensorflow_private.tracing import kept_with
 from tf_amp.training.finiteness.votes import Vote
 from tf_amp.training.gradients.scale_update import ScaleUpdate, joined
 from tf_amp.training.loss_scale.gradient_marks import scale_update_scope
@@ -39,7 +40,7 @@ def update_as_one_step(found: Sequence[Vote]) -> None:
     waiting = [vote for vote in found if vote.updated is not None]
     if len(waiting) < 2:
         return
-    groups = _groups_in(waiting[0].updated.graph)
+    groups: list[_Group] = kept_with(waiting[0].updated.graph, _GROUPS, list)
     met = [group for group in groups if not set(waiting).isdisjoint(group.votes)]
     if any(set(waiting) <= set(group.votes) for group in met):
         return
@@ -65,10 +66,3 @@ def _update(towers: Sequence[Vote]) -> tuple[Any, ...]:
         return tuple(
             op for one in by_state.values() for op in joined(one).apply(together)
         )
-
-
-def _groups_in(graph: Any) -> list[_Group]:
-    if not hasattr(graph, _GROUPS):
-        setattr(graph, _GROUPS, [])
-    groups: list[_Group] = getattr(graph, _GROUPS)
-    return groups

@@ -10,6 +10,7 @@ from typing import Any
 
 from grappler_pass.annotations import WATCH
 from tf_amp._tensorflow_private.frames import frames_of
+from tf_amp._tensorflow_private.tracing import operations_behind, put_attribute
 from tf_amp.training.overflow.messages import warn_of_overflow
 from tf_amp.training.overflow.origin import Watch
 
@@ -70,7 +71,6 @@ def passing_inputs(
         whose inputs are then not fed; None: everything in the graph is the step's.
     """
     import tensorflow as tf
-    from tensorflow.core.framework.attr_value_pb2 import AttrValue
 
     from tf_amp.training.loss_scale.placing import place_here, runs_here
 
@@ -91,7 +91,7 @@ def passing_inputs(
             done = tf.numpy_function(
                 record, [*inputs, finite], [], name="overflow_inputs"
             )
-        done._set_attr(WATCH, AttrValue(s=watched.number.encode()))
+        put_attribute(done, WATCH, s=watched.number.encode())
         return [done]
 
     return pass_inputs
@@ -101,7 +101,7 @@ def _inputs_of(graph: Any, asked: Any) -> list[Any]:
     """Return what comes into a step from outside: arguments, and data it fetches."""
     operations = graph.get_operations()
     if asked is not None:
-        behind = _behind(asked.op)
+        behind = set(operations_behind(asked.op))
         operations = [op for op in operations if op in behind]
     return [
         tensor
@@ -111,14 +111,3 @@ def _inputs_of(graph: Any, asked: Any) -> list[Any]:
         for tensor in op.outputs
         if tensor.dtype.is_numpy_compatible and tensor.dtype.base_dtype == tensor.dtype
     ]
-
-
-def _behind(operation: Any) -> set[Any]:
-    """Return all operations that one depends on."""
-    found, waiting = {operation}, [operation]
-    while waiting:
-        op = waiting.pop()
-        sources = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - found
-        found |= sources
-        waiting.extend(sources)
-    return found

@@ -10,11 +10,12 @@ program that traces without end, only the latest graphs are kept.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
@@ -25,7 +26,7 @@ from tf_amp.errors import AmpError
 from tf_amp.latest import Latest
 from tf_amp.message_codes import Code
 from tf_amp.rewriting import host
-from tf_amp.tracing import variable_values
+from tf_amp.tracing import traces
 from tf_amp.training.overflow.messages import OverflowOrigin, origin_from
 
 if TYPE_CHECKING:
@@ -84,12 +85,9 @@ class Watch:
         Of a step that was, nothing is kept.
         """
         *values, finite = inputs
-        if finite:
-            return
-        try:
-            self._record(values)
-        except Exception as error:
-            _say_unknown(error)
+        if not finite:
+            with _unknown_where_it_fails():
+                self._record(values)
 
     def _record(self, inputs: Sequence[Any]) -> None:
         import numpy as np
@@ -102,27 +100,21 @@ class Watch:
         if graph is None or not graph.building_function:
             self._pending = copies
             return
-        self._look_into(copies, variable_values.of_function(graph))
+        self._look_into(copies, traces.values_of_function(graph))
 
     def look_into_pending(self, session: Any) -> None:
         """Look into an overflow of the step that a Session has just run."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        try:
-            self._look_into(pending, variable_values.of_session(session))
-        except Exception as error:
-            _say_unknown(error)
+        with _unknown_where_it_fails():
+            self._look_into(pending, traces.values_of_session(session))
         if self._is_at_minimum(float(pending[0])):
             # The next step of a Session is to have what comes of it.
             _join_threads(_PATIENCE_SECONDS)
 
     def _look_into(self, inputs: Sequence[Any], variables: Any) -> None:
-        """Begin to run a step again, once all is at hand that the program has.
-
-        Raises:
-          NotReplayableError: it cannot be run by itself.
-        """
+        """Begin to run a step again, once all is at hand that the program has."""
         from tf_amp.training.overflow.search import Search
 
         given, running = self._graphs()
@@ -148,33 +140,25 @@ class Watch:
         return wanted and scale <= float(self._loss_scale.minimum)
 
     def _find(self, running: bytes, search: Search, before: Search | None) -> None:
-        """Run the step again and report what was found.
+        """Run the step again, report what was found, and see what returns to float32.
 
-        Args:
-          running: the graph of the step.
-          search: looks into it.
-          before: looks into it as it was before it was rewritten, if what is found is
-            to go back to float32.
+        `before` looks into the graph as it was before it was rewritten, if any is to.
         """
         helps = False
-        try:
+        with _unknown_where_it_fails():
             found = search.first_not_finite()
-            if found is None:
-                return
-            self.origin = origin_from(found)
-            _latest.put(None, (None, self.origin))
-            _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
-            self._report(self.origin)
-            if before is not None:
-                feeding = search.feeding(found.node.name)
-                too_large = before.too_large()
-                helps = self._return_to_float32((found.node.name, *feeding, *too_large))
-        except Exception as error:
-            _say_unknown(error)
-        finally:
-            if before is not None and not helps:
-                self._in_vain = running
-            self._is_looking = False
+            if found is not None:
+                self.origin = origin_from(found)
+                _latest.put(None, (None, self.origin))
+                _latest.put(id(self._loss_scale), (self._loss_scale, self.origin))
+                self._report(self.origin)
+            if found is not None and before is not None:
+                name, too_large = found.node.name, before.too_large()
+                names = (name, *search.feeding(name), *too_large)
+                helps = self._return_to_float32(names)
+        if before is not None and not helps:
+            self._in_vain = running
+        self._is_looking = False
 
     def _report(self, origin: OverflowOrigin) -> None:
         if not host.current().is_news(origin):
@@ -249,19 +233,10 @@ def latest_origin(
     return found[1] if found else None
 
 
-def looking_after_run(run: Any) -> Any:
-    """Return a Session's `_run` that then looks into an overflow, if there was one."""
-
-    @functools.wraps(run)
-    def run_and_look(
-        session: Any, handle: Any, fetches: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        result = run(session, handle, fetches, *args, **kwargs)
-        for watched in _watches_of(session.graph):
-            watched.look_into_pending(session)
-        return result
-
-    return run_and_look
+def look_after_run(result: Any, session: Any, *args: Any, **kwargs: Any) -> None:
+    """Look into an overflow of what a Session has run, if there was one."""
+    for watched in _watches_of(session.graph):
+        watched.look_into_pending(session)
 
 
 def times_returned(graph: Any) -> int:
@@ -306,13 +281,17 @@ def _watches_in(graph_def: bytes) -> tuple[Watch, ...]:
     return tuple(watched for watched in found if watched is not None)
 
 
-def _say_unknown(error: Exception) -> None:
+@contextlib.contextmanager
+def _unknown_where_it_fails() -> Iterator[None]:
     """Say that a diagnosis failed: no reason for the program to fail."""
-    kind = "" if isinstance(error, AmpError) else f"{type(error).__name__}: "
-    cause = kind + str(error).partition("\n")[0]
-    logging.log_first_n(
-        logging.INFO, "The origin of an overflow is not known: %s", 3, cause
-    )
+    try:
+        yield
+    except Exception as error:
+        kind = "" if isinstance(error, AmpError) else f"{type(error).__name__}: "
+        cause = kind + str(error).partition("\n")[0]
+        logging.log_first_n(
+            logging.INFO, "The origin of an overflow is not known: %s", 3, cause
+        )
 
 
 per_process(_threads.clear)

@@ -183,11 +183,7 @@ def _check_effects(node: Node) -> None:
 
 
 def _run(session: Any, fetches: list[Any], feed: Any) -> list[Any]:
-    """Return what a Session fetches.
-
-    Raises:
-      NotReplayableError: it takes too long.
-    """
+    """Return what a Session fetches; raise NotReplayableError if it takes too long."""
     options = tf.compat.v1.RunOptions(timeout_in_ms=int(LIMIT_SECONDS * 1000))
     try:
         return session.run(fetches, feed, options=options)  # type: ignore[no-any-return]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from grappler_pass.annotations import REWRITTEN, WATCH
 from grappler_pass.graph.op_table import IDENTITY_OPS, PRODUCT_OPS, SWITCH_OPS
 from grappler_pass.graph.type_slots import DTYPE_NAMES
 from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.walks import reached
 from tf_amp.tracing.stamp_reader import traced_in
 from tf_amp.training.overflow.replay import NotReplayableError, Replay, Step, anchors
 
@@ -149,14 +149,9 @@ def _predicate(view: GraphView, watch: Node) -> int:
         switch = _switch_behind(view, index)
         if switch is not None:
             return switch.inputs[1].node
-    waiting, seen = deque([watch.index]), {watch.index}
-    while waiting:
-        node = view.nodes[waiting.popleft()]
-        if node.op in SWITCH_OPS:
-            return node.inputs[1].node
-        before = [*(port.node for port in node.inputs), *node.controls]
-        waiting.extend(i for i in before if i not in seen)
-        seen.update(before)
+    for index in reached([watch.index], lambda i: _before(view.nodes[i])):
+        if view.nodes[index].op in SWITCH_OPS:
+            return view.nodes[index].inputs[1].node
     raise NotReplayableError(f"nothing decides whether {watch.name} runs")
 
 
@@ -164,22 +159,26 @@ def _switch_behind(view: GraphView, pivot: int) -> Node | None:
     """Return the Switch that a pivot goes by; None of another node."""
     node = view.nodes[pivot]
     while node.op in _PIVOTS:
-        before = [*(port.node for port in node.inputs), *node.controls]
+        before = _before(node)
         if len(before) != 1:
             return None
         node = view.nodes[before[0]]
     return node if node.op in SWITCH_OPS else None
 
 
+def _before(node: Node) -> list[int]:
+    return [*(port.node for port in node.inputs), *node.controls]
+
+
 def _ancestors(view: GraphView, start: int, given: Mapping[Port, int]) -> list[int]:
     """Return what a node is computed from, inputs first."""
-    found, waiting = {start}, [start]
-    while waiting:
-        node = view.nodes[waiting.pop()]
-        before = {port.node for port in node.inputs if port not in given}
-        new = {*before, *anchors(view, node)} - found
-        found |= new
-        waiting.extend(new)
+
+    def sources(index: int) -> list[int]:
+        node = view.nodes[index]
+        own = (port.node for port in node.inputs if port not in given)
+        return [*own, *anchors(view, node)]
+
+    found = set(reached([start], sources))
     return [index for index in view.order if index in found]
 
 
@@ -192,17 +191,17 @@ def _origin(
     mask of -inf that a softmax has made finite leads nowhere.
     """
     place = {index: i for i, index in enumerate(needed)}
-    waiting, seen, ends = [start], {start}, []
-    while waiting:
-        index = waiting.pop()
-        before = {port.node for port in view.nodes[index].inputs} & place.keys()
-        suspects = {i for i in before if not finite.get(i, False)}
-        if finite.get(index) is False and not any(
-            _leads_to_infinity(view, i, finite, place) for i in suspects
-        ):
-            ends.append(index)
-        waiting.extend(suspects - seen)
-        seen |= suspects
+
+    def suspects(index: int) -> list[int]:
+        before = (port.node for port in view.nodes[index].inputs)
+        return [i for i in before if i in place and not finite.get(i, False)]
+
+    ends = [
+        index
+        for index in reached([start], suspects)
+        if finite.get(index) is False
+        and not any(_leads_to_infinity(view, i, finite, place) for i in suspects(index))
+    ]
     return min(ends, key=place.__getitem__, default=None)
 
 
@@ -210,33 +209,22 @@ def _leads_to_infinity(
     view: GraphView, index: int, finite: Mapping[int, bool], place: Mapping[int, int]
 ) -> bool:
     """Return whether a node, or what nobody could look at before it, is not finite."""
-    waiting, seen = [index], {index}
-    while waiting:
-        i = waiting.pop()
-        if i in finite:
-            if not finite[i]:
-                return True
-            continue
-        before = {port.node for port in view.nodes[i].inputs} & place.keys()
-        waiting.extend(before - seen)
-        seen |= before
-    return False
+
+    def unseen(i: int) -> list[int]:
+        before = (port.node for port in view.nodes[i].inputs)
+        return [] if i in finite else [j for j in before if j in place]
+
+    return any(not finite.get(i, True) for i in reached([index], unseen))
 
 
 def _feeding(view: GraphView, node: Node) -> list[str]:
     """Name what was rewritten right before a node, as far as the next product."""
-    found: list[str] = []
-    waiting, seen = [node.index], {node.index}
-    while waiting:
-        for port in view.nodes[waiting.pop()].inputs:
-            source = view.nodes[port.node]
-            is_low = REWRITTEN in source.proto.attr
-            if port.node in seen or not is_low:
-                continue
-            seen.add(port.node)
-            if source.op in PRODUCT_OPS:
-                continue
-            waiting.append(port.node)
-            if "/tf_amp_cast_" not in source.name:
-                found.append(source.name.partition("/tf_amp_")[0])
-    return found
+
+    def low_sources(index: int) -> list[int]:
+        sources = (view.nodes[port.node] for port in view.nodes[index].inputs)
+        low = (source for source in sources if REWRITTEN in source.proto.attr)
+        return [source.index for source in low if source.op not in PRODUCT_OPS]
+
+    names = [view.nodes[i].name for i in reached([node.index], low_sources)][1:]
+    written = (name for name in names if "/tf_amp_cast_" not in name)
+    return [name.partition("/tf_amp_")[0] for name in written]
