@@ -108,47 +108,38 @@ __all__ = [
     "verify",
 ]
 
+# Modules, and the public names in them.
 _HOMES = {
-    "AmpConfig": "tf_amp.config.amp_config",
-    "ConversionReport": "tf_amp.tools.convert.report",
-    "DynamicLossScale": "tf_amp.config.loss_scales.dynamic",
-    "LossScale": "tf_amp.config.loss_scales.protocol",
-    "LossScaleState": "tf_amp.training.report",
-    "NoOpLossScale": "tf_amp.config.loss_scales.constant",
-    "Plan": "grappler_pass.planning.plan",
-    "Prediction": "tf_amp.tools.explain.prediction",
-    "Ranges": "tf_amp.config.ranges",
-    "StaticLossScale": "tf_amp.config.loss_scales.constant",
-    "StatisticalLossScale": "tf_amp.config.loss_scales.statistical",
-    "Verification": "tf_amp.tools.verify.verification",
-    "audit": "tf_amp.tools.audit.audits",
-    "autocast": "tf_amp.runtime.autocast",
-    "convert": "tf_amp.tools.convert.conversion",
-    "disable": "tf_amp.runtime.switch",
-    "enable": "tf_amp.runtime.switch",
-    "explain": "tf_amp.tools.explain.explanation",
-    "float32_scope": "tf_amp.runtime.scope",
-    "in_true_units": "tf_amp.training.gradients.unscaled",
-    "init": "tf_amp.runtime.switch",
-    "init_trainer": "tf_amp.runtime.apex",
-    "initialize": "tf_amp.runtime.apex",
-    "is_enabled": "tf_amp.runtime.switch",
-    "loss_scale_state": "tf_amp.training.report",
-    "mixed_precision_scope": "tf_amp.runtime.scope",
-    "optimize": "tf_amp.tools.optimize",
-    "plans": "tf_amp.runtime.switch",
-    "plot_model": "tf_amp.tools.model_plot",
-    "ranges": "tf_amp.tools.verify.functions",
-    "scale_loss": "tf_amp.runtime.apex",
-    "set_loss_scale": "tf_amp.training.report",
-    "verify": "tf_amp.tools.verify.functions",
+    "grappler_pass.planning.plan": "Plan",
+    "tf_amp.config.amp_config": "AmpConfig",
+    "tf_amp.config.loss_scales.constant": "NoOpLossScale StaticLossScale",
+    "tf_amp.config.loss_scales.dynamic": "DynamicLossScale",
+    "tf_amp.config.loss_scales.protocol": "LossScale",
+    "tf_amp.config.loss_scales.statistical": "StatisticalLossScale",
+    "tf_amp.config.ranges": "Ranges",
+    "tf_amp.runtime.apex": "init_trainer initialize scale_loss",
+    "tf_amp.runtime.autocast": "autocast",
+    "tf_amp.runtime.scope": "float32_scope mixed_precision_scope",
+    "tf_amp.runtime.switch": "disable enable init is_enabled plans",
+    "tf_amp.tools.audit.audits": "audit",
+    "tf_amp.tools.convert.conversion": "convert",
+    "tf_amp.tools.convert.report": "ConversionReport",
+    "tf_amp.tools.explain.explanation": "explain",
+    "tf_amp.tools.explain.prediction": "Prediction",
+    "tf_amp.tools.model_plot": "plot_model",
+    "tf_amp.tools.optimize": "optimize",
+    "tf_amp.tools.verify.functions": "ranges verify",
+    "tf_amp.tools.verify.verification": "Verification",
+    "tf_amp.training.gradients.unscaled": "in_true_units",
+    "tf_amp.training.report": "LossScaleState loss_scale_state set_loss_scale",
 }
 
 # Modules that are there without being imported by name.
 _MODULES = ("block_sparse", "placement")
 
-
-_load, _names = lazy_names(__name__, _HOMES)
+_load, _names = lazy_names(
+    __name__, {name: home for home, names in _HOMES.items() for name in names.split()}
+)
 
 
 def __getattr__(name: str) -> Any:

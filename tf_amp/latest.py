@@ -42,6 +42,11 @@ class Latest(Generic[_Key, _Value]):
             while len(self._values) > self._most:
                 del self._values[next(iter(self._values))]
 
+    def items(self) -> dict[_Key, _Value]:
+        """Return all values, the oldest first."""
+        with self._lock:
+            return dict(self._values)
+
     def drop(self, key: _Key) -> None:
         """Keep a value no longer."""
         self._values.pop(key, None)

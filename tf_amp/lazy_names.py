@@ -13,9 +13,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the `__getattr__` and the `__dir__` of a package, see PEP 562.
 
-    Args:
-      package: its `__name__`; its `__all__` is what `dir` lists, loaded or not.
-      homes: the module that each name is defined in, `.name` for one of the package.
+    `homes` has the module that each name is defined in, `.name` for one of the package,
+    whose `__all__` is what `dir` lists, loaded or not.
     """
 
     def load(name: str) -> Any:

@@ -43,9 +43,5 @@ class Code(enum.Enum):
     NOT_WRITTEN = "AMP503"
 
     def ends(self, text: str) -> str:
-        """Return a message that ends with the code.
-
-        Args:
-          text: the message, which may be one that values are yet to be put into.
-        """
+        """Return a message that ends with the code; values may yet be put into it."""
         return f"{text} ({self.value})"

@@ -31,9 +31,9 @@ from tf_amp.runtime import switch
 
 @pytest.fixture(autouse=True)
 def _undone():
-    before = switch.open_scopes()
+    before = switch._open_scopes
     yield
-    assert switch.open_scopes() == before
+    assert switch._open_scopes == before
     tf_amp.disable()
 
 
@@ -93,7 +93,7 @@ def test_what_fit_leaves_where_its_end_is_not_seen_is_undone_at_the_next():
     tf_amp.disable()
     with pytest.raises(ValueError, match="stop"):
         fit(model, callback, during_fit(keras, on_train_batch_end=fail))
-    assert switch.open_scopes() == 1
+    assert switch._open_scopes == 1
     assert is_float32(fit(model)["loss"][0])
 
 

@@ -1,8 +1,8 @@
 """The only place, with its siblings, that names private hooks of TensorFlow.
 
 Each is looked up when it is needed; where one is gone, one warning says what no longer
-works, and the rest goes on. `remove` undoes every patch; installing twice patches once.
-`install` and `remove` are not to be called by several threads at once.
+works, and the rest goes on. `install` and `remove` are not to be called by several
+threads at once.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from absl import logging
 
 from tf_amp.message_codes import Code
 
 Method = Callable[..., Any]
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,22 +67,15 @@ CALL_FUNCTION = Hook(
 )
 
 
-@dataclasses.dataclass
-class _Patch:
-    owner: Any
-    original: Method
-    replacement: Method
-
-
-_patches: dict[Hook, _Patch] = {}
+# Owner, original and replacement of each.
+_patches: dict[Hook, tuple[Any, Method, Method]] = {}
 _warned: set[str] = set()
 
 
 def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
     """Replace a method by `wrap(method)`, unless that is done already.
 
-    Returns:
-      Whether the hook is in place; if not, a warning has said what is lost.
+    Return whether the hook is in place; if not, a warning has said what is lost.
     """
     if hook in _patches:
         return True
@@ -93,20 +88,16 @@ def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
     if not _register(hook, replacement):
         return False
     setattr(owner, hook.method, replacement)
-    _patches[hook] = _Patch(owner, original, replacement)
+    _patches[hook] = owner, original, replacement
     return True
 
 
 def remove(kept: Collection[Hook] = ()) -> None:
-    """Put every method back, but for those that somebody else has wrapped since.
-
-    Args:
-      kept: hooks that stay in place, too.
-    """
-    for hook, patch in list(_patches.items()):
-        if hook not in kept and getattr(patch.owner, hook.method) is patch.replacement:
-            _register(hook, patch.original)
-            setattr(patch.owner, hook.method, patch.original)
+    """Put every method back, but for those kept and those wrapped by others since."""
+    for hook, (owner, original, replacement) in list(_patches.items()):
+        if hook not in kept and getattr(owner, hook.method) is replacement:
+            _register(hook, original)
+            setattr(owner, hook.method, original)
             del _patches[hook]
 
 
@@ -152,14 +143,36 @@ def installed() -> tuple[Hook, ...]:
     return tuple(_patches)
 
 
+def unless_gone(
+    name: str, without: str, otherwise: Any
+) -> Callable[[Callable[_Given, _Result]], Callable[_Given, _Result]]:
+    """Return a decorator of functions that use a private name.
+
+    Args:
+      name: of TensorFlow.
+      without: what the user loses where it is gone, for the warning.
+      otherwise: returned in that case.
+    """
+
+    def decorate(look_up: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+        @functools.wraps(look_up)
+        def look_up_or_warn(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
+            try:
+                return look_up(*args, **kwargs)
+            except (ImportError, AttributeError):
+                warn_once(name, without)
+                return otherwise  # type: ignore[no-any-return]
+
+        return look_up_or_warn
+
+    return decorate
+
+
+@unless_gone("IsMklEnabled", "costs assume that oneDNN is in use", None)
 def is_onednn_enabled() -> bool | None:
     """Return whether TensorFlow uses oneDNN in this process; None where unknown."""
-    try:
-        module = importlib.import_module("tensorflow.python.util._pywrap_util_port")
-        return bool(module.IsMklEnabled())
-    except (ImportError, AttributeError):
-        warn_once("IsMklEnabled", "costs assume that oneDNN is in use")
-        return None
+    module = importlib.import_module("tensorflow.python.util._pywrap_util_port")
+    return bool(module.IsMklEnabled())
 
 
 def is_session(made: Any) -> bool:
@@ -167,17 +180,15 @@ def is_session(made: Any) -> bool:
     return isinstance(made, _owner_of(CREATE_SESSION) or ())
 
 
+@unless_gone(
+    "is_op_determinism_enabled",
+    "under enable_op_determinism, set TF_AMP_TUNE=off for equal plans",
+    False,
+)
 def is_determinism_enabled() -> bool:
     """Return whether the program has asked for `enable_op_determinism`."""
-    try:
-        module = importlib.import_module("tensorflow.python.framework.config")
-        return bool(module.is_op_determinism_enabled())
-    except (ImportError, AttributeError):
-        warn_once(
-            "is_op_determinism_enabled",
-            "under enable_op_determinism, set TF_AMP_TUNE=off for equal plans",
-        )
-        return False
+    module = importlib.import_module("tensorflow.python.framework.config")
+    return bool(module.is_op_determinism_enabled())
 
 
 def session_config() -> Any:
@@ -186,8 +197,7 @@ def session_config() -> Any:
 
     config = ConfigProto()
     try:
-        context = eager_context()
-        config.CopyFrom(context.config)
+        config.CopyFrom(eager_context().config)
     except (ImportError, AttributeError):
         warn_once("context().config", "measurements use TensorFlow's defaults")
     return config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, warn_once
+from tf_amp._tensorflow_private import Hook, unless_gone
 
 _ONE_BY_ONE = "gradients are exchanged in float32, as TensorFlow does it"
 
@@ -25,14 +25,11 @@ def mirrored(values: tuple[Any, ...]) -> Any:
     return utilities.regroup(values, wrap_class=classes.Mirrored)
 
 
+@unless_gone("distribute_utils.regroup", _ONE_BY_ONE, False)
 def can_mirror() -> bool:
     """Return whether results can be handed back; if not, a warning has been given."""
-    try:
-        importlib.import_module(f"{_DISTRIBUTE}.distribute_utils").regroup  # noqa: B018
-        importlib.import_module(f"{_DISTRIBUTE}.values").Mirrored  # noqa: B018
-    except (ImportError, AttributeError):
-        warn_once("distribute_utils.regroup", _ONE_BY_ONE)
-        return False
+    importlib.import_module(f"{_DISTRIBUTE}.distribute_utils").regroup  # noqa: B018
+    importlib.import_module(f"{_DISTRIBUTE}.values").Mirrored  # noqa: B018
     return True
 
 

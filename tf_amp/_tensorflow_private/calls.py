@@ -25,11 +25,9 @@ RUN_IN_SESSION = Hook(_SESSION, "BaseSession", "_do_run", _WITHOUT)
 
 
 def in_instance(context: Any, label: str) -> AbstractContextManager[None]:
-    """Let this thread call instances of functions that belong to a label.
+    """Let this thread call the instances of functions that belong to a label.
 
-    Args:
-      context: TensorFlow's eager context.
-      label: "" for those that are called without this.
+    The eager context has those without a label that are called without this.
     """
     return _in_labelled(context, label) if label else contextlib.nullcontext()
 
@@ -57,12 +55,10 @@ def has_instances(context: Any) -> bool:
 def targets_of_instance(
     number: int, targets: Sequence[Any], fetches: Sequence[Any]
 ) -> list[Any]:
-    """Return targets of a run in one of the instances that a Session makes of a graph.
+    """Return what to run, besides fetches, so that a numbered instance of a graph runs.
 
-    Args:
-      number: of the instance, 0 for the one that is run without this.
-      targets: operations to run.
-      fetches: tensors to fetch, which may be none if there are targets.
+    Of the instances that a Session makes, 0 is the one that is run without this. There
+    may be no fetches if there are targets.
     """
     if not number:
         return [*targets]

@@ -1,7 +1,4 @@
-"""The private hooks of what saves and restores; as in `_tensorflow_private`.
-
-Where one is gone, one warning says what is lost.
-"""
+"""The private hooks of what saves and restores."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any
 
 from wrapt import register_post_import_hook
 
-from tf_amp._tensorflow_private import Hook, training, warn_once
+from tf_amp._tensorflow_private import Hook, training, unless_gone
 
 _NOT_KEPT = "the loss scale is not kept in checkpoints"
 _CHECKPOINT = "tensorflow.python.checkpoint.checkpoint"
@@ -90,14 +87,11 @@ def optimizer_classes() -> tuple[type, ...]:
     return tuple(cls for cls in found if cls is not None)
 
 
+@unless_gone("TrackableSaver._graph_view", _NOT_KEPT, ())
 def trackables_of(saver: Any) -> Sequence[Any]:
     """Return all objects that a TrackableSaver saves."""
-    try:
-        found: Sequence[Any] = saver._graph_view.descendants()
-        return found
-    except AttributeError:
-        warn_once("TrackableSaver._graph_view", _NOT_KEPT)
-        return ()
+    found: Sequence[Any] = saver._graph_view.descendants()
+    return found
 
 
 def session_for_saving() -> Any:
@@ -110,12 +104,10 @@ def session_for_saving() -> Any:
         return tf.compat.v1.get_default_session()
 
 
+@unless_gone("CheckpointLoadStatus._checkpoint", _NOT_KEPT, None)
 def add_restore_ops(status: Any, operations: Sequence[Any]) -> None:
     """Have what a load status runs in a Session do some more."""
-    try:
-        status._checkpoint.restore_ops.extend(operations)
-    except AttributeError:
-        warn_once("CheckpointLoadStatus._checkpoint", _NOT_KEPT)
+    status._checkpoint.restore_ops.extend(operations)
 
 
 def is_imported(module: str) -> bool:

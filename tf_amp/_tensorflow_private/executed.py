@@ -7,20 +7,15 @@ function's definition is what is executed.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-_CONTEXT = "tensorflow.python.eager.context"
+from tf_amp._tensorflow_private import eager_context
 
 
 def executed_graphs(first_call: Callable[[], object]) -> Sequence[Any]:
-    """Return the GraphDefs that a call executes which is the first of its function.
-
-    Args:
-      first_call: calls a `tf.function` that was not called before.
-    """
-    context = importlib.import_module(_CONTEXT).context()
+    """Return the GraphDefs that the first call of a `tf.function` executes."""
+    context = eager_context()
     context.enable_run_metadata()
     try:
         _forget_earlier_graphs(context)
@@ -33,10 +28,7 @@ def executed_graphs(first_call: Callable[[], object]) -> Sequence[Any]:
 
 
 def _forget_earlier_graphs(context: Any) -> None:
-    """Have TensorFlow pass what it has gathered since it was asked to once.
-
-    It does so with the next operation.
-    """
+    """Have TensorFlow pass on now, with an operation, what it has gathered so far."""
     import tensorflow as tf
 
     tf.identity(0.0)
@@ -44,12 +36,7 @@ def _forget_earlier_graphs(context: Any) -> None:
 
 
 def definitions(context: Any, name: bytes) -> Sequence[Any]:
-    """Return the FunctionDefs of a function, and of those that it calls.
-
-    Args:
-      context: TensorFlow's eager context, which knows it.
-      name: of the function.
-    """
+    """Return the FunctionDefs of the named function, and of those that it calls."""
     found: dict[bytes, Any] = {}
     waiting = [name]
     while waiting:

@@ -1,14 +1,11 @@
-"""TensorFlow's private hooks where graphs are made ready to be stored.
-
-As in `_tensorflow_private`: where one is gone, one warning says what is lost.
-"""
+"""TensorFlow's private hooks where graphs are made ready to be stored."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, warn_once
+from tf_amp._tensorflow_private import Hook, unless_gone
 
 _MARKED = "exported graphs keep marks that other processes do not need"
 
@@ -44,27 +41,22 @@ def built_graph(result: Any) -> Any:
     return result[0].graph_def
 
 
+@unless_gone("_breadth_first_traversal", _UNTRACKED, [])
 def captured_inputs(view: Any) -> list[Any]:
     """Return what the functions capture that are about to be exported.
 
     Args:
       view: of the objects to be exported, whose SET_SIGNATURE was called.
     """
-    try:
-        objects, _ = view._breadth_first_traversal()
-    except AttributeError:
-        warn_once("_breadth_first_traversal", _UNTRACKED)
-        return []
+    objects, _ = view._breadth_first_traversal()
     functions = (one for one in objects if hasattr(one, "captured_inputs"))
     return [tensor for function in functions for tensor in function.captured_inputs]
 
 
+@unless_gone("_children_cache", _UNTRACKED, None)
 def add_child(view: Any, name: str, child: Any) -> None:
     """Let an object be exported as if it were an attribute of the root."""
-    try:
-        view._children_cache[view.root][name] = child
-    except AttributeError:
-        warn_once("_children_cache", _UNTRACKED)
+    view._children_cache[view.root][name] = child
 
 
 def builder_graphs(builder: Any) -> list[Any]:
@@ -72,14 +64,11 @@ def builder_graphs(builder: Any) -> list[Any]:
     return [graph.graph_def for graph in builder._saved_model.meta_graphs]
 
 
+@unless_gone("in_save_context", "functions that scale losses cannot be exported", False)
 def is_exporting() -> bool:
     """Return whether functions are being traced for a SavedModel, on this thread.
 
     TensorFlow traces them anew for it.
     """
-    try:
-        module = importlib.import_module("tensorflow.python.saved_model.save_context")
-        return bool(module.in_save_context())
-    except (ImportError, AttributeError):
-        warn_once("in_save_context", "functions that scale losses cannot be exported")
-        return False
+    module = importlib.import_module("tensorflow.python.saved_model.save_context")
+    return bool(module.in_save_context())

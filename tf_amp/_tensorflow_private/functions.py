@@ -1,7 +1,4 @@
-"""TensorFlow's private names around the functions of its runtime.
-
-As in `_tensorflow_private`: where a name is gone, one warning says what is lost.
-"""
+"""TensorFlow's private names around the functions of its runtime."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, warn_once
+from tf_amp._tensorflow_private import Hook, unless_gone, warn_once
 from tf_amp._tensorflow_private.tracing import outwards
 
 _WITHOUT = "functions compiled by XLA stay float32"
@@ -57,35 +54,28 @@ def is_compiled_function(function: Any) -> bool:
     return definition is not None and is_compiled(dict(definition.attr))
 
 
+@unless_gone("GraphOrParentsInXlaContext", "loops under XLA are not looked into", False)
 def is_traced_for_xla(graph: Any) -> bool:
     """Return whether a graph is made while a function is traced that XLA compiles."""
-    try:
-        module = importlib.import_module("tensorflow.python.ops.control_flow_util")
-        return bool(module.GraphOrParentsInXlaContext(graph))
-    except (ImportError, AttributeError):
-        warn_once("GraphOrParentsInXlaContext", "loops under XLA are not looked into")
-        return False
+    module = importlib.import_module("tensorflow.python.ops.control_flow_util")
+    return bool(module.GraphOrParentsInXlaContext(graph))
 
 
+@unless_gone(
+    "_BACKWARD_PREFIX", "functions may scale recomputed gradients twice", False
+)
 def is_backward_pass(graph: Any) -> bool:
     """Return whether a graph, or one around it, is the backward pass of a function."""
-    try:
-        prefix: str = importlib.import_module(_CONCRETE)._BACKWARD_PREFIX
-    except (ImportError, AttributeError):
-        warn_once("_BACKWARD_PREFIX", "functions may scale recomputed gradients twice")
-        return False
+    prefix: str = importlib.import_module(_CONCRETE)._BACKWARD_PREFIX
     names = (getattr(each, "name", "") for each in outwards(graph))
     return any(name.startswith(prefix) for name in names)
 
 
+@unless_gone("FuncGraph._functions", "compiled functions are not explained", ())
 def compiled_callees(graph: Any) -> tuple[Any, ...]:
     """Return the graphs, as traced, of the compiled functions that a graph calls."""
-    try:
-        functions = graph._functions.values()
-        return tuple(f.graph for f in functions if is_compiled(dict(f.attributes)))
-    except AttributeError:
-        warn_once("FuncGraph._functions", "compiled functions are not explained")
-        return ()
+    functions = graph._functions.values()
+    return tuple(f.graph for f in functions if is_compiled(dict(f.attributes)))
 
 
 def untraced(function: Any) -> Any:
@@ -102,11 +92,7 @@ def untraced(function: Any) -> Any:
 
 
 class FunctionAccess:
-    """One function of the runtime: its definition and those that it calls.
-
-    Attributes:
-      name: of the function.
-    """
+    """One function of the runtime, by its name: its definition and those it calls."""
 
     def __init__(self, function: Any) -> None:
         """Look a function up.
@@ -128,12 +114,10 @@ class FunctionAccess:
         return {name: f.definition for name, f in self._callees.items()}
 
     def replace(self, definition: Any, callees: Iterable[tuple[str, Any]]) -> None:
-        """Let it be another function from now on.
+        """Let it be another function of its name and signature from now on.
 
-        Args:
-          definition: of the same name and signature.
-          callees: FunctionDefs of functions not known yet, each with the name of the
-            one whose signature it has; they live as long as the function does.
+        Callees are FunctionDefs that are not known yet, each with the name of the
+        function whose signature it has; they live as long as this one does.
         """
         maker = importlib.import_module(MAKE_FUNCTION.module)
         for like, callee in callees:
@@ -144,10 +128,7 @@ class FunctionAccess:
         self._function._cached_definition = None
 
 
+@unless_gone("AtomicFunction.definition", _WITHOUT, None)
 def access_to(function: Any) -> FunctionAccess | None:
     """Return access to a function of the runtime; None where there is none."""
-    try:
-        return FunctionAccess(function)
-    except AttributeError:
-        warn_once("AtomicFunction.definition", _WITHOUT)
-        return None
+    return FunctionAccess(function)

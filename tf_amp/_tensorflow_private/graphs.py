@@ -1,7 +1,4 @@
-"""What of TensorFlow's private parts optimizes and imports graphs.
-
-As in `_tensorflow_private`: where a name is gone, one warning says what is lost.
-"""
+"""What of TensorFlow's private parts optimizes and imports graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tf_amp._tensorflow_private import eager_context, warn_once
+from tf_amp._tensorflow_private import eager_context, unless_gone, warn_once
 
 HOST = "/job:localhost/replica:0/task:0"
 _KINDS = ("CPU", "GPU")
@@ -27,12 +24,10 @@ def grappler() -> Any | None:
 
 
 def cluster_of(architecture: str | None = None) -> Any | None:
-    """Return a cluster of one CPU, and one GPU that need not exist; None where gone.
+    """Return a cluster of one CPU and one GPU, or None where TensorFlow has none.
 
-    Of clusters of the devices that exist, a process can have but one at a time.
-
-    Args:
-      architecture: compute capability of the GPU, such as "7.0"; None: no GPU.
+    The GPU need not exist; its compute capability is such as "7.0", None for no GPU. Of
+    clusters of devices that exist, a process can have but one at a time.
     """
     try:
         module = importlib.import_module("tensorflow.python.grappler.cluster")
@@ -56,22 +51,20 @@ def grappler_options() -> Any:
 
     config = ConfigProto()
     try:
-        context = eager_context()
-        options = context.function_call_options.config_proto_serialized
+        options = eager_context().function_call_options.config_proto_serialized
         config.graph_options.CopyFrom(ConfigProto.FromString(options).graph_options)
     except (ImportError, AttributeError):
         warn_once("function_call_options", "options set for Grappler are not used")
     return config
 
 
+@unless_gone(
+    "get_function_def", "graphs with calls of functions are not verified", None
+)
 def function_named(name: str) -> Any | None:
     """Return the FunctionDef that the runtime has under a name; None where unknown."""
-    try:
-        context = eager_context()
-        return context.get_function_def(name) if context.has_function(name) else None
-    except (ImportError, AttributeError):
-        warn_once("get_function_def", "graphs with calls of functions are not verified")
-        return None
+    context = eager_context()
+    return context.get_function_def(name) if context.has_function(name) else None
 
 
 def import_operations(

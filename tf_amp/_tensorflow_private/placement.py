@@ -1,7 +1,4 @@
-"""What placement needs of Keras' optimizers that is not public.
-
-Where one is gone, one warning says what is lost.
-"""
+"""What placement needs of Keras' optimizers that is not public."""
 
 from __future__ import annotations
 
@@ -34,9 +31,7 @@ def has_slots(optimizer: Any) -> bool:
 def offloading_methods(base: type, original_of: Callable[[Any, Any], Any]) -> Methods:
     """Return methods, by name, of a class of optimizers that updates copies.
 
-    Args:
-      base: class of the optimizer.
-      original_of: returns what an optimizer's variable is a copy of, or itself.
+    `original_of` returns what an optimizer's variable is a copy of, or itself.
     """
     return _key_method(base, original_of) | _reducing_method(base)
 

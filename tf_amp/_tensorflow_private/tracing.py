@@ -1,8 +1,4 @@
-"""TensorFlow's private hooks around tracing, gradients and the replay of a step.
-
-As in `_tensorflow_private`, each is looked up when it is needed, and one warning says
-what is lost where it is gone.
-"""
+"""TensorFlow's private hooks around tracing, gradients and the replay of a step."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from grappler_pass.graph.walks import reached
-from tf_amp._tensorflow_private import Hook, eager_context, warn_once
+from tf_amp._tensorflow_private import Hook, eager_context, unless_gone
 
 AFTER_SESSION_RUN = Hook(
     "tensorflow.python.client.session",
@@ -141,18 +137,13 @@ def put_attribute(operation: Any, name: str, **value: Any) -> None:
     operation._set_attr(name, AttrValue(**value))
 
 
+@unless_gone("get_resource_handle_data", "variables are explained without shapes", ())
 def handle_contents(tensor: Any) -> tuple[Any, ...]:
     """Return shape and dtype protos of what a resource handle refers to, if known."""
-    try:
-        module = importlib.import_module("tensorflow.python.ops.handle_data_util")
-        if hasattr(tensor, "numpy"):
-            data = tensor._handle_data
-        else:
-            data = module.get_resource_handle_data(tensor)
-        return tuple(data.shape_and_type) if data and data.is_set else ()
-    except (ImportError, AttributeError):
-        warn_once("get_resource_handle_data", "variables are explained without shapes")
-        return ()
+    module = importlib.import_module("tensorflow.python.ops.handle_data_util")
+    is_eager = hasattr(tensor, "numpy")
+    data = tensor._handle_data if is_eager else module.get_resource_handle_data(tensor)
+    return tuple(data.shape_and_type) if data and data.is_set else ()
 
 
 def variable_value(handle: Any, contents: Any) -> Any:
@@ -163,10 +154,7 @@ def variable_value(handle: Any, contents: Any) -> Any:
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=contents.dtype)
 
 
+@unless_gone("clear_kernel_cache", "functions that overflow stay as they are", None)
 def forget_kernels() -> None:
     """Have every function optimized again at its next call."""
-    try:
-        context = eager_context()
-        context.clear_kernel_cache()
-    except (ImportError, AttributeError):
-        warn_once("clear_kernel_cache", "functions that overflow stay as they are")
+    eager_context().clear_kernel_cache()

@@ -1,4 +1,4 @@
-"""The private hooks of gradients and optimizers; the rest is in `_tensorflow_private`.
+"""The private hooks of gradients and optimizers.
 
 Keras may be imported after mixed precision was enabled, or not at all: its hooks are
 installed once it is there, by `install_if_loaded`.
@@ -14,7 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from grappler_pass.fork_safety import renewed_lock
-from tf_amp._tensorflow_private import Hook, Method, install, stand_in_for, warn_once
+from tf_amp._tensorflow_private import (
+    Hook,
+    Method,
+    install,
+    stand_in_for,
+    unless_gone,
+    warn_once,
+)
 
 _UNSCALED = "losses are not scaled for the gradients it computes"
 _UNSKIPPED = "steps whose gradients overflow are taken, not skipped"
@@ -103,43 +110,20 @@ UPDATE_ADAMAX = _update_of("adamax", "Adamax")
 UPDATE_RMSPROP = _update_of("rmsprop", "RMSprop")
 UPDATE_ADADELTA = _update_of("adadelta", "Adadelta")
 UPDATE_FTRL = _update_of("ftrl", "Ftrl")
-USER_SCALING = (
-    Hook(
-        "keras.src.optimizers.base_optimizer",
-        "BaseOptimizer",
-        "scale_loss",
-        _UNNOTICED,
-    ),
-    Hook(
-        "keras.src.optimizers.loss_scale_optimizer",
-        "LossScaleOptimizer",
-        "scale_loss",
-        _UNNOTICED,
-    ),
-    Hook(
-        _TF_KERAS_LOSS_SCALE,
-        "LossScaleOptimizer",
-        "get_scaled_loss",
-        _UNNOTICED,
-    ),
-    Hook(
-        _TF_KERAS_LOSS_SCALE,
-        "LossScaleOptimizerV3",
-        "get_scaled_loss",
-        _UNNOTICED,
-    ),
-    Hook(
-        _INNER_KERAS_LOSS_SCALE,
-        "LossScaleOptimizer",
-        "get_scaled_loss",
-        _UNNOTICED,
-    ),
-    Hook(
-        _LOSS_SCALE_OPTIMIZER,
-        "MixedPrecisionLossScaleOptimizer",
-        "_scale_loss",
-        _UNNOTICED,
-    ),
+USER_SCALING = tuple(
+    Hook(module, owner, method, _UNNOTICED)
+    for module, owner, method in (
+        ("keras.src.optimizers.base_optimizer", "BaseOptimizer", "scale_loss"),
+        (
+            "keras.src.optimizers.loss_scale_optimizer",
+            "LossScaleOptimizer",
+            "scale_loss",
+        ),
+        (_TF_KERAS_LOSS_SCALE, "LossScaleOptimizer", "get_scaled_loss"),
+        (_TF_KERAS_LOSS_SCALE, "LossScaleOptimizerV3", "get_scaled_loss"),
+        (_INNER_KERAS_LOSS_SCALE, "LossScaleOptimizer", "get_scaled_loss"),
+        (_LOSS_SCALE_OPTIMIZER, "MixedPrecisionLossScaleOptimizer", "_scale_loss"),
+    )
 )
 
 _installing = renewed_lock()
@@ -164,14 +148,11 @@ def has_own_moments(layer: Any) -> bool:
     return all(mine is theirs for mine, theirs in own)
 
 
+@unless_gone("could_possibly_record", EMBEDDING.without, False)
 def is_recording() -> bool:
     """Return whether a tape records what is computed here, for gradients."""
-    try:
-        record = importlib.import_module("tensorflow.python.eager.record")
-        return bool(record.could_possibly_record())
-    except (ImportError, AttributeError):
-        warn_once("could_possibly_record", EMBEDDING.without)
-        return False
+    record = importlib.import_module("tensorflow.python.eager.record")
+    return bool(record.could_possibly_record())
 
 
 def gradients_function(module: Any) -> Method | None:
@@ -217,22 +198,20 @@ def in_function() -> bool:
     return bool(tf.compat.v1.get_default_graph().building_function)
 
 
+@unless_gone(
+    "GraphOrParentsInXlaContext",
+    "functions compiled by XLA branch where they could select",
+    False,
+)
 def in_xla_context() -> bool:
     """Return whether the function being traced will be compiled by XLA."""
     import tensorflow as tf
 
     if tf.executing_eagerly():
         return False
-    try:
-        module = importlib.import_module("tensorflow.python.ops.control_flow_util")
-        graph = tf.compat.v1.get_default_graph()
-        return bool(module.GraphOrParentsInXlaContext(graph))
-    except (ImportError, AttributeError):
-        warn_once(
-            "GraphOrParentsInXlaContext",
-            "functions compiled by XLA branch where they could select",
-        )
-        return False
+    module = importlib.import_module("tensorflow.python.ops.control_flow_util")
+    graph = tf.compat.v1.get_default_graph()
+    return bool(module.GraphOrParentsInXlaContext(graph))
 
 
 def runs_what_is_written() -> bool:
@@ -325,10 +304,7 @@ def with_slope(
 ) -> Any:
     """Return what is computed of a tensor, with a gradient of its own for tapes.
 
-    Args:
-      compute: returns a tensor, given one.
-      source: what it is given.
-      slope: returns the gradient of the source, given that of the result.
+    `slope` returns the gradient of the source, given that of the result.
     """
     try:
         record: Any = importlib.import_module("tensorflow.python.eager.record")

@@ -1,14 +1,11 @@
-"""TensorFlow's private hooks around jobs of several processes.
-
-As in `_tensorflow_private`: where a name is gone, one warning says what is lost.
-"""
+"""TensorFlow's private hooks around jobs of several processes."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, eager_context, warn_once
+from tf_amp._tensorflow_private import Hook, eager_context, unless_gone
 
 SERVER_START = Hook(
     "tensorflow.python.training.server_lib",
@@ -34,36 +31,27 @@ def is_server(made: Any) -> bool:
     return isinstance(made, tf.distribute.Server)
 
 
+@unless_gone(
+    "get_server_def", "what is computed by other processes stays float32", None
+)
 def connected_cluster() -> Any | None:
     """Return the ClusterDef of the servers that this process has compute, if any."""
-    try:
-        context = eager_context()
-        server_def = context.get_server_def()
-    except (ImportError, AttributeError):
-        warn_once("get_server_def", "what is computed by other processes stays float32")
-        return None
+    server_def = eager_context().get_server_def()
     return None if server_def is None else server_def.cluster
 
 
+@unless_gone("_collective_ops_server_def", "workers do not compare their plans", None)
 def collective_server() -> Any | None:
     """Return the ServerDef of this process where it trains in step with others."""
-    try:
-        context = eager_context()
-        server_def = context._collective_ops_server_def
-        coordinated = context.coordination_service is not None
-    except (ImportError, AttributeError):
-        warn_once("_collective_ops_server_def", "workers do not compare their plans")
-        return None
-    return server_def if coordinated else None
+    context = eager_context()
+    server_def = context._collective_ops_server_def
+    return server_def if context.coordination_service is not None else None
 
 
 def tell_workers(key: str, value: str, *, anew: bool = False) -> None:
-    """Send all workers that train in step something; what was sent before stays.
+    """Send something to all workers that train in step; what was sent before stays.
 
-    Args:
-      key: name of it.
-      value: to be read by the others.
-      anew: whether what was sent before goes.
+    Unless it is sent anew.
 
     Raises:
       tf.errors.OpError: they cannot be reached.

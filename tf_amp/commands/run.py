@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from tf_amp.config import amp_config
-from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.config.amp_config import LEVELS, LOW_DTYPES
 from tf_amp.config.list_edits import LISTS, VERBS, edits_from_mapping, env_from_edits
-from tf_amp.config.presets import PRESETS
 from tf_amp.errors import ConfigError
 from tf_amp.tools import running_scripts
 
@@ -17,7 +16,7 @@ LOG_IS_SCRIPTS = True
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
-    levels = "; ".join(f"{preset.name} {preset.summary}" for preset in PRESETS)
+    levels = "; ".join(f"{name} {summary}" for name, summary in LEVELS.items())
     parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
     parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help=levels)
     parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.commands.shared.tune_summary import Summary
 from tf_amp.config import amp_config
-from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
-from tf_amp.config.presets import DEFAULT_LEVEL
+from tf_amp.config.amp_config import DEFAULT_LEVEL, LOW_DTYPES, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.measuring.progress import Measuring, Note, Waiting, report_to
 from tf_amp.tools import running_scripts

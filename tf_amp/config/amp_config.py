@@ -1,8 +1,8 @@
 """The configuration: one frozen value, read once from the environment.
 
 Decides what the user asked for, and refuses what is unknown or contradicts itself.
-What the answer means for a device or a graph is decided elsewhere (`devices`,
-`runtime`). Beside `arithmetic_variables` nothing else reads the environment.
+What the answer means for a device or a graph is decided elsewhere. Beside
+`arithmetic_variables` nothing else reads the environment.
 """
 
 from __future__ import annotations
@@ -17,23 +17,11 @@ from typing import TypeVar
 
 from grappler_pass.fusions import RULES
 from tf_amp.config import list_edits
+from tf_amp.config import setting_values as values
 from tf_amp.config.exclusion import patterns_from_text
 from tf_amp.config.list_edits import ListEdit
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words, words_from_loss_scale
-from tf_amp.config.presets import DEFAULT_LEVEL, level_names
-from tf_amp.config.setting_values import (
-    DEFAULT_TUNE,
-    OFF,
-    ON,
-    checked_fusions,
-    checked_path,
-    checked_profile,
-    checked_tie,
-    checked_tune,
-    checked_word,
-    refuse_unknown,
-)
 from tf_amp.errors import ConfigError
 
 SWITCH = "TF_ENABLE_AUTO_MIXED_PRECISION"
@@ -77,6 +65,15 @@ PLACES = (DEVICE_PROFILE, LOG, CACHE, RANGES)
 
 LOW_DTYPES = ("bfloat16", "float16")
 DTYPES = ("float32", *LOW_DTYPES)
+# The optimization levels: how much of a graph goes to 16 bits. A 16-bit type beside O0
+# is no contradiction: so a program that names its type is run once in float32.
+FLOAT32_LEVEL, DEFAULT_LEVEL = "O0", "O1"
+LEVELS = {
+    FLOAT32_LEVEL: "float32: every graph stays as it is",
+    DEFAULT_LEVEL: "16 bits where that is predicted to be faster",
+    "O2": "everything eligible, whatever it costs",
+    "O3": "everything that has a 16-bit kernel and may go low",
+}
 DEFAULT_TIE = 0.01
 
 _T = TypeVar("_T")
@@ -89,7 +86,7 @@ class AmpConfig:
     Attributes:
       enabled: whether graphs are rewritten; None where nothing was said.
       dtype: "bfloat16" or "float16"; None leaves the choice to the device.
-      opt_level: a row of `presets.PRESETS`.
+      opt_level: one of `LEVELS`.
       device_profile: name or path of the profile to plan for; None means this device.
       log_dir: where each graph is written before and after, with its plan.
       strict: whether a rewrite that fails raises.
@@ -118,12 +115,17 @@ class AmpConfig:
     cache_dir: pathlib.Path | None = None
     list_edits: tuple[ListEdit, ...] = ()
     exclude: tuple[str, ...] = ()
-    tune: str = DEFAULT_TUNE
+    tune: str = values.DEFAULT_TUNE
     tie: float = DEFAULT_TIE
     fuse: tuple[str, ...] = RULES
     loss_scale: LossScale | None = None
     ranges: pathlib.Path | None = None
     verbose: bool = True
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether graphs are changed at all."""
+        return self.opt_level != FLOAT32_LEVEL
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> AmpConfig:
@@ -139,23 +141,25 @@ class AmpConfig:
         variables = os.environ if environ is None else environ
         given = {name: value.strip() for name, value in variables.items()}
         own = {name for name in given if name.startswith(OWN_PREFIX)}
-        refuse_unknown(own - {BENCH_BATCH}, OWN_NAMES)
-        refuse_unknown((n for n in given if n.startswith(SWITCH_PREFIX)), SWITCHES)
+        values.refuse_unknown(own - {BENCH_BATCH}, OWN_NAMES)
+        values.refuse_unknown(
+            (n for n in given if n.startswith(SWITCH_PREFIX)), SWITCHES
+        )
         return cls(
             enabled=_read_enabled(given),
             dtype=_read_dtype(given),
             opt_level=_read(given, OPT_LEVEL, checked_level, DEFAULT_LEVEL),
-            device_profile=_read(given, DEVICE_PROFILE, checked_profile, None),
-            log_dir=_read(given, LOG, checked_path, None),
+            device_profile=_read(given, DEVICE_PROFILE, values.checked_profile, None),
+            log_dir=_read(given, LOG, values.checked_path, None),
             strict=bool(_read_flag(given, STRICT)),
             cache_dir=_read_cache_dir(given),
             list_edits=list_edits.edits_from_env(given),
             exclude=_read(given, EXCLUDE, patterns_from_text, ()),
-            tune=_read(given, TUNE, checked_tune, DEFAULT_TUNE),
-            tie=_read(given, TIE, checked_tie, DEFAULT_TIE),
-            fuse=_read(given, FUSE, checked_fusions, RULES),
+            tune=_read(given, TUNE, values.checked_tune, values.DEFAULT_TUNE),
+            tie=_read(given, TIE, values.checked_tie, DEFAULT_TIE),
+            fuse=_read(given, FUSE, values.checked_fusions, RULES),
             loss_scale=_read_loss_scale(given),
-            ranges=_read(given, RANGES, checked_path, None),
+            ranges=_read(given, RANGES, values.checked_path, None),
             verbose=_read_flag(given, VERBOSE) is not False,
         )
 
@@ -189,17 +193,17 @@ def _words_if_any(loss_scale: LossScale | None) -> str:
 def checked_dtype(value: object, name: str = "dtype") -> str:
     """Return the 16-bit type's name, as of `tf.bfloat16`, or raise ConfigError."""
     own = getattr(value, "name", None)
-    return checked_word(own if own in LOW_DTYPES else value, name, LOW_DTYPES)
+    return values.checked_word(own if own in LOW_DTYPES else value, name, LOW_DTYPES)
 
 
 def checked_any_dtype(value: object, name: str) -> str:
     """Return the name of float32 or of a 16-bit type, or raise ConfigError."""
-    return checked_word(value, name, DTYPES)
+    return values.checked_word(value, name, DTYPES)
 
 
 def checked_level(value: object, name: str = "opt_level") -> str:
     """Return the level's name, or raise ConfigError."""
-    return checked_word(value, name, level_names(), str.upper)
+    return values.checked_word(value, name, tuple(LEVELS), str.upper)
 
 
 def _read(
@@ -215,12 +219,12 @@ def _read_flag(given: Mapping[str, str], name: str) -> bool | None:
     value = given.get(name)
     if not value:
         return None
-    return checked_word(value, name, ON + OFF) in ON
+    return values.checked_word(value, name, values.ON + values.OFF) in values.ON
 
 
 def _read_cache_dir(given: Mapping[str, str]) -> pathlib.Path | None:
     if given.get(CACHE):
-        return checked_path(given[CACHE], CACHE)
+        return values.checked_path(given[CACHE], CACHE)
     if given.get("XDG_CACHE_HOME"):
         return pathlib.Path(given["XDG_CACHE_HOME"]) / "tf-amp"
     try:
@@ -241,19 +245,19 @@ def _warn_of_no_home() -> None:
     )
 
 
-def switches_set(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def switches_set() -> tuple[str, ...]:
     """Return the variables, as NAME=value, that switch mixed precision on or off."""
-    variables = os.environ if environ is None else environ
-    names = (SWITCH, REWRITE_SWITCH)
-    return tuple(f"{name}={variables[name]}" for name in names if variables.get(name))
+    return _given_of((SWITCH, REWRITE_SWITCH))
 
 
-def settings_set(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def settings_set() -> tuple[str, ...]:
     """Return the variables, as NAME=value, that bear on what is done where it is on."""
-    variables = os.environ if environ is None else environ
-    edits = sorted(n for n in variables if n.startswith(list_edits.PREFIX))
-    names = (LOSS_SCALING_SWITCH, *sorted({*OWN_NAMES} - {CACHE}), *edits)
-    return tuple(f"{name}={variables[name]}" for name in names if variables.get(name))
+    edits = sorted(n for n in os.environ if n.startswith(list_edits.PREFIX))
+    return _given_of((LOSS_SCALING_SWITCH, *sorted({*OWN_NAMES} - {CACHE}), *edits))
+
+
+def _given_of(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(f"{name}={os.environ[name]}" for name in names if os.environ.get(name))
 
 
 def _read_enabled(given: Mapping[str, str]) -> bool | None:
@@ -268,7 +272,8 @@ def _switch_state(given: Mapping[str, str]) -> bool | None:
     value = given.get(SWITCH)
     if not value:
         return None
-    return checked_word(value, SWITCH, ON + LOW_DTYPES + OFF) not in OFF
+    allowed = values.ON + LOW_DTYPES + values.OFF
+    return values.checked_word(value, SWITCH, allowed) not in values.OFF
 
 
 def _read_dtype(given: Mapping[str, str]) -> str | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 
 _OP_THREADS = "TF_NUM_INTRAOP_THREADS"
 _PRODUCTS_OF_TENSORFLOW = "TF_SET_ONEDNN_FPMATH_MODE"
@@ -19,34 +18,29 @@ _MOST_THREADS = 2**31 - 1
 _PRODUCT_TYPES = ("any", "bf16", "f16", "tf32")
 
 
-def op_threads(environ: Mapping[str, str] | None = None) -> int:
+def op_threads() -> int:
     """Return the threads that one op may use; 0: TensorFlow decides.
 
     What is no whole number of 32 bits counts for nothing. TensorFlow ends with the
     first op where it is negative.
     """
-    text = _variables(environ).get(_OP_THREADS, "").strip(" \t\n\v\f\r")
+    text = os.environ.get(_OP_THREADS, "").strip(" \t\n\v\f\r")
     count = int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else 0
     return count if 0 < count <= _MOST_THREADS else 0
 
 
-def float32_products(environ: Mapping[str, str] | None = None) -> str:
+def float32_products() -> str:
     """Return the type that oneDNN may round float32 to in products; "" for none.
 
     On CPUs without units for the type the numbers and their price stay the same.
     """
-    variables = _variables(environ)
-    if variables.get(_PRODUCTS_OF_TENSORFLOW) == "BF16":
+    if os.environ.get(_PRODUCTS_OF_TENSORFLOW) == "BF16":
         return "bf16"
-    given = (variables.get(name, "").lower() for name in _PRODUCTS_OF_ONEDNN)
+    given = (os.environ.get(name, "").lower() for name in _PRODUCTS_OF_ONEDNN)
     chosen = next(filter(None, given), "")
     return chosen if chosen in _PRODUCT_TYPES else ""
 
 
-def is_tf32_refused(environ: Mapping[str, str] | None = None) -> bool:
+def is_tf32_refused() -> bool:
     """Return whether NVIDIA's libraries are to use no TF32, whatever a program says."""
-    return _variables(environ).get(_TF32, "").strip() == "0"
-
-
-def _variables(environ: Mapping[str, str] | None) -> Mapping[str, str]:
-    return os.environ if environ is None else environ
+    return os.environ.get(_TF32, "").strip() == "0"

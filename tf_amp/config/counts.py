@@ -4,11 +4,5 @@ from __future__ import annotations
 
 
 def counted(count: int, one: str, several: str | None = None) -> str:
-    """Return a number before its noun, in the plural unless it is 1.
-
-    Args:
-      count: how many there are.
-      one: the noun, such as "graph".
-      several: its plural; by default with an s.
-    """
+    """Return a number before its noun, in the plural unless it is 1."""
     return f"{count} {one if count == 1 else several or f'{one}s'}"

@@ -69,11 +69,9 @@ def present_devices() -> tuple[Device, ...]:
 
 
 def choose(config: AmpConfig, device_type: str) -> Choice:
-    """Choose for graphs that run on devices of one type.
+    """Choose for graphs that run on devices of one type, "CPU" or "GPU".
 
-    Args:
-      config: a type or a profile named there is taken as it is.
-      device_type: "CPU" or "GPU".
+    A type or a profile that is named in the configuration is taken as it is.
 
     Raises:
       ProfileError: the profile named in the configuration cannot be loaded.

@@ -15,14 +15,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def keywords_after_dtype(
     *earlier: str, of_method: bool = False
 ) -> Callable[[_Function], _Function]:
-    """Return a decorator of functions that take a dtype, and keywords.
+    """Return a decorator of functions, or methods, that take a dtype, and keywords.
 
     More arguments by position, or a loss scale in the place of the dtype, are taken in
     the order in which they once were, with a DeprecationWarning.
-
-    Args:
-      earlier: names of the arguments in that order.
-      of_method: whether `self` comes before all of them.
     """
 
     def decorate(function: _Function) -> _Function:

@@ -14,12 +14,10 @@ from tf_amp.errors import ConfigError
 
 
 def checked_patterns(value: object, name: str = "exclude") -> tuple[str, ...]:
-    """Return the patterns as a tuple.
+    """Return one regular expression, or several, as a tuple.
 
-    Args:
-      value: one regular expression, or several; `@FILE` stands for those in a file,
-        one per line, where lines that begin with # are comments.
-      name: of the setting, for the error.
+    `@FILE` stands for those in a file, one per line, where lines that begin with # are
+    comments.
 
     Raises:
       ConfigError: a pattern is no text, empty, or no regular expression; or a file

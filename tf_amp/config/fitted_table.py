@@ -23,11 +23,7 @@ class FittedTable(Table):
     """
 
     def __init__(self, spare: Sequence[str]) -> None:
-        """Say what can be done without.
-
-        Args:
-          spare: headings of the columns that may be left out, first what matters least.
-        """
+        """Say which columns may be left out, by headings, first what matters least."""
         super().__init__(box=SIMPLE, padding=(0, 1, 0, 0))
         self._spare = spare
 

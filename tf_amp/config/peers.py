@@ -19,12 +19,9 @@ _TRAINING = ("chief", "worker")
 
 @dataclasses.dataclass(frozen=True)
 class Peers:
-    """A worker's place among those that train together.
+    """A worker among those that train together, all by names such as "worker 1".
 
-    Attributes:
-      own: name of this worker, such as "worker 1".
-      others: names of the others.
-      chief: name of the one that decides.
+    The chief is the one that decides.
     """
 
     own: str
@@ -37,12 +34,9 @@ class Peers:
         return self.own == self.chief
 
     def tell(self, what: str, value: str, *, anew: bool = False) -> None:
-        """Tell the others something; not being able to is logged.
+        """Tell the others something by a name; not being able to is logged.
 
-        Args:
-          what: name of it.
-          value: what it is; the first value that is given holds.
-          anew: whether it replaces the value before.
+        The first value that is given holds, unless another one replaces it anew.
         """
         import tensorflow as tf
 

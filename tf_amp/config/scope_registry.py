@@ -11,7 +11,6 @@ from typing import Any
 
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.presets import preset_of
 
 # Graphs whose gradients are scaled differently may be rewritten as one.
 _UNRELATED: dict[str, Any] = {"loss_scale": None}
@@ -103,7 +102,7 @@ def adopt_scope(settings_id: str, config: AmpConfig) -> None:
 def canonical_id(settings_id: str) -> str | None:
     """Return the first id whose settings rewrite in the same way; None for no way."""
     scope = scope_of(settings_id)
-    if scope is None or not preset_of(scope.config.opt_level).rewrites:
+    if scope is None or not scope.config.rewrites:
         return None
     known = tuple(_scopes.values())
     return next(s.id for s in known if s.rewriting == scope.rewriting)

@@ -65,7 +65,7 @@ def checked_tune(value: object, name: str = "tune") -> str:
     if text in ON:
         return DEFAULT_TUNE
     word, _, seconds = str(text).partition(":")
-    if text in _TUNE_WORDS or (word == "budget" and _is_positive(seconds)):
+    if text in _TUNE_WORDS or (word == "budget" and 0 < _number(seconds) < math.inf):
         return str(text)
     raise ConfigError(
         f"{name}: received {value!r}; allowed are {', '.join(_TUNE_WORDS)}, and "
@@ -75,10 +75,7 @@ def checked_tune(value: object, name: str = "tune") -> str:
 
 def checked_tie(value: object, name: str = "tie") -> float:
     """Return what `AmpConfig.tie` may be."""
-    try:
-        share = float(str(value))
-    except ValueError:
-        share = math.nan
+    share = _number(str(value))
     if 0.0 <= share <= 1.0:
         return share
     raise ConfigError(f"{name}: received {value!r}; allowed are numbers from 0 to 1.")
@@ -108,11 +105,11 @@ def _path_text(value: object, name: str, allowed: str) -> str:
     raise ConfigError(f"{name}: received {value!r}; allowed is {allowed}.")
 
 
-def _is_positive(text: str) -> bool:
+def _number(text: str) -> float:
     try:
-        return 0.0 < float(text) < math.inf
+        return float(text)
     except ValueError:
-        return False
+        return math.nan
 
 
 def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> None:

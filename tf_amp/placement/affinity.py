@@ -28,7 +28,7 @@ from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
 from tf_amp.errors import ConfigError
 from tf_amp.placement.cut import Placed, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
-from tf_amp.placement.site import Link, Site
+from tf_amp.placement.site import Site
 from tf_amp.rewriting import graph_settings, host
 from tf_amp.tools.explain.explanation import config_for, traced_graph
 
@@ -207,8 +207,8 @@ def precision_affinity(
     home, other = map(short_name, checked_devices(tuple(devices)))
     profiles = map(_profile, devices.values())
     models = dict(zip((home, other), map(CostModel, profiles), strict=True))
-    link = Link(bytes_per_second, seconds_per_transfer)
-    return PrecisionAffinity(Site(home, other, models, link), margin)
+    site = Site(home, other, models, bytes_per_second, seconds_per_transfer)
+    return PrecisionAffinity(site, margin)
 
 
 def _profile(given: str | DeviceProfile) -> DeviceProfile:

@@ -78,12 +78,8 @@ def place_graph(
 ) -> Placed:
     """Return a graph with devices at which it costs least; types stay what they are.
 
-    Args:
-      graph_def: not modified.
-      item: what the caller relies on stays where it is.
-      shapes: static shapes by node name.
-      site: the devices.
-      margin: share of the step that must be gained.
+    What the caller relies on stays where it is, and all does unless `margin`, a share
+    of the step, is gained.
     """
     view = GraphView.from_graph_def(graph_def, item)
     slots = SlotTable.from_view(view)
@@ -225,7 +221,7 @@ def _problem(
     terms = [
         dataclasses.replace(term, up_seconds=seconds, down_seconds=seconds)
         for term, size in crossing
-        for seconds in (site.link.seconds(size),)
+        for seconds in (site.transfer_seconds(size),)
     ]
     # The last variable stands for what is elsewhere: home must never pay for it.
     away[-1] = fixed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,15 +18,17 @@ STATE = "tf_amp_offload"
 Update = Callable[[list[Any], list[Any]], Any]
 
 
+@dataclasses.dataclass(eq=False)
 class HostState:
-    """What belongs to one offloaded optimizer; no trackable object."""
+    """What belongs to one offloaded optimizer, with copies once that is built.
 
-    def __init__(self, transfer: Transfer, *, verbose: bool) -> None:
-        """Begin without copies; these are made when the optimizer is built."""
-        self.transfer = transfer
-        self.verbose = verbose
-        self.copies: HostCopies | None = None
-        self.report: OffloadReport | None = None
+    It is no trackable object.
+    """
+
+    transfer: Transfer
+    verbose: bool
+    copies: HostCopies | None = None
+    report: OffloadReport | None = None
 
 
 @functools.cache
@@ -59,13 +62,7 @@ def _build(base: Any, optimizer: Any, variables: list[Any]) -> None:
     with tf.init_scope(), tf.device(state.transfer.device):
         base.build(optimizer, list(state.copies.copies))
     slots = [v for v in optimizer.variables if id(v) not in earlier]
-    state.report = report_for(
-        state.transfer.device,
-        state.copies.originals,
-        slots,
-        state.transfer.down.name,
-        state.transfer.up.name,
-    )
+    state.report = report_for(state.transfer, state.copies.originals, slots)
     if state.verbose:
         print(state.report)
 

@@ -14,14 +14,11 @@ from tf_amp.errors import ConfigError
 
 
 def checked_devices(given: Sequence[str], name: str = "devices") -> tuple[str, ...]:
-    """Return the full names of devices, each there and no two the same.
-
-    Args:
-      given: names such as "GPU:0".
-      name: of the argument, for errors.
+    """Return the full names of devices such as "GPU:0", all there and no two the same.
 
     Raises:
-      ConfigError: a device is not there, or is named twice.
+      ConfigError: a device is not there, or is named twice; the message has the name of
+        the argument.
     """
     present = {short_name(d.name): d.name for d in tf.config.list_logical_devices()}
     names = [short_name(str(each)) for each in given]

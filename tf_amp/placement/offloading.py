@@ -95,17 +95,12 @@ def _checked_class(optimizer: Any) -> type:
 
 def _is_plain_optimizer(optimizer: Any) -> bool:
     """Return whether this is of an imported Keras, and wraps no other."""
-    for package in ("keras", "tf_keras"):
+    for package, home in (("keras", "optimizers"), ("tf_keras", "mixed_precision")):
         if package not in sys.modules:
             continue
         optimizers = importlib.import_module(f"{package}.optimizers")
         if isinstance(optimizer, optimizers.Optimizer):
-            return not any(isinstance(optimizer, each) for each in _wrappers(package))
+            wrappers = importlib.import_module(f"{package}.{home}")
+            wrapper = getattr(wrappers, "LossScaleOptimizer", ())
+            return not isinstance(optimizer, wrapper)
     return False
-
-
-def _wrappers(package: str) -> list[type]:
-    homes = {"keras": "keras.optimizers", "tf_keras": "tf_keras.mixed_precision"}
-    home = importlib.import_module(homes[package])
-    found = getattr(home, "LossScaleOptimizer", None)
-    return [] if found is None else [found]

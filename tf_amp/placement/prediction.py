@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
 from tf_amp.config import devices, scope_registry
+from tf_amp.placement.host_copies import Transfer
 from tf_amp.placement.named_devices import short_name
 
 _FLOAT32_BYTES = 4
@@ -54,17 +55,14 @@ class OffloadReport:
 
 
 def report_for(
-    device: str,
-    variables: Sequence[Any],
-    slots: Sequence[Any],
-    down: str,
-    up: str,
+    transfer: Transfer, variables: Sequence[Any], slots: Sequence[Any]
 ) -> OffloadReport:
     """Predict for an optimizer's variables, all float32, and its slots."""
+    device = transfer.device
     elements = sum(int(v.shape.num_elements()) for v in variables)
     slot_bytes = sum(_bytes(slot) for slot in slots)
-    bytes_down = elements * tf.as_dtype(down).size
-    bytes_up = elements * tf.as_dtype(up).size
+    bytes_down = elements * transfer.down.size
+    bytes_up = elements * transfer.up.size
     # Read and written: slots and weights. Read: gradients.
     touched = 2 * slot_bytes + 3 * elements * _FLOAT32_BYTES
     here, there = _memory_rate(device), _memory_rate(variables[0].device)

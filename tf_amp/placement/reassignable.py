@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.eligibility.reachability import Groups
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, INPUT_OPS, RESULT_OPS
 from grappler_pass.graph.type_slots import kernel_exists, op_def_of, signature_of
 from grappler_pass.graph.view import GraphView, Node
@@ -16,17 +17,8 @@ _COLOCATION = b"loc:@"
 # Belong to whoever calls the graph, or decide which of its nodes run.
 _FIXED = INPUT_OPS | RESULT_OPS | CONTROL_FLOW_OPS | {"ControlTrigger", "NoOp"}
 _PLAIN = frozenset(
-    {
-        types_pb2.DT_FLOAT,
-        types_pb2.DT_DOUBLE,
-        types_pb2.DT_HALF,
-        types_pb2.DT_BFLOAT16,
-        types_pb2.DT_BOOL,
-        types_pb2.DT_INT8,
-        types_pb2.DT_UINT8,
-        types_pb2.DT_INT32,
-        types_pb2.DT_INT64,
-    }
+    types_pb2.DataType.Value(f"DT_{name}")
+    for name in "FLOAT DOUBLE HALF BFLOAT16 BOOL INT8 UINT8 INT32 INT64".split()
 )
 
 
@@ -56,21 +48,14 @@ def colocated(view: GraphView) -> tuple[tuple[int, ...], ...]:
 
     A class may name a node, which then belongs to the group, or stand for itself.
     """
-    leader = list(range(len(view.nodes)))
+    joined = Groups(len(view.nodes))
     named: dict[str, int] = dict(view.index)
-
-    def root(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
     for node in view.nodes:
         for name in _classes(node.proto):
-            leader[root(node.index)] = root(named.setdefault(name, node.index))
+            joined.join(node.index, named.setdefault(name, node.index))
     groups: dict[int, list[int]] = {}
     for node in view.nodes:
-        groups.setdefault(root(node.index), []).append(node.index)
+        groups.setdefault(joined.leader(node.index), []).append(node.index)
     return tuple(map(tuple, groups.values()))
 
 

@@ -1,4 +1,4 @@
-"""Two unlike devices, and what lies between them."""
+"""Two unlike devices, and the link between them."""
 
 from __future__ import annotations
 
@@ -9,23 +9,6 @@ from grappler_pass.costs import CostModel
 
 
 @dataclasses.dataclass(frozen=True)
-class Link:
-    """What moving a tensor between the two devices takes.
-
-    Attributes:
-      bytes_per_second: of large tensors.
-      seconds_per_transfer: of the smallest.
-    """
-
-    bytes_per_second: float
-    seconds_per_transfer: float
-
-    def seconds(self, tensor_bytes: int) -> float:
-        """Return the seconds of one tensor."""
-        return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second
-
-
-@dataclasses.dataclass(frozen=True)
 class Site:
     """Two devices, by names like "GPU:0", with a model each, and what joins them.
 
@@ -33,10 +16,16 @@ class Site:
       home: where the graph runs as given.
       other: what parts may move to.
       models: of both.
-      link: between them.
+      bytes_per_second: of large tensors that move between them.
+      seconds_per_transfer: of the smallest.
     """
 
     home: str
     other: str
     models: Mapping[str, CostModel]
-    link: Link
+    bytes_per_second: float
+    seconds_per_transfer: float
+
+    def transfer_seconds(self, tensor_bytes: int) -> float:
+        """Return what moving a tensor to the other device takes."""
+        return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second

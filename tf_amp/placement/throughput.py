@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -14,6 +12,7 @@ from absl import logging
 from tf_amp._tensorflow_private.functions import untraced
 from tf_amp.config.amp_config import checked_dtype
 from tf_amp.errors import ConfigError
+from tf_amp.measuring.op_timing import elapsed
 from tf_amp.placement.named_devices import checked_devices, short_name
 from tf_amp.runtime.scope import float32_scope, mixed_precision_scope
 
@@ -57,24 +56,11 @@ def measured_throughputs(
         name: {dtype: _run(step, batch, name, dtype, rounds) for dtype in dtypes}
         for name in names
     }
-    _warn_of_kept(run.functions for row in runs.values() for run in row.values())
+    _warn_of_kept(names for row in runs.values() for _, names in row.values())
     return {
-        short_name(name): {dtype: examples / run.seconds for dtype, run in row.items()}
+        short_name(name): {dtype: examples / took for dtype, (took, _) in row.items()}
         for name, row in runs.items()
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """What came of a step on a device in a type.
-
-    Attributes:
-      seconds: the median.
-      functions: names of the functions that were traced for it or before.
-    """
-
-    seconds: float
-    functions: frozenset[str]
 
 
 def _check_can_be_traced(step: object) -> None:
@@ -108,12 +94,14 @@ def _examples_of(batch: Any) -> int:
 
 def _run(
     step: Callable[[Any], Any], batch: Any, device: str, dtype: str, rounds: int
-) -> _Run:
-    """Run a step several times, with its batch on the device already."""
+) -> tuple[float, frozenset[str]]:
+    """Return the median seconds of a step whose batch is on the device already.
+
+    And the names of the functions that were traced for it or before.
+    """
     scope = (
         float32_scope() if dtype == "float32" else mixed_precision_scope(dtype=dtype)
     )
-
     own = untraced(step)
 
     def on_device(given: Any) -> Any:
@@ -126,16 +114,12 @@ def _run(
         # A function of its own: one traced before keeps its device and its types.
         traced = tf.function(on_device, autograph=False)
         _wait_for(traced(local))
-        seconds = statistics.median(_timed(traced, local) for _ in range(rounds))
+        seconds = statistics.median(
+            elapsed(lambda: _wait_for(traced(local))) for _ in range(rounds)
+        )
         graph = traced.get_concrete_function(local).graph
     library = graph.as_graph_def().library
-    return _Run(seconds, frozenset(each.signature.name for each in library.function))
-
-
-def _timed(step: Callable[[Any], Any], batch: Any) -> float:
-    begin = time.perf_counter()
-    _wait_for(step(batch))
-    return time.perf_counter() - begin
+    return seconds, frozenset(each.signature.name for each in library.function)
 
 
 def _wait_for(results: Any) -> None:

@@ -32,12 +32,7 @@ _LOCAL = frozenset(
 
 
 def check_once(config: AmpConfig, *, wait: bool = False) -> None:
-    """Compare settings with the other workers, once in a process.
-
-    Args:
-      config: the settings.
-      wait: until that is done; by default it is left to a thread.
-    """
+    """Compare settings with the other workers, once in a process, in a thread."""
     others = None if _checked.is_set() else peers()
     if others is None:
         return
@@ -68,13 +63,7 @@ def _words_or_class(loss_scale: LossScale) -> str:
 def compare(
     own: dict[str, str], others: Peers, seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """Tell the other workers of the settings here, and warn where theirs differ.
-
-    Args:
-      own: the settings.
-      others: the workers.
-      seconds: how long to wait for all of them.
-    """
+    """Tell the other workers of the settings here, and warn where theirs differ."""
     others.tell(_SETTINGS, json.dumps(own))
     end = time.monotonic() + seconds
     for worker in others.others if others.is_chief else (others.chief,):

@@ -19,7 +19,6 @@ from absl import logging
 from grappler_pass.annotations import STAMP
 from grappler_pass.fusions import KEPT_WEIGHTS
 from tf_amp.config import jobs, scope_registry
-from tf_amp.config.presets import preset_of
 from tf_amp.rewriting import (
     agreement,
     dumps,
@@ -74,12 +73,7 @@ class Given:
 
 
 def rewrite_graph(data: bytes, item: GrapplerItem) -> bytes | None:
-    """Return a serialized GraphDef in mixed precision; None leaves it as it is.
-
-    Args:
-      data: the serialized GraphDef.
-      item: what TensorFlow tells about it.
-    """
+    """Return a serialized GraphDef in mixed precision; None leaves it as it is."""
     if bypass.leaves_graphs_alone():
         return None
     from tf_amp.measuring.steps import compared_calls
@@ -172,7 +166,7 @@ def _other_parts(given: Given, graph_def: Any, ids: tuple[str, ...]) -> Any | No
 def _rewritten_part(given: Given, settings_id: str) -> Any | None:
     """Return a graph with what belongs to some settings rewritten, or None."""
     scope = scope_registry.scope_of(settings_id)
-    if scope is None or not preset_of(scope.config.opt_level).rewrites:
+    if scope is None or not scope.config.rewrites:
         return None
     with naming_stage("marks"):
         marks = marks_from_graph_def(

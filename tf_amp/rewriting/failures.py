@@ -64,8 +64,7 @@ def report(
     Args:
       error: the cause.
       graph: its name.
-      config: says whether the call that caused it is to raise, and where graphs are
-        written.
+      config: whether calls raise, and where graphs are written.
       before: returns the graph as it was.
       outcome: what becomes of the graph.
     """
@@ -95,13 +94,7 @@ def naming_stage(stage: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting(stage: str, graph: bytes, outcome: str) -> Iterator[None]:
-    """Report what fails within, and go on.
-
-    Args:
-      stage: what is done.
-      graph: the serialized GraphDef that it is done to.
-      outcome: what becomes of the graph if it fails.
-    """
+    """Report what fails in a stage on a serialized GraphDef, and go on."""
     try:
         with naming_stage(stage):
             yield

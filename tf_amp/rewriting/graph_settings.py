@@ -34,12 +34,9 @@ if TYPE_CHECKING:
 def settings_for(
     scope: Scope, graph_def: Any, shapes: Callable[[], Shapes] = dict
 ) -> Settings:
-    """Return the settings for a graph, by the devices that it runs on.
+    """Return the settings of a scope for a graph, by the devices that it runs on.
 
-    Args:
-      scope: that the graph belongs to.
-      graph_def: the graph.
-      shapes: infers static shapes; called only if something is to be measured.
+    Shapes are inferred only if something is to be measured.
     """
     from tf_amp.measuring.fingerprint import digest_of_seeds
 

@@ -133,13 +133,11 @@ def forget() -> None:
     for a while does so until it removes itself.
     """
     global _host
-    _host = Host(
-        _host.dropped,
-        _host.steps,
-        skipped_steps=_host.skipped_steps,
-        observers=_host.observers,
-        without_xla=_host.without_xla,
-        placers=_host.placers,
-        watchers=_host.watchers,
-        plans=_host.plans,
+    new = Host()
+    _host = dataclasses.replace(
+        _host,
+        without_stamps=new.without_stamps,
+        memory=new.memory,
+        said=new.said,
+        awaiting=new.awaiting,
     )

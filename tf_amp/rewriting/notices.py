@@ -67,11 +67,9 @@ class Job:
         atexit.register(self._print_summary)
 
     def add(self, plan: Plan, why: str = "") -> None:
-        """Count from now on the calls of what a graph belongs to that was planned.
+        """Count from now on the calls of what a planned graph belongs to.
 
-        Args:
-          plan: of the graph.
-          why: it stays float32.
+        `why` says why it stays float32.
         """
         from tf_amp.measuring.steps import compared_calls
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from absl import logging
 
-from grappler_pass.fork_safety import renewed_lock
+from tf_amp.latest import Latest
 
 if TYPE_CHECKING:
     from grappler_pass.planning.draft import Draft
@@ -41,14 +41,6 @@ class PlanRecord:
     count: int
 
 
-@dataclasses.dataclass
-class _Plans:
-    """Plans by key of their graphs, the oldest first."""
-
-    resumed: dict[str, PlanRecord] = dataclasses.field(default_factory=dict)
-    made: dict[str, PlanRecord] = dataclasses.field(default_factory=dict)
-
-
 class Memory:
     """The plans made and resumed so far, for the pass to ask.
 
@@ -57,17 +49,15 @@ class Memory:
 
     def __init__(self) -> None:
         """Know nothing yet."""
-        self._plans = _Plans()
-        self._lock = renewed_lock()
+        self._resumed: Latest[str, PlanRecord] = Latest(_MOST)
+        self._made: Latest[str, PlanRecord] = Latest(_MOST)
 
     def recall(self, draft: Draft) -> tuple[bool, ...] | None:
         """Return what a resumed training has decided for a graph; None if unknown."""
-        with self._lock:
-            resumed = dict(self._plans.resumed)
-        if not resumed:
+        if not self._resumed:
             return None
         key, order = key_and_order(draft)
-        plan = resumed.get(key)
+        plan = self._resumed.get(key)
         if plan is None:
             logging.info("Graph %r is not among the plans resumed.", draft.name)
             return None
@@ -75,24 +65,18 @@ class Memory:
 
     def keep(self, draft: Draft) -> None:
         """Remember how a graph came out, once that is decided."""
-        if draft.is_open:
-            return
-        key, order = key_and_order(draft)
-        plan = record_of(draft, order)
-        with self._lock:
-            self._plans.made[key] = plan
-            _forget_oldest(self._plans.made)
+        if not draft.is_open:
+            key, order = key_and_order(draft)
+            self._made.put(key, record_of(draft, order))
 
     def known(self) -> dict[str, PlanRecord]:
         """Return what was decided here, and before the training was resumed."""
-        with self._lock:
-            return {**self._plans.resumed, **self._plans.made}
+        return {**self._resumed.items(), **self._made.items()}
 
     def resume(self, plans: Mapping[str, PlanRecord]) -> None:
         """Decide graphs from now on as a checkpoint says; others as before."""
-        with self._lock:
-            self._plans.resumed |= plans
-            _forget_oldest(self._plans.resumed)
+        for key, plan in plans.items():
+            self._resumed.put(key, plan)
 
 
 def key_and_order(draft: Draft) -> tuple[str, list[int]]:
@@ -112,12 +96,8 @@ def key_and_order(draft: Draft) -> tuple[str, list[int]]:
 
 def record_of(draft: Draft, order: Sequence[int]) -> PlanRecord:
     """Return how a graph came out; `order` is that of `key_and_order`."""
-    return PlanRecord(draft.name, _bits(draft.low, order), len(order))
-
-
-def _bits(low: Sequence[bool], order: Sequence[int]) -> str:
-    bits = "".join(str(int(low[slot])) for slot in order)
-    return f"{int(bits or '0', 2):x}"
+    bits = "".join(str(int(draft.low[slot])) for slot in order)
+    return PlanRecord(draft.name, f"{int(bits or '0', 2):x}", len(order))
 
 
 def low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
@@ -127,11 +107,6 @@ def low_from(plan: PlanRecord, order: Sequence[int]) -> tuple[bool, ...]:
     bits = f"{int(plan.low, 16):0{plan.count}b}"
     low = dict(zip(order, bits, strict=True))
     return tuple(low[slot] == "1" for slot in range(len(order)))
-
-
-def _forget_oldest(plans: dict[str, PlanRecord]) -> None:
-    while len(plans) > _MOST:
-        del plans[next(iter(plans))]
 
 
 def _natural(name: str) -> list[str]:

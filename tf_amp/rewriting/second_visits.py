@@ -19,23 +19,12 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
 
-class _Thread(threading.local):
-    """What has stayed float32 last, and was visited once."""
-
-    key: Hashable = None
-
-
-_thread = _Thread()
+# What has stayed float32 last, and was visited once: `key`, if there is any.
+_thread = threading.local()
 
 
 def key_of(graph_def: GraphDef, fetch: Sequence[str], instance: Hashable) -> Hashable:
-    """Return what is alike in both visits.
-
-    Args:
-      graph_def: as Grappler passes it.
-      fetch: what is fetched of it.
-      instance: of its function.
-    """
+    """Return what is alike in both visits of a graph, and of an instance of it."""
     stamps = {n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr}
     return digest_of_seeds(graph_def, {}), frozenset(stamps), tuple(fetch), instance
 
@@ -47,5 +36,5 @@ def note_float32(key: Hashable) -> None:
 
 def has_stayed_float32(key: Hashable) -> bool:
     """Return whether this is the second visit of a graph that has stayed float32."""
-    last, _thread.key = _thread.key, None
+    last, _thread.key = getattr(_thread, "key", None), None
     return key == last

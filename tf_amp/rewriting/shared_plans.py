@@ -10,6 +10,7 @@ not fit, a worker decides by itself, and says so.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from typing import TYPE_CHECKING
@@ -39,13 +40,7 @@ class SharedPlans:
     def __init__(
         self, own: PlanMemory, others: Peers, seconds: float = PATIENCE_SECONDS
     ) -> None:
-        """Join the workers.
-
-        Args:
-          own: what this process knows by itself.
-          others: whom to tell and to ask.
-          seconds: how long to wait for the chief.
-        """
+        """Join the workers; the chief is waited for so many seconds."""
         self._own = own
         self._peers = others
         self._seconds = seconds
@@ -81,8 +76,7 @@ class SharedPlans:
         key, order = resumed_plans.key_and_order(draft)
         record = resumed_plans.record_of(draft, order)
         if self._peers.is_chief:
-            message = {"graph": record.graph, "low": record.low, "count": record.count}
-            message["open"] = draft.is_open
+            message = {**dataclasses.asdict(record), "open": draft.is_open}
             # What was in doubt is sent again once it is decided.
             self._peers.tell(key, json.dumps(message), anew=not draft.is_open)
             if draft.is_open:

@@ -24,12 +24,7 @@ _UPDATES = "train_op"
 
 def strip(graph_def: Any) -> None:
     """Remove marks and callbacks from a graph and its functions, in place."""
-    originals.restore(graph_def)
-    _silence_watches(graph_def)
-    _forget_slopes(graph_def)
-    for attr in _attributes(graph_def):
-        for name in [name for name in attr if name.startswith(STAMP)]:
-            del attr[name]
+    _strip(graph_def, lambda name: name.startswith(STAMP))
 
 
 def strip_stamps(graph_def: Any) -> None:
@@ -39,13 +34,17 @@ def strip_stamps(graph_def: Any) -> None:
     stands behind the unscaling of gradients. Who asked for its loss scale is not known
     there, so that it stays, too.
     """
+    _strip(graph_def, lambda name: name in (STAMP, SCALE))
+
+
+def _strip(graph_def: Any, goes: Callable[[str], bool]) -> None:
     originals.restore(graph_def)
     _silence_watches(graph_def)
-    _forget_slopes(graph_def)
     for attr in _attributes(graph_def):
-        for name in (STAMP, SCALE):
-            if name in attr:
-                del attr[name]
+        # Branches have the gradients again that TensorFlow has for them.
+        own_slope = _SLOPE in attr and attr[_SLOPE].s.startswith(_OWN_SLOPES)
+        for name in [*filter(goes, attr), *[_SLOPE] * own_slope]:
+            del attr[name]
 
 
 def is_converted(graph_def: Any) -> bool:
@@ -120,13 +119,6 @@ def _attributes(graph_def: Any) -> Iterator[Any]:
         yield function.attr
         for argument in function.arg_attr.values():
             yield argument.attr
-
-
-def _forget_slopes(graph_def: Any) -> None:
-    """Let branches have the gradients that TensorFlow has for them."""
-    for attr in _attributes(graph_def):
-        if _SLOPE in attr and attr[_SLOPE].s.startswith(_OWN_SLOPES):
-            del attr[_SLOPE]
 
 
 def _silence_watches(graph_def: Any) -> None:

@@ -22,11 +22,8 @@ if TYPE_CHECKING:
 def taken_out(data: bytes, item: Callable[[], Item]) -> bytes | None:
     """Return a serialized GraphDef without loss scales; None where they are to stay.
 
-    What is returned counts as rewritten, so that it never goes to float16 without them.
-
-    Args:
-      data: the serialized GraphDef, which is not going to be rewritten.
-      item: returns what TensorFlow relies on.
+    It is not going to be rewritten. What is returned counts as rewritten, so that it
+    never goes to float16 without them.
     """
     if SCALE.encode() not in data or _is_shared():
         return None

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -40,36 +40,12 @@ _WITHOUT_EFFECT = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class _Initialized:
-    """What the program's call of `initialize` has set.
+# One loss scale per loss, where `initialize` was told of several, else none of them;
+# None: it was not called.
+_initialized: tuple[LossScale, ...] | None = None
 
-    Attributes:
-      loss_scales: one per loss, where there are several; else none.
-    """
-
-    loss_scales: tuple[LossScale, ...] = ()
-
-
-_initialized: _Initialized | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Bounds:
-    """What a dynamic loss scale is kept between; None where nothing was said."""
-
-    low: float | None
-    high: float | None
-
-    def __post_init__(self) -> None:
-        """Check both."""
-        for name, value in self.named().items():
-            check_power_of_two("initialize", name, value)
-
-    def named(self) -> dict[str, float]:
-        """Return those that were given, by the names of the arguments."""
-        both = {"min_loss_scale": self.low, "max_loss_scale": self.high}
-        return {name: value for name, value in both.items() if value is not None}
+# What a dynamic loss scale is kept between: of the arguments those that were given.
+_Bounds = Mapping[str, float]
 
 
 def initialize(
@@ -115,12 +91,15 @@ def initialize(
             f"initialize: num_losses={num_losses!r}; allowed are whole numbers from 1."
         )
     if enabled:
-        bounds = _Bounds(min_loss_scale, max_loss_scale)
+        both = {"min_loss_scale": min_loss_scale, "max_loss_scale": max_loss_scale}
+        bounds = {name: value for name, value in both.items() if value is not None}
+        for name, value in bounds.items():
+            check_power_of_two("initialize", name, value)
         chosen = _loss_scale(loss_scale, opt_level, bounds)
         switch.enable(opt_level=opt_level, loss_scale=chosen)
     else:
         switch.disable()
-    _initialized = _Initialized(_copies(num_losses) if num_losses > 1 else ())
+    _initialized = _copies(num_losses) if num_losses > 1 else ()
     return model if optimizer is None else (model, optimizer)
 
 
@@ -182,7 +161,7 @@ def init_trainer(trainer: Any) -> None:
 
 
 def _own_loss_scale(loss_id: int) -> contextlib.AbstractContextManager[Any]:
-    loss_scales = _initialized.loss_scales if _initialized else ()
+    loss_scales = _initialized or ()
     count = max(len(loss_scales), 1)
     if not isinstance(loss_id, int) or not 0 <= loss_id < count:
         raise ConfigError(
@@ -211,20 +190,21 @@ def _loss_scale(
     """Return the loss scale that was asked for; None leaves it to the type."""
     asked = None if given is None else loss_scale_from_words(given)
     # The very object that was given stays, which its state is found by.
-    if bounds.low is None and bounds.high is None:
+    if not bounds:
         return asked
-    config = AmpConfig.from_env()
-    config = dataclasses.replace(config, opt_level=checked_level(opt_level))
+    level = checked_level(opt_level)
+    config = dataclasses.replace(AmpConfig.from_env(), opt_level=level)
     loss_scale = loss_scale_for(config) if asked is None else asked
     if isinstance(loss_scale, DynamicLossScale):
         return _within(loss_scale, bounds)
-    _note_bounds_without_effect(bounds)
+    for name in bounds:
+        _note_one("initialize", name, "the loss scale is not dynamic")
     return asked
 
 
 def _within(loss_scale: DynamicLossScale, bounds: _Bounds) -> DynamicLossScale:
     """Return a loss scale with other bounds, which it begins within, as in Apex."""
-    low, high = bounds.low, bounds.high
+    low, high = bounds.get("min_loss_scale"), bounds.get("max_loss_scale")
     # One bound alone may lie beyond the other's default, and moves it along.
     least = min(loss_scale.minimum, high or math.inf) if low is None else low
     most = max(loss_scale.maximum, least) if high is None else high
@@ -261,11 +241,6 @@ def _note_without_effect(caller: str, others: dict[str, Any]) -> None:
         )
     for name in others:
         _note_one(caller, name, _WITHOUT_EFFECT[name])
-
-
-def _note_bounds_without_effect(bounds: _Bounds) -> None:
-    for name in bounds.named():
-        _note_one("initialize", name, "the loss scale is not dynamic")
 
 
 def _note_one(caller: str, name: str, why: str) -> None:

@@ -21,11 +21,8 @@ _is_done = False
 def start(made: object) -> None:
     """Enable tf-amp as the environment says, once per process.
 
-    A thread that comes while another one enables waits until that is done.
-
-    Args:
-      made: the FuncGraph or Session just made, or the server about to start; functions
-        made earlier stay as they are.
+    A thread that comes while another one enables waits until that is done. What is made
+    at the time, a FuncGraph, a Session or a server, counts as made later.
 
     Raises:
       ConfigError: a variable has a value that is not known. Every later call raises

@@ -73,10 +73,7 @@ def install_loss_scaling() -> None:
 
 
 def install_rewriting(config: AmpConfig) -> None:
-    """Hand graphs over to the pass.
-
-    Args:
-      config: whether failures are raised.
+    """Hand graphs over to the pass; under strict settings failures are raised.
 
     Raises:
       ShimError: the compiled shim is missing or cannot be loaded.

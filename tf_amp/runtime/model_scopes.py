@@ -49,15 +49,11 @@ def install() -> None:
 
 
 def undo_after_call(model: Any, undo: Undo, *, trains: bool = True) -> None:
-    """Have a change undone when the running call of a model's method ends or raises.
+    """Have a change of a model undone when the running call of its method ends.
 
     Where that call was not seen to begin, it is undone before the model trains again.
-
-    Args:
-      model: it.
-      undo: undoes the change.
-      trains: whether that call trains the model. Within one that does not, no other
-        method is called, so that the next call of any shows that it has ended.
+    If the call does not train the model, no other method is called within it, so that
+    the next call of any shows that it has ended.
     """
     calls = _calls.setdefault(model, _Calls())
     unseen = calls.unseen if trains else calls.unseen_alone

@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import wrapt
@@ -35,12 +34,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 class Scope:
     """What `with` enters and a decorator enters anew for each call."""
 
-    def __init__(self, text: str, configure: Callable[[], AmpConfig | None]) -> None:
+    def __init__(
+        self, text: str, configure: Callable[[], AmpConfig | None] | None
+    ) -> None:
         """Remember what to enter; nothing is looked at or changed yet.
 
-        Args:
-          text: as the user wrote it, for errors.
-          configure: returns the configuration on entry; None for mixed precision off.
+        `text` is what the user wrote, for errors; `configure` returns the configuration
+        on entry, None for mixed precision off. Without it the scope marks operations
+        and leaves the settings what they are.
         """
         self._text = text
         self._configure = configure
@@ -65,12 +66,7 @@ class Scope:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Put in force again what was before.
 
         Raises:
@@ -118,18 +114,8 @@ class Scope:
         return Scope(self._text, self._configure)
 
     def _open(self) -> str | None:
-        return switch.open_scope(self._configure())
-
-
-class _Float32Scope(Scope):
-    """Marks operations and leaves the settings what they are."""
-
-    def _anew(self) -> Scope:
-        return float32_scope()
-
-    def _open(self) -> str | None:
-        switch.open_scope(None)
-        return None
+        settings_id = switch.open_scope(self._configure and self._configure())
+        return settings_id if self._configure else None
 
 
 class _ScopedFunction(wrapt.FunctionWrapper):  # type: ignore[type-arg]
@@ -218,7 +204,7 @@ def float32_scope() -> Scope:
 
     Loss scaling is what it is outside. A `mixed_precision_scope` entered inside wins.
     """
-    return _Float32Scope("float32_scope()", lambda: None)
+    return Scope("float32_scope()", None)
 
 
 def _configuration(chosen: dict[str, Any], patterns: tuple[str, ...]) -> AmpConfig:

@@ -63,7 +63,7 @@ def enable(
 
     Args:
       dtype: "bfloat16" or "float16"; None lets each device choose.
-      opt_level: "O0" to "O3", see `presets`; default "O1".
+      opt_level: "O0" to "O3", see `amp_config.LEVELS`; default "O1".
       lists: edits such as `{"add": {"deny": ["Tanh"]}, "remove": {"clear": ["Pad"]}}`.
       device_profile: plan for this device: a shipped profile's name, or a path.
       log_dir: folder for each graph before and after, with its plan.
@@ -112,12 +112,8 @@ def enable_from_environment(made: Any = None) -> None:
 
     What the program itself has called for stays in force. Where the shim cannot be
     loaded, a warning is logged and everything stays float32: the program itself has
-    done nothing wrong.
-
-    Args:
-      made: the function graph or Session that is being made, or the server that is
-        about to start; the graph of a Session holds operations that are not stamped
-        yet.
+    done nothing wrong. What is made at the time is the graph of a function or a
+    Session, whose operations are not stamped yet, or a server that is about to start.
 
     Raises:
       ConfigError: a variable is unknown, or two contradict each other.
@@ -144,11 +140,7 @@ def enable_from_environment(made: Any = None) -> None:
 
 
 def take_in(made: Any) -> None:
-    """Let what was in the making while mixed precision was enabled count as later.
-
-    Args:
-      made: as for `enable_from_environment`.
-    """
+    """Let what was in the making while mixed precision was enabled count as later."""
     if private.is_session(made):
         stamp_graph(made.graph)
     is_on = scope_registry.scope_in_force() is not None
@@ -182,10 +174,7 @@ def is_switched_off() -> bool:
 
 
 def open_scope(config: AmpConfig | None) -> str:
-    """Prepare for a scope with a configuration, or for one that needs just marks.
-
-    Returns:
-      The id of its settings.
+    """Prepare for a scope, or for one that needs just marks; return its settings' id.
 
     Raises:
       ConfigError: the configuration cannot be used.
@@ -214,11 +203,6 @@ def close_scope() -> None:
     global _open_scopes
     with _lock:
         _open_scopes -= 1
-
-
-def open_scopes() -> int:
-    """Return how many scopes are entered, in all threads."""
-    return _open_scopes
 
 
 def plans() -> tuple[Plan, ...]:

@@ -272,4 +272,4 @@ def test_an_error_inside_leaves_the_scope():
     with pytest.raises(ZeroDivisionError), scope():
         1 / 0  # noqa: B018
     assert not tf_amp.is_enabled()
-    assert switch.open_scopes() == 0
+    assert switch._open_scopes == 0

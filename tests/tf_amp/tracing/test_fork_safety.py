@@ -15,7 +15,7 @@ from tests.processes import ROOT
 _TAKERS = {
     "resumption._lock": "resumption.still_waiting()",
     "variables._lock": "variables.states_here()",
-    "memory._lock": "memory.known()",
+    "memory._made._lock": "memory.known()",
     "training._installing": "training.install_if_loaded(training.TAPE_ENTER, id)",
     "prices._lock": "prices.add([])",
     "seen._lock": "seen.add_graph([])",

@@ -10,12 +10,11 @@ def why_no_graph() -> str:
     if "tensorflow" not in sys.modules:
         return "the script did not import TensorFlow"
     from tf_amp.config import scope_registry
-    from tf_amp.config.presets import preset_of
     from tf_amp.runtime import switch
 
-    level = scope_registry.base_config().opt_level
-    if not preset_of(level).rewrites:
-        return f"every graph stays as it is at level {level}"
+    config = scope_registry.base_config()
+    if not config.rewrites:
+        return f"every graph stays as it is at level {config.opt_level}"
     if switch.is_switched_off():
         return "the script switched mixed precision off"
     return "the script ran no graph with a matrix product or convolution"

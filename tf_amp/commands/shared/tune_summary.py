@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tf_amp.commands.shared import left_alone
-from tf_amp.config.presets import DEFAULT_LEVEL
+from tf_amp.config.amp_config import DEFAULT_LEVEL
 from tf_amp.measuring.progress import Measuring, Note, Refused, Waiting
 
 

@@ -1,6 +1,8 @@
 """What the arguments of loss scales may be.
 
-Ranges are looked at first: nobody is to be advised of a number that is refused next.
+Each function returns the value, or raises ConfigError with the class that it is for,
+the argument's name, and what is allowed. Ranges are looked at first: nobody is to be
+advised of a number that is refused next.
 """
 
 from __future__ import annotations
@@ -17,17 +19,9 @@ LARGEST_SCALE = 2.0**126
 def check_power_of_two(
     owner: str, name: str, value: float, *, above: float = 0.0, below: float = math.inf
 ) -> float:
-    """Return a power of two within float32's range, as a float.
+    """Return a power of two within float32's range and between two others, as a float.
 
-    Args:
-      owner: class, for the message.
-      name: of the argument, for the message.
-      value: as given.
-      above: what it has to exceed: 0, or a power of two.
-      below: what it has to stay under: a power of two, or infinity.
-
-    Raises:
-      ConfigError: it is none, or is out of range.
+    It exceeds `above`, 0 or a power of two, and stays under `below`, or infinity.
     """
     checked = check_positive(owner, name, value, above=above, below=below)
     if math.frexp(checked)[0] != 0.5:
@@ -43,18 +37,7 @@ def check_power_of_two(
 def check_positive(
     owner: str, name: str, value: float, *, above: float = 0.0, below: float = math.inf
 ) -> float:
-    """Return a positive number that float32 can hold, and divide by, as a float.
-
-    Args:
-      owner: class, for the message.
-      name: of the argument, for the message.
-      value: as given.
-      above: what it has to exceed.
-      below: what it has to stay under.
-
-    Raises:
-      ConfigError: it is none, or is out of range.
-    """
+    """Return a positive number that float32 can hold, and divide by, as a float."""
     number = check_within(owner, name, value, above=above, below=below)
     if not 1 / LARGEST_SCALE <= number <= LARGEST_SCALE:
         raise ConfigError(
@@ -67,11 +50,7 @@ def check_positive(
 def check_within(
     owner: str, name: str, value: float, *, above: float, below: float
 ) -> float:
-    """Return a number between two others, as a float.
-
-    Raises:
-      ConfigError: it is none, or is out of range.
-    """
+    """Return a number between two others, as a float."""
     if not is_number(value):
         raise ConfigError(f"{owner}: {name}={value!r}; it must be a number.")
     number = _float(value)
@@ -96,11 +75,7 @@ def _float(value: float) -> float:
 
 
 def check_count(owner: str, name: str, value: int, smallest: int = 1) -> int:
-    """Return a whole number from `smallest` on, as an int.
-
-    Raises:
-      ConfigError: it is none, or more than an int64 holds.
-    """
+    """Return a whole number from `smallest` on that an int64 holds, as an int."""
     is_whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not is_whole or not smallest <= value < 2**63:
         raise ConfigError(

@@ -9,33 +9,23 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.loss_scales.constant import NoOpLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import loss_scale_from_words
-from tf_amp.config.presets import preset_of
 
 NO_SCALING = NoOpLossScale()
 
 
 def loss_scale_for(config: AmpConfig | None) -> LossScale:
-    """Return the loss scale for gradients taken under a configuration.
+    """Return the loss scale for gradients taken under a configuration, if any.
 
     What the user asks for goes before all else, whatever the type. Where nothing was
     said, float16 needs scaling, and what stays float32 or becomes bfloat16 does not.
-
-    Args:
-      config: None where mixed precision is off.
     """
     if config is None:
         return NO_SCALING
     if config.loss_scale is not None:
         return config.loss_scale
-    if _computes_in_float16(config):
+    if config.rewrites and low_dtype_of(config) == "float16":
         return loss_scale_from_words("dynamic")
     return NO_SCALING
-
-
-def _computes_in_float16(config: AmpConfig) -> bool:
-    if not preset_of(config.opt_level).rewrites:
-        return False
-    return low_dtype_of(config) == "float16"
 
 
 def low_dtype_of(config: AmpConfig | None) -> str:

@@ -114,8 +114,7 @@ class LossScale:
 def find_rests(loss_scale: Any) -> Callable[[State], Any]:
     """Return the `rests` of a loss scale, unless its `adjust` is that of a subclass.
 
-    Args:
-      loss_scale: of any class; one that knows nothing of this is never at rest.
+    Of whatever class: one that knows nothing of this is never at rest.
     """
     places = [getattr(loss_scale, "__dict__", {}), *map(vars, type(loss_scale).__mro__)]
     first = next((p for p in places if "adjust" in p or "rests" in p), None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 from tf_amp.config.loss_scales.arguments import is_number
@@ -67,7 +68,8 @@ def words_from_loss_scale(loss_scale: LossScale) -> str:
         return repr(loss_scale.value)
     for word, kind in _CLASSES.items():
         if type(loss_scale) is kind:
-            changed = ",".join(f"{k}={v}" for k, v in _changed_arguments(loss_scale))
+            values = vars(loss_scale).items()
+            changed = ",".join(f"{k}={v}" for k, v in _without_defaults(kind, values))
             return f"{word}:{changed}" if changed else word
     raise ConfigError(
         f"loss_scale: {loss_scale!r} cannot be written into a variable; allowed there "
@@ -84,7 +86,7 @@ def _from_text(text: str, name: str) -> LossScale:
     given = [_argument(part, types, text, name) for part in rest.split(",") if part]
     _check_given_once([key for key, _ in given], text, name)
     try:
-        return _shared(word, _without_defaults(kind, tuple(sorted(given))))
+        return _shared(word, _without_defaults(kind, sorted(given)))
     except ConfigError as error:
         raise ConfigError(f"{name}={text}: {error}") from error
 
@@ -121,16 +123,10 @@ def _argument(
 
 
 def _without_defaults(
-    kind: type[LossScale], given: tuple[tuple[str, Any], ...]
+    kind: type[LossScale], given: Iterable[tuple[str, Any]]
 ) -> tuple[tuple[str, Any], ...]:
     defaults = {f.name: f.default for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
     return tuple((k, v) for k, v in given if defaults[k] != v)
-
-
-def _changed_arguments(loss_scale: LossScale) -> list[tuple[str, Any]]:
-    fields = dataclasses.fields(loss_scale)  # type: ignore[arg-type]
-    values = {f.name: getattr(loss_scale, f.name) for f in fields}
-    return [(f.name, values[f.name]) for f in fields if values[f.name] != f.default]
 
 
 @functools.cache

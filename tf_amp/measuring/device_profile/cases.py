@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import tensorflow as tf
+
+from grappler_pass.graph.type_slots import op_def_of
+
 Point = tuple[int, ...]
 Shapes = tuple[tuple[int, ...], ...]
 Build = Callable[..., Any]
@@ -25,7 +29,7 @@ class Case:
         op_class: the row of the profile that the seconds go to.
         axes: sizes along each axis of the class.
         shapes: shapes of the floating inputs at a point.
-        build: makes the op from its inputs and the point.
+        build: makes the op from its inputs and the point, which is named.
         flops: of one call at a point, to leave out what would take too long.
         minus: the class that is subtracted point by point (a fused product's own).
         label: stands for a dtype in the profile; its part before ">" is the dtype of
@@ -44,6 +48,31 @@ class Case:
         """Return whether a call at ``point`` is small enough to be measured."""
         elements = sum(math.prod(shape) for shape in self.shapes(point))
         return elements <= _MOST_ELEMENTS and self.flops(point) <= _MOST_FLOPS
+
+
+def raw_op(
+    op: str,
+    at: Callable[[Point], Mapping[str, Any]] = lambda point: {},
+    /,
+    **fixed: Any,
+) -> Build:
+    """Return what makes an op of tensors, which are its inputs in their order.
+
+    Args:
+        op: its name.
+        at: further inputs and attributes by name, which depend on the point.
+        **fixed: those that do not.
+    """
+    make, definition = getattr(tf.raw_ops, op), op_def_of(op)
+    names = [arg.name for arg in definition.input_arg] if definition else []
+
+    def build(*tensors: Any, point: Point) -> Any:
+        named = {**fixed, **at(point)}
+        free = (name for name in names if name not in named)
+        made = make(**dict(zip(free, tensors, strict=False)), **named)
+        return made[0] if isinstance(made, tuple) else made
+
+    return build
 
 
 def points_of(case: Case) -> list[Point]:

@@ -7,39 +7,15 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from grappler_pass.costs.work import op_classes
-from tf_amp.measuring.device_profile.cases import Build, Case, Point, Sizes, matrix_of
-
-
-def _unary(name: str) -> Build:
-    argument = {
-        "Relu": "features",
-        "LeakyRelu": "features",
-        "Elu": "features",
-        "Softplus": "features",
-        "Softsign": "features",
-        "Relu6": "features",
-        "Selu": "features",
-        "L2Loss": "t",
-    }.get(name, "x")
-    op = getattr(tf.raw_ops, name)
-    return lambda value, point: op(**{argument: value})
-
-
-def _binary(name: str) -> Build:
-    first, second = {
-        "ReluGrad": ("gradients", "features"),
-        "EluGrad": ("gradients", "outputs"),
-        "SoftplusGrad": ("gradients", "features"),
-        "TanhGrad": ("y", "dy"),
-        "SigmoidGrad": ("y", "dy"),
-        "RsqrtGrad": ("y", "dy"),
-        "SqrtGrad": ("y", "dy"),
-        "SeluGrad": ("gradients", "outputs"),
-        "SoftsignGrad": ("gradients", "features"),
-    }.get(name, ("x", "y"))
-    op = getattr(tf.raw_ops, name)
-    return lambda left, right, point: op(**{first: left, second: right})
-
+from tf_amp.measuring.device_profile.cases import (
+    Build,
+    Case,
+    Point,
+    Shapes,
+    Sizes,
+    matrix_of,
+    raw_op,
+)
 
 _UNARY = (
     "Relu Tanh Sigmoid Neg Square Exp Erf Sqrt Rsqrt Log Reciprocal LeakyRelu Elu "
@@ -54,21 +30,17 @@ _BINARY = (
 def arithmetic(sizes: Sizes) -> list[Case]:
     """Measure ops of one or two equal operands, broadcasts and random numbers."""
     axes = {"elements": sizes.elements}
-    one = [
-        Case(name, axes, lambda point: (matrix_of(point),), _unary(name))
-        for name in _UNARY
-    ]
-    two = [
-        Case(name, axes, lambda point: (matrix_of(point),) * 2, _binary(name))
-        for name in _BINARY
-    ]
-    select = Case(
-        "SelectV2",
-        axes,
-        lambda point: (matrix_of(point),) * 2,
-        lambda left, right, point: tf.raw_ops.SelectV2(
-            condition=tf.ones(matrix_of(point), tf.bool), t=left, e=right
-        ),
+
+    def case(name: str, operands: int, build: Build | None = None) -> Case:
+        def shapes(point: Point) -> Shapes:
+            return (matrix_of(point),) * operands
+
+        return Case(name, axes, shapes, build or raw_op(name))
+
+    one = [case(name, 1) for name in _UNARY]
+    two = [case(name, 2) for name in _BINARY]
+    condition = raw_op(
+        "SelectV2", lambda point: {"condition": tf.ones(matrix_of(point), tf.bool)}
     )
     uniform = Case(
         "RandomUniform",
@@ -80,7 +52,14 @@ def arithmetic(sizes: Sizes) -> list[Case]:
         # Slow for its size: shorter chains.
         flops=lambda point: 300.0 * point[0],
     )
-    return [*two[:3], *one, *two[3:], *_broadcasts(axes), select, uniform]
+    return [
+        *two[:3],
+        *one,
+        *two[3:],
+        *_broadcasts(axes),
+        case("SelectV2", 2, condition),
+        uniform,
+    ]
 
 
 def _broadcasts(axes: Mapping[str, Sequence[int]]) -> list[Case]:
@@ -93,7 +72,7 @@ def _broadcasts(axes: Mapping[str, Sequence[int]]) -> list[Case]:
             f"{name}.{kind}",
             axes,
             lambda point: (matrix_of(point), shape(point, kind)),
-            _binary(name),
+            raw_op(name),
         )
 
     return [
@@ -111,7 +90,7 @@ def casts(sizes: Sizes) -> list[Case]:
             "Cast",
             {"elements": sizes.elements},
             lambda point: (matrix_of(point),),
-            lambda value, point: tf.raw_ops.Cast(x=value, DstT=target),
+            raw_op("Cast", DstT=target),
             label=f"{source}>{target}",
         )
 

@@ -2,63 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from tf_amp.measuring.device_profile.cases import Case, Point, Shapes, Sizes, matrix_of
+from tf_amp.measuring.device_profile.cases import (
+    Build,
+    Case,
+    Point,
+    Shapes,
+    Sizes,
+    matrix_of,
+    raw_op,
+)
 
 
 def moves(sizes: Sizes) -> list[Case]:
     """Measure what copies values from place to place."""
     axes = {"elements": sizes.elements[1:]}
-    raw = tf.raw_ops
-
-    def matrix(point: Point) -> Shapes:
-        return (matrix_of(point),)
 
     def halves(point: Point) -> Shapes:
         rows, columns = matrix_of(point)
         return ((rows, columns // 2),) * 2
 
-    def transpose(value: Any, point: Point) -> Any:
-        return raw.Transpose(x=value, perm=[0, 2, 1, 3])
+    def padding(point: Point) -> dict[str, Any]:
+        return {"paddings": [[0, 0], [0, matrix_of(point)[1] // 2]]}
 
     return [
-        Case("Transpose", {"elements": axes["elements"][1:]}, _heads, transpose),
+        Case(
+            "Transpose",
+            {"elements": sizes.elements[2:]},
+            _heads,
+            raw_op("Transpose", perm=[0, 2, 1, 3]),
+        ),
         Case(
             "ConcatV2",
             axes,
             halves,
-            lambda left, right, point: raw.ConcatV2(values=[left, right], axis=1),
+            lambda *values, point: tf.raw_ops.ConcatV2(values=values, axis=1),
         ),
         Case(
             "Slice",
             axes,
             lambda point: ((matrix_of(point)[0], 2 * matrix_of(point)[1]),),
-            lambda value, point: raw.Slice(
-                input=value, begin=[0, 0], size=matrix_of(point)
-            ),
+            raw_op("Slice", lambda point: {"size": matrix_of(point)}, begin=[0, 0]),
         ),
-        Case(
-            "Pad",
-            axes,
-            halves,
-            lambda value, other, point: raw.Pad(
-                input=value, paddings=[[0, 0], [0, matrix_of(point)[1] // 2]]
-            ),
-        ),
+        Case("Pad", axes, halves, raw_op("Pad", padding)),
         Case(
             "Tile",
             axes,
             lambda point: ((1, matrix_of(point)[1]),),
-            lambda value, point: raw.BroadcastTo(input=value, shape=matrix_of(point)),
+            raw_op("BroadcastTo", lambda point: {"shape": matrix_of(point)}),
         ),
         Case(
             "ReverseV2",
             axes,
-            matrix,
-            lambda value, point: raw.ReverseV2(tensor=value, axis=[1]),
+            lambda point: (matrix_of(point),),
+            raw_op("ReverseV2", axis=[1]),
         ),
     ]
 
@@ -90,34 +91,23 @@ def pools(sizes: Sizes) -> list[Case]:
             "padding": "SAME",
         }
 
-    raw = tf.raw_ops
+    def case(op: str, shapes: Callable[[Point], Shapes], build: Build) -> Case:
+        return Case(f"pool.{op}", axes, shapes, build)
+
     return [
-        Case(
-            "pool.MaxPool",
-            axes,
-            lambda point: (large(point),),
-            lambda value, point: raw.MaxPool(input=value, **keep(point)),
-        ),
-        Case(
-            "pool.AvgPool",
-            axes,
-            lambda point: (large(point),),
-            lambda value, point: raw.AvgPool(value=value, **keep(point)),
-        ),
-        Case(
-            "pool.MaxPoolGrad",
-            axes,
+        case("MaxPool", lambda point: (large(point),), raw_op("MaxPool", keep)),
+        case("AvgPool", lambda point: (large(point),), raw_op("AvgPool", keep)),
+        case(
+            "MaxPoolGrad",
             lambda point: (large(point), small(point), small(point)),
-            lambda image, pooled, above, point: raw.MaxPoolGrad(
-                orig_input=image, orig_output=pooled, grad=above, **keep(point)
-            ),
+            raw_op("MaxPoolGrad", keep),
         ),
-        Case(
-            "pool.AvgPoolGrad",
-            axes,
+        case(
+            "AvgPoolGrad",
             lambda point: (small(point),),
-            lambda above, point: raw.AvgPoolGrad(
-                orig_input_shape=large(point), grad=above, **keep(point)
+            raw_op(
+                "AvgPoolGrad",
+                lambda point: {"orig_input_shape": large(point), **keep(point)},
             ),
         ),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,22 +17,10 @@ from tf_amp.measuring.device_profile.cases import (
     Shapes,
     Sizes,
     matrix_of,
+    raw_op,
 )
 
-# Shapes of image, kernel and result.
-Tensors = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-
-# What computes the result, the gradient of the image, and that of the kernel.
-_CONVOLUTIONS = (
-    tf.raw_ops.Conv2D,
-    tf.raw_ops.Conv2DBackpropInput,
-    tf.raw_ops.Conv2DBackpropFilter,
-)
-_DEPTHWISE = (
-    tf.raw_ops.DepthwiseConv2dNative,
-    tf.raw_ops.DepthwiseConv2dNativeBackpropInput,
-    tf.raw_ops.DepthwiseConv2dNativeBackpropFilter,
-)
+Axes = Mapping[str, Sequence[int]]
 
 # Suffix of the class of a product, and which of its operands is transposed.
 _LAYOUTS = {"": (False, False), ".ta": (True, False), ".tb": (False, True)}
@@ -40,26 +28,23 @@ _LAYOUTS = {"": (False, False), ".ta": (True, False), ".tb": (False, True)}
 
 def matmuls(sizes: Sizes) -> list[Case]:
     """Measure products by all three dimensions, in each layout."""
-    return [
-        Case(
-            f"matmul{suffix}",
-            dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix),
-            functools.partial(_operands, layout),
-            functools.partial(_product, layout),
-            flops=lambda point: 2.0 * math.prod(point),
-        )
-        for suffix, layout in _LAYOUTS.items()
-    ]
+    axes = dict.fromkeys(op_classes.MATMUL_AXES, sizes.matrix)
+    return _layouts("matmul", axes, "MatMul", ("transpose_a", "transpose_b"))
 
 
 def batch_matmuls(sizes: Sizes) -> list[Case]:
     """Measure products of a batch of matrices, in each layout."""
+    axes = {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)}
+    return _layouts("batch_matmul", axes, "BatchMatMulV2", ("adj_x", "adj_y"))
+
+
+def _layouts(op_class: str, axes: Axes, op: str, flags: Sequence[str]) -> list[Case]:
     return [
         Case(
-            f"batch_matmul{suffix}",
-            {"batch": sizes.batch, **dict.fromkeys("mkn", sizes.batched_matrix)},
+            f"{op_class}{suffix}",
+            axes,
             functools.partial(_operands, layout),
-            functools.partial(_batched_product, layout),
+            raw_op(op, **dict(zip(flags, layout, strict=True))),
             flops=lambda point: 2.0 * math.prod(point),
         )
         for suffix, layout in _LAYOUTS.items()
@@ -73,122 +58,86 @@ def _operands(layout: tuple[bool, bool], point: Point) -> Shapes:
     return (*batch, *left), (*batch, *right)
 
 
-def _product(layout: tuple[bool, bool], left: Any, right: Any, point: Point) -> Any:
-    return tf.raw_ops.MatMul(
-        a=left, b=right, transpose_a=layout[0], transpose_b=layout[1]
-    )
-
-
-def _batched_product(
-    layout: tuple[bool, bool], left: Any, right: Any, point: Point
-) -> Any:
-    return tf.raw_ops.BatchMatMulV2(x=left, y=right, adj_x=layout[0], adj_y=layout[1])
-
-
-# Image and batch that make up so many pixels of a convolution's result.
+# Batch and side of the images that make up so many pixels of a convolution's result.
 _IMAGES = {64: (1, 8), 256: (4, 8), 1024: (4, 16), 4096: (16, 16)}
-
-
-def _image(pixels: int, stride: int) -> tuple[int, int]:
-    """Return batch and side of a square image whose result has ``pixels`` pixels."""
-    batch, side = _IMAGES.get(pixels, (pixels // 1024, 32))
-    return batch, side * stride
 
 
 def convolutions(sizes: Sizes) -> list[Case]:
     """Measure both gradients too, by pixels of the result and channels."""
-    return [
-        _convolution(direction, area, stride, sizes)
-        for area, strides in op_classes.CONV_KERNELS.items()
-        for stride in strides
-        for direction in op_classes.DIRECTIONS
-    ]
 
+    def axes(area: int) -> Axes:
+        channels = ((3, 32), (16, 64)) if area >= 49 else (sizes.channels,) * 2
+        return dict(zip(op_classes.CONV_AXES, (sizes.pixels, *channels), strict=True))
 
-def _convolution(direction: str, area: int, stride: int, sizes: Sizes) -> Case:
-    side = round(area**0.5)
-    inner = sizes.channels if area < 49 else (3, 32)
-    outer = sizes.channels if area < 49 else (16, 64)
-
-    def tensors(point: Point) -> Tensors:
-        pixels, into, out = point
-        return _tensors(pixels, stride, (side, side, into, out), out)
-
-    return Case(
-        f"conv.{direction}.{area}.s{stride}",
-        dict(zip(op_classes.CONV_AXES, (sizes.pixels, inner, outer), strict=True)),
-        lambda point: _two_of(tensors(point), direction),
-        _built(_CONVOLUTIONS, direction, stride, tensors),
-        flops=lambda point: 2.0 * math.prod(point) * area,
-    )
+    kernels = op_classes.CONV_KERNELS
+    return _by_kernels("conv", "Conv2D", kernels, axes, flops=2.0)
 
 
 def depthwise(sizes: Sizes) -> list[Case]:
     """Measure depthwise convolutions and both gradients."""
+    axes = {"pixels": sizes.pixels[:4], "channels": sizes.channels}
+    op, kernels = "DepthwiseConv2dNative", op_classes.DEPTHWISE_KERNELS
+    # Strided gradients are far slower in 16 bits than their flops tell.
+    return _by_kernels("depthwise", op, kernels, lambda area: axes, flops=200.0)
+
+
+def _by_kernels(
+    op_class: str,
+    op: str,
+    kernels: Mapping[int, Sequence[int]],
+    axes: Callable[[int], Axes],
+    *,
+    flops: float,
+) -> list[Case]:
+    """Measure an op and both gradients with kernels, by area and by strides."""
+
+    def case(area: int, stride: int, direction: str) -> Case:
+        return Case(
+            f"{op_class}.{direction}.{area}.s{stride}",
+            axes(area),
+            lambda point: _two_of(_tensors(point, area, stride), direction),
+            _convolution(op, direction, area, stride),
+            flops=lambda point: flops * math.prod(point) * area,
+        )
+
     return [
-        _depthwise_case(direction, area, stride, sizes)
-        for area, strides in op_classes.DEPTHWISE_KERNELS.items()
+        case(area, stride, direction)
+        for area, strides in kernels.items()
         for stride in strides
         for direction in op_classes.DIRECTIONS
     ]
 
 
-def _depthwise_case(direction: str, area: int, stride: int, sizes: Sizes) -> Case:
+def _tensors(point: Point, area: int, stride: int) -> Shapes:
+    """Return shapes of image, kernel and result; a depthwise one has its channels."""
+    pixels, channels, *others = point
     side = round(area**0.5)
-
-    def tensors(point: Point) -> Tensors:
-        pixels, channels = point
-        return _tensors(pixels, stride, (side, side, channels, 1), channels)
-
-    return Case(
-        f"depthwise.{direction}.{area}.s{stride}",
-        {"pixels": sizes.pixels[:4], "channels": sizes.channels},
-        lambda point: _two_of(tensors(point), direction),
-        _built(_DEPTHWISE, direction, stride, tensors),
-        # Strided gradients are far slower in 16 bits than their flops tell.
-        flops=lambda point: 200.0 * math.prod(point) * area,
-    )
+    batch, small = _IMAGES.get(pixels, (pixels // 1024, 32))
+    image = (batch, small * stride, small * stride, channels)
+    kernel = (side, side, channels, *(others or [1]))
+    return image, kernel, (batch, small, small, point[-1])
 
 
-def _tensors(
-    pixels: int, stride: int, kernel: tuple[int, ...], channels: int
-) -> Tensors:
-    """Return shapes of image, kernel and result, which has so many channels."""
-    batch, edge = _image(pixels, stride)
-    small = edge // stride
-    return (batch, edge, edge, kernel[2]), kernel, (batch, small, small, channels)
-
-
-def _two_of(tensors: Tensors, direction: str) -> Shapes:
+def _two_of(tensors: Shapes, direction: str) -> Shapes:
     image, kernel, result = tensors
     if direction == "forward":
         return image, kernel
     return (kernel, result) if direction == "input_gradient" else (image, result)
 
 
-def _built(
-    ops: tuple[Any, Any, Any],
-    direction: str,
-    stride: int,
-    tensors: Callable[[Point], Tensors],
-) -> Build:
+def _convolution(op: str, direction: str, area: int, stride: int) -> Build:
     """Return what makes a convolution, or one of its gradients, of two tensors."""
-    forward, input_gradient, filter_gradient = ops
     keep: dict[str, Any] = {"strides": [1, stride, stride, 1], "padding": "SAME"}
+    if direction == "forward":
+        return raw_op(op, **keep)
+    is_of_image = direction == "input_gradient"
 
-    def build(first: Any, second: Any, point: Point) -> Any:
-        image, kernel, _ = tensors(point)
-        if direction == "forward":
-            return forward(input=first, filter=second, **keep)
-        if direction == "input_gradient":
-            return input_gradient(
-                input_sizes=image, filter=first, out_backprop=second, **keep
-            )
-        return filter_gradient(
-            input=first, filter_sizes=kernel, out_backprop=second, **keep
-        )
+    def sizes(point: Point) -> dict[str, Any]:
+        image, kernel, _ = _tensors(point, area, stride)
+        return {"input_sizes": image} if is_of_image else {"filter_sizes": kernel}
 
-    return build
+    kind = "Input" if is_of_image else "Filter"
+    return raw_op(f"{op}Backprop{kind}", sizes, **keep)
 
 
 # What is measured is a difference: few sizes, far apart.
@@ -206,41 +155,30 @@ def fused(sizes: Sizes) -> list[Case]:
         rows, columns = matrix_of(point)
         return (rows, depth), (depth, columns), (columns,)
 
-    def product(names: Sequence[str]) -> Build:
-        def build(left: Any, right: Any, bias: Any, point: Point) -> Any:
-            return _fused_matmul(left, right, bias, names)
+    def product(*names: str) -> Build:
+        return lambda *tensors, point: _fused_matmul(tensors, names)
 
-        return build
-
-    def plain(left: Any, right: Any, bias: Any, point: Point) -> Any:
-        return tf.raw_ops.MatMul(a=left, b=right)
-
-    bias = Case("fused.BiasAdd", axes, shapes, product(["BiasAdd"]), minus=plain)
+    biased = product("BiasAdd")
     return [
-        bias,
+        Case("fused.BiasAdd", axes, shapes, biased, minus=raw_op("MatMul")),
         *(
-            Case(
-                f"fused.{name}",
-                axes,
-                shapes,
-                product(["BiasAdd", name]),
-                minus=product(["BiasAdd"]),
-            )
+            Case(f"fused.{name}", axes, shapes, product("BiasAdd", name), minus=biased)
             for name in _FUSED
         ),
     ]
 
 
-def _fused_matmul(left: Any, right: Any, bias: Any, names: Sequence[str]) -> Any:
+def _fused_matmul(tensors: Sequence[Any], names: Sequence[str]) -> Any:
     """Make the node that TensorFlow's remapper makes of a product and its neighbors."""
+    dtype = tensors[0].dtype
     fused_ops = tf.compat.v1.AttrValue()
     fused_ops.list.s.extend(name.encode() for name in names)
     attrs = {
-        "T": tf.compat.v1.AttrValue(type=left.dtype.as_datatype_enum),
+        "T": tf.compat.v1.AttrValue(type=dtype.as_datatype_enum),
         "num_args": tf.compat.v1.AttrValue(i=1),
         "fused_ops": fused_ops,
     }
     graph = tf.compat.v1.get_default_graph()
     return graph.create_op(
-        "_FusedMatMul", [left, right, bias], [left.dtype], name="fused", attrs=attrs
+        "_FusedMatMul", list(tensors), [dtype], name="fused", attrs=attrs
     ).outputs[0]

@@ -10,7 +10,14 @@ import tensorflow as tf
 from grappler_pass.costs.calls import DTYPE_BYTES
 from grappler_pass.costs.work import op_classes
 from grappler_pass.costs.work.piece import CACHED_BYTES
-from tf_amp.measuring.device_profile.cases import Build, Case, Point, Shapes, Sizes
+from tf_amp.measuring.device_profile.cases import (
+    Build,
+    Case,
+    Point,
+    Shapes,
+    Sizes,
+    raw_op,
+)
 
 
 def by_rows(sizes: Sizes) -> list[Case]:
@@ -21,58 +28,35 @@ def by_rows(sizes: Sizes) -> list[Case]:
     def matrix(point: Point) -> Shapes:
         return (point,)
 
+    def labels(point: Point) -> dict[str, Any]:
+        return {"labels": tf.zeros(point[:1], tf.int32)}
+
+    def table(point: Point) -> Shapes:
+        return ((_table_rows(point), point[1]),)
+
+    def indices(point: Point) -> dict[str, Any]:
+        return {"indices": _scattered(point[0], _table_rows(point))}
+
+    def segments(point: Point) -> dict[str, Any]:
+        return {"segment_ids": _scattered(point[0], 1024)}
+
     return [
-        Case(
-            "BiasAdd",
-            few,
-            lambda point: (point, point[1:]),
-            lambda value, bias, point: tf.raw_ops.BiasAdd(value=value, bias=bias),
-        ),
-        Case(
-            "BiasAddGrad",
-            few,
-            matrix,
-            lambda value, point: tf.raw_ops.BiasAddGrad(out_backprop=value),
-        ),
-        Case(
-            "Softmax",
-            axes,
-            matrix,
-            lambda value, point: tf.raw_ops.Softmax(logits=value),
-        ),
-        Case(
-            "LogSoftmax",
-            axes,
-            matrix,
-            lambda value, point: tf.raw_ops.LogSoftmax(logits=value),
-        ),
+        Case("BiasAdd", few, lambda point: (point, point[1:]), raw_op("BiasAdd")),
+        Case("BiasAddGrad", few, matrix, raw_op("BiasAddGrad")),
+        Case("Softmax", axes, matrix, raw_op("Softmax")),
+        Case("LogSoftmax", axes, matrix, raw_op("LogSoftmax")),
         Case(
             "cross_entropy",
             axes,
             matrix,
-            lambda value, point: (
-                tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-                    features=value, labels=tf.zeros(point[:1], tf.int32)
-                ).loss
-            ),
+            raw_op("SparseSoftmaxCrossEntropyWithLogits", labels),
         ),
-        Case(
-            "gather",
-            axes,
-            lambda point: ((_table_rows(point), point[1]),),
-            lambda table, point: tf.raw_ops.GatherV2(
-                params=table,
-                indices=_scattered(point[0], _table_rows(point)),
-                axis=0,
-            ),
-        ),
+        Case("gather", axes, table, raw_op("GatherV2", indices, axis=0)),
         Case(
             "segment",
             axes,
             matrix,
-            lambda value, point: tf.raw_ops.UnsortedSegmentSum(
-                data=value, segment_ids=_scattered(point[0], 1024), num_segments=1024
-            ),
+            raw_op("UnsortedSegmentSum", segments, num_segments=1024),
         ),
         *_normalizations(few),
     ]
@@ -92,30 +76,19 @@ def _normalizations(axes: Mapping[str, Sequence[int]]) -> list[Case]:
         return ((1, point[0], 1, point[1]),)
 
     def forward(training: bool) -> Build:
-        def build(value: Any, point: Point) -> Any:
+        def at(point: Point) -> dict[str, Any]:
             ones = tf.ones(point[1:])
-            return tf.raw_ops.FusedBatchNormV3(
-                x=value,
-                scale=ones,
-                offset=ones,
-                mean=ones[:0] if training else ones,
-                variance=ones[:0] if training else ones,
-                is_training=training,
-            ).y
+            known = ones[:0] if training else ones
+            return {"scale": ones, "offset": ones, "mean": known, "variance": known}
 
-        return build
+        return raw_op("FusedBatchNormV3", at, is_training=training)
 
-    def gradient(above: Any, value: Any, point: Point) -> Any:
+    def saved(point: Point) -> dict[str, Any]:
         ones = tf.ones(point[1:])
-        return tf.raw_ops.FusedBatchNormGradV3(
-            y_backprop=above,
-            x=value,
-            scale=ones,
-            reserve_space_1=ones,
-            reserve_space_2=ones,
-            reserve_space_3=ones[:0],
-        ).x_backprop
+        spaces = {f"reserve_space_{number}": ones for number in (1, 2)}
+        return {"scale": ones, **spaces, "reserve_space_3": ones[:0]}
 
+    gradient = raw_op("FusedBatchNormGradV3", saved)
     columns = tuple(size + op_classes.CHANNEL_BLOCK // 2 for size in axes["columns"])
     unaligned = {**axes, "columns": columns}
     return [
@@ -146,13 +119,8 @@ def reductions(sizes: Sizes) -> list[Case]:
             (lambda point: (point,))
             if where == "inner"
             else (lambda point: (point[::-1],)),
-            _reduce(name, axis=1 if where == "inner" else 0),
+            raw_op(name, axis=[1 if where == "inner" else 0]),
         )
         for name in ("Sum", "Max")
         for where in op_classes.REDUCED
     ]
-
-
-def _reduce(name: str, axis: int) -> Build:
-    op = getattr(tf.raw_ops, name)
-    return lambda value, point: op(input=value, axis=[axis])

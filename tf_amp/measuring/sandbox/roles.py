@@ -12,11 +12,11 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
-from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.reachability import spread
+from grappler_pass.functions.conversion import library_of
 from grappler_pass.graph.op_table import (
     CALL_OPS,
     INPUT_OPS,
@@ -72,21 +72,30 @@ _PRIVATE_STATE = (
     )
 )
 _PRIVATE_STATE_PREFIXES = ("TensorArray", "CudnnRNN")
-_FUNCTION_ATTRS = ("func", "list(func)")
 # Ops that do what the functions they call do, and nothing else.
 _CALLS = CALL_OPS.keys() | {"MapDefun"}
 
 
 def roles_for(graph_def: GraphDef) -> Callable[[NodeDef], Role]:
     """Return what tells the role of each node of `graph_def`."""
-    library = {each.signature.name: each for each in graph_def.library.function}
+    library = library_of(graph_def)
     harmless: dict[str, bool] = {}
 
     def role_of(node: NodeDef) -> Role:
-        if not _is_call(node, library):
+        if node.op not in _CALLS and node.op not in library:
             return role_of_op(node.op)
-        called = all(_is_harmless(name, library, harmless) for name in _called_by(node))
+        called = all(map(is_harmless, _called_by(node)))
         return Role.COMPUTE if called else Role.SOURCE
+
+    def is_harmless(name: str) -> bool:
+        """Return whether all that a function does may be done in the sandbox."""
+        if name not in harmless:
+            harmless[name] = True  # a recursive call adds nothing
+            function = library.get(name)
+            harmless[name] = function is not None and all(
+                role_of(node) is Role.COMPUTE for node in function.node_def
+            )
+        return harmless[name]
 
     return role_of
 
@@ -103,7 +112,7 @@ def role_of_op(op: str) -> Role:
     if op == "VarHandleOp":
         return Role.HANDLE
     op_def = op_def_of(op)
-    if op_def is None or op in _OUTSIDE or _takes_functions(op) or _reads_text(op_def):
+    if op_def is None or op in _OUTSIDE or takes_functions(op) or _reads_text(op_def):
         return Role.SOURCE
     if op_def.is_stateful or _has_reference(op_def):
         return Role.COMPUTE if _has_private_state(op, op_def) else Role.SOURCE
@@ -132,13 +141,12 @@ def _reads_text(op_def: op_def_pb2.OpDef) -> bool:
 
 
 @functools.cache
-def _takes_functions(op: str) -> bool:
+def takes_functions(op: str) -> bool:
+    """Return whether an op calls functions that its attributes name."""
     op_def = op_def_of(op)
-    return op_def is not None and any(a.type in _FUNCTION_ATTRS for a in op_def.attr)
-
-
-def _is_call(node: NodeDef, library: Mapping[str, FunctionDef]) -> bool:
-    return node.op in _CALLS or node.op in library
+    return op_def is not None and any(
+        attr.type in ("func", "list(func)") for attr in op_def.attr
+    )
 
 
 def _called_by(node: NodeDef) -> list[str]:
@@ -149,27 +157,6 @@ def _called_by(node: NodeDef) -> list[str]:
             named.append(value.func.name)
         named.extend(function.name for function in value.list.func)
     return named
-
-
-def _is_harmless(
-    name: str, library: Mapping[str, FunctionDef], known: dict[str, bool]
-) -> bool:
-    """Return whether all that a function does may be done in the sandbox."""
-    if name not in known:
-        known[name] = True  # a recursive call adds nothing
-        function = library.get(name)
-        known[name] = function is not None and all(
-            _may_run_inside(node, library, known) for node in function.node_def
-        )
-    return known[name]
-
-
-def _may_run_inside(
-    node: NodeDef, library: Mapping[str, FunctionDef], known: dict[str, bool]
-) -> bool:
-    if _is_call(node, library):
-        return all(_is_harmless(name, library, known) for name in _called_by(node))
-    return role_of_op(node.op) is Role.COMPUTE
 
 
 def roots_of(view: GraphView) -> list[int]:

@@ -22,7 +22,7 @@ from grappler_pass.eligibility.fused_ops import can_split, split_fused
 from grappler_pass.eligibility.numerics.kernel_limits import has_kernel
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, admits, op_def_of
-from tf_amp.measuring.sandbox.roles import UNDECLARED
+from tf_amp.measuring.sandbox.roles import UNDECLARED, takes_functions
 from tf_amp.measuring.sandbox.synthetic import UnfitError
 
 _REFUSED_TYPES = frozenset({"resource", "variant", "string"})
@@ -43,7 +43,7 @@ def check_runnable(probe: Probe, dtype: str, device_type: str) -> None:
         raise UnfitError(f"{probe.op} is not an op of this TensorFlow")
     if op_def.is_stateful or probe.op in CONTROL_FLOW_OPS or probe.op in UNDECLARED:
         raise UnfitError(f"{probe.op} has state or effects")
-    if any(attr.type in ("func", "list(func)") for attr in op_def.attr):
+    if takes_functions(probe.op):
         raise UnfitError(f"{probe.op} calls functions")
     if not probe.inputs:
         raise UnfitError(f"{probe.op} computes nothing from inputs")

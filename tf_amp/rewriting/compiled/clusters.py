@@ -13,13 +13,10 @@ _COMPILE = "_XlaCompile"
 
 
 def with_clusters(graph_def: GraphDef) -> GraphDef:
-    """Return a graph of which XLA compiles all that it knows.
+    """Return a copy of a graph of which XLA compiles all that it knows.
 
     Not done: under XLA random ops draw other numbers in every run, whatever their
     seeds, so they stay outside.
-
-    Args:
-      graph_def: not modified.
     """
     compiled = type(graph_def)()
     compiled.CopyFrom(graph_def)

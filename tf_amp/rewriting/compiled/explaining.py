@@ -41,11 +41,7 @@ def plan_with_compiled(plan: Plan, graph: Any, settings_of: SettingsOf) -> Plan:
 
 
 def plan_of_compiled(graph: Any, settings_of: SettingsOf) -> Plan:
-    """Return the plan of a function that XLA compiles.
-
-    Args:
-      graph: of the function, as traced.
-      settings_of: returns item and settings of a graph.
+    """Return the plan of a function that XLA compiles, given its graph as traced.
 
     Raises:
       StageError: the plan cannot be made; the message names the stage.

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 def rewriting(make_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return TensorFlow's maker of functions that rewrites what XLA compiles.
-
-    Args:
-      make_function: `from_func_graph`.
-    """
+    """Return TensorFlow's maker of functions that rewrites what XLA compiles."""
 
     @functools.wraps(make_function)
     def make_rewritten(

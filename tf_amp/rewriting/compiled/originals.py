@@ -15,10 +15,10 @@ _originals: dict[str, bytes | None] = {}
 
 
 def keep(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
-    """Remember a function as long as the graph lives that it was made of.
+    """Remember a function as long as its traced graph lives.
 
     Args:
-      graph: of the function, as traced.
+      graph: as traced.
       definition: the FunctionDef before it is rewritten.
       copies: names of the functions that are made for it alone.
     """

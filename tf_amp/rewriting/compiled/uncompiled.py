@@ -44,11 +44,9 @@ class WithoutXla:
     def attributes_for(
         self, graph: Any, attributes: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return what a function is made with, so that it runs without XLA if it can.
+        """Return what a traced function is made with, so that it runs without XLA.
 
-        Args:
-          graph: of the function, as traced.
-          attributes: that it would be made with.
+        Where it needs XLA, that is what it would be made with.
         """
         is_compiled = private.is_compiled(attributes)
         if is_compiled or private.is_traced_for_xla(graph):
@@ -58,13 +56,7 @@ class WithoutXla:
         return attributes
 
     def know(self, function: Any, graph: Any, attributes: Mapping[str, Any]) -> None:
-        """Remember a function that runs without XLA, or is of the gradient of one.
-
-        Args:
-          function: of the runtime.
-          graph: of the function, as traced.
-          attributes: that it was made with.
-        """
+        """Remember a function that runs without XLA, or is of the gradient of one."""
         if not private.is_without_compiling(attributes):
             return
         access = private.access_to(function)
@@ -76,11 +68,7 @@ class WithoutXla:
         self._known[graph_registry.number_of(graph)] = found
 
     def behind(self, graph_def: Any) -> Uncompiled | None:
-        """Return the function that Grappler passes, if it is one of them.
-
-        Args:
-          graph_def: as passed; operations have their stamps.
-        """
+        """Return the function whose stamped graph Grappler passes, if it is known."""
         stamps = (n.attr[STAMP].s for n in graph_def.node if STAMP in n.attr)
         numbers = dict.fromkeys(Stamp.from_bytes(stamp).number for stamp in stamps)
         known = (self._known.get(number) for number in numbers)

@@ -9,8 +9,7 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from tf_amp.config.amp_config import BENCH_BATCH
-from tf_amp.config.presets import level_names
+from tf_amp.config.amp_config import BENCH_BATCH, LEVELS
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tools.bench.digests import (
     digest_of_file,
@@ -196,9 +195,9 @@ def _checked_method(text: str) -> str:
     name, colon, level = text.partition(":")
     if text in METHODS:
         return text
-    if name == OURS and colon and level.upper() in level_names():
+    if name == OURS and colon and level.upper() in LEVELS:
         return f"{name}:{level.upper()}"
-    levels = ", ".join(level_names())
+    levels = ", ".join(LEVELS)
     raise ConfigError(
         f"--methods: received {text!r}; allowed are {', '.join(METHODS)}, and "
         f"{OURS}:LEVEL with a level of {levels}."
