@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -136,43 +135,31 @@ def _register(library: ctypes.CDLL, framework: ctypes.CDLL) -> None:
     try:
         for name, op in _OPS.items():
             _define(framework, name, op, status)
-            _add_kernel(
-                framework, name, [_address(library, f) for f in op.kernel], status
+            kernel = (
+                ctypes.cast(getattr(library, function), _POINTER) if function else None
+                for function in op.kernel
             )
+            builder = framework.TF_NewKernelBuilder(name.encode(), b"CPU", *kernel)
+            framework.TF_RegisterKernelBuilder(name.encode(), _POINTER(builder), status)
+            _raise_if_failed(framework, status)
     finally:
         framework.TF_DeleteStatus(status)
-
-
-def _address(library: ctypes.CDLL, name: str) -> ctypes.c_void_p | None:
-    return ctypes.cast(getattr(library, name), _POINTER) if name else None
 
 
 def _define(
     framework: ctypes.CDLL, name: str, op: _Op, status: ctypes.c_void_p
 ) -> None:
     builder = _POINTER(framework.TF_NewOpDefinitionBuilder(name.encode()))
-    for attr in op.attrs:
-        framework.TF_OpDefinitionBuilderAddAttr(builder, attr.encode())
-    for text in op.inputs:
-        framework.TF_OpDefinitionBuilderAddInput(builder, text.encode())
-    for text in op.outputs:
-        framework.TF_OpDefinitionBuilderAddOutput(builder, text.encode())
+    ports = {"Attr": op.attrs, "Input": op.inputs, "Output": op.outputs}
+    for kind, texts in ports.items():
+        for text in texts:
+            add = getattr(framework, f"TF_OpDefinitionBuilderAdd{kind}")
+            add(builder, text.encode())
     unknown = framework.TF_ShapeInferenceContextSetUnknownShape
     framework.TF_OpDefinitionBuilderSetShapeInferenceFunction(
         builder, ctypes.cast(unknown, _POINTER)
     )
     framework.TF_RegisterOpDefinition(builder, status)
-    _raise_if_failed(framework, status)
-
-
-def _add_kernel(
-    framework: ctypes.CDLL,
-    name: str,
-    functions: Sequence[ctypes.c_void_p | None],
-    status: ctypes.c_void_p,
-) -> None:
-    builder = framework.TF_NewKernelBuilder(name.encode(), b"CPU", *functions)
-    framework.TF_RegisterKernelBuilder(name.encode(), _POINTER(builder), status)
     _raise_if_failed(framework, status)
 
 

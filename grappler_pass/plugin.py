@@ -47,12 +47,12 @@ class GrapplerItem:
     @property
     def preserve(self) -> tuple[str, ...]:
         """Names of the nodes to keep: fetches, feeds, init and keep ops."""
-        return _grappler_c_api.preserved_names(self._valid_address())
+        return _grappler_c_api.names_of(self._valid_address(), "NodesToPreserve")
 
     @property
     def fetch(self) -> tuple[str, ...]:
         """Names of the nodes whose outputs are read."""
-        return _grappler_c_api.fetched_names(self._valid_address())
+        return _grappler_c_api.names_of(self._valid_address(), "FetchNodes")
 
     def shapes(self, node_names: Sequence[str] | None = None) -> Shapes:
         """Infer static shapes, of every node unless names are given.
@@ -98,31 +98,15 @@ class _Bridge:
         # Lives as long as the process: TensorFlow may be on its way into it.
         self.trampoline = _Trampoline(self._answer)
 
-    def set_callback(self, optimize: OptimizeGraph | None) -> None:
+    @contextlib.contextmanager
+    def changed(self) -> Iterator[None]:
+        """Tell the shims whether to ask, once something has been changed within."""
         with self.lock:
-            self.optimize = optimize
-            self._tell_shims()
-
-    def pause(self, pause: object) -> None:
-        with self.lock:
-            self.pauses.add(pause)
-            self._tell_shims()
-
-    def resume(self, pause: object) -> None:
-        with self.lock:
-            self.pauses.discard(pause)
-            self._tell_shims()
-
-    def _tell_shims(self) -> None:
-        asks = self.optimize is not None and not self.pauses
-        function = ctypes.cast(self.trampoline, ctypes.c_void_p) if asks else None
-        for shim in self.shims.values():
-            shim.tf_amp_set_callback(function)
-
-    def wait_idle(self, timeout_seconds: float) -> bool:
-        milliseconds = int(timeout_seconds * 1000)
-        waits = [shim.tf_amp_wait_idle(milliseconds) for shim in self.shims.values()]
-        return not any(waits)
+            yield
+            asks = self.optimize is not None and not self.pauses
+            function = ctypes.cast(self.trampoline, ctypes.c_void_p) if asks else None
+            for shim in self.shims.values():
+                shim.tf_amp_set_callback(function)
 
     def forget_parent(self) -> None:
         """Follow the shim, which drops its callback in a forked child."""
@@ -182,7 +166,8 @@ def is_loaded() -> bool:
 
 def set_callback(optimize: OptimizeGraph) -> None:
     """Pass graphs to `optimize` from now on; a forked child calls it for itself."""
-    _bridge.set_callback(optimize)
+    with _bridge.changed():
+        _bridge.optimize = optimize
 
 
 def clear_callback(timeout_seconds: float = IDLE_TIMEOUT_SECONDS) -> bool:
@@ -191,8 +176,10 @@ def clear_callback(timeout_seconds: float = IDLE_TIMEOUT_SECONDS) -> bool:
     Returns:
       Whether all of them ended within `timeout_seconds`.
     """
-    _bridge.set_callback(None)
-    return _bridge.wait_idle(timeout_seconds)
+    with _bridge.changed():
+        _bridge.optimize = None
+    milliseconds, shims = int(timeout_seconds * 1000), _bridge.shims.values()
+    return not any([shim.tf_amp_wait_idle(milliseconds) for shim in shims])
 
 
 def set_patience(seconds: float) -> None:
@@ -215,10 +202,12 @@ def paused() -> Iterator[None]:
     """
     pause = object()
     try:
-        _bridge.pause(pause)
+        with _bridge.changed():
+            _bridge.pauses.add(pause)
         yield
     finally:
-        _bridge.resume(pause)
+        with _bridge.changed():
+            _bridge.pauses.discard(pause)
 
 
 # At exit no thread of TensorFlow may be inside Python when the interpreter goes away.
