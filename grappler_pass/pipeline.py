@@ -103,7 +103,13 @@ def _shape_anyway(draft: Draft) -> Draft:
 def _constrain(draft: Draft) -> Draft:
     settings = draft.settings
     constraints = constrain(
-        draft.view, draft.shapes, settings.lists, settings.low_dtype, settings
+        draft.view,
+        draft.shapes,
+        settings.lists,
+        settings.low_dtype,
+        uses_lists=settings.uses_lists,
+        exclude=settings.exclude,
+        ranges=settings.ranges,
     )
     return dataclasses.replace(draft, constraints=constraints, slots=constraints.slots)
 

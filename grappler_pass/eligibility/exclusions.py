@@ -74,19 +74,6 @@ def finder(patterns: Sequence[str]) -> Callable[[str], str]:
     return found_by
 
 
-def known_by(known: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function from a node's name to what is known of it, or the empty text.
-
-    Args:
-      known: by name, as `local_names` gives it.
-    """
-
-    def known_of(name: str) -> str:
-        return next((known[n] for n in local_names(name) if n in known), "")
-
-    return known_of if known else lambda name: ""
-
-
 def local_names(name: str) -> tuple[str, ...]:
     """Return a name, and those that it had in functions before they were inlined."""
     plain = without_call_scopes(name)

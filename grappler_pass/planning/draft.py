@@ -172,6 +172,11 @@ class Settings:
     keeps_weights: bool = False
     fold_constants: bool = True
 
+    @property
+    def uses_lists(self) -> bool:
+        """Whether the lists count, and what roundings harm: not at "O3"."""
+        return self.opt_level != "O3"
+
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
