@@ -120,8 +120,7 @@ class PlanMemory(Protocol):
     def recall(self, draft: Draft) -> tuple[bool, ...] | None:
         """Return for every slot whether it was low; None: the graph is not known.
 
-        Args:
-          draft: with the stages up to "price" done.
+        The stages of the draft up to "price" are done.
         """
         ...
 
@@ -222,6 +221,18 @@ class Draft:
     def has_candidates(self) -> bool:
         """Return whether an allow op may go low; if not, nothing can be gained."""
         return any(self.constraints.eligible[s] for s in self.constraints.allow)
+
+    @property
+    def memory(self) -> PlanMemory | None:
+        """What knows the plan, where that hangs on prices."""
+        wanted = self.settings.opt_level == PRICED and self.has_candidates
+        return self.settings.memory if wanted else None
+
+    @property
+    def low_nodes(self) -> frozenset[int]:
+        """The nodes of which any slot goes low."""
+        node_of = self.slots.node_of
+        return frozenset(node_of[s] for s, is_low in enumerate(self.low) if is_low)
 
     @property
     def written_slots(self) -> tuple[int, ...]:

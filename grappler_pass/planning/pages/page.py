@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.errors import MissingExtraError
@@ -107,7 +107,10 @@ def page_from_sections(title: str, sections: Sequence[Section], note: str = "") 
         title=title,
         note=note,
         sections=sections,
-        figures=_as_json(section.figure for section in sections),
+        figures=[
+            section.figure and json.loads(section.figure.to_json())
+            for section in sections
+        ],
         trees=[
             section.tree and dataclasses.asdict(section.tree) for section in sections
         ],
@@ -139,10 +142,6 @@ def empty_figure(**layout: Any) -> Any:
     )
     figure.update_layout(**layout)
     return figure
-
-
-def _as_json(figures: Iterable[Any]) -> list[Any]:
-    return [figure and json.loads(figure.to_json()) for figure in figures]
 
 
 def check_extra() -> None:
