@@ -69,32 +69,23 @@ _POINTER = ctypes.c_void_p
 class _Process:
     """What this process has registered, and whether it keeps weights."""
 
-    def __init__(self) -> None:
-        self.lock = renewed_lock()
-        self.library: ctypes.CDLL | None = None
-        self.keeps = True
-
-    def register(self) -> None:
-        """Register the kernels once, or keep nothing where that cannot be done."""
-        try:
-            library = ctypes.CDLL(str(_PATH))
-            _register(library, _framework())
-        except (OSError, AttributeError, RuntimeError) as error:
-            logging.info("Weights are not kept between calls: %s", error)
-            self.keeps = False
-        else:
-            self.library = library
-
-
-_process = _Process()
+    lock = renewed_lock()
+    library: ctypes.CDLL | None = None
+    keeps = True
 
 
 def are_at_hand() -> bool:
     """Return whether graphs may keep weights; the first call registers the kernels."""
-    with _process.lock:
-        if _process.keeps and _process.library is None:
-            _process.register()
-        return _process.keeps
+    with _Process.lock:
+        if _Process.keeps and _Process.library is None:
+            try:
+                library = ctypes.CDLL(str(_PATH))
+                _register(library, _framework())
+                _Process.library = library
+            except (OSError, AttributeError, RuntimeError) as error:
+                logging.info("Weights are not kept between calls: %s", error)
+                _Process.keeps = False
+        return _Process.keeps
 
 
 def stop_keeping() -> None:
@@ -103,12 +94,12 @@ def stop_keeping() -> None:
     For a process whose weights change: what a variable held before is not freed while
     it is kept, and the first change after it was kept copies the variable.
     """
-    if not _process.keeps:
+    if not _Process.keeps:
         return
-    with _process.lock:
-        _process.keeps = False
-        if _process.library is not None:
-            _process.library.tf_amp_stop_keeping()
+    with _Process.lock:
+        _Process.keeps = False
+        if _Process.library is not None:
+            _Process.library.tf_amp_stop_keeping()
 
 
 def _framework() -> ctypes.CDLL:

@@ -87,11 +87,14 @@ def without_call_scopes(name: str) -> str:
 
 def differentiated(name: str) -> str:
     """Return the name that the operation of a gradient has; empty of other nodes."""
-    plain = without_call_scopes(name)
+    inner = _behind_gradient_scope(without_call_scopes(name))
+    return _GRADIENT_SUFFIX.sub("", inner).rpartition("/")[0]
+
+
+def _behind_gradient_scope(plain: str) -> str:
+    """Return what follows the last scope of gradients in a name; empty without one."""
     scopes = list(_GRADIENT_SCOPE.finditer(plain))
-    if not scopes:
-        return ""
-    return _GRADIENT_SUFFIX.sub("", plain[scopes[-1].end() :]).rpartition("/")[0]
+    return plain[scopes[-1].end() :] if scopes else ""
 
 
 def _names_of(name: str) -> Iterator[str]:
@@ -100,10 +103,9 @@ def _names_of(name: str) -> Iterator[str]:
     plain = without_call_scopes(name)
     if plain != name:
         yield plain
-    scopes = list(_GRADIENT_SCOPE.finditer(plain))
-    if not scopes:
+    inner = _behind_gradient_scope(plain)
+    if not inner:
         return
-    inner = plain[scopes[-1].end() :]
     whole = _GRADIENT_SCOPE.sub("/", plain).lstrip("/")
     for text in dict.fromkeys((inner, whole)):
         forward = _GRADIENT_SUFFIX.sub("", text)

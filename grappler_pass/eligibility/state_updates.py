@@ -6,6 +6,7 @@ the values written to variables, up to the products of the backward pass.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from grappler_pass.annotations import BARRIER, LOSS_SCALE
@@ -40,7 +41,8 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
     for i in updating:
         if not is_update(view.nodes[i].op):
             region[i] = UNREACHED
-            inputs[i] = _read_otherwise(inputs[i], updating[i])
+            # Two inputs may come from one node, one of them for another use.
+            inputs[i] = list((Counter(inputs[i]) - Counter(updating[i])).elements())
     _drop_nodes_read_outside(view, region, inputs)
     return region
 
@@ -59,17 +61,6 @@ def _updating_inputs(view: GraphView) -> dict[int, list[int]]:
         node = view.nodes[view.index[name]]
         updating.setdefault(node.index, []).append(node.inputs[position].node)
     return updating
-
-
-def _read_otherwise(inputs: list[int], updating: list[int]) -> list[int]:
-    """Return what a call reads for more than to update variables.
-
-    Two of its inputs may come from one node, one of them for another use.
-    """
-    remaining = list(inputs)
-    for source in updating:
-        remaining.remove(source)
-    return remaining
 
 
 def _drop_nodes_read_outside(

@@ -53,7 +53,8 @@ class VariableReads:
     def from_view(cls, view: GraphView) -> VariableReads:
         """Find what may be shared or moved in `view`."""
         all_reads = _reads_by_variable(view)
-        copies = _copies(view, all_reads)
+        updated = variables_updated_by_rows(view) & all_reads.keys()
+        copies = frozenset(read for key in updated for read in all_reads[key])
         refs = RefReads.from_view(view)
         reads = _shareable(view, all_reads)
         if not reads:
@@ -133,11 +134,6 @@ def _shareable(
         if key != _ANY
         and (len(found) > 1 or (found and view.frame(found[0]) is not None))
     }
-
-
-def _copies(view: GraphView, reads: Mapping[object, list[int]]) -> frozenset[int]:
-    updated = variables_updated_by_rows(view)
-    return frozenset(read for key in updated & reads.keys() for read in reads[key])
 
 
 def _writers_by_variable(

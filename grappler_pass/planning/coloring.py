@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from grappler_pass.costs.work.op_classes import GATHER, MOVEMENT
 from grappler_pass.graph.op_table import VIEW_OPS
@@ -64,11 +65,7 @@ def color_slots(draft: Draft) -> Draft:
     for variable in islands(problem, low, variables.of_slots(draft.constraints.allow)):
         low[variable] = False
         causes.setdefault(variable, Cause.ISLAND)
-    gain = problem.seconds([False] * variables.count) - problem.seconds(low)
-    of_node = variables_of_nodes(draft, variables)
-    low_nodes = (node for node, variable in of_node.items() if low[variable])
-    casts = ((cast_seconds(term, low), term) for term in problem.casts)
-    error = gain_error(draft.view, draft.prices, low_nodes, casts)
+    gain, error = _gain(draft, variables, problem, low)
     colors = variables.spread(low)
     whole = sum(draft.prices.float32)
     least = settings.margin * whole
@@ -85,6 +82,17 @@ def color_slots(draft: Draft) -> Draft:
         is_sure=is_sure,
         is_certain=gain - _CERTAIN_ERRORS * error >= max(least, _CERTAIN_SHARE * whole),
     )
+
+
+def _gain(
+    draft: Draft, variables: Variables, problem: Problem, low: Sequence[bool]
+) -> tuple[float, float]:
+    """Return the seconds per step that an assignment gains, and their error."""
+    gain = problem.seconds([False] * variables.count) - problem.seconds(low)
+    of_node = variables_of_nodes(draft, variables)
+    low_nodes = (node for node, variable in of_node.items() if low[variable])
+    casts = ((cast_seconds(term, low), term) for term in problem.casts)
+    return gain, gain_error(draft.view, draft.prices, low_nodes, casts)
 
 
 def _forced_colors(

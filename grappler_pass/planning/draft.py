@@ -102,7 +102,6 @@ class Tuner(Protocol):
         Returns:
           Whether a price of the models has changed.
         """
-        ...
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
         """Tell which of two graphs is faster.
@@ -111,7 +110,6 @@ class Tuner(Protocol):
           trial: both graphs.
           decided: called once with whether the rewritten one is, if it is open.
         """
-        ...
 
 
 class PlanMemory(Protocol):
@@ -122,11 +120,9 @@ class PlanMemory(Protocol):
 
         The stages of the draft up to "price" are done.
         """
-        ...
 
     def keep(self, draft: Draft) -> None:
         """Remember how a graph came out, all stages done."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)

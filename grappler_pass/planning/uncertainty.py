@@ -188,14 +188,13 @@ def _cast_stakes(
         elements = TensorSpec(shape, "float32").elements
         device = draft.view.nodes[port.node].device
         up, down = prices.up.get(port, 0.0), prices.down.get(port, 0.0)
-        if up > 0.0 and _may_be_low([producer], bounds) and _may_stay(readers, bounds):
-            probe = cast_probe(elements, low_dtype, "float32")
-            yield Stake(probe, error * up, device)
-        if down <= 0.0 or not _may_stay([producer], bounds):
-            continue
-        if _may_be_low(readers, bounds):
-            probe = cast_probe(elements, "float32", low_dtype)
-            yield Stake(probe, error * down, device)
+        for seconds, low, high, types in (
+            (up, {producer}, readers, (low_dtype, "float32")),
+            (down, readers, {producer}, ("float32", low_dtype)),
+        ):
+            if seconds > 0.0 and _may_be_low(low, bounds) and _may_stay(high, bounds):
+                probe = cast_probe(elements, *types)
+                yield Stake(probe, error * seconds, device)
 
 
 def _may_be_low(variables: Iterable[int], bounds: Bounds) -> bool:

@@ -56,16 +56,8 @@ def probe_of(
     return _Subject(view, slots, shapes, view.nodes[node], frozenset(low)).probe()
 
 
-@functools.lru_cache(maxsize=16384)
-def _interned(
-    op: str,
-    attrs: tuple[tuple[str, str], ...],
-    dtype_attrs: tuple[tuple[str, int], ...],
-    inputs: tuple[TensorSpec, ...],
-    constants: tuple[tuple[int, Constant], ...],
-) -> Probe:
-    """Return the one probe of these fields, whose key is then made once."""
-    return Probe(op, attrs, dtype_attrs, inputs, constants)
+# The one probe of some fields, whose key is then made once.
+_interned = functools.lru_cache(maxsize=16384)(Probe)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
 
@@ -78,26 +77,6 @@ class Prices:
     executor: float = 0.0
 
 
-class _NodePrice(NamedTuple):
-    """Prices of one node per step; no low one where none of its slots may go low."""
-
-    float32: Price
-    low: Price | None
-    probe: Probe | None
-
-    @property
-    def errors(self) -> tuple[float, float]:
-        """Return the errors in float32 and in 16 bits."""
-        return self.float32.error, self.low.error if self.low else 0.0
-
-    @property
-    def source(self) -> str:
-        """Return where the less sure of both comes from."""
-        if self.low is None or self.float32.error >= self.low.error:
-            return self.float32.source
-        return self.low.source
-
-
 class Pricer:
     """The look-ups that pricing one graph shares; every node is a kernel of its own."""
 
@@ -137,28 +116,35 @@ class Pricer:
             )
             for node in self._view.nodes
         ]
-        float32 = [price.float32.seconds for price in priced]
-        low = [price.low.seconds if price.low else None for price in priced]
+        float32 = [high.seconds for high, _, _ in priced]
+        low = [each.seconds if each else None for _, each, _ in priced]
         self._charge_transfers(eligible, float32, low)
+        less_sure = (
+            each if each and each.error > high.error else high
+            for high, each, _ in priced
+        )
         return Prices(
-            tuple(float32),
-            tuple(low),
-            tuple(price.source for price in priced),
-            self._up,
-            self._down,
-            tuple(price.errors for price in priced),
-            tuple(price.probe for price in priced),
-            self._cast_errors,
-            self._cast_sources,
-            sum(map(self.executor_seconds, self._view.nodes)),
+            float32=tuple(float32),
+            low=tuple(low),
+            sources=tuple(price.source for price in less_sure),
+            up=self._up,
+            down=self._down,
+            errors=tuple(
+                (high.error, each.error if each else 0.0) for high, each, _ in priced
+            ),
+            probes=tuple(probe for _, _, probe in priced),
+            cast_errors=self._cast_errors,
+            cast_sources=self._cast_sources,
+            executor=sum(map(self.executor_seconds, self._view.nodes)),
         )
 
-    def _node(self, node: Node, eligible: Sequence[int]) -> _NodePrice:
-        """Price a node, and the casts around it if it may go low."""
+    def _node(
+        self, node: Node, eligible: Sequence[int]
+    ) -> tuple[Price, Price | None, Probe | None]:
+        """Price a node in both types, and the casts around it if it may go low."""
         weight = self._runs(node)
         if not eligible:
-            price = self.price(node, "float32", None)
-            return _NodePrice(_times(price, weight), None, None)
+            return _times(self.price(node, "float32", None), weight), None, None
         alone = self._slots.has_float32_results(node.index)
         # The fused kernel in 16 bits is none that would run.
         probe = None if alone else self.probe(node, eligible)
@@ -173,7 +159,7 @@ class Pricer:
         for position, port in enumerate(node.inputs):
             if self._slots.input_slot(node.index, position) in eligible:
                 self._price_down(port)
-        return _NodePrice(_times(float32, weight), _times(low, weight), probe)
+        return _times(float32, weight), _times(low, weight), probe
 
     def executor_seconds(self, node: Node) -> float:
         """Return what running a node takes per step beside its kernel."""

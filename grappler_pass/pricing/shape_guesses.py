@@ -15,7 +15,7 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs.work.op_classes import ELEMENTWISE, MATMULS
 from grappler_pass.graph import op_table as table
-from grappler_pass.graph.shapes import Shape, Shapes, known_shape, shape_from_proto
+from grappler_pass.graph.shapes import Shape, Shapes, known_shape, variable_shape
 from grappler_pass.graph.view import GraphView, Node, Port
 
 _PASS = table.FORWARDING_OPS | table.MERGE_OPS | {"AddN", "Cast", "ZerosLike"}
@@ -77,7 +77,7 @@ class _Filling:
             if source.op in table.PUSHED_INPUT:
                 shape = self._shape(source.inputs[table.PUSHED_INPUT[source.op]])
             else:
-                shape = _told_of_argument(source)
+                shape = variable_shape(source.proto) if source.op == "_Arg" else None
             if _is_known(shape):
                 return shape
         return None
@@ -103,15 +103,6 @@ class _Filling:
         axis = int(value.item()) % len(known[0])
         total = sum(shape[axis] or 0 for shape in known)
         return (*known[0][:axis], total, *known[0][axis + 1 :])
-
-
-def _told_of_argument(node: Node) -> Shape | None:
-    """Return the shape of the elements of a list that is an argument, if known."""
-    attr = node.proto.attr
-    if node.op != "_Arg" or "_handle_shapes" not in attr:
-        return None
-    shapes = attr["_handle_shapes"].list.shape
-    return shape_from_proto(shapes[0]) if shapes else None
 
 
 def _is_known(shape: Shape | None) -> bool:

@@ -89,17 +89,12 @@ class Section:
 
 
 def page_from_sections(title: str, sections: Sequence[Section], note: str = "") -> str:
-    """Return a page as HTML.
-
-    Args:
-      title: of the page.
-      sections: in their order.
-      note: a line below the title.
+    """Return a page as HTML, with a note below its title.
 
     Raises:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
-    template = _template()
+    template = check_extra()
     from plotly.offline import get_plotlyjs
 
     charted = any(section.figure or section.tree for section in sections)
@@ -121,13 +116,12 @@ def page_from_sections(title: str, sections: Sequence[Section], note: str = "") 
 def empty_figure(**layout: Any) -> Any:
     """Return a figure of plotly in the page's style, without data.
 
-    Args:
-      **layout: of plotly, beside that of the page.
+    A further layout goes before that of the page.
 
     Raises:
       MissingExtraError: plotly is not installed.
     """
-    _template()
+    check_extra()
     import plotly.graph_objects as charts
 
     figure = charts.Figure()
@@ -144,17 +138,13 @@ def empty_figure(**layout: Any) -> Any:
     return figure
 
 
-def check_extra() -> None:
-    """See that pages can be written.
+@functools.cache
+def check_extra() -> jinja2.Template:
+    """See that pages can be written, and return what they are filled in.
 
     Raises:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
-    _template()
-
-
-@functools.cache
-def _template() -> jinja2.Template:
     try:
         import jinja2
         import plotly  # noqa: F401
