@@ -35,14 +35,9 @@ def is_cast(node: Node) -> bool:
     return node.op == "Cast" and not attr_of(node.proto, "Truncate").b
 
 
-def source_dtype(node: Node) -> int:
-    """Return SrcT of a Cast."""
-    return int(node.proto.attr["SrcT"].type)
-
-
-def target_dtype(node: Node) -> int:
-    """Return DstT of a Cast."""
-    return int(node.proto.attr["DstT"].type)
+def cast_types(node: Node) -> tuple[int, int]:
+    """Return SrcT and DstT of a Cast."""
+    return int(node.proto.attr["SrcT"].type), int(node.proto.attr["DstT"].type)
 
 
 def is_foldable(view: GraphView, port: Port) -> bool:
@@ -67,11 +62,10 @@ def before_cast(view: GraphView, reads: VariableReads, port: Port) -> tuple[Port
     what a variable held before it is written.
     """
     cast = view.nodes[port.node]
-    preserved = cast.name in view.item.untouchable
-    if not is_cast(cast) or target_dtype(cast) != FLOAT32 or preserved or cast.controls:
+    if not is_cast(cast) or cast.name in view.item.untouchable or cast.controls:
         return port, FLOAT32
-    (source,), dtype = cast.inputs, source_dtype(cast)
-    if dtype not in HELD_BY_FLOAT32 or source in reads.refs.ports:
+    (source,), (dtype, target) = cast.inputs, cast_types(cast)
+    if target != FLOAT32 or dtype not in HELD_BY_FLOAT32 or source in reads.refs.ports:
         return port, FLOAT32
     return source, dtype
 

@@ -13,7 +13,11 @@ from typing import NamedTuple
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import mark
-from grappler_pass.eligibility.numerics.kernel_limits import has_kernel, is_imprecise
+from grappler_pass.eligibility.numerics.kernel_limits import (
+    ends_in_channels,
+    has_kernel,
+    is_imprecise,
+)
 from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
 from grappler_pass.graph.view import device_type_of
@@ -93,7 +97,7 @@ def split_fused(
     controls = [text for text in proto.input if text.startswith("^")]
     made: list[NodeDef] = []
     for part in parts:
-        adds = part.op == "BiasAdd" and not has_flat_bias and _ends_in_channels(proto)
+        adds = part.op == "BiasAdd" and not has_flat_bias and ends_in_channels(proto)
         dtype = FLOAT32 if made and product_alone else low_dtype
         node = part_node(proto, "AddV2" if adds else part.op, dtype)
         is_last = part is parts[-1]
@@ -134,19 +138,8 @@ def part_node(proto: NodeDef, op: str, dtype: int) -> NodeDef:
             node.attr[name].CopyFrom(proto.attr[name])
     if op == "LeakyRelu" and "leakyrelu_alpha" in proto.attr:
         node.attr["alpha"].f = proto.attr["leakyrelu_alpha"].f
-    if op == "BiasAdd":
-        _name_channels(node)
+    if op == "BiasAdd" and "data_format" in node.attr:
+        # `BiasAdd` has two names for all ranks.
+        node.attr["data_format"].s = b"NHWC" if ends_in_channels(node) else b"NCHW"
     node.attr["T"].type = dtype
     return node
-
-
-def _name_channels(bias: NodeDef) -> None:
-    """Say where the channels are in the two names that `BiasAdd` has for all ranks."""
-    if "data_format" in bias.attr:
-        bias.attr["data_format"].s = b"NHWC" if _ends_in_channels(bias) else b"NCHW"
-
-
-def _ends_in_channels(proto: NodeDef) -> bool:
-    """Say whether channels come last, where adding a bias broadcasts as it should."""
-    attrs = proto.attr
-    return "data_format" not in attrs or attrs["data_format"].s.endswith(b"C")

@@ -87,10 +87,15 @@ def is_imprecise(op: str, device_type: str) -> bool:
     return op in _APPROXIMATE or (device_type == "CPU" and op in _CANCELLING)
 
 
+def ends_in_channels(proto: NodeDef) -> bool:
+    """Return whether channels come last, as an added bias broadcasts."""
+    # Reading an absent key would create it.
+    return "data_format" not in proto.attr or proto.attr["data_format"].s.endswith(b"C")
+
+
 def _is_plain(proto: NodeDef) -> bool:
     attrs = proto.attr
-    # Reading an absent key would create it.
-    if "data_format" in attrs and not attrs["data_format"].s.endswith(b"C"):
+    if not ends_in_channels(proto):
         return False
     if "dilations" in attrs and any(size != 1 for size in attrs["dilations"].list.i):
         return False

@@ -18,12 +18,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.op_table import ENTER_OPS, EXIT_OPS, MERGE_OPS
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.named_graphs import (
-    Readers,
-    copied,
-    name_in,
-    readers_in,
-)
+from grappler_pass.rewriting.named_graphs import Readers, copied, name_in, readers_in
 
 
 def free_constants(
