@@ -54,14 +54,13 @@ class GrapplerItem:
         """Names of the nodes whose outputs are read."""
         return _grappler_c_api.names_of(self._valid_address(), "FetchNodes")
 
-    def shapes(self, node_names: Sequence[str] | None = None) -> Shapes:
-        """Infer static shapes, of every node unless names are given.
+    def shapes(self) -> Shapes:
+        """Infer the static shapes of every node.
 
         Where TensorFlow cannot infer any, a warning is logged and none are returned.
         """
         address = self._valid_address()
-        if node_names is None:
-            node_names = [node.name for node in GraphDef.FromString(self._graph).node]
+        node_names = [node.name for node in GraphDef.FromString(self._graph).node]
         try:
             return shapes_from_grappler_item(address, node_names)
         except _grappler_c_api.GrapplerApiError as error:
@@ -159,11 +158,6 @@ def load(optimize: OptimizeGraph, device_types: Sequence[str] = DEVICE_TYPES) ->
     set_callback(optimize)
 
 
-def is_loaded() -> bool:
-    """Return whether this process has registered the shim with TensorFlow."""
-    return bool(_bridge.shims)
-
-
 def set_callback(optimize: OptimizeGraph) -> None:
     """Pass graphs to `optimize` from now on; a forked child calls it for itself."""
     with _bridge.changed():
@@ -180,16 +174,6 @@ def clear_callback(timeout_seconds: float = IDLE_TIMEOUT_SECONDS) -> bool:
         _bridge.optimize = None
     milliseconds, shims = int(timeout_seconds * 1000), _bridge.shims.values()
     return not any([shim.tf_amp_wait_idle(milliseconds) for shim in shims])
-
-
-def set_patience(seconds: float) -> None:
-    """Set how long a graph waits for Python's lock before it passes unchanged.
-
-    A call that keeps the lock while it waits for the graph would wait for ever. The
-    shim begins with 20 seconds, and warns once on stderr.
-    """
-    for shim in _bridge.shims.values():
-        shim.tf_amp_set_patience(int(seconds * 1000))
 
 
 @contextlib.contextmanager
@@ -243,8 +227,6 @@ def _load_shim(device_type: str) -> ctypes.CDLL:
     write_types = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
     shim.tf_amp_write_graph.argtypes = write_types
     shim.tf_amp_wait_idle.argtypes = (ctypes.c_int,)
-    shim.tf_amp_set_patience.argtypes = (ctypes.c_int,)
-    shim.tf_amp_set_patience.restype = None
     return shim
 
 

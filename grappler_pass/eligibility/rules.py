@@ -13,25 +13,16 @@ from collections.abc import Callable, Iterator, Mapping
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.eligibility import state_updates
 from grappler_pass.eligibility.exclusions import local_names
 from grappler_pass.eligibility.fused_ops import can_split, parts_of
+from grappler_pass.eligibility.numerics import kernel_limits
 from grappler_pass.eligibility.numerics.constant_ranges import out_of_range_slots
 from grappler_pass.eligibility.numerics.exactness import exact_slots
-from grappler_pass.eligibility.numerics.kernel_limits import (
-    becomes_swish,
-    has_kernel,
-    is_imprecise,
-    refuses_half,
-)
 from grappler_pass.eligibility.numerics.roundings import Roundings
 from grappler_pass.eligibility.reachability import UNREACHED, first_of, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.eligibility.state_updates import (
-    behind_barriers,
-    behind_loss_scales,
-    state_update_region,
-)
 from grappler_pass.graph.op_lists import OpLists, Place
 from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, is_update, why_fixed
@@ -110,20 +101,20 @@ def _held_by_caller(case: Case) -> Refusals:
 
 def _behind_barriers(case: Case) -> Refusals:
     """What carries the mark of the gradients' unscaling, and all that follows."""
-    return _by_region(case, behind_barriers(case.view), Cause.BARRIER)
+    return _by_region(case, state_updates.behind_barriers(case.view), Cause.BARRIER)
 
 
 def _behind_loss_scales(case: Case) -> Refusals:
     """In float16, what is computed with a loss scale before the first product."""
     if case.low_dtype != DTYPE_ENUMS["float16"]:
         return iter(())
-    region = behind_loss_scales(case.view, case.lists)
+    region = state_updates.behind_loss_scales(case.view, case.lists)
     return _by_region(case, region, Cause.LOSS_SCALE)
 
 
 def _state_updates(case: Case) -> Refusals:
     """Updates of variables and the arithmetic that only feeds them."""
-    region = state_update_region(case.view, case.lists)
+    region = state_updates.state_update_region(case.view, case.lists)
     for node in case.view.nodes:
         if is_update(node.op):
             region[node.index] = node.index
@@ -166,7 +157,8 @@ def _missing_kernels(case: Case) -> Refusals:
     slots = case.slots.slots
     for node, own in case.nodes_with_slots:
         attrs = tuple([slots[slot].attr for slot in own])
-        key = (node.op, node.device, attrs, refuses_half(node.op, node.proto))
+        half_raises = kernel_limits.refuses_half(node.op, node.proto)
+        key = (node.op, node.device, attrs, half_raises)
         if key not in known:
             known[key] = tuple(_kernel_reasons(case, node, attrs))
         reasons = known[key]
@@ -188,7 +180,7 @@ def _imprecise_part(case: Case, node: Node) -> Reason | None:
     """Return why a fused node is not split whose parts all have kernels, if so."""
     device = device_type_of(node.device)
     for part in parts_of(node.proto):
-        if is_imprecise(part.op, device):
+        if kernel_limits.is_imprecise(part.op, device):
             detail = f"{part.op} in {DTYPE_NAMES[case.low_dtype]} on {device}"
             return Reason(Cause.IMPRECISE, detail)
     return None
@@ -210,9 +202,9 @@ def _kernel_reasons(
         )
         if attr not in admitted:
             yield Reason(Cause.NOT_ADMITTED, f"{node.op}.{attr} in {low_name}")
-        elif not has_kernel(node.op, node.proto, types, device):
+        elif not kernel_limits.has_kernel(node.op, node.proto, types, device):
             yield Reason(Cause.NO_KERNEL, f"{node.op} in {low_name} on {device}")
-        elif is_imprecise(node.op, device):
+        elif kernel_limits.is_imprecise(node.op, device):
             yield Reason(Cause.IMPRECISE, f"{node.op} in {low_name} on {device}")
         else:
             yield None
@@ -224,7 +216,7 @@ def _fused_afterwards(case: Case) -> Refusals:
         return
     for node, own in case.nodes_with_slots:
         on_cpu = device_type_of(node.device) == "CPU"
-        if on_cpu and becomes_swish(case.view, node):
+        if on_cpu and kernel_limits.becomes_swish(case.view, node):
             reason = Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
             yield from ((slot, reason) for slot in own)
 

@@ -68,31 +68,26 @@ def peak_bytes(
     return liveness.peak()
 
 
+@dataclasses.dataclass(eq=False)
 class _Liveness:
     """Buffers of one graph; node number k of the order runs at moment 2 k.
 
     A cast runs right after the node that it reads from, at the odd moment in between.
     """
 
-    def __init__(
-        self,
-        view: GraphView,
-        slots: SlotTable,
-        shapes: Shapes,
-        low: Sequence[bool],
-        casts: CastPlan,
-    ) -> None:
-        self._view = view
-        self._slots = slots
-        self._shapes = shapes
-        self._low = low
-        self._casts = casts.conversions
+    view: GraphView
+    slots: SlotTable
+    shapes: Shapes
+    low: Sequence[bool]
+    casts: CastPlan
+
+    def __post_init__(self) -> None:
         self._cast_of = {
             reader: number
-            for number, conversion in enumerate(casts.conversions)
+            for number, conversion in enumerate(self.casts.conversions)
             for reader in conversion.readers
         }
-        self._last = 2 * len(view.order)
+        self._last = 2 * len(self.view.order)
         self._buffers: list[_Buffer] = []
         self._of_port: dict[Port, _Buffer | None] = {}
         self._of_cast: dict[int, _Buffer | None] = {}
@@ -112,8 +107,8 @@ class _Liveness:
                 buffer.death = max(buffer.death, end)
         if node.op in _WEIGHTS:
             return
-        end = self._last if node.name in self._view.item.fetch else moment
-        for output in range(self._slots.output_count(node.index)):
+        end = self._last if node.name in self.view.item.fetch else moment
+        for output in range(self.slots.output_count(node.index)):
             self._write(node, output, read, end)
         if node.op in table.PUSHED_INPUT:
             self._keep(node, read)
@@ -141,7 +136,7 @@ class _Liveness:
         if number is None:
             return self._of_port.get(node.inputs[position])
         if number not in self._of_cast:
-            self._of_cast[number] = self._cast(self._casts[number])
+            self._of_cast[number] = self._cast(self.casts.conversions[number])
         return self._of_cast[number]
 
     def _cast(self, conversion: Conversion) -> _Buffer | None:
@@ -149,14 +144,14 @@ class _Liveness:
         read = self._of_port.get(source)
         if conversion.is_identity:
             return read
-        if is_foldable(self._view, conversion.port):
+        if is_foldable(self.view, conversion.port):
             return None
         after = self._written_at[source.node] + 1
         if read is not None:
             read.death = max(read.death, after)
         size = self._elements(source) * _bytes_of(conversion.target_dtype)
         hoist = conversion.hoist
-        node = self._view.nodes[hoist[-1]].inputs[0].node if hoist else source.node
+        node = self.view.nodes[hoist[-1]].inputs[0].node if hoist else source.node
         return self._new(size, after, after, node)
 
     def _write(
@@ -179,7 +174,7 @@ class _Liveness:
             self._reusable[moment] = (read, size)
 
     def _new(self, size: int, birth: int, death: int, node: int) -> _Buffer:
-        buffer = _Buffer(size, birth, death, self._view.weight(node))
+        buffer = _Buffer(size, birth, death, self.view.weight(node))
         self._buffers.append(buffer)
         return buffer
 
@@ -189,7 +184,7 @@ class _Liveness:
         if first is None:
             return
         # What a loop pushes without writing it anew is one tensor, kept once.
-        others = min(self._view.weight(node.index), first.runs) - 1.0
+        others = min(self.view.weight(node.index), first.runs) - 1.0
         moment = self._written_at[node.index]
         size = int(first.size * others)
         buffer = self._new(size, moment, moment, node.index)
@@ -202,13 +197,13 @@ class _Liveness:
         return size if any(buffer.size == size for buffer in last) else 0
 
     def _elements(self, port: Port) -> int:
-        shape = known_shape(self._shapes, self._view, port)
+        shape = known_shape(self.shapes, self.view, port)
         return TensorSpec(shape, "").elements
 
     def _bytes(self, port: Port) -> int:
-        slot = self._slots.output_slot(*port)
-        is_low = slot != NO_SLOT and self._low[slot]
-        size = 2 if is_low else _bytes_of(self._slots.output_dtype(*port))
+        slot = self.slots.output_slot(*port)
+        is_low = slot != NO_SLOT and self.low[slot]
+        size = 2 if is_low else _bytes_of(self.slots.output_dtype(*port))
         return size * self._elements(port) if size else 0
 
 

@@ -77,30 +77,24 @@ class Prices:
     executor: float = 0.0
 
 
+@dataclasses.dataclass(eq=False)
 class Pricer:
-    """The look-ups that pricing one graph shares; every node is a kernel of its own."""
+    """The look-ups that pricing one graph shares; every node is a kernel of its own.
 
-    def __init__(
-        self,
-        view: GraphView,
-        slots: SlotTable,
-        shapes: Shapes,
-        models: Models,
-        low_dtype: str,
-        reads: VariableReads,
-        kept: Set[Port] = frozenset(),
-    ) -> None:
-        """Look at a graph; shapes that are missing are guessed by the models.
+    Shapes that are missing are guessed by the models. What is `kept` is so in 16 bits
+    between calls, if anything reads it so.
+    """
 
-        `kept` is what is kept in 16 bits between calls, if anything reads it so.
-        """
-        self._view = view
-        self._slots = slots
-        self._shapes = shapes
-        self._models = models
-        self._low_dtype = low_dtype
-        self._reads = reads
-        self._kept = kept
+    _view: GraphView
+    _slots: SlotTable
+    _shapes: Shapes
+    _models: Models
+    _low_dtype: str
+    _reads: VariableReads
+    _kept: Set[Port] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Begin with no price."""
         self._up: dict[Port, float] = {}
         self._down: dict[Port, float] = {}
         self._priced_down: set[Port] = set()

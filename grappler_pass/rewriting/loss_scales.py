@@ -184,6 +184,7 @@ def _is_flag(node: NodeDef) -> bool:
     return node.op in _FLAGS and (node.op == "Equal" or _type(node) == DT_BOOL)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Instead:
     """What nodes read and wait for in the new graph.
 
@@ -192,14 +193,10 @@ class _Instead:
         they wait for.
     """
 
-    def __init__(
-        self, graph: _Graph, products: Mapping[str, str], gone: Collection[str]
-    ) -> None:
-        """Begin with no new nodes."""
-        self.made: dict[Hashable, NodeDef] = {}
-        self._graph = graph
-        self._products = products
-        self._gone = gone
+    graph: _Graph
+    products: Mapping[str, str]
+    gone: Collection[str]
+    made: dict[Hashable, NodeDef] = dataclasses.field(default_factory=dict)
 
     def put_one(self, scale: NodeDef) -> None:
         """Have a constant read in the place of a scale, in the same loop or branch."""
@@ -214,17 +211,17 @@ class _Instead:
 
     def _input(self, text: str) -> str:
         name = name_in(text)
-        made = self._flag(name) if name in self._gone else self.made.get(text)
+        made = self._flag(name) if name in self.gone else self.made.get(text)
         if made is not None:
             return f"^{made.name}" if text.startswith("^") else str(made.name)
-        if name not in self._products:
+        if name not in self.products:
             return text
-        source = self._input(self._products[name])
+        source = self._input(self.products[name])
         return f"^{name_in(source)}" if text.startswith("^") else source
 
     def _flag(self, name: str) -> NodeDef:
         """Return a constant in the place of a node that is gone, just as late."""
-        node = self._graph.updating[name]
+        node = self.graph.updating[name]
         before = frozenset(self._before(node))
         if before not in self.made:
             controls = sorted({f"^{name_in(self._input(text))}" for text in before})
@@ -239,11 +236,11 @@ class _Instead:
         while waiting:
             for text in texts_of(waiting.pop()):
                 name = name_in(text)
-                if name not in self._gone:
+                if name not in self.gone:
                     yield f"^{name}"
                 elif name not in seen:
                     seen.add(name)
-                    waiting.append(self._graph.updating[name])
+                    waiting.append(self.graph.updating[name])
 
 
 def _constant(
