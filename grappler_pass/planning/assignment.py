@@ -49,13 +49,7 @@ class CastTerm:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Binary variables, what each costs low and float32, and the casts between them.
-
-    Attributes:
-      float32_seconds: per variable.
-      low_seconds: per variable.
-      casts: one term per port.
-    """
+    """What each binary variable costs float32 and low, and a term for each port."""
 
     float32_seconds: Sequence[float]
     low_seconds: Sequence[float]

@@ -22,8 +22,8 @@ from grappler_pass.planning.assignment import (
 from grappler_pass.planning.confidence import gain_error
 from grappler_pass.planning.cut_problem import (
     Variables,
+    priced_nodes,
     problem_from_prices,
-    variables_of_nodes,
 )
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Cause
@@ -89,8 +89,8 @@ def _gain(
 ) -> tuple[float, float]:
     """Return the seconds per step that an assignment gains, and their error."""
     gain = problem.seconds([False] * variables.count) - problem.seconds(low)
-    of_node = variables_of_nodes(draft, variables)
-    low_nodes = (node for node, variable in of_node.items() if low[variable])
+    priced = priced_nodes(draft, variables)
+    low_nodes = (node for node, variable, _, _ in priced if low[variable])
     casts = ((cast_seconds(term, low), term) for term in problem.casts)
     return gain, gain_error(draft.view, draft.prices, low_nodes, casts)
 
@@ -114,9 +114,7 @@ def _forced_colors(
         if draft.view.nodes[draft.slots.node_of[slot]].op not in _MOVING
     }
     float32 = [math.inf if v in computing else 0.0 for v in range(variables.count)]
-    for node, variable in variables_of_nodes(draft, variables).items():
-        low = draft.prices.low[node]
-        assert low is not None, "a node that may go low has a price for it"
-        float32[variable] += max(0.0, draft.prices.float32[node] - low)
+    for _, variable, seconds, low in priced_nodes(draft, variables):
+        float32[variable] += max(0.0, seconds - low)
     movement = Problem(float32, [0.0] * variables.count, problem.casts)
     return minimum_cut(movement, low_at_ties=True)

@@ -6,7 +6,7 @@ Slots that must share a color become one variable of the cut.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from grappler_pass.eligibility.existing_casts import is_cast
 from grappler_pass.eligibility.propagation import Constraints
@@ -65,33 +65,32 @@ def problem_from_prices(
     16 bits may be slower by a share of a node's float32 seconds, `tie`, if they halve
     what the node writes.
     """
-    prices, view, slots = draft.prices, draft.view, draft.slots
+    view, slots = draft.view, draft.slots
     float32 = [0.0] * variables.count
     low = [0.0] * variables.count
-    for node, variable in variables_of_nodes(draft, variables).items():
-        seconds = prices.low[node]
-        assert seconds is not None, "a node that may go low has a price for it"
+    for node, variable, float32_seconds, seconds in priced_nodes(draft, variables):
         writes_low = any(
             variables.of(slots.output_slot(*port)) >= 0
             for port in view.output_ports(node)
         )
         favor = tie if writes_low else 0.0
-        float32[variable] += prices.float32[node]
-        low[variable] += seconds - favor * prices.float32[node]
+        float32[variable] += float32_seconds
+        low[variable] += seconds - favor * float32_seconds
     return Problem(float32, low, _cast_terms(draft, variables))
 
 
-def variables_of_nodes(draft: Draft, variables: Variables) -> dict[int, int]:
-    """Return the variable of every node that may go low.
+def priced_nodes(
+    draft: Draft, variables: Variables
+) -> Iterator[tuple[int, int, float, float]]:
+    """Yield each node that may go low, its variable, and its seconds float32 and low.
 
     A node is priced once: by the first of its slots that may go low.
     """
-    slots_of, of_slot = draft.slots.slots_of, variables.of_slot
-    return {
-        node: next(v for slot in slots_of[node] if (v := of_slot[slot]) >= 0)
-        for node, seconds in enumerate(draft.prices.low)
-        if seconds is not None
-    }
+    both = zip(draft.prices.float32, draft.prices.low, strict=True)
+    for node, (float32, low) in enumerate(both):
+        if low is not None:
+            own = (variables.of_slot[slot] for slot in draft.slots.slots_of[node])
+            yield node, next(v for v in own if v >= 0), float32, low
 
 
 def _cast_terms(draft: Draft, variables: Variables) -> list[CastTerm]:

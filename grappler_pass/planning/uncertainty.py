@@ -26,8 +26,8 @@ from grappler_pass.planning.assignment import FLOAT32_SIDE, Problem, minimum_cut
 from grappler_pass.planning.confidence import is_measured, ratio_error
 from grappler_pass.planning.cut_problem import (
     Variables,
+    priced_nodes,
     problem_from_prices,
-    variables_of_nodes,
 )
 from grappler_pass.planning.draft import Draft, Stake
 from grappler_pass.pricing.seconds import Prices
@@ -142,14 +142,14 @@ def _node_stakes(
     draft: Draft, variables: Variables, open_ones: frozenset[int]
 ) -> Iterator[Stake]:
     prices = draft.prices
-    for node, variable in variables_of_nodes(draft, variables).items():
-        probe, low = prices.probes[node], prices.low[node] or 0.0
+    for node, variable, float32, low in priced_nodes(draft, variables):
+        probe = prices.probes[node]
         if variable not in open_ones or probe is None:
             continue
         error, low_error = prices.errors[node]
         if is_measured(prices, node) and max(error, low_error) < SURE:
             continue
-        seconds = error * prices.float32[node] + low_error * low
+        seconds = error * float32 + low_error * low
         if seconds > 0.0:
             yield Stake(probe, seconds, draft.view.nodes[node].device)
 
