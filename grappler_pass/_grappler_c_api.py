@@ -9,15 +9,13 @@ import contextlib
 import ctypes
 import functools
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.core.grappler.costs.op_performance_data_pb2 import OpInfo
 
 from grappler_pass.errors import AmpError
-
-_T = TypeVar("_T")
 
 
 class GrapplerApiError(AmpError, RuntimeError):
@@ -43,6 +41,11 @@ _LIST_NAMES = (
     *(_POINTER, _STRINGS, _SIZES),
     *(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, _POINTER),
 )
+_COUNT_OUTPUTS = (_POINTER, ctypes.c_char_p, _INT_OUT, _POINTER)
+_LIST_OUTPUTS = (
+    *(_POINTER, ctypes.c_char_p, ctypes.POINTER(_BUFFER)),
+    *(ctypes.c_int, _POINTER),
+)
 
 # name: type of the result, types of the arguments.
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
@@ -59,34 +62,14 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_NewGraphProperties": (_POINTER, (_POINTER,)),
     "TF_DeleteGraphProperties": (None, (_POINTER,)),
     "TF_InferStatically": (None, (_POINTER, _FLAG, _FLAG, _FLAG, _FLAG, _POINTER)),
-    "TF_GetOutputPropertiesListSize": (
-        None,
-        (_POINTER, ctypes.c_char_p, _INT_OUT, _POINTER),
-    ),
-    "TF_GetOutputPropertiesList": (
-        None,
-        (_POINTER, ctypes.c_char_p, ctypes.POINTER(_BUFFER), ctypes.c_int, _POINTER),
-    ),
+    "TF_GetOutputPropertiesListSize": (None, _COUNT_OUTPUTS),
+    "TF_GetOutputPropertiesList": (None, _LIST_OUTPUTS),
 }
 
 
-def preserved_names(item: int) -> tuple[str, ...]:
-    """Return the nodes to keep: fetches, feeds, init and keep ops."""
-    library = _library()
-    return _names(
-        library.TF_GetNodesToPreserveListSize, library.TF_GetNodesToPreserveList, item
-    )
-
-
-def fetched_names(item: int) -> tuple[str, ...]:
-    """Return the nodes whose outputs are read."""
-    library = _library()
-    return _names(library.TF_GetFetchNodesListSize, library.TF_GetFetchNodesList, item)
-
-
 def output_properties(
-    item: int, node_names: Sequence[str]
-) -> Iterator[tuple[str, Sequence[OpInfo.TensorProperties]]]:
+    item: int, node_names: Iterable[str]
+) -> Iterator[tuple[str, list[OpInfo.TensorProperties]]]:
     """Infer shapes, and yield each node that has outputs with their properties.
 
     Raises:
@@ -99,62 +82,37 @@ def output_properties(
             # Feeds keep the shape they declare: that is right for pricing a plan.
             library.TF_InferStatically(properties, 1, 0, 0, 0, status)
             _raise_if_failed(library, status)
-            counts, blob = _read_outputs(library, properties, node_names, status)
+            for name in node_names:
+                if outputs := _outputs(library, properties, name.encode(), status):
+                    yield name, outputs
         finally:
             library.TF_DeleteGraphProperties(properties)
-    outputs = OpInfo.FromString(blob).outputs
-    start = 0
-    for name, count in zip(node_names, counts, strict=True):
-        if count:
-            yield name, outputs[start : start + count]
-            start += count
 
 
-def _read_outputs(
-    library: ctypes.CDLL, properties: int, node_names: Iterable[str], status: int
-) -> tuple[list[int], bytes]:
-    """Return outputs per node, and all of them as one serialized OpInfo."""
+def _outputs(
+    library: ctypes.CDLL, properties: int, name: bytes, status: int
+) -> list[OpInfo.TensorProperties]:
     count = ctypes.c_int()
-    counts = []
-    chunks = []
-    for name in node_names:
-        encoded = name.encode()
-        count.value = 0
-        library.TF_GetOutputPropertiesListSize(
-            properties, encoded, ctypes.byref(count), status
-        )
-        number = count.value
-        counts.append(number)
-        if not number:
-            continue
-        buffers = (_BUFFER * number)(*(library.TF_NewBuffer() for _ in range(number)))
-        library.TF_GetOutputPropertiesList(properties, encoded, buffers, number, status)
-        for buffer in buffers:
-            content = buffer.contents
-            data = ctypes.string_at(content.data, content.length)
-            chunks.append(_OUTPUTS_TAG + _varint(len(data)))
-            chunks.append(data)
-            library.TF_DeleteBuffer(buffer)
-    return counts, b"".join(chunks)
+    library.TF_GetOutputPropertiesListSize(
+        properties, name, ctypes.byref(count), status
+    )
+    number = count.value
+    buffers = (_BUFFER * number)(*(library.TF_NewBuffer() for _ in range(number)))
+    if number:
+        library.TF_GetOutputPropertiesList(properties, name, buffers, number, status)
+    found = []
+    for buffer in buffers:
+        data = ctypes.string_at(buffer.contents.data, buffer.contents.length)
+        found.append(OpInfo.TensorProperties.FromString(data))
+        library.TF_DeleteBuffer(buffer)
+    return found
 
 
-# Field 5 of OpInfo, `outputs`, with a length before each element.
-_OUTPUTS_TAG = bytes([5 << 3 | 2])
-
-
-def _varint(number: int) -> bytes:
-    digits = bytearray()
-    while number > 0x7F:
-        digits.append(number & 0x7F | 0x80)
-        number >>= 7
-    digits.append(number)
-    return bytes(digits)
-
-
-def _names(
-    count_names: Callable[..., None], list_names: Callable[..., None], item: int
-) -> tuple[str, ...]:
+def names_of(item: int, kind: str) -> tuple[str, ...]:
+    """Return the names of the "NodesToPreserve" of an item, or of its "FetchNodes"."""
     library = _library()
+    count_names = getattr(library, f"TF_Get{kind}ListSize")
+    list_names = getattr(library, f"TF_Get{kind}List")
     number, storage_bytes = ctypes.c_int(), ctypes.c_size_t()
     with _new_status(library) as status:
         count_names(item, ctypes.byref(number), ctypes.byref(storage_bytes), status)

@@ -7,35 +7,31 @@ has nobody to release it, and waits forever.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
-_Value = TypeVar("_Value")
+if TYPE_CHECKING:
+    cached_attribute = functools.cached_property
+else:
 
+    class cached_attribute:
+        """What a method returns, kept in the object.
 
-class cached_attribute(Generic[_Value]):
-    """What a method returns, kept in the object.
+        Of threads that ask at once each may compute it; all get what is kept first.
+        """
 
-    Of threads that ask at once each may compute it; all get what is kept first.
-    """
+        def __init__(self, compute: Callable[[Any], Any]) -> None:
+            """Take the method, as a decorator does."""
+            self._compute = compute
+            self.__doc__ = compute.__doc__
 
-    def __init__(self, compute: Callable[[Any], _Value]) -> None:
-        """Take the method, as a decorator does."""
-        self._compute = compute
-        self.__doc__ = compute.__doc__
+        def __set_name__(self, owner: type, name: str) -> None:
+            """Note under which name the object keeps it."""
+            self._name = name
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Note under which name the object keeps it."""
-        self._name = name
-
-    @overload
-    def __get__(self, owner: None, kind: type) -> cached_attribute[_Value]: ...
-
-    @overload
-    def __get__(self, owner: object, kind: type | None = None) -> _Value: ...
-
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        """Compute it; Python asks no more once the object keeps it."""
-        if owner is None:
-            return self
-        return vars(owner).setdefault(self._name, self._compute(owner))
+        def __get__(self, owner: Any, kind: type | None = None) -> Any:
+            """Compute it; Python asks no more once the object keeps it."""
+            if owner is None:
+                return self
+            return vars(owner).setdefault(self._name, self._compute(owner))

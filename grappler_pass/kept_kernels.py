@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import pathlib
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -70,32 +69,23 @@ _POINTER = ctypes.c_void_p
 class _Process:
     """What this process has registered, and whether it keeps weights."""
 
-    def __init__(self) -> None:
-        self.lock = renewed_lock()
-        self.library: ctypes.CDLL | None = None
-        self.keeps = True
-
-    def register(self) -> None:
-        """Register the kernels once, or keep nothing where that cannot be done."""
-        try:
-            library = ctypes.CDLL(str(_PATH))
-            _register(library, _framework())
-        except (OSError, AttributeError, RuntimeError) as error:
-            logging.info("Weights are not kept between calls: %s", error)
-            self.keeps = False
-        else:
-            self.library = library
-
-
-_process = _Process()
+    lock = renewed_lock()
+    library: ctypes.CDLL | None = None
+    keeps = True
 
 
 def are_at_hand() -> bool:
     """Return whether graphs may keep weights; the first call registers the kernels."""
-    with _process.lock:
-        if _process.keeps and _process.library is None:
-            _process.register()
-        return _process.keeps
+    with _Process.lock:
+        if _Process.keeps and _Process.library is None:
+            try:
+                library = ctypes.CDLL(str(_PATH))
+                _register(library, _framework())
+                _Process.library = library
+            except (OSError, AttributeError, RuntimeError) as error:
+                logging.info("Weights are not kept between calls: %s", error)
+                _Process.keeps = False
+        return _Process.keeps
 
 
 def stop_keeping() -> None:
@@ -104,12 +94,12 @@ def stop_keeping() -> None:
     For a process whose weights change: what a variable held before is not freed while
     it is kept, and the first change after it was kept copies the variable.
     """
-    if not _process.keeps:
+    if not _Process.keeps:
         return
-    with _process.lock:
-        _process.keeps = False
-        if _process.library is not None:
-            _process.library.tf_amp_stop_keeping()
+    with _Process.lock:
+        _Process.keeps = False
+        if _Process.library is not None:
+            _Process.library.tf_amp_stop_keeping()
 
 
 def _framework() -> ctypes.CDLL:
@@ -136,43 +126,31 @@ def _register(library: ctypes.CDLL, framework: ctypes.CDLL) -> None:
     try:
         for name, op in _OPS.items():
             _define(framework, name, op, status)
-            _add_kernel(
-                framework, name, [_address(library, f) for f in op.kernel], status
+            kernel = (
+                ctypes.cast(getattr(library, function), _POINTER) if function else None
+                for function in op.kernel
             )
+            builder = framework.TF_NewKernelBuilder(name.encode(), b"CPU", *kernel)
+            framework.TF_RegisterKernelBuilder(name.encode(), _POINTER(builder), status)
+            _raise_if_failed(framework, status)
     finally:
         framework.TF_DeleteStatus(status)
-
-
-def _address(library: ctypes.CDLL, name: str) -> ctypes.c_void_p | None:
-    return ctypes.cast(getattr(library, name), _POINTER) if name else None
 
 
 def _define(
     framework: ctypes.CDLL, name: str, op: _Op, status: ctypes.c_void_p
 ) -> None:
     builder = _POINTER(framework.TF_NewOpDefinitionBuilder(name.encode()))
-    for attr in op.attrs:
-        framework.TF_OpDefinitionBuilderAddAttr(builder, attr.encode())
-    for text in op.inputs:
-        framework.TF_OpDefinitionBuilderAddInput(builder, text.encode())
-    for text in op.outputs:
-        framework.TF_OpDefinitionBuilderAddOutput(builder, text.encode())
+    ports = {"Attr": op.attrs, "Input": op.inputs, "Output": op.outputs}
+    for kind, texts in ports.items():
+        for text in texts:
+            add = getattr(framework, f"TF_OpDefinitionBuilderAdd{kind}")
+            add(builder, text.encode())
     unknown = framework.TF_ShapeInferenceContextSetUnknownShape
     framework.TF_OpDefinitionBuilderSetShapeInferenceFunction(
         builder, ctypes.cast(unknown, _POINTER)
     )
     framework.TF_RegisterOpDefinition(builder, status)
-    _raise_if_failed(framework, status)
-
-
-def _add_kernel(
-    framework: ctypes.CDLL,
-    name: str,
-    functions: Sequence[ctypes.c_void_p | None],
-    status: ctypes.c_void_p,
-) -> None:
-    builder = framework.TF_NewKernelBuilder(name.encode(), b"CPU", *functions)
-    framework.TF_RegisterKernelBuilder(name.encode(), _POINTER(builder), status)
     _raise_if_failed(framework, status)
 
 

@@ -26,29 +26,18 @@ from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.planning.casts import CastPlan, plan_casts
 from grappler_pass.planning.coloring import color_slots
 from grappler_pass.planning.decisions import plan_from_draft
-from grappler_pass.planning.draft import PRICED, Draft, Settings
+from grappler_pass.planning.draft import PRICED
+from grappler_pass.planning.draft import Draft as Draft
+from grappler_pass.planning.draft import Settings as Settings
 from grappler_pass.planning.plan import Plan
 from grappler_pass.planning.recalling import keep, recall
 from grappler_pass.planning.trying import tried
 from grappler_pass.planning.uncertainty import stakes
 from grappler_pass.pricing.compiled import FusingPricer
-from grappler_pass.pricing.seconds import Pricer, price_graph
+from grappler_pass.pricing.seconds import Pricer
 from grappler_pass.pricing.shape_guesses import fill_shapes
 from grappler_pass.rewriting.apply import is_rewritten, rewrite_graph
 from grappler_pass.rewriting.verify import verify_rewrite
-
-__all__ = [
-    "PLANNING",
-    "STAGES",
-    "Draft",
-    "Observer",
-    "Rewrite",
-    "Settings",
-    "StageError",
-    "optimize",
-    "optimize_at_each",
-    "plan_graph",
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +92,13 @@ def _shape_anyway(draft: Draft) -> Draft:
 def _constrain(draft: Draft) -> Draft:
     settings = draft.settings
     constraints = constrain(
-        draft.view, draft.shapes, settings.lists, settings.low_dtype, settings
+        draft.view,
+        draft.shapes,
+        settings.lists,
+        settings.low_dtype,
+        uses_lists=settings.uses_lists,
+        exclude=settings.exclude,
+        ranges=settings.ranges,
     )
     return dataclasses.replace(draft, constraints=constraints, slots=constraints.slots)
 
@@ -121,17 +116,16 @@ def _price_anyway(draft: Draft) -> Draft:
 
 def _with_prices(draft: Draft) -> Draft:
     settings = draft.settings
-    prices = price_graph(
+    pricer = (FusingPricer if settings.fuses else Pricer)(
         draft.view,
         draft.slots,
-        draft.constraints,
         draft.shapes,
         settings.models,
         settings.low_dtype,
         draft.reads,
-        FusingPricer if settings.fuses else Pricer,
         draft.kept,
     )
+    prices = pricer.prices(draft.constraints.eligible)
     return dataclasses.replace(draft, prices=prices)
 
 
@@ -151,6 +145,7 @@ def _tune(draft: Draft) -> Draft:
 
 
 def _plan(draft: Draft) -> Draft:
+    casts = CastPlan()
     if any(draft.low):
         casts = plan_casts(
             draft.view,
@@ -160,24 +155,22 @@ def _plan(draft: Draft) -> Draft:
             draft.reads,
             fold_constants=draft.settings.fold_constants,
         )
-    else:
-        casts = CastPlan((), ())
     draft = dataclasses.replace(draft, casts=casts)
     return dataclasses.replace(draft, plan=plan_from_draft(draft))
 
 
 def _rewrite(draft: Draft) -> Draft:
-    if not any(draft.low):
-        return dataclasses.replace(draft, rewritten=draft.graph_def)
-    rewritten = rewrite_graph(
-        draft.graph_def,
-        draft.view,
-        draft.slots,
-        draft.low,
-        draft.low_dtype,
-        draft.casts,
-        shapes=draft.shapes,
-    )
+    rewritten = draft.graph_def
+    if any(draft.low):
+        rewritten = rewrite_graph(
+            draft.graph_def,
+            draft.view,
+            draft.slots,
+            draft.low,
+            draft.low_dtype,
+            draft.casts,
+            draft.shapes,
+        )
     return dataclasses.replace(draft, rewritten=rewritten)
 
 

@@ -47,21 +47,20 @@ class GrapplerItem:
     @property
     def preserve(self) -> tuple[str, ...]:
         """Names of the nodes to keep: fetches, feeds, init and keep ops."""
-        return _grappler_c_api.preserved_names(self._valid_address())
+        return _grappler_c_api.names_of(self._valid_address(), "NodesToPreserve")
 
     @property
     def fetch(self) -> tuple[str, ...]:
         """Names of the nodes whose outputs are read."""
-        return _grappler_c_api.fetched_names(self._valid_address())
+        return _grappler_c_api.names_of(self._valid_address(), "FetchNodes")
 
-    def shapes(self, node_names: Sequence[str] | None = None) -> Shapes:
-        """Infer static shapes, of every node unless names are given.
+    def shapes(self) -> Shapes:
+        """Infer the static shapes of every node.
 
         Where TensorFlow cannot infer any, a warning is logged and none are returned.
         """
         address = self._valid_address()
-        if node_names is None:
-            node_names = [node.name for node in GraphDef.FromString(self._graph).node]
+        node_names = [node.name for node in GraphDef.FromString(self._graph).node]
         try:
             return shapes_from_grappler_item(address, node_names)
         except _grappler_c_api.GrapplerApiError as error:
@@ -98,31 +97,15 @@ class _Bridge:
         # Lives as long as the process: TensorFlow may be on its way into it.
         self.trampoline = _Trampoline(self._answer)
 
-    def set_callback(self, optimize: OptimizeGraph | None) -> None:
+    @contextlib.contextmanager
+    def changed(self) -> Iterator[None]:
+        """Tell the shims whether to ask, once something has been changed within."""
         with self.lock:
-            self.optimize = optimize
-            self._tell_shims()
-
-    def pause(self, pause: object) -> None:
-        with self.lock:
-            self.pauses.add(pause)
-            self._tell_shims()
-
-    def resume(self, pause: object) -> None:
-        with self.lock:
-            self.pauses.discard(pause)
-            self._tell_shims()
-
-    def _tell_shims(self) -> None:
-        asks = self.optimize is not None and not self.pauses
-        function = ctypes.cast(self.trampoline, ctypes.c_void_p) if asks else None
-        for shim in self.shims.values():
-            shim.tf_amp_set_callback(function)
-
-    def wait_idle(self, timeout_seconds: float) -> bool:
-        milliseconds = int(timeout_seconds * 1000)
-        waits = [shim.tf_amp_wait_idle(milliseconds) for shim in self.shims.values()]
-        return not any(waits)
+            yield
+            asks = self.optimize is not None and not self.pauses
+            function = ctypes.cast(self.trampoline, ctypes.c_void_p) if asks else None
+            for shim in self.shims.values():
+                shim.tf_amp_set_callback(function)
 
     def forget_parent(self) -> None:
         """Follow the shim, which drops its callback in a forked child."""
@@ -175,14 +158,10 @@ def load(optimize: OptimizeGraph, device_types: Sequence[str] = DEVICE_TYPES) ->
     set_callback(optimize)
 
 
-def is_loaded() -> bool:
-    """Return whether this process has registered the shim with TensorFlow."""
-    return bool(_bridge.shims)
-
-
 def set_callback(optimize: OptimizeGraph) -> None:
     """Pass graphs to `optimize` from now on; a forked child calls it for itself."""
-    _bridge.set_callback(optimize)
+    with _bridge.changed():
+        _bridge.optimize = optimize
 
 
 def clear_callback(timeout_seconds: float = IDLE_TIMEOUT_SECONDS) -> bool:
@@ -191,18 +170,10 @@ def clear_callback(timeout_seconds: float = IDLE_TIMEOUT_SECONDS) -> bool:
     Returns:
       Whether all of them ended within `timeout_seconds`.
     """
-    _bridge.set_callback(None)
-    return _bridge.wait_idle(timeout_seconds)
-
-
-def set_patience(seconds: float) -> None:
-    """Set how long a graph waits for Python's lock before it passes unchanged.
-
-    A call that keeps the lock while it waits for the graph would wait for ever. The
-    shim begins with 20 seconds, and warns once on stderr.
-    """
-    for shim in _bridge.shims.values():
-        shim.tf_amp_set_patience(int(seconds * 1000))
+    with _bridge.changed():
+        _bridge.optimize = None
+    milliseconds, shims = int(timeout_seconds * 1000), _bridge.shims.values()
+    return not any([shim.tf_amp_wait_idle(milliseconds) for shim in shims])
 
 
 @contextlib.contextmanager
@@ -215,10 +186,12 @@ def paused() -> Iterator[None]:
     """
     pause = object()
     try:
-        _bridge.pause(pause)
+        with _bridge.changed():
+            _bridge.pauses.add(pause)
         yield
     finally:
-        _bridge.resume(pause)
+        with _bridge.changed():
+            _bridge.pauses.discard(pause)
 
 
 # At exit no thread of TensorFlow may be inside Python when the interpreter goes away.
@@ -254,8 +227,6 @@ def _load_shim(device_type: str) -> ctypes.CDLL:
     write_types = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
     shim.tf_amp_write_graph.argtypes = write_types
     shim.tf_amp_wait_idle.argtypes = (ctypes.c_int,)
-    shim.tf_amp_set_patience.argtypes = (ctypes.c_int,)
-    shim.tf_amp_set_patience.restype = None
     return shim
 
 

@@ -17,15 +17,6 @@ from tests.text_graph import graph_from_text
 
 
 @dataclasses.dataclass(frozen=True)
-class Level:
-    """What of the settings propagation looks at."""
-
-    opt_level: str = "O1"
-    exclude: tuple[str, ...] = ()
-    ranges: tuple[tuple[str, str], ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class Colored:
     """A graph with what propagation says of it."""
 
@@ -97,7 +88,8 @@ def color(
         _shapes_of(graph_def),
         lists or OpLists.for_dtype(low_dtype),
         low_dtype,
-        Level(opt_level, exclude),
+        uses_lists=opt_level != "O3",
+        exclude=exclude,
     )
     return Colored(view, constraints.slots, constraints)
 

@@ -29,7 +29,7 @@ print("before", answer())
 for name, callback in kinds.items():
     plugin.load(callback)
     print(name, answer())
-print("idle", plugin.clear_callback(1.0), "loaded", plugin.is_loaded())
+print("idle", plugin.clear_callback(1.0), "loaded", bool(plugin._bridge.shims))
 print("cleared", answer())
 """
     )
@@ -243,7 +243,7 @@ missing = failure(folder + "/_shim_none.so")
 print(folder + "/_shim_none.so" in missing, "--no-deps .`" in missing)
 broken = failure(folder + "/_shim_broken.so")
 print(folder + "/_shim_broken.so" in broken, "Reinstall" in broken)
-print(answer(), plugin.is_loaded())
+print(answer(), bool(plugin._bridge.shims))
 real = {str(ROOT / "grappler_pass" / "_shim_cpu.so")!r}
 loaded = ctypes.CDLL(folder + "/_shim_cpu.so")
 doubled = failure(real)
@@ -258,7 +258,8 @@ def test_a_call_that_keeps_the_lock_and_waits_for_a_graph_ends() -> None:
         DOUBLING
         + """
 plugin.load(double_ones)
-plugin.set_patience(0.3)
+for shim in plugin._bridge.shims.values():
+    shim.tf_amp_set_patience(300)
 net = tf.Module()
 net.weight = tf.Variable(tf.ones((64, 64)))
 serve = tf.function(lambda x: x @ net.weight, [tf.TensorSpec((8, 64))])

@@ -74,19 +74,6 @@ def finder(patterns: Sequence[str]) -> Callable[[str], str]:
     return found_by
 
 
-def known_by(known: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function from a node's name to what is known of it, or the empty text.
-
-    Args:
-      known: by name, as `local_names` gives it.
-    """
-
-    def known_of(name: str) -> str:
-        return next((known[n] for n in local_names(name) if n in known), "")
-
-    return known_of if known else lambda name: ""
-
-
 def local_names(name: str) -> tuple[str, ...]:
     """Return a name, and those that it had in functions before they were inlined."""
     plain = without_call_scopes(name)
@@ -100,11 +87,14 @@ def without_call_scopes(name: str) -> str:
 
 def differentiated(name: str) -> str:
     """Return the name that the operation of a gradient has; empty of other nodes."""
-    plain = without_call_scopes(name)
+    inner = _behind_gradient_scope(without_call_scopes(name))
+    return _GRADIENT_SUFFIX.sub("", inner).rpartition("/")[0]
+
+
+def _behind_gradient_scope(plain: str) -> str:
+    """Return what follows the last scope of gradients in a name; empty without one."""
     scopes = list(_GRADIENT_SCOPE.finditer(plain))
-    if not scopes:
-        return ""
-    return _GRADIENT_SUFFIX.sub("", plain[scopes[-1].end() :]).rpartition("/")[0]
+    return plain[scopes[-1].end() :] if scopes else ""
 
 
 def _names_of(name: str) -> Iterator[str]:
@@ -113,10 +103,9 @@ def _names_of(name: str) -> Iterator[str]:
     plain = without_call_scopes(name)
     if plain != name:
         yield plain
-    scopes = list(_GRADIENT_SCOPE.finditer(plain))
-    if not scopes:
+    inner = _behind_gradient_scope(plain)
+    if not inner:
         return
-    inner = plain[scopes[-1].end() :]
     whole = _GRADIENT_SCOPE.sub("/", plain).lstrip("/")
     for text in dict.fromkeys((inner, whole)):
         forward = _GRADIENT_SUFFIX.sub("", text)

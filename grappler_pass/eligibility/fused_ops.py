@@ -7,20 +7,23 @@ the fused node's name, so nothing that reads it changes.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import mark
-from grappler_pass.eligibility.numerics.kernel_limits import has_kernel, is_imprecise
-from grappler_pass.graph.fusions import epilogue_of, root_of
+from grappler_pass.eligibility.numerics.kernel_limits import (
+    ends_in_channels,
+    has_kernel,
+    is_imprecise,
+)
+from grappler_pass.graph.fusions import epilogue_of, fused_parts, root_of
 from grappler_pass.graph.type_slots import FLOAT32, admits, op_def_of
 from grappler_pass.graph.view import device_type_of
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One op a fused node is made of, and which of the node's inputs are its own."""
 
     op: str
@@ -36,47 +39,35 @@ def parts_of(proto: NodeDef) -> tuple[Part, ...]:
     root = root_of(proto.op)
     if root is None or "fused_ops" not in proto.attr:
         return ()
-    parts = [Part(root, (0, 1))]
-    position = 2
-    for name in proto.attr["fused_ops"].list.s:
-        epilogue = epilogue_of(name.decode())
-        if not epilogue.part:
-            return ()
-        end = position + epilogue.operands
-        parts.append(Part(epilogue.part, tuple(range(position, end))))
-        position = end
+    fused = (
+        Part(epilogue_of(name).part, tuple(own)) for name, own in fused_parts(proto)
+    )
+    parts = (Part(root, (0, 1)), *fused)
     data_inputs = sum(not text.startswith("^") for text in proto.input)
-    return tuple(parts) if position == data_inputs else ()
+    is_known = all(part.op for part in parts)
+    is_whole = sum(len(part.inputs) for part in parts) == data_inputs
+    return parts if is_known and is_whole else ()
 
 
 def needs_split(proto: NodeDef, low_dtype: int) -> bool:
     """Say whether a fused node has parts, but no kernel of its own in `low_dtype`."""
-    if not parts_of(proto):
-        return False
-    return not (
-        admits(proto.op, "T", low_dtype)
-        and has_kernel(
-            proto.op, proto, (("T", low_dtype),), device_type_of(proto.device)
-        )
-    )
+    return bool(parts_of(proto)) and not _runs(proto.op, proto, low_dtype)
 
 
 def can_split(proto: NodeDef, low_dtype: int, *, product_alone: bool = False) -> bool:
-    """Return whether all parts of a fused node have sound kernels in `low_dtype`.
-
-    Args:
-      proto: the node.
-      low_dtype: DataType of the low side.
-      product_alone: whether only the first part is to be in it.
-    """
+    """Return whether all parts of a fused node, or its first, have sound kernels."""
     parts = parts_of(proto)[: 1 if product_alone else None]
     device = device_type_of(proto.device)
     return bool(parts) and all(
-        admits(part.op, "T", low_dtype)
-        and has_kernel(part.op, proto, (("T", low_dtype),), device)
-        and not is_imprecise(part.op, device)
+        _runs(part.op, proto, low_dtype) and not is_imprecise(part.op, device)
         for part in parts
     )
+
+
+def _runs(op: str, proto: NodeDef, low_dtype: int) -> bool:
+    """Return whether an op has a kernel in 16 bits where a node is."""
+    types, device = (("T", low_dtype),), device_type_of(proto.device)
+    return admits(op, "T", low_dtype) and has_kernel(op, proto, types, device)
 
 
 def split_fused(
@@ -98,8 +89,7 @@ def split_fused(
       unused: makes a node name unique.
       has_flat_bias: whether a bias surely has one dimension, as `BiasAdd` demands. The
         fused op also takes one of shape [1, 1, 1, channels].
-      product_alone: whether what is fused behind the product stays float32; then a cast
-        comes in between.
+      product_alone: whether what is fused behind stays float32, with a cast between.
     """
     if not product_alone and not needs_split(proto, low_dtype):
         return (proto,)
@@ -107,7 +97,7 @@ def split_fused(
     controls = [text for text in proto.input if text.startswith("^")]
     made: list[NodeDef] = []
     for part in parts:
-        adds = part.op == "BiasAdd" and not has_flat_bias and _ends_in_channels(proto)
+        adds = part.op == "BiasAdd" and not has_flat_bias and ends_in_channels(proto)
         dtype = FLOAT32 if made and product_alone else low_dtype
         node = part_node(proto, "AddV2" if adds else part.op, dtype)
         is_last = part is parts[-1]
@@ -120,16 +110,18 @@ def split_fused(
             node.input.extend(controls)
         made.append(node)
         if product_alone and part is parts[0]:
-            made.append(_cast_up(node, unused(f"{wanted}/tf_amp_cast_float32")))
+            name = unused(f"{wanted}/tf_amp_cast_float32")
+            cast = cast_node(name, node.name, (low_dtype, FLOAT32), node)
+            made.append(cast)
     return made
 
 
-def _cast_up(product: NodeDef, name: str) -> NodeDef:
-    cast = NodeDef(name=name, op="Cast", input=[product.name], device=product.device)
-    cast.attr["SrcT"].type = product.attr["T"].type
-    cast.attr["DstT"].type = FLOAT32
+def cast_node(name: str, source: str, types: tuple[int, int], near: NodeDef) -> NodeDef:
+    """Return a cast of an input from a type to another, on the device of a node."""
+    cast = NodeDef(name=name, op="Cast", input=[source], device=near.device)
+    cast.attr["SrcT"].type, cast.attr["DstT"].type = types
     cast.attr["Truncate"].b = False
-    mark(cast, product)
+    mark(cast, near)
     return cast
 
 
@@ -146,19 +138,8 @@ def part_node(proto: NodeDef, op: str, dtype: int) -> NodeDef:
             node.attr[name].CopyFrom(proto.attr[name])
     if op == "LeakyRelu" and "leakyrelu_alpha" in proto.attr:
         node.attr["alpha"].f = proto.attr["leakyrelu_alpha"].f
-    if op == "BiasAdd":
-        _name_channels(node)
+    if op == "BiasAdd" and "data_format" in node.attr:
+        # `BiasAdd` has two names for all ranks.
+        node.attr["data_format"].s = b"NHWC" if ends_in_channels(node) else b"NCHW"
     node.attr["T"].type = dtype
     return node
-
-
-def _name_channels(bias: NodeDef) -> None:
-    """Say where the channels are in the two names that `BiasAdd` has for all ranks."""
-    if "data_format" in bias.attr:
-        bias.attr["data_format"].s = b"NHWC" if _ends_in_channels(bias) else b"NCHW"
-
-
-def _ends_in_channels(proto: NodeDef) -> bool:
-    """Say whether channels come last, where adding a bias broadcasts as it should."""
-    attrs = proto.attr
-    return "data_format" not in attrs or attrs["data_format"].s.endswith(b"C")

@@ -8,10 +8,11 @@ over float32 edges, as far as `eligibility.RULES` leave room. Costs are not look
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol
+import operator
+from collections.abc import Sequence
 
-from grappler_pass.eligibility.exclusions import excludes, known_by
-from grappler_pass.eligibility.numerics.product_errors import product_errors
+from grappler_pass.eligibility.exclusions import excludes
+from grappler_pass.eligibility.numerics.product_errors import ProductErrors
 from grappler_pass.eligibility.numerics.roundings import Roundings
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
@@ -19,28 +20,10 @@ from grappler_pass.eligibility.rules import RULES, Case
 from grappler_pass.eligibility.slot_edges import SlotEdges
 from grappler_pass.eligibility.ties import all_ties, list_members, list_ties
 from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, SlotTable
 from grappler_pass.graph.view import GraphView
-
-# At this level neither lists nor errors count: whatever has a kernel may go low.
-UNLISTED_LEVEL = "O3"
-
-
-class Options(Protocol):
-    """What of the settings bears on eligibility."""
-
-    @property
-    def opt_level(self) -> str:
-        """One of "O0" to "O3"."""
-
-    @property
-    def exclude(self) -> tuple[str, ...]:
-        """Regular expressions; nodes whose name one of them finds stay float32."""
-
-    @property
-    def ranges(self) -> tuple[tuple[str, str], ...]:
-        """Names of nodes whose tensors leave the safe range, each with the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +52,10 @@ def constrain(
     shapes: Shapes,
     lists: OpLists,
     low_dtype: str,
-    options: Options,
+    *,
+    uses_lists: bool = True,
+    exclude: Sequence[str] = (),
+    ranges: Sequence[tuple[str, str]] = (),
 ) -> Constraints:
     """Return which slots of a graph may go low, and which must agree.
 
@@ -79,27 +65,28 @@ def constrain(
         size of the result.
       lists: for `low_dtype`.
       low_dtype: "bfloat16" or "float16".
-      options: optimization level and excluded names. "O3" ignores the lists and what
-        roundings harm; state updates, barriers, exact values and what the caller holds
-        stay float32 there too.
+      uses_lists: False: neither the lists count nor what roundings harm. State updates,
+        barriers, exact values and what the caller holds stay float32 there too.
+      exclude: regular expressions; nodes whose name one of them finds stay float32.
+      ranges: names of nodes whose tensors leave the safe range, each with the reason.
     """
-    low, uses_lists = DTYPE_ENUMS[low_dtype], options.opt_level != UNLISTED_LEVEL
+    low = DTYPE_ENUMS[low_dtype]
     slots, roundings = SlotTable.from_view(view), None
     of_lists = list_ties(view, slots)
-    excluded_by = excludes(options.exclude, dict(view.item.excluded))
+    members = list_members(of_lists, slots)
+    excluded_by = excludes(exclude, dict(view.item.excluded))
     if uses_lists:
-        members = list_members(of_lists, slots)
-        errors = product_errors(view, slots, shapes, lists, low, members, excluded_by)
-        roundings = Roundings(errors, low, members)
+        errors = ProductErrors(view, slots, shapes, lists, low, members, excluded_by)
+        roundings = Roundings(errors)
         slots = slots.with_float32_results(roundings.products_alone)
-    ties, escapes = all_ties(view, slots, lists, of_lists)
+    ties, escapes = all_ties(view, slots, lists, of_lists, members)
     case = Case(
         view=view,
         slots=slots,
         lists=lists,
         low_dtype=low,
         excluded_by=excluded_by,
-        unsafe_by=known_by(dict(options.ranges)),
+        ranges=dict(ranges),
         uses_lists=uses_lists,
         roundings=roundings,
         escapes=escapes,
@@ -110,10 +97,18 @@ def constrain(
         for slot, reason in rule(case):
             refused.setdefault(slot, reason)
     _refuse_tied(case, ties, refused)
-    if case.uses_lists:
+    if uses_lists:
         _refuse_unreached(case, refused)
         _refuse_tied(case, ties, refused)
-    return _constraints(case, ties, refused)
+    numbers = range(len(slots.slots))
+    anchors = case.edges.on(ALLOW) if uses_lists else [True] * len(numbers)
+    return Constraints(
+        slots=slots,
+        eligible=tuple(slot not in refused for slot in numbers),
+        reasons=tuple(refused.get(s) or _eligible_reason(case, s) for s in numbers),
+        ties=tuple(group for group in ties if group[0] not in refused),
+        allow=frozenset(s for s in numbers if anchors[s] and s not in refused),
+    )
 
 
 def _refuse_tied(
@@ -130,28 +125,13 @@ def _refuse_tied(
 
 def _refuse_unreached(case: Case, refused: dict[int, Reason]) -> None:
     """Refuse what the flood from the allow ops does not reach."""
-    free = [slot not in refused for slot in range(len(case.slots.slots))]
-    seeds = [s for s, ok in enumerate(free) if ok and case.edges.allow[s]]
-    reached = spread(seeds, case.edges.both_ways, free)
-    reason = Reason(Cause.NOT_REACHED)
-    for slot, origin in enumerate(reached):
+    edges = case.edges
+    free = [slot not in refused for slot in range(len(edges.lists))]
+    seeds = [s for s, ok in enumerate(free) if ok and edges.lists[s] == ALLOW]
+    both_ways = list(map(operator.add, edges.readers, edges.sources))
+    for slot, origin in enumerate(spread(seeds, both_ways, free)):
         if origin == UNREACHED:
-            refused.setdefault(slot, reason)
-
-
-def _constraints(
-    case: Case, ties: tuple[tuple[int, ...], ...], refused: dict[int, Reason]
-) -> Constraints:
-    slots = range(len(case.slots.slots))
-    reasons = (refused.get(slot) or _eligible_reason(case, slot) for slot in slots)
-    anchors = case.edges.allow if case.uses_lists else [True] * len(slots)
-    return Constraints(
-        slots=case.slots,
-        eligible=tuple(slot not in refused for slot in slots),
-        reasons=tuple(reasons),
-        ties=tuple(group for group in ties if group[0] not in refused),
-        allow=frozenset(s for s in slots if anchors[s] and s not in refused),
-    )
+            refused.setdefault(slot, Reason(Cause.NOT_REACHED))
 
 
 def _eligible_reason(case: Case, slot: int) -> Reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 UNREACHED = -1
 
@@ -39,31 +40,34 @@ def spread(
     return origin
 
 
-class Groups:
-    """Disjoint sets of numbered things, merged pair by pair."""
+def first_of(*walks: Sequence[int]) -> list[int]:
+    """Return for every vertex the origin by the first walk that reaches it."""
+    return [
+        next((origin for origin in origins if origin != UNREACHED), UNREACHED)
+        for origins in zip(*walks, strict=True)
+    ]
 
-    def __init__(self, count: int) -> None:
-        """Start with every thing in a set of its own."""
-        self._parent = list(range(count))
 
-    def leader(self, member: int) -> int:
-        """Return the member that stands for the whole set."""
-        parent = self._parent
-        while parent[member] != member:
-            parent[member] = parent[parent[member]]
-            member = parent[member]
-        return member
+_Member = TypeVar("_Member", int, tuple[int, int])
 
-    def join(self, first: int, second: int) -> None:
-        """Merge two sets; the smaller leader stays."""
-        a, b = self.leader(first), self.leader(second)
-        self._parent[max(a, b)] = min(a, b)
 
-    def larger_than_one(self) -> tuple[tuple[int, ...], ...]:
-        """Return the sets of two and more members, members in order."""
-        found: dict[int, list[int]] = {}
-        for member, parent in enumerate(self._parent):
-            if parent != member:
-                leader = self.leader(member)
-                found.setdefault(leader, [leader]).append(member)
-        return tuple(tuple(found[leader]) for leader in sorted(found))
+def connected(pairs: Iterable[tuple[_Member, _Member]]) -> list[tuple[_Member, ...]]:
+    """Return the sets of what pairs connect, they and their members in order."""
+    neighbors: dict[_Member, list[_Member]] = {}
+    for first, second in pairs:
+        neighbors.setdefault(first, []).append(second)
+        neighbors.setdefault(second, []).append(first)
+    found: list[tuple[_Member, ...]] = []
+    seen: set[_Member] = set()
+    for start in sorted(neighbors):
+        if start in seen:
+            continue
+        group = {start: None}
+        waiting = [start]
+        while waiting:
+            others = [m for m in neighbors[waiting.pop()] if m not in group]
+            group.update(dict.fromkeys(others))
+            waiting.extend(others)
+        seen.update(group)
+        found.append(tuple(sorted(group)))
+    return found

@@ -15,19 +15,14 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
-from grappler_pass.graph.op_table import (
-    ALIASING_OPS,
-    ENTER_OPS,
-    REF_VARIABLE_OPS,
-    VIEW_OPS,
-)
+from grappler_pass.graph import op_table as table
 from grappler_pass.graph.precedence import Precedence
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
 
-_VARIABLES = REF_VARIABLE_OPS | {"TemporaryVariable"}
+_VARIABLES = table.REF_VARIABLE_OPS | {"TemporaryVariable"}
 # What passes a tensor, or a part of it, on without a copy.
-_PASSING = ALIASING_OPS | frozenset(
+_PASSING = table.ALIASING_OPS | frozenset(
     """PlaceholderWithDefault Print RefSelect Slice Split SplitV StridedSlice
     Unpack""".split()
 )
@@ -65,18 +60,14 @@ class RefReads:
         """Return what a cast of a tensor is to wait for by control edges.
 
         TensorFlow moves casts ahead of an Identity and the like, without what that
-        waits for: such control inputs become the cast's own.
-
-        Args:
-          view: the graph.
-          port: the tensor.
-          reader: what alone reads the cast, and reads late.
+        waits for: such control inputs become the cast's own. So does what a reader
+        waits for that reads the cast alone, and late.
         """
         if port not in self.ports:
             return ()
         awaited: list[int] = []
         node = view.nodes[port.node]
-        while node.op in VIEW_OPS:
+        while node.op in table.VIEW_OPS:
             awaited.extend(node.controls)
             node = view.nodes[node.inputs[0].node]
         if reader is not None:
@@ -118,7 +109,7 @@ def _is_read_again(view: GraphView, port: Port, reader: Reader, writer: int) -> 
 
     What enters a loop is read in each iteration, and written in those before.
     """
-    enters = view.nodes[port.node].op in ENTER_OPS
+    enters = view.nodes[port.node].op in table.ENTER_OPS
     made_in = view.loops(port.node)[1 if enters else 0 :]
     shared = set(view.loops(reader.node)) & set(view.loops(writer))
     return not shared.issubset(made_in)

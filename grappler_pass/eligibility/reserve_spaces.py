@@ -31,10 +31,7 @@ def end_ties(
 ) -> Iterator[tuple[int, int]]:
     """Yield the types of the forward and backward nodes that share a reserve space.
 
-    Args:
-      view: the graph.
-      slots: of `view`.
-      groups: tied slots, those of `edge_ties` among them.
+    `groups` are tied slots, those of `edge_ties` among them.
     """
     for group in groups:
         ends = _ends(view, slots, group)
@@ -50,12 +47,7 @@ def escapes(
 ) -> Iterator[tuple[int, str]]:
     """Yield the types whose reserve space leaves the graph, and the node where.
 
-    Args:
-      view: the graph.
-      slots: of `view`.
-      lists: tell which ops have types that cannot change.
-      groups: as for `end_ties`.
-      known: slots of lists of tensors that escape, with the node where they do.
+    `known` are slots of lists of tensors that escape, with the node where they do.
     """
 
     def outside(slot: int) -> str:

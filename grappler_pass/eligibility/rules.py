@@ -13,29 +13,18 @@ from collections.abc import Callable, Iterator, Mapping
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
+from grappler_pass.eligibility import state_updates
+from grappler_pass.eligibility.exclusions import local_names
 from grappler_pass.eligibility.fused_ops import can_split, parts_of
+from grappler_pass.eligibility.numerics import kernel_limits
 from grappler_pass.eligibility.numerics.constant_ranges import out_of_range_slots
-from grappler_pass.eligibility.numerics.decompositions import (
-    slots_beside_decompositions,
-)
 from grappler_pass.eligibility.numerics.exactness import exact_slots
-from grappler_pass.eligibility.numerics.kernel_limits import (
-    becomes_swish,
-    has_kernel,
-    is_imprecise,
-    refuses_half,
-)
 from grappler_pass.eligibility.numerics.roundings import Roundings
-from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.reachability import UNREACHED, first_of, spread
 from grappler_pass.eligibility.reasons import Cause, Reason
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.eligibility.state_updates import (
-    behind_barriers,
-    behind_loss_scales,
-    state_update_region,
-)
 from grappler_pass.graph.op_lists import OpLists, Place
-from grappler_pass.graph.op_table import ALLOW, DENY
+from grappler_pass.graph.op_table import ALLOW, CLEAR, DECOMPOSING_OPS, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, is_update, why_fixed
 from grappler_pass.graph.type_slots import (
     DTYPE_ENUMS,
@@ -54,12 +43,8 @@ class Case:
     """What every rule looks at.
 
     Attributes:
-      view: the graph.
-      slots: of `view`.
-      lists: for the low dtype.
-      low_dtype: DataType enum.
       excluded_by: node to what the user excluded it by, or empty.
-      unsafe_by: name of a node to how its tensors leave the safe range, or empty.
+      ranges: name of a node to how its tensors leave the safe range.
       uses_lists: whether the four lists count.
       roundings: what rounding harms; None where that does not count.
       escapes: slots of lists of tensors and of reserve spaces that escape, and why.
@@ -71,7 +56,7 @@ class Case:
     lists: OpLists
     low_dtype: int
     excluded_by: Callable[[NodeDef], str]
-    unsafe_by: Callable[[str], str]
+    ranges: Mapping[str, str]
     uses_lists: bool
     roundings: Roundings | None
     escapes: Mapping[int, Reason]
@@ -85,15 +70,11 @@ class Case:
     def nodes_with_slots(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
         """Each node that has float32 slots, with these."""
         dtypes, slots_of = self.slots.dtypes, self.slots.slots_of
-        found: list[tuple[Node, tuple[int, ...]]] = []
-        for node in self.view.nodes:
-            own = slots_of[node.index]
-            if len(own) == 1:
-                if dtypes[own[0]] == FLOAT32:
-                    found.append((node, own))
-            elif own:
-                found.append((node, tuple(s for s in own if dtypes[s] == FLOAT32)))
-        return tuple(found)
+        return tuple(
+            (node, own)
+            for node in self.view.nodes
+            if (own := tuple([s for s in slots_of[node.index] if dtypes[s] == FLOAT32]))
+        )
 
 
 def _other_types(case: Case) -> Refusals:
@@ -120,20 +101,20 @@ def _held_by_caller(case: Case) -> Refusals:
 
 def _behind_barriers(case: Case) -> Refusals:
     """What carries the mark of the gradients' unscaling, and all that follows."""
-    return _by_region(case, behind_barriers(case.view), Cause.BARRIER)
+    return _by_region(case, state_updates.behind_barriers(case.view), Cause.BARRIER)
 
 
 def _behind_loss_scales(case: Case) -> Refusals:
     """In float16, what is computed with a loss scale before the first product."""
     if case.low_dtype != DTYPE_ENUMS["float16"]:
         return iter(())
-    region = behind_loss_scales(case.view, case.lists)
+    region = state_updates.behind_loss_scales(case.view, case.lists)
     return _by_region(case, region, Cause.LOSS_SCALE)
 
 
 def _state_updates(case: Case) -> Refusals:
     """Updates of variables and the arithmetic that only feeds them."""
-    region = state_update_region(case.view, case.lists)
+    region = state_updates.state_update_region(case.view, case.lists)
     for node in case.view.nodes:
         if is_update(node.op):
             region[node.index] = node.index
@@ -176,7 +157,8 @@ def _missing_kernels(case: Case) -> Refusals:
     slots = case.slots.slots
     for node, own in case.nodes_with_slots:
         attrs = tuple([slots[slot].attr for slot in own])
-        key = (node.op, node.device, attrs, refuses_half(node.op, node.proto))
+        half_raises = kernel_limits.refuses_half(node.op, node.proto)
+        key = (node.op, node.device, attrs, half_raises)
         if key not in known:
             known[key] = tuple(_kernel_reasons(case, node, attrs))
         reasons = known[key]
@@ -198,7 +180,7 @@ def _imprecise_part(case: Case, node: Node) -> Reason | None:
     """Return why a fused node is not split whose parts all have kernels, if so."""
     device = device_type_of(node.device)
     for part in parts_of(node.proto):
-        if is_imprecise(part.op, device):
+        if kernel_limits.is_imprecise(part.op, device):
             detail = f"{part.op} in {DTYPE_NAMES[case.low_dtype]} on {device}"
             return Reason(Cause.IMPRECISE, detail)
     return None
@@ -220,9 +202,9 @@ def _kernel_reasons(
         )
         if attr not in admitted:
             yield Reason(Cause.NOT_ADMITTED, f"{node.op}.{attr} in {low_name}")
-        elif not has_kernel(node.op, node.proto, types, device):
+        elif not kernel_limits.has_kernel(node.op, node.proto, types, device):
             yield Reason(Cause.NO_KERNEL, f"{node.op} in {low_name} on {device}")
-        elif is_imprecise(node.op, device):
+        elif kernel_limits.is_imprecise(node.op, device):
             yield Reason(Cause.IMPRECISE, f"{node.op} in {low_name} on {device}")
         else:
             yield None
@@ -234,7 +216,7 @@ def _fused_afterwards(case: Case) -> Refusals:
         return
     for node, own in case.nodes_with_slots:
         on_cpu = device_type_of(node.device) == "CPU"
-        if on_cpu and becomes_swish(case.view, node):
+        if on_cpu and kernel_limits.becomes_swish(case.view, node):
             reason = Reason(Cause.NO_KERNEL, "_MklSwish in float16 on CPU")
             yield from ((slot, reason) for slot in own)
 
@@ -254,17 +236,36 @@ def _out_of_range(case: Case) -> Refusals:
 
 
 def _beside_decompositions(case: Case) -> Refusals:
-    """Products next to a matrix decomposition, and what lies between."""
+    """Products beside a matrix decomposition, which magnifies how they are rounded.
+
+    A covariance rounded to 16 bits may have no Cholesky factor any more, and the
+    entries of an inverse cancel in the next product.
+
+      MatMul --> AddV2 --> Cholesky --> MatrixTriangularSolve --> Neg --> MatMul
+
+    All of it stays float32, up to the first product both ways. What that reads may be
+    rounded: the covariance of rounded vectors is a covariance.
+    """
     if not case.uses_lists:
         return iter(())
-    origins = slots_beside_decompositions(case.view, case.slots, case.edges)
-    return _by_origin(case, origins, Cause.DECOMPOSITION)
+    starts = [
+        slot
+        for node, own in case.nodes_with_slots
+        if node.op in DECOMPOSING_OPS
+        for slot in own
+    ]
+    edges = case.edges
+    enters, numeric = edges.on(INFER, CLEAR, ALLOW), edges.on(INFER, CLEAR)
+    operands = spread(starts, edges.sources, enters, numeric)
+    results = spread(starts, edges.readers, enters, numeric)
+    return _by_origin(case, first_of(operands, results), Cause.DECOMPOSITION)
 
 
 def _measured_ranges(case: Case) -> Refusals:
     """What makes or reads tensors that were seen to leave the safe range."""
-    for node, own in case.nodes_with_slots:
-        if why := case.unsafe_by(node.name):
+    for node, own in case.nodes_with_slots if case.ranges else ():
+        why = next(filter(None, map(case.ranges.get, local_names(node.name))), None)
+        if why is not None:
             yield from ((slot, Reason(Cause.MEASURED_RANGE, why)) for slot in own)
 
 
@@ -273,11 +274,11 @@ def _deny_taint(case: Case) -> Refusals:
     if not case.uses_lists:
         return iter(())
     edges = case.edges
-    starts = [slot for slot, deny in enumerate(edges.deny) if deny]
-    origins = spread(starts, edges.readers, edges.infer_or_clear)
+    starts = [slot for slot, name in enumerate(edges.lists) if name == DENY]
+    origins = spread(starts, edges.readers, edges.on(INFER, CLEAR))
     infer_only = [
-        origin if infer else UNREACHED
-        for origin, infer in zip(origins, edges.infer, strict=True)
+        origin if name == INFER else UNREACHED
+        for origin, name in zip(origins, edges.lists, strict=True)
     ]
     return _by_origin(case, infer_only, Cause.DENY_TAINT)
 

@@ -6,14 +6,15 @@ the values written to variables, up to the products of the backward pass.
 
 from __future__ import annotations
 
-from tensorflow.core.framework.node_def_pb2 import NodeDef
+from collections import Counter
+from collections.abc import Callable
 
 from grappler_pass.annotations import BARRIER, LOSS_SCALE
 from grappler_pass.eligibility.reachability import UNREACHED, spread
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW, SUMMING_GRADIENT_OPS
 from grappler_pass.graph.op_traits import has_effects, is_update
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import GraphView, Node
 
 
 def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
@@ -40,7 +41,8 @@ def state_update_region(view: GraphView, lists: OpLists) -> list[int]:
     for i in updating:
         if not is_update(view.nodes[i].op):
             region[i] = UNREACHED
-            inputs[i] = _read_otherwise(inputs[i], updating[i])
+            # Two inputs may come from one node, one of them for another use.
+            inputs[i] = list((Counter(inputs[i]) - Counter(updating[i])).elements())
     _drop_nodes_read_outside(view, region, inputs)
     return region
 
@@ -59,17 +61,6 @@ def _updating_inputs(view: GraphView) -> dict[int, list[int]]:
         node = view.nodes[view.index[name]]
         updating.setdefault(node.index, []).append(node.inputs[position].node)
     return updating
-
-
-def _read_otherwise(inputs: list[int], updating: list[int]) -> list[int]:
-    """Return what a call reads for more than to update variables.
-
-    Two of its inputs may come from one node, one of them for another use.
-    """
-    remaining = list(inputs)
-    for source in updating:
-        remaining.remove(source)
-    return remaining
 
 
 def _drop_nodes_read_outside(
@@ -107,9 +98,8 @@ def behind_barriers(view: GraphView) -> list[int]:
     The unscaling multiplication of gradients carries the mark; what comes after it is
     in true units and must not be rounded or overflow again.
     """
-    marked = [n.index for n in view.nodes if _is_marked(n.proto, BARRIER)]
-    marked += [view.index[name] for name in view.item.barriers]
-    return _spread_forward(view, marked, [True] * len(view.nodes))
+    barriers = [view.index[name] for name in view.item.barriers]
+    return _behind(view, BARRIER, barriers, lambda node: True)
 
 
 def behind_loss_scales(view: GraphView, lists: OpLists) -> list[int]:
@@ -118,25 +108,24 @@ def behind_loss_scales(view: GraphView, lists: OpLists) -> list[int]:
     Gradients begin with the scale, which float16 may not hold, and become smaller as
     means are differentiated. The walk ends at products, before which they have.
     """
-    marked = [n.index for n in view.nodes if _is_marked(n.proto, LOSS_SCALE)]
-    if not marked:
-        return [UNREACHED] * len(view.nodes)
-    enters = [lists.place_of(n.proto).list_name != ALLOW for n in view.nodes]
-    return _spread_forward(view, marked, enters)
+
+    def enters(node: Node) -> bool:
+        return lists.place_of(node.proto).list_name != ALLOW
+
+    return _behind(view, LOSS_SCALE, [], enters)
 
 
-def _spread_forward(
-    view: GraphView, marked: list[int], enters: list[bool]
+def _behind(
+    view: GraphView, mark: str, also: list[int], enters: Callable[[Node], bool]
 ) -> list[int]:
-    if not marked:
+    """Return what each node is reached from: a marked one, or one of some others."""
+    # `in` first: reading a missing key of a protobuf map creates it.
+    attrs = ((node.index, node.proto.attr) for node in view.nodes)
+    starts = [*(i for i, attr in attrs if mark in attr and attr[mark].b), *also]
+    if not starts:
         return [UNREACHED] * len(view.nodes)
     after: list[list[int]] = [[] for _ in view.nodes]
     for node in view.nodes:
         for port in node.inputs:
             after[port.node].append(node.index)
-    return spread(marked, after, enters)
-
-
-def _is_marked(proto: NodeDef, mark: str) -> bool:
-    # `in` first: reading a missing key of a protobuf map creates it.
-    return mark in proto.attr and bool(proto.attr[mark].b)
+    return spread(starts, after, list(map(enters, view.nodes)))

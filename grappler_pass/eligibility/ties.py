@@ -10,34 +10,25 @@ understands the `reserve_spaces` of its own type only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility import reserve_spaces
 from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.eligibility.numerics.selections import selection_ties
-from grappler_pass.eligibility.reachability import Groups
+from grappler_pass.eligibility.reachability import connected
 from grappler_pass.eligibility.reasons import Cause, Reason
+from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_lists import OpLists
-from grappler_pass.graph.op_table import (
-    ALLOW,
-    ENTER_OPS,
-    EXIT_OPS,
-    LIST_OPS,
-    MERGE_OPS,
-    NEXT_ITERATION_OPS,
-    PASSING_OPS,
-    SWITCH_OPS,
-)
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Port
 
-_LOOP_SOURCES = ENTER_OPS | NEXT_ITERATION_OPS
+_LOOP_SOURCES = table.ENTER_OPS | table.NEXT_ITERATION_OPS
 _HANDLES = frozenset({types_pb2.DT_VARIANT, types_pb2.DT_RESOURCE})
 
 # Ops that pass a list on as it is, or make one of the same type from it.
-_CARRIERS = PASSING_OPS | {"AddN", "ZerosLike"}
+_CARRIERS = table.PASSING_OPS | {"AddN", "ZerosLike"}
 
 
 # Slots of lists in pairs, and those of lists that escape, each with where.
@@ -45,7 +36,11 @@ ListTies = tuple[list[tuple[int, int]], dict[int, str]]
 
 
 def all_ties(
-    view: GraphView, slots: SlotTable, lists: OpLists, of_lists: ListTies
+    view: GraphView,
+    slots: SlotTable,
+    lists: OpLists,
+    of_lists: ListTies,
+    members: Mapping[int, Sequence[int]],
 ) -> tuple[tuple[tuple[int, ...], ...], dict[int, Reason]]:
     """Return the groups of tied float32 slots, and the slots of what escapes.
 
@@ -54,18 +49,12 @@ def all_ties(
     stated there about its elements' type cannot be changed. So does a reserve space
     that is read or made in another graph.
 
-    Args:
-      view: the graph.
-      slots: of `view`.
-      lists: for the low dtype.
-      of_lists: what `list_ties` found in `view`.
-
     Returns:
       Groups of two and more slots, and per slot that shares its type with what escapes
       the reason, which names the node where it does.
     """
     pairs, lost = list(of_lists[0]), of_lists[1]
-    pairs += selection_ties(view, slots, tied_groups(pairs, slots))
+    pairs += selection_ties(view, slots, members)
     pairs += loop_ties(view, slots)
     pairs += product_ties(view, slots, lists)
     pairs += anchor_ties(view, slots)
@@ -82,7 +71,7 @@ def loop_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
     """Yield pairs of slots that pass the same loop variable on."""
     loop_merges: set[int] = set()
     for node in view.nodes:
-        if node.op in MERGE_OPS:
+        if node.op in table.MERGE_OPS:
             sources = [p for p in node.inputs if _op(view, p) in _LOOP_SOURCES]
             if sources:
                 loop_merges.add(node.index)
@@ -91,9 +80,11 @@ def loop_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
     if not loop_merges:
         return
     for node in view.nodes:
-        if node.op in SWITCH_OPS and node.inputs[0].node in loop_merges:
+        if node.op in table.SWITCH_OPS and node.inputs[0].node in loop_merges:
             yield _through(slots, node)
-        elif node.op in EXIT_OPS and _op(view, node.inputs[0]) in SWITCH_OPS:
+        elif (
+            node.op in table.EXIT_OPS and _op(view, node.inputs[0]) in table.SWITCH_OPS
+        ):
             yield _through(slots, node)
 
 
@@ -105,7 +96,7 @@ def anchor_ties(view: GraphView, slots: SlotTable) -> Iterator[tuple[int, int]]:
     own optimizers removes the Identity and leaves its control edges dangling.
     """
     for node in view.nodes:
-        if node.op != "Identity" or _op(view, node.inputs[0]) not in SWITCH_OPS:
+        if node.op != "Identity" or _op(view, node.inputs[0]) not in table.SWITCH_OPS:
             continue
         is_read = bool(view.readers(Port(node.index, 0)))
         if not is_read and node.name not in view.item.untouchable:
@@ -131,22 +122,77 @@ def product_ties(
         own = slots.slots_of[node.index]
         if len(own) < 2 or slots.has_float32_results(node.index):
             continue
-        if lists.list_of(node.op) == ALLOW or parts_of(node.proto):
+        if lists.list_of(node.op) == table.ALLOW or parts_of(node.proto):
             yield from ((own[0], slot) for slot in own[1:])
 
 
 def list_ties(view: GraphView, slots: SlotTable) -> ListTies:
-    """Return the slots of each list in pairs, and the slots of lists that escape."""
-    if not any(node.op in LIST_OPS for node in view.nodes):
+    """Return the slots of each list in pairs, and the slots of lists that escape.
+
+    Ports that carry handles are grouped by the list they lead to.
+    """
+    if not any(node.op in table.LIST_OPS for node in view.nodes):
         return [], {}
-    handles = _Handles(view, slots)
+    handles = [
+        (node, _handles(slots, node))
+        for node in view.nodes
+        if node.op in table.LIST_OPS or node.op in _CARRIERS
+    ]
+    of_one_list = (
+        (node.inputs[port.output] if node.op == "IdentityN" else ports[0], port)
+        for node, ports in handles
+        for port in ports
+        if node.op != "IdentityN" or port.node == node.index
+    )
+    list_of = {p: i for i, group in enumerate(connected(of_one_list)) for p in group}
+    members: dict[int, list[int]] = {}
+    escapes: dict[int, str] = {}
+    for node, ports in handles:
+        if node.op in table.LIST_OPS and ports:
+            own = slots.slots_of[node.index]
+            members.setdefault(list_of[ports[0]], []).extend(own)
+    for port in dict.fromkeys(port for _, ports in handles for port in ports):
+        if where := _escape_at(view, port):
+            escapes.setdefault(list_of[port], where)
     pairs: list[tuple[int, int]] = []
     escaped: dict[int, str] = {}
-    for members, where in handles.lists():
-        pairs.extend((members[0], slot) for slot in members[1:])
-        if where:
-            escaped.update((slot, where) for slot in members)
+    for number, found in members.items():
+        pairs.extend((found[0], slot) for slot in found[1:])
+        if number in escapes:
+            escaped.update(dict.fromkeys(found, escapes[number]))
     return pairs, escaped
+
+
+def _handles(slots: SlotTable, node: Node) -> list[Port]:
+    outputs = range(slots.output_count(node.index))
+    return [
+        *(
+            port
+            for i, port in enumerate(node.inputs)
+            if slots.input_dtype(node.index, i) in _HANDLES
+        ),
+        *(
+            Port(node.index, i)
+            for i in outputs
+            if slots.output_dtype(node.index, i) in _HANDLES
+        ),
+    ]
+
+
+def _escape_at(view: GraphView, port: Port) -> str:
+    """Return the name of a node that makes or takes this handle its own way."""
+    for i in (port.node, *(reader.node for reader in view.readers(port))):
+        node = view.nodes[i]
+        if node.op not in table.LIST_OPS and node.op not in _CARRIERS:
+            return node.name
+        if node.name in view.item.untouchable:
+            return node.name
+        attr = node.proto.attr
+        # A list of lists.
+        if node.op in table.LIST_OPS and "element_dtype" in attr:
+            if attr["element_dtype"].type in _HANDLES:
+                return node.name
+    return ""
 
 
 def list_members(of_lists: ListTies, slots: SlotTable) -> dict[int, tuple[int, ...]]:
@@ -159,101 +205,14 @@ def list_members(of_lists: ListTies, slots: SlotTable) -> dict[int, tuple[int, .
     return found
 
 
-class _Handles:
-    """Ports that carry handles, grouped by the list they lead to."""
-
-    def __init__(self, view: GraphView, slots: SlotTable) -> None:
-        self._view = view
-        self._slots = slots
-        self._numbers: dict[Port, int] = {}
-        # Ports first, in order of discovery, then nodes: a node joins its ports.
-        self._pairs: list[tuple[int, Port]] = []
-        for node in view.nodes:
-            if node.op in LIST_OPS or node.op in _CARRIERS:
-                self._visit(node)
-        self._groups = self._joined()
-
-    def _visit(self, node: Node) -> None:
-        """Note which handle ports `node` unites: all of a list op's, or one by one."""
-        slots = self._slots
-        count = slots.output_count(node.index)
-        ports = [
-            (i, port)
-            for i, port in enumerate(node.inputs)
-            if slots.input_dtype(node.index, i) in _HANDLES
-        ]
-        ports += [
-            (i, Port(node.index, i))
-            for i in range(count)
-            if slots.output_dtype(node.index, i) in _HANDLES
-        ]
-        for position, port in ports:
-            self._numbers.setdefault(port, len(self._numbers))
-            lane = position if node.op == "IdentityN" else 0
-            self._pairs.append((self._vertex(node.index, lane), port))
-
-    def _vertex(self, node: int, lane: int) -> int:
-        # IdentityN keeps its lanes separate; no op has as many as a million.
-        return node + lane * len(self._view.nodes)
-
-    def _joined(self) -> Groups:
-        vertices: dict[int, int] = {}
-        for vertex, _ in self._pairs:
-            vertices.setdefault(vertex, len(self._numbers) + len(vertices))
-        self._vertices = vertices
-        groups = Groups(len(self._numbers) + len(vertices))
-        for vertex, port in self._pairs:
-            groups.join(self._numbers[port], vertices[vertex])
-        return groups
-
-    def lists(self) -> Iterator[tuple[list[int], str]]:
-        """Yield the float32 slots of each list, and where it escapes (or empty)."""
-        members: dict[int, list[int]] = {}
-        for node in self._view.nodes:
-            if node.op in LIST_OPS and node.index in self._vertices:
-                leader = self._groups.leader(self._vertices[node.index])
-                own = self._slots.slots_of[node.index]
-                members.setdefault(leader, []).extend(own)
-        escapes = self._escapes()
-        for leader, found in members.items():
-            if found:
-                yield found, escapes.get(leader, "")
-
-    def _escapes(self) -> dict[int, str]:
-        found: dict[int, str] = {}
-        for port, number in self._numbers.items():
-            where = self._escape_at(port)
-            if where:
-                found.setdefault(self._groups.leader(number), where)
-        return found
-
-    def _escape_at(self, port: Port) -> str:
-        """Return the name of a node that makes or takes this handle its own way."""
-        readers = [reader.node for reader in self._view.readers(port)]
-        for i in (port.node, *readers):
-            node = self._view.nodes[i]
-            if node.op not in LIST_OPS and node.op not in _CARRIERS:
-                return node.name
-            if node.name in self._view.item.untouchable:
-                return node.name
-            if node.op in LIST_OPS and self._holds_handles(node):
-                return node.name
-        return ""
-
-    def _holds_handles(self, node: Node) -> bool:
-        """Return whether the elements of `node`'s list are handles themselves."""
-        attr = node.proto.attr
-        return "element_dtype" in attr and attr["element_dtype"].type in _HANDLES
-
-
 def tied_groups(
     pairs: list[tuple[int, int]], slots: SlotTable
 ) -> tuple[tuple[int, ...], ...]:
     """Return the groups that follow from pairs; only float32 slots are members."""
-    groups = Groups(len(slots.slots))
-    for first, second in pairs:
-        if NO_SLOT in (first, second):
-            continue
-        if slots.dtypes[first] == FLOAT32 == slots.dtypes[second]:
-            groups.join(first, second)
-    return groups.larger_than_one()
+    dtypes = slots.dtypes
+    known = (
+        (first, second)
+        for first, second in pairs
+        if NO_SLOT not in (first, second) and dtypes[first] == FLOAT32 == dtypes[second]
+    )
+    return tuple(group for group in connected(known) if len(group) > 1)

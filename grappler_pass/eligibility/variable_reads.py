@@ -13,21 +13,15 @@ from collections.abc import Iterable, Mapping
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 
 from grappler_pass.eligibility.ref_variables import RefReads
-from grappler_pass.graph.op_table import (
-    ENTER_OPS,
-    LOOK_OPS,
-    MERGE_OPS,
-    PASSING_OPS,
-    READ_OPS,
-)
+from grappler_pass.graph import op_table as table
 from grappler_pass.graph.op_traits import input_behind
 from grappler_pass.graph.precedence import Precedence
 from grappler_pass.graph.type_slots import attr_of
 from grappler_pass.graph.view import GraphView, Port
 
 # Ops that take a handle and do not write the variable.
-_HARMLESS = READ_OPS | LOOK_OPS | {"NoOp"}
-_PASS_HANDLE = PASSING_OPS - MERGE_OPS
+_HARMLESS = table.READ_OPS | table.LOOK_OPS | {"NoOp"}
+_PASS_HANDLE = table.PASSING_OPS - table.MERGE_OPS
 # Code outside of the graph, which writes a variable without taking its handle.
 _CALLS_OUTSIDE = frozenset({"EagerPyFunc", "PyFunc"})
 # What is behind a handle that one of several became.
@@ -59,7 +53,8 @@ class VariableReads:
     def from_view(cls, view: GraphView) -> VariableReads:
         """Find what may be shared or moved in `view`."""
         all_reads = _reads_by_variable(view)
-        copies = _copies(view, all_reads)
+        updated = variables_updated_by_rows(view) & all_reads.keys()
+        copies = frozenset(read for key in updated for read in all_reads[key])
         refs = RefReads.from_view(view)
         reads = _shareable(view, all_reads)
         if not reads:
@@ -109,7 +104,7 @@ def variable_of(view: GraphView, port: Port) -> object:
     while node.op in _PASS_HANDLE:
         port = node.inputs[input_behind(node.op, port.output)]
         node = view.nodes[port.node]
-    if node.op in MERGE_OPS and attr_of(node.proto, "T").type == DT_RESOURCE:
+    if node.op in table.MERGE_OPS and attr_of(node.proto, "T").type == DT_RESOURCE:
         return _ANY
     if node.op == "VarHandleOp" and (name := attr_of(node.proto, "shared_name").s):
         return attr_of(node.proto, "container").s, name
@@ -139,11 +134,6 @@ def _shareable(
         if key != _ANY
         and (len(found) > 1 or (found and view.frame(found[0]) is not None))
     }
-
-
-def _copies(view: GraphView, reads: Mapping[object, list[int]]) -> frozenset[int]:
-    updated = variables_updated_by_rows(view)
-    return frozenset(read for key in updated & reads.keys() for read in reads[key])
 
 
 def _writers_by_variable(
@@ -192,8 +182,8 @@ def _enters(view: GraphView, read: int) -> tuple[int, ...]:
     """Return the loop-invariant Enter nodes between a read and its variable."""
     enters: list[int] = []
     source = view.nodes[view.nodes[read].inputs[0].node]
-    while source.op in ("Identity", *ENTER_OPS):
-        if source.op in ENTER_OPS:
+    while source.op in ("Identity", *table.ENTER_OPS):
+        if source.op in table.ENTER_OPS:
             if not attr_of(source.proto, "is_constant").b:
                 return ()
             enters.append(source.index)

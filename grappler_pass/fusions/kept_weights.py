@@ -27,11 +27,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_INT64
 
 from grappler_pass.annotations import mark
-from grappler_pass.eligibility.existing_casts import (
-    is_cast,
-    source_dtype,
-    target_dtype,
-)
+from grappler_pass.eligibility.existing_casts import cast_types, is_cast
 from grappler_pass.eligibility.variable_reads import unwritten_reads
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.fusions.passes import model_of, pass_seconds
@@ -274,7 +270,7 @@ def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> flo
         return 0.0
     if not is_cast(node):
         return pass_seconds(model, node.op, shape)
-    types = source_dtype(node), target_dtype(node)
+    types = cast_types(node)
     if not FLOATING.issuperset(types):
         return 0.0
     source, target = (DTYPE_NAMES[dtype] for dtype in types)

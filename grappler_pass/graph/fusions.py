@@ -6,6 +6,7 @@ been added by `BiasAdd` or by `AddV2`. What it may hold counts as held.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -81,6 +82,17 @@ def epilogue_of(name: str) -> Epilogue:
     return EPILOGUES.get(name) or Epilogue(name, alone=name)
 
 
+def fused_parts(node: NodeDef) -> Iterator[tuple[str, range]]:
+    """Yield what is fused behind a product, with the positions of its own operands."""
+    # Reading an absent key would create it.
+    fused = node.attr["fused_ops"].list.s if "fused_ops" in node.attr else ()
+    begin = 2
+    for name in map(bytes.decode, fused):
+        end = begin + epilogue_of(name).operands
+        yield name, range(begin, end)
+        begin = end
+
+
 def root_of(op: str) -> str | None:
     """Return the op that a fused op begins with; None of any other op."""
     return ROOTS.get(op)
@@ -91,8 +103,6 @@ def ops_within(node: NodeDef) -> tuple[str, ...]:
     if node.op not in ROOTS and node.op not in _WITHIN:
         return ()
     found = [ROOTS.get(node.op, ""), *_WITHIN.get(node.op, "").split()]
-    # Reading an absent key would create it.
-    if "fused_ops" in node.attr:
-        for name in node.attr["fused_ops"].list.s:
-            found += epilogue_of(name.decode()).stands_for.split()
+    for name, _ in fused_parts(node):
+        found += epilogue_of(name).stands_for.split()
     return tuple(dict.fromkeys(filter(None, found)))

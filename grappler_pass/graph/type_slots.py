@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.node_def_pb2 import NodeDef
-from tensorflow.python.framework import kernels, op_def_registry
+from tensorflow.python.framework import dtypes, kernels, op_def_registry
 
 from grappler_pass.graph.view import GraphView
 
@@ -187,6 +187,12 @@ def _numbered(
     args: tuple[Arg, ...], numbers: dict[tuple[str, int], int]
 ) -> tuple[tuple[int, int], ...]:
     return tuple((numbers.get((a.attr, a.position), NO_SLOT), a.dtype) for a in args)
+
+
+@functools.cache
+def dtype_name(dtype: int, unknown: str = "") -> str:
+    """Return the name of a DataType, or what to call DT_INVALID."""
+    return str(dtypes.as_dtype(dtype).base_dtype.name) if dtype else unknown
 
 
 @functools.cache

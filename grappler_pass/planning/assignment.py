@@ -14,7 +14,7 @@ A tensor cast for several readers is cast, and charged, once. For port p and rea
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 import numpy as np
 from scipy.sparse import coo_matrix, csr_matrix
@@ -49,13 +49,7 @@ class CastTerm:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Binary variables, what each costs low and float32, and the casts between them.
-
-    Attributes:
-      float32_seconds: per variable.
-      low_seconds: per variable.
-      casts: one term per port.
-    """
+    """What each binary variable costs float32 and low, and a term for each port."""
 
     float32_seconds: Sequence[float]
     low_seconds: Sequence[float]
@@ -89,34 +83,31 @@ def minimum_cut(problem: Problem, *, low_at_ties: bool = False) -> tuple[bool, .
     count = len(problem.float32_seconds)
     if count == 0:
         return ()
-    network = _network(problem)
-    flow = maximum_flow(network.capacities, network.source, network.sink)
-    residual = (network.capacities - flow.flow).tocsr()
+    # Variables first, then the source and the sink, then what joins readers.
+    source, sink = count, count + 1
+    capacities = _capacities(*_edges(problem, source, sink))
+    flow = maximum_flow(capacities, source, sink)
+    residual = (capacities - flow.flow).tocsr()
     residual.data[residual.data < 0] = 0
     residual.eliminate_zeros()
     # What the source still reaches is the smallest low side among all minimum cuts;
     # what still reaches the sink, the smallest float32 side.
-    start, end = network.source, network.sink
+    start, end = source, sink
     if low_at_ties:
         residual, start, end = residual.T.tocsr(), end, start
-    reached = np.zeros(network.capacities.shape[0], dtype=bool)
+    reached = np.zeros(capacities.shape[0], dtype=bool)
     found = breadth_first_order(residual, start, return_predecessors=False)
     reached[found] = True
     assert not reached[end], "an augmenting path is left: the flow is not maximal"
     return tuple(bool(b) != low_at_ties for b in reached[:count])
 
 
-@dataclasses.dataclass(frozen=True)
-class _Network:
-    capacities: csr_matrix
-    source: int
-    sink: int
+_Edge = tuple[int, int, float]
 
 
-def _network(problem: Problem) -> _Network:
-    count = len(problem.float32_seconds)
-    source, sink = count, count + 1
-    edges: list[tuple[int, int, float]] = []
+def _edges(problem: Problem, source: int, sink: int) -> tuple[list[_Edge], int]:
+    """Return the edges of the network with their seconds, and its size."""
+    edges: list[_Edge] = []
     for v, (f32, low) in enumerate(
         zip(problem.float32_seconds, problem.low_seconds, strict=True)
     ):
@@ -124,43 +115,32 @@ def _network(problem: Problem) -> _Network:
             edges.append((source, v, f32 - low))
         elif f32 < low:
             edges.append((v, sink, low - f32))
-    vertices = count + 2
+    vertices = sink + 1
     for term in problem.casts:
-        for edge in _up_edges(term, vertices, sink):
-            edges.append(edge)
-            vertices = max(vertices, edge[1] + 1)
-        for edge in _down_edges(term, vertices, sink):
-            edges.append(edge)
-            vertices = max(vertices, edge[1] + 1, edge[0] + 1)
-    return _Network(_capacities(edges, vertices), source, sink)
+        readers = term.readers - {term.producer}
+        if readers and term.producer != FLOAT32_SIDE and term.up_seconds > 0.0:
+            ends = {sink} if FLOAT32_SIDE in readers else readers
+            edges += _charged_once(term.producer, ends, term.up_seconds, vertices)
+            vertices += len(ends) > 1
+        readers -= {FLOAT32_SIDE}
+        if readers and term.down_seconds > 0.0:
+            target = sink if term.producer == FLOAT32_SIDE else term.producer
+            down = _charged_once(target, readers, term.down_seconds, vertices)
+            edges += [(to, begin, seconds) for begin, to, seconds in down]
+            vertices += len(readers) > 1
+    return edges, vertices
 
 
-def _up_edges(term: CastTerm, spare: int, sink: int) -> list[tuple[int, int, float]]:
-    """Charge `up_seconds` once when the producer is low and a reader is float32."""
-    readers = term.readers - {term.producer}
-    if term.producer == FLOAT32_SIDE or not readers or term.up_seconds <= 0.0:
-        return []
-    if FLOAT32_SIDE in readers:
-        return [(term.producer, sink, term.up_seconds)]
-    if len(readers) == 1:
-        return [(term.producer, next(iter(readers)), term.up_seconds)]
-    joined = [(spare, r, np.inf) for r in sorted(readers)]
-    return [(term.producer, spare, term.up_seconds), *joined]
+def _charged_once(
+    begin: int, ends: Set[int], seconds: float, joint: int
+) -> list[_Edge]:
+    """Return edges to some ends of which any number costs as much as one."""
+    if len(ends) == 1:
+        return [(begin, end, seconds) for end in ends]
+    return [(begin, joint, seconds), *((joint, end, np.inf) for end in sorted(ends))]
 
 
-def _down_edges(term: CastTerm, spare: int, sink: int) -> list[tuple[int, int, float]]:
-    """Charge `down_seconds` once when the producer is float32 and a reader is low."""
-    readers = term.readers - {term.producer, FLOAT32_SIDE}
-    if not readers or term.down_seconds <= 0.0:
-        return []
-    target = sink if term.producer == FLOAT32_SIDE else term.producer
-    if len(readers) == 1:
-        return [(next(iter(readers)), target, term.down_seconds)]
-    joined = [(r, spare, np.inf) for r in sorted(readers)]
-    return [*joined, (spare, target, term.down_seconds)]
-
-
-def _capacities(edges: Sequence[tuple[int, int, float]], vertices: int) -> csr_matrix:
+def _capacities(edges: Sequence[_Edge], vertices: int) -> csr_matrix:
     """Scale seconds to integers whose finite sum stays below what int32 holds."""
     if not edges:
         return csr_matrix((vertices, vertices), dtype=np.int32)
@@ -180,12 +160,9 @@ def _capacities(edges: Sequence[tuple[int, int, float]], vertices: int) -> csr_m
 def islands(
     problem: Problem, low: Sequence[bool], anchors: Iterable[int]
 ) -> tuple[int, ...]:
-    """Return the low variables whose low neighborhood holds no anchor.
+    """Return the low variables of an assignment with no anchor in low reach of them.
 
-    Args:
-      problem: variables and the edges between them.
-      low: an assignment.
-      anchors: the variables of allow slots.
+    Anchors are the variables of allow slots.
     """
     count = len(low)
     pairs = [

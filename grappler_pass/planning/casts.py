@@ -65,8 +65,8 @@ class CastPlan:
       absorbed: existing Casts that read a low tensor directly from now on.
     """
 
-    conversions: tuple[Conversion, ...]
-    absorbed: tuple[int, ...]
+    conversions: tuple[Conversion, ...] = ()
+    absorbed: tuple[int, ...] = ()
 
 
 def plan_casts(
@@ -83,24 +83,22 @@ def plan_casts(
     Before   matmul(low) --> exp(f32), matmul(low) --> log(f32)
     After    matmul(low) --> cast_up --> exp(f32), log(f32)
 
-    Not done: control edges never get a cast.
+    Constants are rounded beforehand, or by a cast when the graph runs.
 
-    Args:
-      view: the graph.
-      slots: of `view`.
-      low: for every slot whether it goes low.
-      low_dtype: DataType of the low side.
-      reads: which variable reads share a cast, and which leave their loop.
-      fold_constants: whether constants are rounded beforehand, or by a cast when the
-        graph runs.
+    Not done: control edges never get a cast.
     """
+
+    def is_low(slot: int) -> bool:
+        return slot != NO_SLOT and low[slot]
+
     groups: dict[tuple[Port, int, str, int], list[Reader]] = {}
     absorbed: list[int] = []
     for node in view.nodes:
         for position, port in enumerate(node.inputs):
-            needed = _crossing(slots, low, low_dtype, node.index, position, port)
-            if needed is None:
+            reads_low = is_low(slots.input_slot(node.index, position))
+            if is_low(slots.output_slot(*port)) == reads_low:
                 continue
+            needed = low_dtype if reads_low else FLOAT32
             preserved = node.name in view.item.untouchable
             if needed == FLOAT32 and is_cast(node) and not preserved:
                 absorbed.append(node.index)
@@ -116,24 +114,6 @@ def plan_casts(
         for key, readers in groups.items()
     )
     return CastPlan(conversions, tuple(absorbed))
-
-
-def _crossing(
-    slots: SlotTable,
-    low: Sequence[bool],
-    low_dtype: int,
-    node: int,
-    position: int,
-    port: Port,
-) -> int | None:
-    """Return the dtype an input needs if its producer's will differ, else None."""
-    producer = slots.output_slot(port.node, port.output)
-    reader = slots.input_slot(node, position)
-    producer_low = producer != NO_SLOT and low[producer]
-    reader_low = reader != NO_SLOT and low[reader]
-    if producer_low == reader_low:
-        return None
-    return low_dtype if reader_low else FLOAT32
 
 
 def _conversion(

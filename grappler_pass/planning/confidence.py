@@ -32,11 +32,7 @@ def gain_error(
 ) -> float:
     """Return the standard deviation of the gain, in seconds per step.
 
-    Args:
-      view: the graph.
-      prices: of its nodes.
-      low_nodes: those that go low.
-      casts: seconds that are charged, with the term that charges them.
+    `casts` are the seconds that are charged, each with the term that charges them.
     """
     float32: dict[Hashable, float] = {}
     low: dict[Hashable, float] = {}

@@ -6,15 +6,14 @@ Slots that must share a color become one variable of the cut.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from grappler_pass.eligibility.existing_casts import is_cast
 from grappler_pass.eligibility.propagation import Constraints
-from grappler_pass.eligibility.variable_reads import VariableReads
-from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT
+from grappler_pass.graph.view import Port
 from grappler_pass.planning.assignment import FLOAT32_SIDE, CastTerm, Problem
-from grappler_pass.pricing.seconds import Prices
+from grappler_pass.planning.draft import Draft
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,76 +48,62 @@ class Variables:
         """Return the variable that governs a slot, FLOAT32_SIDE for NO_SLOT."""
         return FLOAT32_SIDE if slot == NO_SLOT else self.of_slot[slot]
 
+    def of_slots(self, slots: Iterable[int]) -> set[int]:
+        """Return the variables that govern any of some slots."""
+        return {self.of_slot[slot] for slot in slots} - {FLOAT32_SIDE}
+
     def spread(self, low: Sequence[bool]) -> tuple[bool, ...]:
         """Return the color of every slot from the color of every variable."""
         return tuple(v != FLOAT32_SIDE and low[v] for v in self.of_slot)
 
 
 def problem_from_prices(
-    view: GraphView,
-    slots: SlotTable,
-    variables: Variables,
-    prices: Prices,
-    reads: VariableReads,
-    tie: float = 0.0,
+    draft: Draft, variables: Variables, tie: float = 0.0
 ) -> Problem:
-    """State the assignment problem whose minimum cut is the plan.
+    """State the assignment problem whose minimum cut is the plan of a priced draft.
 
-    Args:
-      view: the graph.
-      slots: of `view`.
-      variables: of `slots`.
-      prices: of nodes and casts.
-      reads: which variable reads share a cast.
-      tie: share of a node's float32 seconds by which 16 bits may be slower if they
-        halve what the node writes.
+    16 bits may be slower by a share of a node's float32 seconds, `tie`, if they halve
+    what the node writes.
     """
+    view, slots = draft.view, draft.slots
     float32 = [0.0] * variables.count
     low = [0.0] * variables.count
-    for node, variable in variables_of_nodes(slots, variables, prices).items():
-        seconds = prices.low[node]
-        assert seconds is not None, "a node that may go low has a price for it"
-        favor = tie if tie and _writes_low(view, slots, variables, node) else 0.0
-        float32[variable] += prices.float32[node]
-        low[variable] += seconds - favor * prices.float32[node]
-    return Problem(float32, low, _cast_terms(view, slots, variables, prices, reads))
+    for node, variable, float32_seconds, seconds in priced_nodes(draft, variables):
+        writes_low = any(
+            variables.of(slots.output_slot(*port)) >= 0
+            for port in view.output_ports(node)
+        )
+        favor = tie if writes_low else 0.0
+        float32[variable] += float32_seconds
+        low[variable] += seconds - favor * float32_seconds
+    return Problem(float32, low, _cast_terms(draft, variables))
 
 
-def variables_of_nodes(
-    slots: SlotTable, variables: Variables, prices: Prices
-) -> dict[int, int]:
-    """Return the variable of every node that may go low.
+def priced_nodes(
+    draft: Draft, variables: Variables
+) -> Iterator[tuple[int, int, float, float]]:
+    """Yield each node that may go low, its variable, and its seconds float32 and low.
 
     A node is priced once: by the first of its slots that may go low.
     """
-    return {
-        node: next(v for s in slots.slots_of[node] if (v := variables.of_slot[s]) >= 0)
-        for node, seconds in enumerate(prices.low)
-        if seconds is not None
-    }
+    both = zip(draft.prices.float32, draft.prices.low, strict=True)
+    for node, (float32, low) in enumerate(both):
+        if low is not None:
+            own = (variables.of_slot[slot] for slot in draft.slots.slots_of[node])
+            yield node, next(v for v in own if v >= 0), float32, low
 
 
-def _writes_low(
-    view: GraphView, slots: SlotTable, variables: Variables, node: int
-) -> bool:
-    ports = view.output_ports(node)
-    return any(variables.of(slots.output_slot(*port)) >= 0 for port in ports)
-
-
-def _cast_terms(
-    view: GraphView,
-    slots: SlotTable,
-    variables: Variables,
-    prices: Prices,
-    reads: VariableReads,
-) -> list[CastTerm]:
+def _cast_terms(draft: Draft, variables: Variables) -> list[CastTerm]:
+    prices, view, slots = draft.prices, draft.view, draft.slots
     readers_of: dict[Port, set[int]] = {}
     for port in dict.fromkeys((*prices.up, *prices.down)):
         if slots.output_dtype(*port) != FLOAT32:
             continue
-        found = readers_of.setdefault(reads.canonical.get(port, port), set())
+        found = readers_of.setdefault(draft.reads.canonical.get(port, port), set())
         for reader in view.readers(port):
-            if not _reads_either(view, view.nodes[reader.node]):
+            node = view.nodes[reader.node]
+            # A Cast may read a low tensor as well.
+            if not is_cast(node) or node.name in view.item.untouchable:
                 found.add(variables.of(slots.input_slot(*reader)))
     return [
         CastTerm(
@@ -130,8 +115,3 @@ def _cast_terms(
         )
         for port, found in readers_of.items()
     ]
-
-
-def _reads_either(view: GraphView, node: Node) -> bool:
-    """Return whether a node is a Cast that may read a low tensor as well."""
-    return is_cast(node) and node.name not in view.item.untouchable

@@ -15,33 +15,34 @@ from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 
 def plan_from_draft(draft: Draft) -> Plan:
     """Return the plan of a draft whose slots are colored and casts are planned."""
+    settings, prices, casts = draft.settings, draft.prices, draft.casts
     cast_seconds = _cast_seconds_by_node(draft)
-    rows = tuple(
-        _decision(draft, slot, cast_seconds) for slot in range(len(draft.slots.slots))
-    )
-    models = draft.settings.models
-    priced = draft.prices is not None
-    call_seconds = models["CPU"].profile.call_seconds if priced else 0.0
-    beside = call_seconds + (draft.prices.executor if priced else 0.0)
-    seconds = seconds_by_node(draft) if priced else []
-    conversions = draft.casts.conversions
+    call_seconds = seconds_before = seconds_after = 0.0
+    if prices is not None:
+        call_seconds = settings.models["CPU"].profile.call_seconds
+        beside = call_seconds + prices.executor
+        seconds_before = beside + sum(prices.float32)
+        seconds_after = beside + _seconds_of_nodes(draft, cast_seconds)
     # What is fused is not in memory.
-    tells_memory = priced and not draft.settings.fuses
+    tells_memory = prices is not None and not settings.fuses
     before, after = _peaks(draft) if tells_memory else (0, 0)
     return Plan(
-        decisions=rows,
-        low_dtype=draft.settings.low_dtype,
-        opt_level=draft.settings.opt_level,
+        decisions=tuple(
+            _decision(draft, slot, cast_seconds)
+            for slot in range(len(draft.slots.slots))
+        ),
+        low_dtype=settings.low_dtype,
+        opt_level=settings.opt_level,
         graph=draft.name,
-        profile=", ".join(sorted({m.profile.name for m in models.values()})),
-        seconds_before=beside
-        + sum(before for before, _ in seconds)
-        + sum(fusion.seconds for fusion in draft.fusions),
-        seconds_after=beside + sum(after for _, after in seconds),
+        profile=", ".join(sorted({m.profile.name for m in settings.models.values()})),
+        seconds_before=seconds_before + sum(f.seconds for f in draft.fusions),
+        seconds_after=seconds_after,
         call_seconds=call_seconds,
-        casts=sum(c.is_cast for c in conversions) + len(_products_alone(draft)),
-        casts_removed=len(draft.casts.absorbed)
-        + sum(c.is_identity for c in conversions),
+        # A low product whose results are float32 is cast up within its node.
+        casts=sum(c.is_cast for c in casts.conversions)
+        + sum(map(draft.slots.has_float32_results, draft.low_nodes)),
+        casts_removed=len(casts.absorbed)
+        + sum(c.is_identity for c in casts.conversions),
         gain_error=draft.gain_error,
         peak_bytes_before=before,
         peak_bytes_after=after,
@@ -50,31 +51,23 @@ def plan_from_draft(draft: Draft) -> Plan:
     )
 
 
-def _products_alone(draft: Draft) -> set[int]:
-    """Return the nodes within which a low product is cast up."""
-    slots = draft.slots
-    low = {slots.node_of[slot] for slot, is_low in enumerate(draft.low) if is_low}
-    return {node for node in low if slots.has_float32_results(node)}
-
-
 def _peaks(draft: Draft) -> tuple[int, int]:
     """Return the bytes of live activations in float32 and under the plan."""
     inputs = (draft.view, draft.slots, draft.shapes)
-    before = peak_bytes(*inputs, (False,) * len(draft.low), CastPlan((), ()))
+    before = peak_bytes(*inputs, (False,) * len(draft.low), CastPlan())
     after = peak_bytes(*inputs, draft.low, draft.casts) if any(draft.low) else before
     return before, after
 
 
-def seconds_by_node(draft: Draft) -> list[tuple[float, float]]:
-    """Return what each node takes in float32, and under the plan with its casts."""
-    low_nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
-    cast_seconds = _cast_seconds_by_node(draft)
-    seconds = []
-    for node, float32 in enumerate(draft.prices.float32):
-        low = draft.prices.low[node]
-        after = low if node in low_nodes and low is not None else float32
-        seconds.append((float32, after + cast_seconds.get(node, 0.0)))
-    return seconds
+def _seconds_of_nodes(draft: Draft, cast_seconds: Mapping[int, float]) -> float:
+    """Return what all nodes take under the plan with their casts."""
+    low_nodes = draft.low_nodes
+    both = zip(draft.prices.float32, draft.prices.low, strict=True)
+    return sum(
+        (low if node in low_nodes and low is not None else float32)
+        + cast_seconds.get(node, 0.0)
+        for node, (float32, low) in enumerate(both)
+    )
 
 
 def _cast_seconds_by_node(draft: Draft) -> dict[int, float]:

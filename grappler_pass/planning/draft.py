@@ -102,7 +102,6 @@ class Tuner(Protocol):
         Returns:
           Whether a price of the models has changed.
         """
-        ...
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
         """Tell which of two graphs is faster.
@@ -111,7 +110,6 @@ class Tuner(Protocol):
           trial: both graphs.
           decided: called once with whether the rewritten one is, if it is open.
         """
-        ...
 
 
 class PlanMemory(Protocol):
@@ -120,14 +118,11 @@ class PlanMemory(Protocol):
     def recall(self, draft: Draft) -> tuple[bool, ...] | None:
         """Return for every slot whether it was low; None: the graph is not known.
 
-        Args:
-          draft: with the stages up to "price" done.
+        The stages of the draft up to "price" are done.
         """
-        ...
 
     def keep(self, draft: Draft) -> None:
         """Remember how a graph came out, all stages done."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +166,11 @@ class Settings:
     fusions: tuple[str, ...] = ()
     keeps_weights: bool = False
     fold_constants: bool = True
+
+    @property
+    def uses_lists(self) -> bool:
+        """Whether the lists count, and what roundings harm: not at "O3"."""
+        return self.opt_level != "O3"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +217,18 @@ class Draft:
     def has_candidates(self) -> bool:
         """Return whether an allow op may go low; if not, nothing can be gained."""
         return any(self.constraints.eligible[s] for s in self.constraints.allow)
+
+    @property
+    def memory(self) -> PlanMemory | None:
+        """What knows the plan, where that hangs on prices."""
+        wanted = self.settings.opt_level == PRICED and self.has_candidates
+        return self.settings.memory if wanted else None
+
+    @property
+    def low_nodes(self) -> frozenset[int]:
+        """The nodes of which any slot goes low."""
+        node_of = self.slots.node_of
+        return frozenset(node_of[s] for s, is_low in enumerate(self.low) if is_low)
 
     @property
     def written_slots(self) -> tuple[int, ...]:

@@ -29,7 +29,6 @@ class PlannedNode:
 
     Attributes:
       prefix: of its name, that says nothing of the model.
-      is_gradient: whether it computes a gradient.
       layer: the scopes of its layer, outermost first.
       label: the rest of its name.
       main: the row that stands for it: that of a slot that moves to 16 bits, if any.
@@ -39,7 +38,6 @@ class PlannedNode:
     """
 
     prefix: str
-    is_gradient: bool
     layer: tuple[str, ...]
     label: str
     main: Decision
@@ -88,20 +86,18 @@ def times_by_layer(decisions: Iterable[Decision]) -> tuple[LayerTimes, ...]:
     layers: dict[str, list[PlannedNode]] = {}
     for node in planned_nodes(decisions):
         layers.setdefault("/".join(node.layer), []).append(node)
-    found = (_times(name, nodes) for name, nodes in layers.items())
-    return tuple(sorted(found, key=lambda layer: -layer.seconds_float32))
-
-
-def _times(name: str, nodes: list[PlannedNode]) -> LayerTimes:
-    low = [node for node in nodes if node.main.is_low]
-    return LayerTimes(
-        name,
-        nodes=len(nodes),
-        low_nodes=len(low),
-        seconds_float32=sum(node.seconds_float32 for node in nodes),
-        seconds=sum(node.seconds for node in nodes),
-        low_seconds=sum(node.seconds for node in low),
+    found = (
+        LayerTimes(
+            name,
+            nodes=len(nodes),
+            low_nodes=sum(node.main.is_low for node in nodes),
+            seconds_float32=sum(node.seconds_float32 for node in nodes),
+            seconds=sum(node.seconds for node in nodes),
+            low_seconds=sum(node.seconds for node in nodes if node.main.is_low),
+        )
+        for name, nodes in layers.items()
     )
+    return tuple(sorted(found, key=lambda layer: -layer.seconds_float32))
 
 
 def _forward_scopes(names: Iterable[str]) -> set[str]:
@@ -131,7 +127,6 @@ def _node(name: str, rows: list[Decision], scopes: set[str]) -> PlannedNode:
     own = priced.seconds_low if is_faster else priced.seconds_float32
     return PlannedNode(
         prefix=prefix,
-        is_gradient=is_gradient,
         layer=tuple(scope.split("/")) if scope else (),
         label=label,
         main=main,

@@ -12,38 +12,26 @@ prices.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
-
-from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import dtypes
+from collections.abc import Iterator, Sequence
 
 from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.work.op_classes import ELEMENTWISE
 from grappler_pass.eligibility.existing_casts import is_foldable
-from grappler_pass.graph.op_table import (
-    ALIASING_OPS,
-    CONSTANT_OPS,
-    EXCHANGE_OPS,
-    INPUT_OPS,
-    POPPED_OUTPUT,
-    PUSHED_INPUT,
-    RESULT_OPS,
-    VARIABLE_OPS,
-)
+from grappler_pass.graph import op_table as table
 from grappler_pass.graph.shapes import Shapes, known_shape
-from grappler_pass.graph.type_slots import NO_SLOT, SlotTable
-from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.graph.type_slots import NO_SLOT, SlotTable, dtype_name
+from grappler_pass.graph.view import Frame, GraphView, Node, Port, Reader
 from grappler_pass.planning.casts import CastPlan, Conversion
-from grappler_pass.planning.schedule import schedule
 
-_WEIGHTS = CONSTANT_OPS | INPUT_OPS | VARIABLE_OPS | {"ReadVariableOp"}
+_WEIGHTS = (
+    table.CONSTANT_OPS | table.INPUT_OPS | table.VARIABLE_OPS | {"ReadVariableOp"}
+)
 # What these write is what they read, or a part of it: output i of input i for
 # IdentityN, else of the first.
 _VIEWS = (
-    ALIASING_OPS
-    | EXCHANGE_OPS
-    | POPPED_OUTPUT.keys()
+    table.ALIASING_OPS
+    | table.EXCHANGE_OPS
+    | table.POPPED_OUTPUT.keys()
     | {"TensorArrayGradV3", "TensorListPushBack", "TensorListSetItem"}
 )
 _SPREADS = frozenset({"TensorListFromTensor", "TensorListSplit"})
@@ -70,46 +58,36 @@ def peak_bytes(
     low: Sequence[bool],
     casts: CastPlan,
 ) -> int:
-    """Return the most bytes of activations that are alive at once.
+    """Return the most bytes of activations of a graph that are alive at once.
 
-    Args:
-      view: the graph as given.
-      slots: of `view`.
-      shapes: static shapes by node name.
-      low: per slot, whether it is in 16 bits.
-      casts: what `low` needs; nothing where no slot is low.
+    Slots are in 16 bits as `low` says of each, and `casts` is what that needs.
     """
     liveness = _Liveness(view, slots, shapes, low, casts)
-    for moment, index in enumerate(schedule(view)):
+    for moment, index in enumerate(_schedule(view)):
         liveness.run(view.nodes[index], 2 * moment)
     return liveness.peak()
 
 
+@dataclasses.dataclass(eq=False)
 class _Liveness:
     """Buffers of one graph; node number k of the order runs at moment 2 k.
 
     A cast runs right after the node that it reads from, at the odd moment in between.
     """
 
-    def __init__(
-        self,
-        view: GraphView,
-        slots: SlotTable,
-        shapes: Shapes,
-        low: Sequence[bool],
-        casts: CastPlan,
-    ) -> None:
-        self._view = view
-        self._slots = slots
-        self._shapes = shapes
-        self._low = low
-        self._casts = casts.conversions
+    view: GraphView
+    slots: SlotTable
+    shapes: Shapes
+    low: Sequence[bool]
+    casts: CastPlan
+
+    def __post_init__(self) -> None:
         self._cast_of = {
             reader: number
-            for number, conversion in enumerate(casts.conversions)
+            for number, conversion in enumerate(self.casts.conversions)
             for reader in conversion.readers
         }
-        self._last = 2 * len(view.order)
+        self._last = 2 * len(self.view.order)
         self._buffers: list[_Buffer] = []
         self._of_port: dict[Port, _Buffer | None] = {}
         self._of_cast: dict[int, _Buffer | None] = {}
@@ -125,14 +103,14 @@ class _Liveness:
         read = [self._read(node, position) for position in range(len(node.inputs))]
         for buffer in read:
             if buffer is not None:
-                end = self._last if node.op in RESULT_OPS else moment
+                end = self._last if node.op in table.RESULT_OPS else moment
                 buffer.death = max(buffer.death, end)
         if node.op in _WEIGHTS:
             return
-        end = self._last if node.name in self._view.item.fetch else moment
-        for output in range(self._slots.output_count(node.index)):
+        end = self._last if node.name in self.view.item.fetch else moment
+        for output in range(self.slots.output_count(node.index)):
             self._write(node, output, read, end)
-        if node.op in PUSHED_INPUT:
+        if node.op in table.PUSHED_INPUT:
             self._keep(node, read)
 
     def peak(self) -> int:
@@ -158,7 +136,7 @@ class _Liveness:
         if number is None:
             return self._of_port.get(node.inputs[position])
         if number not in self._of_cast:
-            self._of_cast[number] = self._cast(self._casts[number])
+            self._of_cast[number] = self._cast(self.casts.conversions[number])
         return self._of_cast[number]
 
     def _cast(self, conversion: Conversion) -> _Buffer | None:
@@ -166,14 +144,14 @@ class _Liveness:
         read = self._of_port.get(source)
         if conversion.is_identity:
             return read
-        if is_foldable(self._view, conversion.port):
+        if is_foldable(self.view, conversion.port):
             return None
         after = self._written_at[source.node] + 1
         if read is not None:
             read.death = max(read.death, after)
         size = self._elements(source) * _bytes_of(conversion.target_dtype)
         hoist = conversion.hoist
-        node = self._view.nodes[hoist[-1]].inputs[0].node if hoist else source.node
+        node = self.view.nodes[hoist[-1]].inputs[0].node if hoist else source.node
         return self._new(size, after, after, node)
 
     def _write(
@@ -196,17 +174,17 @@ class _Liveness:
             self._reusable[moment] = (read, size)
 
     def _new(self, size: int, birth: int, death: int, node: int) -> _Buffer:
-        buffer = _Buffer(size, birth, death, self._view.weight(node))
+        buffer = _Buffer(size, birth, death, self.view.weight(node))
         self._buffers.append(buffer)
         return buffer
 
     def _keep(self, node: Node, read: Sequence[_Buffer | None]) -> None:
         """Hold as many elements as the loop pushes, as long as the list lives."""
-        first = read[PUSHED_INPUT[node.op]]
+        first = read[table.PUSHED_INPUT[node.op]]
         if first is None:
             return
         # What a loop pushes without writing it anew is one tensor, kept once.
-        others = min(self._view.weight(node.index), first.runs) - 1.0
+        others = min(self.view.weight(node.index), first.runs) - 1.0
         moment = self._written_at[node.index]
         size = int(first.size * others)
         buffer = self._new(size, moment, moment, node.index)
@@ -219,19 +197,77 @@ class _Liveness:
         return size if any(buffer.size == size for buffer in last) else 0
 
     def _elements(self, port: Port) -> int:
-        shape = known_shape(self._shapes, self._view, port)
+        shape = known_shape(self.shapes, self.view, port)
         return TensorSpec(shape, "").elements
 
     def _bytes(self, port: Port) -> int:
-        slot = self._slots.output_slot(*port)
-        is_low = slot != NO_SLOT and self._low[slot]
-        size = 2 if is_low else _bytes_of(self._slots.output_dtype(*port))
+        slot = self.slots.output_slot(*port)
+        is_low = slot != NO_SLOT and self.low[slot]
+        size = 2 if is_low else _bytes_of(self.slots.output_dtype(*port))
         return size * self._elements(port) if size else 0
 
 
-@functools.cache
 def _bytes_of(dtype: int) -> int:
-    if dtype == types_pb2.DT_INVALID:
-        return 0
-    name = str(dtypes.as_dtype(dtype).base_dtype.name)
-    return DTYPE_BYTES.get(name, 4)
+    return DTYPE_BYTES.get(dtype_name(dtype), 4) if dtype else 0
+
+
+def _schedule(view: GraphView) -> tuple[int, ...]:
+    """Return node numbers in the order in which an executor takes them, roughly.
+
+    A node runs once all it waits for has run, in the order in which nodes become ready.
+    A loop counts with one iteration, and what comes after it waits for all of that.
+    """
+    if not any(node.op in table.EXIT_OPS for node in view.nodes):
+        return view.order
+    exits: dict[Frame, list[int]] = {}
+    for node in view.nodes:
+        inside = view.frame(node.inputs[0].node) if node.op in table.EXIT_OPS else None
+        if inside is not None:
+            exits.setdefault(inside, []).append(node.index)
+    members: dict[Frame, int] = {}
+    for node in view.nodes:
+        for frame in view.loops(node.index):
+            members[frame] = members.get(frame, 0) + 1
+    waiting = [_inputs_of_one_iteration(view, i) for i in range(len(view.nodes))]
+    for gated in exits.values():
+        for index in gated:
+            waiting[index] += 1
+    order = [i for i, count in enumerate(waiting) if count == 0]
+    for index in order:
+        for target in _released(view, index, members, exits):
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                order.append(target)
+    assert len(order) == len(view.nodes), "a loop waits for what comes after it"
+    return tuple(order)
+
+
+def _inputs_of_one_iteration(view: GraphView, index: int) -> int:
+    node = view.nodes[index]
+    back = node.op in table.MERGE_OPS and sum(
+        view.nodes[source].op in table.NEXT_ITERATION_OPS
+        for source in (*(port.node for port in node.inputs), *node.controls)
+    )
+    return len(node.inputs) + len(node.controls) - back
+
+
+def _released(
+    view: GraphView,
+    index: int,
+    members: dict[Frame, int],
+    exits: dict[Frame, list[int]],
+) -> Iterator[int]:
+    """Yield, once per edge, what waits for a node or for the loop it is the last of."""
+    ends = view.nodes[index].op in table.NEXT_ITERATION_OPS
+    readers = [
+        reader.node
+        for port in view.output_ports(index)
+        for reader in view.readers(port)
+    ]
+    for target in (*readers, *view.control_readers(index)):
+        if not (ends and view.nodes[target].op in table.MERGE_OPS):
+            yield target
+    for frame in view.loops(index):
+        members[frame] -= 1
+        if members[frame] == 0:
+            yield from exits.get(frame, ())

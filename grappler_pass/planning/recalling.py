@@ -12,18 +12,13 @@ from collections.abc import Sequence
 from absl import logging
 
 from grappler_pass.planning.cut_problem import Variables
-from grappler_pass.planning.draft import PRICED, Draft
-from grappler_pass.planning.plan import Cause
+from grappler_pass.planning.draft import Draft
 
 
 def recall(draft: Draft) -> Draft:
     """Look the graph up; where prices decide nothing there is nothing to look up."""
-    memory = draft.settings.memory
-    if memory is None or not draft.has_candidates:
-        return draft
-    if draft.settings.opt_level != PRICED:
-        return draft
-    low = memory.recall(draft)
+    memory = draft.memory
+    low = None if memory is None else memory.recall(draft)
     if low is None:
         return draft
     if not _fits(draft, low):
@@ -37,17 +32,10 @@ def recall(draft: Draft) -> Draft:
     return dataclasses.replace(draft, recalled=low)
 
 
-def color_as_recalled(draft: Draft, low: tuple[bool, ...]) -> Draft:
-    """Color the slots as they were."""
-    return dataclasses.replace(draft, low=low, fallback=(Cause.RESUMED,) * len(low))
-
-
 def keep(draft: Draft) -> Draft:
     """Have it remembered how a graph came out, where its costs decide."""
-    memory = draft.settings.memory
-    if memory is not None and draft.has_candidates:
-        if draft.settings.opt_level == PRICED:
-            memory.keep(draft)
+    if draft.memory is not None:
+        draft.memory.keep(draft)
     return draft
 
 

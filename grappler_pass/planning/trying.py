@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from grappler_pass.costs.database.probes import Probe
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.decisions import plan_from_draft
 from grappler_pass.planning.draft import PRICED, Draft, Outcome, Trial
@@ -60,18 +59,12 @@ def trial_from_draft(draft: Draft) -> Trial:
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
         is_certain=draft.is_certain,
         low_dtype=draft.settings.low_dtype,
-        probes=_probes(draft),
+        probes={
+            draft.view.nodes[node].name: probe
+            for node in sorted(draft.low_nodes)
+            if (probe := draft.prices.probes[node]) is not None
+        },
     )
-
-
-def _probes(draft: Draft) -> dict[str, Probe]:
-    """Return what tells of the prices of the nodes in 16 bits, by name."""
-    nodes = {draft.slots.node_of[s] for s, is_low in enumerate(draft.low) if is_low}
-    return {
-        draft.view.nodes[node].name: probe
-        for node in sorted(nodes)
-        if (probe := draft.prices.probes[node]) is not None
-    }
 
 
 def _withdrawn(draft: Draft, reason: Cause) -> Draft:
@@ -85,7 +78,7 @@ def _withdrawn(draft: Draft, reason: Cause) -> Draft:
         low=(False,) * len(draft.low),
         fallback=fallback,
         gain_error=0.0,
-        casts=CastPlan((), ()),
+        casts=CastPlan(),
         rewritten=draft.given,
         fusions=(),
     )

@@ -18,14 +18,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.database.probes import cast_probe
 from grappler_pass.costs.errors import SURE
+from grappler_pass.graph.shapes import known_shape
 from grappler_pass.planning.assignment import FLOAT32_SIDE, Problem, minimum_cut
 from grappler_pass.planning.confidence import is_measured, ratio_error
 from grappler_pass.planning.cut_problem import (
     Variables,
+    priced_nodes,
     problem_from_prices,
-    variables_of_nodes,
 )
 from grappler_pass.planning.draft import Draft, Stake
 from grappler_pass.pricing.seconds import Prices
@@ -54,14 +56,9 @@ class Bounds:
         """Return the variables that are open when a plan must gain `threshold`."""
         if self.most_gain <= threshold:
             return frozenset()
-        certain = (
-            self.dear if self.least_gain > threshold else (False,) * len(self.dear)
-        )
-        return frozenset(
-            v
-            for v, (low, surely_low) in enumerate(zip(self.cheap, certain, strict=True))
-            if low and not surely_low
-        )
+        is_sure = self.least_gain > threshold
+        ends = enumerate(zip(self.cheap, self.dear, strict=True))
+        return frozenset(v for v, (low, dear) in ends if low and not (is_sure and dear))
 
 
 def bounds_of(problem_at: Callable[[float], Problem]) -> Bounds:
@@ -88,37 +85,26 @@ def stakes(draft: Draft) -> tuple[Stake, ...]:
     either are left out that together stand for less than a share of the step.
     """
     variables = Variables.from_constraints(draft.constraints)
-    prices = draft.prices
-
-    def problem_at(errors: float) -> Problem:
-        moved = dataclasses.replace(prices, low=_moved(prices, errors))
-        return problem_from_prices(
-            draft.view,
-            draft.slots,
+    bounds = bounds_of(
+        lambda errors: problem_from_prices(
+            dataclasses.replace(draft, prices=_moved(draft.prices, errors)),
             variables,
-            moved,
-            draft.reads,
             draft.settings.tie,
         )
-
-    bounds = bounds_of(problem_at)
-    step = sum(prices.float32)
+    )
+    step = sum(draft.prices.float32)
     threshold = draft.settings.margin * step
     if bounds.most_gain <= threshold:
         return ()
     open_ones = bounds.at_stake(threshold)
     negligible = NEGLIGIBLE * step
-    flips = without_rest(
-        _summed(
-            [
-                *_node_stakes(draft, variables, open_ones),
-                *_cast_stakes(draft, variables, open_ones, bounds),
-            ]
-        ),
-        negligible,
-    )
+    found = [
+        *_node_stakes(draft, variables, open_ones),
+        *_cast_stakes(draft, variables, open_ones, bounds),
+    ]
+    flips = without_rest(_summed(found), negligible)
     asked = {stake.probe.op for stake in flips}
-    levels = [level for level in _level_stakes(draft) if level.probe.op not in asked]
+    levels = (level for level in _level_stakes(draft) if level.probe.op not in asked)
     return (*flips, *without_rest(_summed(levels), negligible))
 
 
@@ -141,30 +127,29 @@ def without_rest(in_order: Sequence[Stake], negligible: float) -> tuple[Stake, .
     return tuple(in_order[: len(in_order) - rest])
 
 
-def _moved(prices: Prices, errors: float) -> tuple[float | None, ...]:
-    """Return the 16-bit prices, so many errors off against float32."""
-    moved: list[float | None] = list(prices.low)
+def _moved(prices: Prices, errors: float) -> Prices:
+    """Return the prices with those in 16 bits so many errors off against float32."""
+    low = list(prices.low)
     for node, seconds in enumerate(prices.low):
         if seconds is not None:
             measured = is_measured(prices, node)
             off = errors * ratio_error(*prices.errors[node], measured=measured)
-            moved[node] = seconds * math.exp(off)
-    return tuple(moved)
+            low[node] = seconds * math.exp(off)
+    return dataclasses.replace(prices, low=tuple(low))
 
 
 def _node_stakes(
     draft: Draft, variables: Variables, open_ones: frozenset[int]
 ) -> Iterator[Stake]:
     prices = draft.prices
-    of_node = variables_of_nodes(draft.slots, variables, prices)
-    for node, variable in of_node.items():
-        probe, low = prices.probes[node], prices.low[node] or 0.0
+    for node, variable, float32, low in priced_nodes(draft, variables):
+        probe = prices.probes[node]
         if variable not in open_ones or probe is None:
             continue
         error, low_error = prices.errors[node]
         if is_measured(prices, node) and max(error, low_error) < SURE:
             continue
-        seconds = error * prices.float32[node] + low_error * low
+        seconds = error * float32 + low_error * low
         if seconds > 0.0:
             yield Stake(probe, seconds, draft.view.nodes[node].device)
 
@@ -199,17 +184,17 @@ def _cast_stakes(
         }
         if open_ones.isdisjoint((producer, *readers)):
             continue
-        elements = prices.cast_elements[port]
+        shape = known_shape(draft.shapes, draft.view, port)
+        elements = TensorSpec(shape, "float32").elements
         device = draft.view.nodes[port.node].device
         up, down = prices.up.get(port, 0.0), prices.down.get(port, 0.0)
-        if up > 0.0 and _may_be_low([producer], bounds) and _may_stay(readers, bounds):
-            probe = cast_probe(elements, low_dtype, "float32")
-            yield Stake(probe, error * up, device)
-        if down <= 0.0 or not _may_stay([producer], bounds):
-            continue
-        if _may_be_low(readers, bounds):
-            probe = cast_probe(elements, "float32", low_dtype)
-            yield Stake(probe, error * down, device)
+        for seconds, low, high, types in (
+            (up, {producer}, readers, (low_dtype, "float32")),
+            (down, readers, {producer}, ("float32", low_dtype)),
+        ):
+            if seconds > 0.0 and _may_be_low(low, bounds) and _may_stay(high, bounds):
+                probe = cast_probe(elements, *types)
+                yield Stake(probe, error * seconds, device)
 
 
 def _may_be_low(variables: Iterable[int], bounds: Bounds) -> bool:

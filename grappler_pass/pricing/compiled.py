@@ -69,20 +69,16 @@ class FusingPricer(Pricer):
         moved = sum(spec.bytes_as(dtype) for spec in self._shared_with_kernels(node))
         if widened:
             moved += self._widened_bytes(node)
-        seconds = price.seconds + moved / _bytes_per_second(model)
+        # The bandwidth that generated code reaches, whatever the type.
+        bandwidth = model.profile.roofline.bytes_per_second["float32"]
+        seconds = price.seconds + moved / bandwidth
         return replace(price, seconds=seconds)
 
-    def cast_down_price(self, port: Port) -> Price:
+    def cast_price(self, port: Port, source: str, target: str) -> Price:
         """Return 0 where either end is fused: the cast is part of its kernel."""
-        return self._unless_fused(port, super().cast_down_price(port))
-
-    def cast_up_price(self, port: Port) -> Price:
-        """Return 0 where either end is fused: the cast is part of its kernel."""
-        return self._unless_fused(port, super().cast_up_price(port))
-
-    def _unless_fused(self, port: Port, price: Price) -> Price:
-        within = self._source(port).op in _FUSED or not self._outside_readers(port)
-        return _FREE if within else price
+        if self._source(port).op in _FUSED or not self._outside_readers(port):
+            return _FREE
+        return super().cast_price(port, source, target)
 
     def _price_in_kernel(self, node: Node, dtype: str, model: CostModel) -> Price:
         roofline = model.profile.roofline
@@ -145,8 +141,3 @@ class FusingPricer(Pricer):
                     waiting.append(renamed)
                 else:
                     yield node
-
-
-def _bytes_per_second(model: CostModel) -> float:
-    """Return the bandwidth that generated code reaches, whatever the type."""
-    return model.profile.roofline.bytes_per_second["float32"]

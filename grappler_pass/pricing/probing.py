@@ -15,14 +15,14 @@ from collections.abc import Collection
 from google.protobuf import text_format
 from tensorflow.core.framework import attr_value_pb2, op_def_pb2
 from tensorflow.core.framework.tensor_pb2 import TensorProto
-from tensorflow.python.framework import dtypes, tensor_util
+from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.database.probes import MEASURED_DTYPE, Constant, Probe
 from grappler_pass.costs.work.op_classes import FREE_OPS
 from grappler_pass.graph.op_table import CONSTANT_OPS, FORWARDING_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape
-from grappler_pass.graph.type_slots import SlotTable, attr_of, op_def_of
+from grappler_pass.graph.type_slots import SlotTable, attr_of, dtype_name, op_def_of
 from grappler_pass.graph.view import GraphView, Node, Port
 
 MOST_CONSTANT_VALUES = 64
@@ -51,27 +51,13 @@ def probe_of(
 
     That is so of what has state or side effects, takes handles or text, runs no kernel,
     is directed by an operand that is no constant, or reads a tensor of unknown rank.
-
-    Args:
-      view: the graph.
-      slots: of `view`.
-      shapes: static shapes by node name.
-      node: its number.
-      low: those of its slots whose dtype may change.
+    `low` are those of the node's slots whose dtype may change.
     """
     return _Subject(view, slots, shapes, view.nodes[node], frozenset(low)).probe()
 
 
-@functools.lru_cache(maxsize=16384)
-def _interned(
-    op: str,
-    attrs: tuple[tuple[str, str], ...],
-    dtype_attrs: tuple[tuple[str, int], ...],
-    inputs: tuple[TensorSpec, ...],
-    constants: tuple[tuple[int, Constant], ...],
-) -> Probe:
-    """Return the one probe of these fields, whose key is then made once."""
-    return Probe(op, attrs, dtype_attrs, inputs, constants)
+# The one probe of some fields, whose key is then made once.
+_interned = functools.lru_cache(maxsize=16384)(Probe)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +106,7 @@ class _Subject:
 
     def _inputs(self) -> tuple[TensorSpec, ...] | None:
         found = [self._input(position) for position in range(len(self.node.inputs))]
-        known = tuple(spec for spec in found if spec is not None)
-        return known if len(known) == len(found) else None
+        return None if None in found else tuple(filter(None, found))
 
     def _input(self, position: int) -> TensorSpec | None:
         shape = self._shape(self.node.inputs[position])
@@ -130,7 +115,7 @@ class _Subject:
         index = self.node.index
         if self.slots.input_slot(index, position) in self.low:
             return TensorSpec(shape, MEASURED_DTYPE)
-        dtype = _dtype_name(self.slots.input_dtype(index, position))
+        dtype = dtype_name(self.slots.input_dtype(index, position), "resource")
         return None if dtype in _NO_TENSORS else TensorSpec(shape, dtype)
 
     def _shape(self, port: Port) -> tuple[int, ...] | None:
@@ -182,12 +167,6 @@ def _public_attrs(op: str) -> tuple[tuple[str, str, bytes], ...]:
 def _text(serialized: bytes) -> str:
     value = attr_value_pb2.AttrValue.FromString(serialized)
     return str(text_format.MessageToString(value, as_one_line=True))
-
-
-@functools.cache
-def _dtype_name(dtype: int) -> str:
-    # A port whose op is unknown shows DT_INVALID.
-    return str(dtypes.as_dtype(dtype).base_dtype.name) if dtype else "resource"
 
 
 def _argument_names(node: Node, op_def: op_def_pb2.OpDef) -> tuple[str, ...]:

@@ -7,25 +7,27 @@ error of each. What the assignment problem makes of them is `cut_problem`'s.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
-from tensorflow.python.framework import dtypes
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.costs import CostModel, OpCall, TensorSpec, attrs_from_node_def
 from grappler_pass.costs.calls import Price
 from grappler_pass.costs.database.probes import Probe
 from grappler_pass.eligibility.existing_casts import is_free_down
-from grappler_pass.eligibility.propagation import Constraints
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.fusions import root_of
 from grappler_pass.graph.op_table import ADDITION_OPS, PRODUCT_OPS
 from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
-from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.type_slots import (
+    DTYPE_ENUMS,
+    FLOAT32,
+    NO_SLOT,
+    SlotTable,
+    dtype_name,
+)
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
 from grappler_pass.pricing.probing import probe_of
 
@@ -59,7 +61,6 @@ class Prices:
       errors: per node, of the logarithm of the seconds in float32 and low.
       probes: per node that may go low, how to measure it; None where it cannot be.
       cast_errors: per port of `up` and `down`, of the logarithm of either.
-      cast_elements: per port of `up` and `down`.
       cast_sources: per port of `up` and `down`, of the less sure of both.
       executor: what running the nodes takes beside their kernels, in either type.
     """
@@ -72,115 +73,72 @@ class Prices:
     errors: tuple[tuple[float, float], ...] = ()
     probes: tuple[Probe | None, ...] = ()
     cast_errors: Mapping[Port, float] = dataclasses.field(default_factory=dict)
-    cast_elements: Mapping[Port, int] = dataclasses.field(default_factory=dict)
     cast_sources: Mapping[Port, str] = dataclasses.field(default_factory=dict)
     executor: float = 0.0
 
 
-def price_graph(
-    view: GraphView,
-    slots: SlotTable,
-    constraints: Constraints,
-    shapes: Shapes,
-    models: Models,
-    low_dtype: str,
-    reads: VariableReads,
-    pricer_of: type[Pricer] | None = None,
-    kept: Set[Port] = frozenset(),
-) -> Prices:
-    """Price every node at float32, and what may go low at `low_dtype` with its casts.
-
-    Args:
-      view: the graph.
-      slots: of `view`.
-      constraints: which slots are eligible.
-      shapes: static shapes by node name; what is missing is guessed by the model.
-      models: a cost model per device type, "CPU" at least.
-      low_dtype: "bfloat16" or "float16".
-      reads: which variable reads leave their loop.
-      pricer_of: how single nodes and casts are priced; as separate kernels by default.
-      kept: what is kept in 16 bits between calls, if anything reads it so.
-    """
-    pricer = (pricer_of or Pricer)(view, slots, shapes, models, low_dtype, reads)
-    pricer.kept = kept
-    priced = [
-        pricer.node(
-            node, [s for s in slots.slots_of[node.index] if constraints.eligible[s]]
-        )
-        for node in view.nodes
-    ]
-    float32 = [price.float32.seconds for price in priced]
-    low = [price.low.seconds if price.low else None for price in priced]
-    _charge_transfers(view, slots, constraints, pricer, float32, low)
-    return Prices(
-        tuple(float32),
-        tuple(low),
-        tuple(price.source for price in priced),
-        pricer.up,
-        pricer.down,
-        tuple(price.errors for price in priced),
-        tuple(price.probe for price in priced),
-        pricer.cast_errors,
-        pricer.cast_elements,
-        pricer.cast_sources,
-        sum(map(pricer.executor_seconds, view.nodes)),
-    )
-
-
-class NodePrice(NamedTuple):
-    """Prices of one node per step; no low one where none of its slots may go low."""
-
-    float32: Price
-    low: Price | None
-    probe: Probe | None
-
-    @property
-    def errors(self) -> tuple[float, float]:
-        """Return the errors in float32 and in 16 bits."""
-        return self.float32.error, self.low.error if self.low else 0.0
-
-    @property
-    def source(self) -> str:
-        """Return where the less sure of both comes from."""
-        if self.low is None or self.float32.error >= self.low.error:
-            return self.float32.source
-        return self.low.source
-
-
+@dataclasses.dataclass(eq=False)
 class Pricer:
-    """The look-ups that pricing one graph shares; every node is a kernel of its own."""
+    """The look-ups that pricing one graph shares; every node is a kernel of its own.
 
-    def __init__(
-        self,
-        view: GraphView,
-        slots: SlotTable,
-        shapes: Shapes,
-        models: Models,
-        low_dtype: str,
-        reads: VariableReads,
-    ) -> None:
-        """Take what `price_graph` is given."""
-        self._view = view
-        self._slots = slots
-        self._shapes = shapes
-        self._models = models
-        self._low_dtype = low_dtype
-        self._reads = reads
-        self.kept: Set[Port] = frozenset()
-        self.up: dict[Port, float] = {}
-        self.down: dict[Port, float] = {}
+    Shapes that are missing are guessed by the models. What is `kept` is so in 16 bits
+    between calls, if anything reads it so.
+    """
+
+    _view: GraphView
+    _slots: SlotTable
+    _shapes: Shapes
+    _models: Models
+    _low_dtype: str
+    _reads: VariableReads
+    _kept: Set[Port] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Begin with no price."""
+        self._up: dict[Port, float] = {}
+        self._down: dict[Port, float] = {}
         self._priced_down: set[Port] = set()
-        self.cast_errors: dict[Port, float] = {}
-        self.cast_elements: dict[Port, int] = {}
-        self.cast_sources: dict[Port, str] = {}
+        self._cast_errors: dict[Port, float] = {}
+        self._cast_sources: dict[Port, str] = {}
         self._calls: dict[int, OpCall] = {}
 
-    def node(self, node: Node, eligible: Sequence[int]) -> NodePrice:
-        """Price a node, and the casts around it if it may go low."""
+    def prices(self, eligible: Sequence[bool]) -> Prices:
+        """Price every node at float32, and with its casts low if a slot is eligible."""
+        priced = [
+            self._node(
+                node, [s for s in self._slots.slots_of[node.index] if eligible[s]]
+            )
+            for node in self._view.nodes
+        ]
+        float32 = [high.seconds for high, _, _ in priced]
+        low = [each.seconds if each else None for _, each, _ in priced]
+        self._charge_transfers(eligible, float32, low)
+        less_sure = (
+            each if each and each.error > high.error else high
+            for high, each, _ in priced
+        )
+        return Prices(
+            float32=tuple(float32),
+            low=tuple(low),
+            sources=tuple(price.source for price in less_sure),
+            up=self._up,
+            down=self._down,
+            errors=tuple(
+                (high.error, each.error if each else 0.0) for high, each, _ in priced
+            ),
+            probes=tuple(probe for _, _, probe in priced),
+            cast_errors=self._cast_errors,
+            cast_sources=self._cast_sources,
+            executor=sum(map(self.executor_seconds, self._view.nodes)),
+        )
+
+    def _node(
+        self, node: Node, eligible: Sequence[int]
+    ) -> tuple[Price, Price | None, Probe | None]:
+        """Price a node in both types, and the casts around it if it may go low."""
         weight = self._runs(node)
         if not eligible:
-            price = self.price(node, "float32", None)
-            return NodePrice(_times(price, weight), None, None)
+            return _times(self.price(node, "float32", None), weight), None, None
         alone = self._slots.has_float32_results(node.index)
         # The fused kernel in 16 bits is none that would run.
         probe = None if alone else self.probe(node, eligible)
@@ -195,7 +153,7 @@ class Pricer:
         for position, port in enumerate(node.inputs):
             if self._slots.input_slot(node.index, position) in eligible:
                 self._price_down(port)
-        return NodePrice(_times(float32, weight), _times(low, weight), probe)
+        return _times(float32, weight), _times(low, weight), probe
 
     def executor_seconds(self, node: Node) -> float:
         """Return what running a node takes per step beside its kernel."""
@@ -220,7 +178,7 @@ class Pricer:
         low = self.model(node).price(product, self._low_dtype)
         whole = self.model(node).price(product, "float32")
         behind = max(fused.seconds - whole.seconds, 0.0)
-        cast = self.cast_up_price(Port(node.index, 0))
+        cast = self.cast_price(Port(node.index, 0), self._low_dtype, "float32")
         return replace(low, seconds=low.seconds + cast.seconds + behind)
 
     def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
@@ -238,7 +196,7 @@ class Pricer:
             shape = variable_shape(self._view.nodes[port.node].proto)
             return TensorSpec(shape, "resource")
         shape = known_shape(self._shapes, self._view, port)
-        return TensorSpec(shape, _dtype_name(dtype))
+        return TensorSpec(shape, dtype_name(dtype, "float32"))
 
     def call(self, node: Node) -> OpCall:
         """Return a node as the models see it, made once."""
@@ -296,24 +254,25 @@ class Pricer:
         return price
 
     def _price_up(self, port: Port) -> None:
-        price = self._parted(port, self.cast_up_price(port), "float32")
-        price = self._noted(port, price)
-        self.up[port] = price.seconds * self._view.weight(port.node)
+        price = self.cast_price(port, self._low_dtype, "float32")
+        price = self._noted(port, self._parted(port, price, "float32"))
+        self._up[port] = price.seconds * self._view.weight(port.node)
 
     def _price_down(self, port: Port) -> None:
         """Price the cast of a tensor; of equal reads the first is charged the most."""
         if port in self._priced_down:
             return
         self._priced_down.add(port)
-        price = self._parted(port, self.cast_down_price(port), self._low_dtype)
+        price = self.cast_price(port, "float32", self._low_dtype)
+        price = self._parted(port, price, self._low_dtype)
         low_dtype = DTYPE_ENUMS[self._low_dtype]
         is_free = is_free_down(self._view, self._reads, port, low_dtype)
-        if is_free or port in self.kept:
+        if is_free or port in self._kept:
             price = replace(price, seconds=0.0)
         seconds = price.seconds * sum(map(self._view.weight, self._casters(port)))
         for each in (port, self._reads.canonical.get(port, port)):
             self._noted(each, price)
-            self.down[each] = max(seconds, self.down.get(each, 0.0))
+            self._down[each] = max(seconds, self._down.get(each, 0.0))
 
     def _casters(self, port: Port) -> set[int]:
         """Return the nodes that casts of a tensor run as often as, one for each."""
@@ -323,15 +282,8 @@ class Pricer:
         readers = self._view.readers(port)
         return {r.node if r in late else outside for r in readers} or {outside}
 
-    def cast_up_price(self, port: Port) -> Price:
-        """Return the price of one cast of a low tensor to float32."""
-        return self._cast_price(port, self._low_dtype, "float32")
-
-    def cast_down_price(self, port: Port) -> Price:
-        """Return the price of one cast of a float32 tensor to 16 bits."""
-        return self._cast_price(port, "float32", self._low_dtype)
-
-    def _cast_price(self, port: Port, source: str, target: str) -> Price:
+    def cast_price(self, port: Port, source: str, target: str) -> Price:
+        """Return the price of one cast of a tensor from a dtype to another."""
         model = self.model(self._view.nodes[port.node])
         price = model.cast_price(self.spec(port).elements, source, target)
         if model.profile.kind == "cpu":
@@ -340,53 +292,41 @@ class Pricer:
 
     def _noted(self, port: Port, price: Price) -> Price:
         """Remember what is less sure of the two casts of a tensor."""
-        self.cast_elements[port] = self.spec(port).elements
-        if price.error >= self.cast_errors.get(port, 0.0):
-            self.cast_errors[port] = price.error
-            self.cast_sources[port] = price.source
+        if price.error >= self._cast_errors.get(port, 0.0):
+            self._cast_errors[port] = price.error
+            self._cast_sources[port] = price.source
         return price
+
+    def _charge_transfers(
+        self, eligible: Sequence[bool], float32: list[float], low: list[float | None]
+    ) -> None:
+        """Charge what crosses devices at its producer's dtype.
+
+        That keeps every pairwise term submodular; the casts themselves are placed so
+        that 16 bits cross the wire whichever end is low.
+        """
+        view, slots = self._view, self._slots
+        if len({node.device for node in view.nodes}) == 1:
+            return
+        for node in view.nodes:
+            for port in view.output_ports(node.index):
+                devices = {view.nodes[r.node].device for r in view.readers(port)}
+                crossings = len(devices - {node.device})
+                if not crossings or slots.output_dtype(*port) != FLOAT32:
+                    continue
+                seconds = 4 * self.spec(port).elements / TRANSFER_BYTES_PER_SECOND
+                seconds *= crossings * view.weight(node.index)
+                slot = slots.output_slot(*port)
+                goes_low = slot != NO_SLOT and eligible[slot]
+                float32[node.index] += seconds
+                low_seconds = low[node.index]
+                if low_seconds is not None:
+                    share = seconds / 2 if goes_low else seconds
+                    low[node.index] = low_seconds + share
 
 
 def _times(price: Price, weight: float) -> Price:
     return replace(price, seconds=price.seconds * weight)
-
-
-@functools.cache
-def _dtype_name(dtype: int) -> str:
-    if dtype == types_pb2.DT_INVALID:
-        return "float32"
-    return str(dtypes.as_dtype(dtype).base_dtype.name)
-
-
-def _charge_transfers(
-    view: GraphView,
-    slots: SlotTable,
-    constraints: Constraints,
-    pricer: Pricer,
-    float32: list[float],
-    low: list[float | None],
-) -> None:
-    """Charge what crosses devices at its producer's dtype.
-
-    That keeps every pairwise term submodular; the casts themselves are placed so that
-    16 bits cross the wire whichever end is low.
-    """
-    if len({node.device for node in view.nodes}) == 1:
-        return
-    for node in view.nodes:
-        for port in view.output_ports(node.index):
-            devices = {view.nodes[r.node].device for r in view.readers(port)}
-            crossings = len(devices - {node.device})
-            if not crossings or slots.output_dtype(*port) != FLOAT32:
-                continue
-            seconds = 4 * pricer.spec(port).elements / TRANSFER_BYTES_PER_SECOND
-            seconds *= crossings * view.weight(node.index)
-            slot = slots.output_slot(*port)
-            goes_low = slot != NO_SLOT and constraints.eligible[slot]
-            float32[node.index] += seconds
-            low_seconds = low[node.index]
-            if low_seconds is not None:
-                low[node.index] = low_seconds + (seconds / 2 if goes_low else seconds)
 
 
 def call_of(node: Node, slots: SlotTable, spec: Callable[[Port], TensorSpec]) -> OpCall:

@@ -14,30 +14,18 @@ import numpy as np
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.costs.work.op_classes import ELEMENTWISE, MATMULS
-from grappler_pass.graph.op_table import (
-    FORWARDING_OPS,
-    MERGE_OPS,
-    POPPED_OUTPUT,
-    PUSHED_INPUT,
-)
-from grappler_pass.graph.shapes import Shape, Shapes, known_shape, shape_from_proto
+from grappler_pass.graph import op_table as table
+from grappler_pass.graph.shapes import Shape, Shapes, known_shape, variable_shape
 from grappler_pass.graph.view import GraphView, Node, Port
 
-_PASS = FORWARDING_OPS | MERGE_OPS | {"Cast", "ZerosLike"}
+_PASS = table.FORWARDING_OPS | table.MERGE_OPS | {"AddN", "Cast", "ZerosLike"}
 # What has fewer dimensions is often broadcast.
 _LEAST_RANK = 2
-# Their lists are made of the rows of this input.
-_UNSTACKED = {"TensorListFromTensor": 0}
 
 
 def fill_shapes(view: GraphView, shapes: Shapes) -> Shapes:
-    """Return `shapes` with what the rules can tell of unknown ones.
-
-    Args:
-      view: the graph.
-      shapes: static shapes by node name; not modified.
-    """
-    if not any(node.op in POPPED_OUTPUT for node in view.nodes):
+    """Return a graph's shapes with what the rules can tell of unknown ones."""
+    if not any(node.op in table.POPPED_OUTPUT for node in view.nodes):
         return shapes
     filling = _Filling(view, shapes)
     # The second sweep carries on what came around a loop.
@@ -63,7 +51,7 @@ class _Filling:
 
     def _guess(self, node: Node) -> Shape | None:
         inputs = [self._shape(port) for port in node.inputs]
-        if node.op in POPPED_OUTPUT:
+        if node.op in table.POPPED_OUTPUT:
             return self._pushed(node)
         if node.op in _PASS:
             return next(filter(_is_known, inputs), None)
@@ -73,8 +61,6 @@ class _Filling:
             return inputs[0][-1:] if _is_known(inputs[0]) and inputs[0] else None
         if node.op == "ConcatV2":
             return self._concatenated(node, inputs)
-        if node.op == "AddN":
-            return next(filter(_is_known, inputs), None)
         if node.op in ELEMENTWISE or node.op == "BiasAdd":
             return _broadcast(inputs)
         return None
@@ -85,13 +71,13 @@ class _Filling:
     def _pushed(self, node: Node) -> Shape | None:
         """Return the shape of what was pushed on the list that `node` reads."""
         for source in self._behind_handle(node.inputs[0].node):
-            if source.op in _UNSTACKED:
-                whole = self._shape(source.inputs[_UNSTACKED[source.op]])
+            if source.op == "TensorListFromTensor":
+                whole = self._shape(source.inputs[0])
                 return whole[1:] if whole and _is_known(whole[1:]) else None
-            if source.op in PUSHED_INPUT:
-                shape = self._shape(source.inputs[PUSHED_INPUT[source.op]])
+            if source.op in table.PUSHED_INPUT:
+                shape = self._shape(source.inputs[table.PUSHED_INPUT[source.op]])
             else:
-                shape = _told_of_argument(source)
+                shape = variable_shape(source.proto) if source.op == "_Arg" else None
             if _is_known(shape):
                 return shape
         return None
@@ -119,15 +105,6 @@ class _Filling:
         return (*known[0][:axis], total, *known[0][axis + 1 :])
 
 
-def _told_of_argument(node: Node) -> Shape | None:
-    """Return the shape of the elements of a list that is an argument, if known."""
-    attr = node.proto.attr
-    if node.op != "_Arg" or "_handle_shapes" not in attr:
-        return None
-    shapes = attr["_handle_shapes"].list.shape
-    return shape_from_proto(shapes[0]) if shapes else None
-
-
 def _is_known(shape: Shape | None) -> bool:
     return shape is not None and None not in shape
 
@@ -136,7 +113,7 @@ def _merged(
     node: Node, known: Sequence[Shape | None], guess: Shape
 ) -> tuple[Shape | None, ...]:
     """Put the guess where a shape is missing; a popped list has but one tensor."""
-    only = POPPED_OUTPUT.get(node.op)
+    only = table.POPPED_OUTPUT.get(node.op)
     count = max(len(known), 1 if only is None else only + 1)
     padded = (*known, *[None] * (count - len(known)))
     return tuple(

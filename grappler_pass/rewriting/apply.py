@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence, Set
+from copy import deepcopy
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -13,7 +14,7 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN, mark
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
-from grappler_pass.eligibility.fused_ops import split_fused
+from grappler_pass.eligibility.fused_ops import cast_node, split_fused
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import DTYPE_NAMES, SlotTable
 from grappler_pass.graph.view import GraphView, Node, Reader, port_text
@@ -39,36 +40,23 @@ def rewrite_graph(
     low: Sequence[bool],
     low_dtype: int,
     casts: CastPlan,
-    *,
-    shapes: Shapes | None = None,
+    shapes: Shapes,
 ) -> GraphDef:
     """Return a copy of the graph with low slots retyped and crossings converted.
 
     Before   a --> matmul --> exp
     After    a --> cast_down --> matmul(low) --> cast_up --> exp
 
+    Each new node follows the node whose tensor it converts.
+
     Not done: control edges, names and devices of given nodes stay; functions in the
     library are not looked into.
-
-    Args:
-      graph_def: the graph as given; not modified.
-      view: of `graph_def`.
-      slots: of `view`.
-      low: for every slot whether it goes low.
-      low_dtype: DataType of the low side.
-      casts: what `plan_casts` found for this coloring.
-      shapes: static shapes, as far as they are known.
-
-    Returns:
-      A new GraphDef; each new node follows the node whose tensor it converts.
     """
     names = _Names(view)
     edits = _edits(view, casts, names)
     absorbed = frozenset(casts.absorbed)
     low_of = _low_slots_by_node(slots, low)
-    rewritten = GraphDef()
-    rewritten.versions.CopyFrom(graph_def.versions)
-    rewritten.library.CopyFrom(graph_def.library)
+    rewritten = GraphDef(versions=graph_def.versions, library=graph_def.library)
     for node in view.nodes:
         copy = NodeDef()
         copy.CopyFrom(node.proto)
@@ -80,7 +68,7 @@ def rewrite_graph(
             _absorb(copy, low_dtype)
         if node.index in low_of:
             _retype(copy, slots, low_of[node.index], low_dtype)
-            is_flat = _has_flat_bias(view, node, shapes or {})
+            is_flat = _has_flat_bias(view, node, shapes)
             rewritten.node.extend(
                 split_fused(
                     copy,
@@ -114,8 +102,7 @@ def without_marks(graph_def: GraphDef) -> tuple[GraphDef, set[str]]:
 
     Another part of it may then be rewritten under other settings.
     """
-    copy = GraphDef()
-    copy.CopyFrom(graph_def)
+    copy = deepcopy(graph_def)
     marked = [node for node in copy.node if REWRITTEN in node.attr]
     for node in marked:
         del node.attr[REWRITTEN]
@@ -240,11 +227,9 @@ def _made_for(
 
 
 def _cast(name: str, source: str, conversion: Conversion, near: NodeDef) -> NodeDef:
-    cast = NodeDef(name=name, op="Cast", input=[source], device=conversion.device)
-    cast.attr["SrcT"].type = conversion.source_dtype
-    cast.attr["DstT"].type = conversion.target_dtype
-    cast.attr["Truncate"].b = False
-    mark(cast, near)
+    types = (conversion.source_dtype, conversion.target_dtype)
+    cast = cast_node(name, source, types, near)
+    cast.device = conversion.device
     return cast
 
 
@@ -258,20 +243,16 @@ def _hoisted(
     """
     given = view.nodes[conversion.port.node].proto
     outermost = view.nodes[conversion.hoist[-1]]
-    read = NodeDef()
-    read.CopyFrom(given)
+    read = deepcopy(given)
     read.name = names.unused(f"{stem}/read")
-    del read.input[:]
-    read.input.append(port_text(view, outermost.inputs[0]))
+    read.input[:] = [port_text(view, outermost.inputs[0])]
     mark(read, given)
     made = [read, _cast(names.unused(stem), read.name, conversion, given)]
     for number in reversed(conversion.hoist):
-        enter = NodeDef()
-        enter.CopyFrom(view.nodes[number].proto)
+        enter = deepcopy(view.nodes[number].proto)
         enter.name = names.unused(f"{stem}/enter")
         enter.device = conversion.device
-        del enter.input[:]
-        enter.input.append(made[-1].name)
+        enter.input[:] = [made[-1].name]
         enter.attr["T"].type = conversion.target_dtype
         mark(enter, given)
         made.append(enter)
@@ -283,8 +264,7 @@ def cast_constant(given: NodeDef, target: int) -> NodeDef:
     value = tensor_util.MakeNdarray(given.attr["value"].tensor)
     with np.errstate(over="ignore"):
         rounded = value.astype(NUMPY_DTYPES[target])
-    constant = NodeDef()
-    constant.CopyFrom(given)
+    constant = deepcopy(given)
     constant.attr["dtype"].type = target
     constant.attr["value"].tensor.CopyFrom(_tensor_proto(rounded, target))
     mark(constant, given)

@@ -14,7 +14,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph.op_table import INPUT_OPS, LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.op_traits import has_effects
-from grappler_pass.graph.view import split_input
+from grappler_pass.rewriting.named_graphs import name_in
 
 # They have state, and change none.
 _ONLY_READ = READ_OPS | LOOK_OPS | VARIABLE_OPS | INPUT_OPS
@@ -27,10 +27,7 @@ def lost_effects(
 ) -> Iterator[tuple[str, str]]:
     """Yield nodes that do not wait for an effect any more, each with what has it.
 
-    Args:
-      changed: the names of old nodes that have other inputs now.
-      old: the nodes of the graph as given, by name.
-      new: those of a rewritten one, among them all the old names.
+    `changed` names the old nodes that have other inputs among the new.
     """
     for name in changed:
         near = _near(name, new, old)
@@ -45,7 +42,7 @@ def has_effect(op: str) -> bool:
 
 
 def _sources(node: NodeDef) -> set[str]:
-    return {split_input(text)[0] for text in node.input}
+    return set(map(name_in, node.input))
 
 
 def _near(name: str, new: Nodes, old: Nodes) -> set[str]:

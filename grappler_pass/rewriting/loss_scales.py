@@ -14,7 +14,6 @@ is called or around the graph.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence, Set
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -26,8 +25,14 @@ from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.op_table import ENTER_OPS, MERGE_OPS
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.branches import colocation
-from grappler_pass.rewriting.branches.copying import copied
+from grappler_pass.rewriting.named_graphs import (
+    Readers,
+    awaited,
+    copied,
+    name_in,
+    readers_in,
+    texts_of,
+)
 
 # What is 1 where the scale is.
 _KEEPING_ONE = ENTER_OPS | {"Cast", "Identity", "Reciprocal", "Snapshot", "Switch"}
@@ -48,35 +53,26 @@ class _Graph:
     Attributes:
       outside: the nodes that do not adjust a loss scale, by name.
       updating: those that do.
-      readers: the nodes outside by each of their inputs, as written in `_texts`.
+      readers: the nodes outside by each of their inputs, as written in `texts_of`.
     """
 
     outside: Mapping[str, NodeDef]
     updating: Mapping[str, NodeDef]
-    readers: Mapping[str, Sequence[NodeDef]]
+    readers: Readers
 
     @classmethod
     def from_graph_def(cls, graph_def: GraphDef) -> _Graph:
-        outside, updating, readers = {}, {}, defaultdict(list)
-        for node in graph_def.node:
-            if SCALE_UPDATE in node.name:
-                updating[node.name] = node
-                continue
-            outside[node.name] = node
-            for text in _texts(node):
-                readers[text].append(node)
-        return cls(outside, updating, readers)
+        nodes = {node.name: node for node in graph_def.node}
+        updating = {name: nodes[name] for name in nodes if SCALE_UPDATE in name}
+        outside = {name: nodes[name] for name in nodes if name not in updating}
+        return cls(outside, updating, readers_in(outside.values()))
 
 
 def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
     """Return a graph in which no loss is scaled and no step skipped.
 
-    Args:
-      graph_def: the graph; not written.
-      item: what the caller relies on.
-
-    Returns:
-      A new graph; None where there is no loss scale, or not the whole of it.
+    None where there is no loss scale, or not the whole of it. The given graph is not
+    written.
     """
     graph = _Graph.from_graph_def(graph_def)
     scales = [node for node in graph.outside.values() if SCALE in node.attr]
@@ -91,7 +87,7 @@ def without_loss_scales(graph_def: GraphDef, item: Item) -> GraphDef | None:
 def _without(
     graph_def: GraphDef, graph: _Graph, scales: Sequence[NodeDef], item: Item
 ) -> GraphDef:
-    kept = item.untouchable | colocation.awaited(graph_def)
+    kept = item.untouchable | awaited(graph_def)
     _check_calls(graph)
     _check_states(graph)
     ones = _ones(graph, scales)
@@ -145,7 +141,7 @@ def _ones(graph: _Graph, scales: Sequence[NodeDef]) -> set[str]:
         text = waiting.pop()
         ones.add(text)
         for node in graph.readers[text]:
-            factors = node.op == "Mul" and ones.issuperset(_texts(node)[:2])
+            factors = node.op == "Mul" and ones.issuperset(texts_of(node)[:2])
             outputs = {node.name} if factors or node.op in _KEEPING_ONE else set()
             outputs |= {f"{node.name}:1"} if node.op == "Switch" else set()
             waiting.extend(outputs - ones)
@@ -155,14 +151,14 @@ def _ones(graph: _Graph, scales: Sequence[NodeDef]) -> set[str]:
 def _check_unscaled(graph: _Graph, ones: Set[str]) -> None:
     """Raise if gradients are unscaled by what comes from elsewhere."""
     for node in graph.outside.values():
-        if BARRIER in node.attr and ones.isdisjoint(_texts(node)):
+        if BARRIER in node.attr and ones.isdisjoint(texts_of(node)):
             raise _NotWholeError(node.name)
 
 
 def _factor_beside_one(node: NodeDef, ones: Collection[str]) -> Iterator[str]:
     """Yield what a product is where its other factor is a scalar 1."""
     if node.op == "Mul":
-        others = [text for text in _texts(node)[:2] if text not in ones]
+        others = [text for text in texts_of(node)[:2] if text not in ones]
         yield from others if len(others) == 1 else ()
 
 
@@ -170,7 +166,7 @@ def _gone(graph: _Graph, kept: Collection[str]) -> set[str]:
     """Return what nobody needs if it is not asked whether gradients are finite."""
     staying = set()
     for text in graph.readers:
-        node = graph.updating.get(_name_of(text))
+        node = graph.updating.get(name_in(text))
         if node is None or text.startswith("^"):
             continue
         if node.op == "Const" and not node.input:
@@ -188,6 +184,7 @@ def _is_flag(node: NodeDef) -> bool:
     return node.op in _FLAGS and (node.op == "Equal" or _type(node) == DT_BOOL)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Instead:
     """What nodes read and wait for in the new graph.
 
@@ -196,42 +193,38 @@ class _Instead:
         they wait for.
     """
 
-    def __init__(
-        self, graph: _Graph, products: Mapping[str, str], gone: Collection[str]
-    ) -> None:
-        """Begin with no new nodes."""
-        self.made: dict[Hashable, NodeDef] = {}
-        self._graph = graph
-        self._products = products
-        self._gone = gone
+    graph: _Graph
+    products: Mapping[str, str]
+    gone: Collection[str]
+    made: dict[Hashable, NodeDef] = dataclasses.field(default_factory=dict)
 
     def put_one(self, scale: NodeDef) -> None:
         """Have a constant read in the place of a scale, in the same loop or branch."""
         text = _scale_of(scale)
         assert text is not None, "looked at before"
-        controls = [f"^{_name_of(source)}" for source in _texts(scale)]
+        controls = [f"^{name_in(source)}" for source in texts_of(scale)]
         self.made[text] = _constant(f"{scale.name}/one", scale, 1.0, controls)
 
     def inputs_of(self, node: NodeDef) -> Iterator[str]:
         """Yield what a node that stays reads and waits for."""
-        return map(self._input, _texts(node))
+        return map(self._input, texts_of(node))
 
     def _input(self, text: str) -> str:
-        name = _name_of(text)
-        made = self._flag(name) if name in self._gone else self.made.get(text)
+        name = name_in(text)
+        made = self._flag(name) if name in self.gone else self.made.get(text)
         if made is not None:
             return f"^{made.name}" if text.startswith("^") else str(made.name)
-        if name not in self._products:
+        if name not in self.products:
             return text
-        source = self._input(self._products[name])
-        return f"^{_name_of(source)}" if text.startswith("^") else source
+        source = self._input(self.products[name])
+        return f"^{name_in(source)}" if text.startswith("^") else source
 
     def _flag(self, name: str) -> NodeDef:
         """Return a constant in the place of a node that is gone, just as late."""
-        node = self._graph.updating[name]
+        node = self.graph.updating[name]
         before = frozenset(self._before(node))
         if before not in self.made:
-            controls = sorted({f"^{_name_of(self._input(text))}" for text in before})
+            controls = sorted({f"^{name_in(self._input(text))}" for text in before})
             number = sum(isinstance(key, frozenset) for key in self.made)
             flag = _constant(f"tf_amp_finite/{number}", node, True, controls)
             self.made[before] = flag
@@ -241,13 +234,13 @@ class _Instead:
         """Yield what a node that is gone has waited for, of what stays."""
         waiting, seen = [node], {node.name}
         while waiting:
-            for text in _texts(waiting.pop()):
-                name = _name_of(text)
-                if name not in self._gone:
+            for text in texts_of(waiting.pop()):
+                name = name_in(text)
+                if name not in self.gone:
                     yield f"^{name}"
                 elif name not in seen:
                     seen.add(name)
-                    waiting.append(self._graph.updating[name])
+                    waiting.append(self.graph.updating[name])
 
 
 def _constant(
@@ -270,12 +263,3 @@ def _scale_of(node: NodeDef) -> str | None:
 
 def _type(node: NodeDef, name: str = "T") -> int:
     return int(node.attr[name].type) if name in node.attr else 0
-
-
-def _texts(node: NodeDef) -> list[str]:
-    """Return what a node reads and waits for, each output written in one way."""
-    return [text.removesuffix(":0") for text in node.input]
-
-
-def _name_of(text: str) -> str:
-    return text.removeprefix("^").partition(":")[0]

@@ -75,7 +75,7 @@ def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
             raise VerifyError(f"node {old.name!r} is gone")
         if new.device != old.device:
             raise VerifyError(f"node {old.name!r} moved to {new.device!r}")
-        if not _same_class(old, new):
+        if old.attr.get("_class") != new.attr.get("_class"):
             raise VerifyError(f"node {old.name!r} changed its colocation group")
         if new.input != old.input:
             changed.append(old.name)
@@ -88,12 +88,6 @@ def verify_rewrite(before: GraphDef, after: GraphDef, item: Item) -> None:
         raise VerifyError(f"node {name!r} no longer waits for {effect!r}, as it did")
     if before.library != after.library:
         raise VerifyError("the function library was changed")
-
-
-def _same_class(old: NodeDef, new: NodeDef) -> bool:
-    if ("_class" in old.attr) != ("_class" in new.attr):
-        return False
-    return bool("_class" not in old.attr or old.attr["_class"] == new.attr["_class"])
 
 
 def _verify_controls(old: NodeDef, new: NodeDef, nodes: Nodes) -> None:
@@ -110,11 +104,7 @@ def _verify_controls(old: NodeDef, new: NodeDef, nodes: Nodes) -> None:
 
 def _same_types(old: NodeDef, new: NodeDef) -> bool:
     op_def = op_def_of(old.op)
-    if old.op != new.op or op_def is None:
-        return bool(old.op == new.op)
-    return all(
-        (a.name in old.attr) == (a.name in new.attr)
-        and (a.name not in old.attr or old.attr[a.name] == new.attr[a.name])
-        for a in op_def.attr
-        if a.type in ("type", "list(type)")
-    )
+    attrs = op_def.attr if op_def else ()
+    types = [attr.name for attr in attrs if attr.type in ("type", "list(type)")]
+    # `get`: reading a missing key of a protobuf map creates it.
+    return old.op == new.op and all(old.attr.get(t) == new.attr.get(t) for t in types)

@@ -7,30 +7,21 @@ stays float32 up to the next allow op, and so does an allow op that reads it unc
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.tensor_pb2 import TensorProto
 
-from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.reachability import first_of, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
+from grappler_pass.graph.op_table import ALLOW, CLEAR, INFER
 from grappler_pass.graph.type_slots import FLOAT32, SlotTable
 from grappler_pass.graph.view import GraphView
 
-
-@dataclasses.dataclass(frozen=True)
-class _Limits:
-    """Magnitudes from `overflow` on round to infinity, below `normal` lose bits."""
-
-    overflow: float
-    normal: float
-
-
-# Halfway between the largest finite value and the next power of two.
+# Magnitudes from the first on, halfway between the largest finite value and the next
+# power of two, round to infinity. Those below the second lose bits.
 _LIMITS = {
-    types_pb2.DT_HALF: _Limits(65520.0, 2.0**-14),
-    types_pb2.DT_BFLOAT16: _Limits((2.0 - 2.0**-8) * 2.0**127, 0.0),
+    types_pb2.DT_HALF: (65520.0, 2.0**-14),
+    types_pb2.DT_BFLOAT16: ((2.0 - 2.0**-8) * 2.0**127, 0.0),
 }
 
 
@@ -38,7 +29,7 @@ def out_of_range_slots(
     view: GraphView, slots: SlotTable, edges: SlotEdges, low_dtype: int
 ) -> list[int]:
     """Return for every slot a constant's slot that keeps it float32, or UNREACHED."""
-    limits = _LIMITS[low_dtype]
+    overflow, normal = _LIMITS[low_dtype]
     large: list[int] = []
     small: list[int] = []
     for node in view.nodes:
@@ -46,18 +37,13 @@ def out_of_range_slots(
         if node.op != "Const" or not own or slots.dtypes[own[0]] != FLOAT32:
             continue
         values = values_of(node.proto.attr["value"].tensor)
-        if _overflows(values, limits):
+        if _reaches(values, overflow):
             large.append(own[0])
-        elif values.size == 1 and 0.0 < abs(float(values[0])) < limits.normal:
+        elif values.size == 1 and 0.0 < abs(float(values[0])) < normal:
             small.append(own[0])
-    if not large and not small:
-        return [UNREACHED] * len(slots.slots)
-    computed = spread([*large, *small], edges.readers, edges.infer_or_clear)
-    unchanged = spread(large, edges.readers, edges.allow_or_clear, edges.clear)
-    return [
-        other if own == UNREACHED and allow else own
-        for own, other, allow in zip(computed, unchanged, edges.allow, strict=True)
-    ]
+    computed = spread([*large, *small], edges.readers, edges.on(INFER, CLEAR))
+    unchanged = spread(large, edges.readers, edges.on(ALLOW, CLEAR), edges.on(CLEAR))
+    return first_of(computed, unchanged)
 
 
 def values_of(tensor: TensorProto) -> np.ndarray:
@@ -67,8 +53,6 @@ def values_of(tensor: TensorProto) -> np.ndarray:
     return np.fromiter(tensor.float_val, np.float32, len(tensor.float_val))
 
 
-def _overflows(values: np.ndarray, limits: _Limits) -> bool:
-    if values.size == 1:
-        return limits.overflow <= abs(float(values[0])) < float("inf")
+def _reaches(values: np.ndarray, overflow: float) -> bool:
     magnitudes = np.abs(values)
-    return bool((np.isfinite(magnitudes) & (magnitudes >= limits.overflow)).any())
+    return bool((np.isfinite(magnitudes) & (magnitudes >= overflow)).any())

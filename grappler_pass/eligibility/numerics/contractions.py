@@ -23,11 +23,9 @@ _TRANSPOSES = ("transpose_a", "adj_x")
 
 
 def has_sum(proto: NodeDef, operands: Sequence[Shape | None]) -> bool:
-    """Return whether a product adds up terms; where that is not known it does.
+    """Return whether a product of operands of some shapes adds up terms.
 
-    Args:
-      proto: a node on the allow list; not modified.
-      operands: shapes of its inputs.
+    Where that is not known it does.
     """
     if proto.op in EINSUM_OPS:
         return _einsum_has_sum(proto.attr["equation"].s.decode(), operands)

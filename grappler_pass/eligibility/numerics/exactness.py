@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from tensorflow.core.framework import types_pb2
 
-from grappler_pass.eligibility.reachability import UNREACHED, spread
+from grappler_pass.eligibility.reachability import UNREACHED, first_of, spread
 from grappler_pass.eligibility.slot_edges import SlotEdges
-from grappler_pass.graph.op_table import COUNTING_OPS, TRIGONOMETRIC_OPS
+from grappler_pass.graph import op_table as table
+from grappler_pass.graph.op_table import ALLOW, CLEAR, DENY, INFER
 from grappler_pass.graph.op_traits import is_random, magnifies_rounding
 from grappler_pass.graph.type_slots import FLOAT32, SlotTable
 from grappler_pass.graph.view import GraphView
@@ -42,24 +43,31 @@ def exact_slots(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[int
     operands that hold exact values.
     """
     exact = _exact_values(view, slots, edges)
-    starts = _Starts(view, slots, exact)
-    if not (starts.to_integer or starts.magnified or starts.angles):
-        return [UNREACHED] * len(slots.slots)
     is_exact = [origin != UNREACHED for origin in exact]
-    plain = [not allow for allow in edges.allow]
+    to_integer: list[int] = []
+    magnified: list[int] = []
+    angles: list[int] = []
+    for node in view.nodes:
+        own = slots.slots_of[node.index][:1]
+        if not own or slots.dtypes[own[0]] != FLOAT32:
+            continue
+        if node.op == "Cast":
+            if slots.output_dtype(node.index, 0) in _INTEGERS:
+                to_integer += own
+        elif magnifies_rounding(node.op) and is_exact[own[0]]:
+            magnified += own
+        elif node.op in table.TRIGONOMETRIC_OPS:
+            angles += own
+    plain = [name != ALLOW for name in edges.lists]
     either = [a or b for a, b in zip(plain, is_exact, strict=True)]
     both = [a and b for a, b in zip(plain, is_exact, strict=True)]
-    reached = spread(starts.to_integer, edges.sources, either, plain)
-    magnified = spread(starts.magnified, edges.sources, both)
-    numeric = edges.infer_or_clear
-    enters = [a or b for a, b in zip(numeric, edges.allow, strict=True)]
-    angles = spread(starts.angles, edges.sources, enters, numeric)
-    for slot, holds_exact in enumerate(is_exact):
-        if reached[slot] == UNREACHED and magnified[slot] != UNREACHED:
-            reached[slot] = magnified[slot]
-        if reached[slot] == UNREACHED and holds_exact and angles[slot] != UNREACHED:
-            reached[slot] = angles[slot]
-    return reached
+    numeric, any_product = edges.on(INFER, CLEAR), edges.on(INFER, CLEAR, ALLOW)
+    behind_angles = spread(angles, edges.sources, any_product, numeric)
+    return first_of(
+        spread(to_integer, edges.sources, either, plain),
+        spread(magnified, edges.sources, both),
+        [a if b else UNREACHED for a, b in zip(behind_angles, is_exact, strict=True)],
+    )
 
 
 def _exact_values(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[int]:
@@ -69,28 +77,7 @@ def _exact_values(view: GraphView, slots: SlotTable, edges: SlotEdges) -> list[i
         if node.op == "Cast":
             if slots.input_dtype(node.index, 0) in _WIDE_INTEGERS:
                 starts.extend(slots.slots_of[node.index])
-        elif node.op in COUNTING_OPS or is_random(node.op):
+        elif node.op in table.COUNTING_OPS or is_random(node.op):
             starts.extend(slots.slots_of[node.index])
-    crosses = [a or b for a, b in zip(edges.infer_or_clear, edges.deny, strict=True)]
-    enters = [a or b for a, b in zip(crosses, edges.allow, strict=True)]
-    return spread(starts, edges.readers, enters, crosses)
-
-
-class _Starts:
-    """The slots that ask for exact operands."""
-
-    def __init__(self, view: GraphView, slots: SlotTable, exact: list[int]) -> None:
-        self.to_integer: list[int] = []
-        self.magnified: list[int] = []
-        self.angles: list[int] = []
-        for node in view.nodes:
-            own = slots.slots_of[node.index]
-            if not own or slots.dtypes[own[0]] != FLOAT32:
-                continue
-            if node.op == "Cast":
-                if slots.output_dtype(node.index, 0) in _INTEGERS:
-                    self.to_integer.append(own[0])
-            elif magnifies_rounding(node.op) and exact[own[0]] != UNREACHED:
-                self.magnified.append(own[0])
-            elif node.op in TRIGONOMETRIC_OPS:
-                self.angles.append(own[0])
+    crosses = edges.on(INFER, CLEAR, DENY)
+    return spread(starts, edges.readers, edges.on(INFER, CLEAR, DENY, ALLOW), crosses)

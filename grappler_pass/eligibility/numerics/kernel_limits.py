@@ -48,11 +48,7 @@ def has_kernel(
 ) -> bool:
     """Return whether an op with a node's attributes runs with these type attributes.
 
-    Args:
-      op: of the node, or of one part of a fused node.
-      proto: the node; not modified.
-      types: type attributes and their DataTypes.
-      device_type: "CPU" or "GPU".
+    It may be the op of one part of a fused node.
     """
     if any(t != FLOAT32 and (op, attr) in _FLOAT32_ONLY for attr, t in types):
         return False
@@ -87,19 +83,19 @@ def becomes_swish(view: GraphView, node: Node) -> bool:
 
 
 def is_imprecise(op: str, device_type: str) -> bool:
-    """Return whether a 16-bit kernel is off by more than a rounding of its result.
-
-    Args:
-      op: of the node.
-      device_type: "CPU" or "GPU".
-    """
+    """Return whether a 16-bit kernel is off by more than a rounding of its result."""
     return op in _APPROXIMATE or (device_type == "CPU" and op in _CANCELLING)
+
+
+def ends_in_channels(proto: NodeDef) -> bool:
+    """Return whether channels come last, as an added bias broadcasts."""
+    # Reading an absent key would create it.
+    return "data_format" not in proto.attr or proto.attr["data_format"].s.endswith(b"C")
 
 
 def _is_plain(proto: NodeDef) -> bool:
     attrs = proto.attr
-    # Reading an absent key would create it.
-    if "data_format" in attrs and not attrs["data_format"].s.endswith(b"C"):
+    if not ends_in_channels(proto):
         return False
     if "dilations" in attrs and any(size != 1 for size in attrs["dilations"].list.i):
         return False

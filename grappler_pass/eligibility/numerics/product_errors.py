@@ -10,9 +10,8 @@ again at no greater loss; what is made of no product is exact to float32 and may
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.eligibility.numerics.constant_ranges import values_of
 from grappler_pass.eligibility.numerics.contractions import has_sum
-from grappler_pass.graph.fusions import epilogue_of
+from grappler_pass.graph.fusions import fused_parts
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import (
     ALLOW,
@@ -87,25 +86,44 @@ class Steps(NamedTuple):
         return self.sums <= LONGEST_CHAIN and self.factors <= MOST_FACTORS
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class ProductErrors:
     """What each node makes of errors, and how exact its results are by hand.
 
     Attributes:
-      view: the graph.
-      slots: of `view`.
-      shapes: static shapes by name of node; what is unknown counts as of one size.
+      members: number of a node that writes or reads a list of tensors to all nodes of
+        that list.
       kinds: per node; None for an op that is not in the table.
       grades: per node, of its first output.
       steps: per node, the most that its value went through behind a product.
     """
 
-    view: GraphView
-    slots: SlotTable
-    shapes: Shapes
-    kinds: Sequence[Errors | None]
-    grades: Sequence[Grade]
-    steps: Sequence[Steps]
+    def __init__(
+        self,
+        view: GraphView,
+        slots: SlotTable,
+        shapes: Shapes,
+        lists: OpLists,
+        low_dtype: int,
+        members: Mapping[int, Sequence[int]],
+        stays: Callable[[NodeDef], object],
+    ) -> None:
+        """Grade every tensor, inputs first; what goes around a loop is FLOAT32.
+
+        What is on the allow list is a product, unless it `stays` in float32 since the
+        user says so. Unknown shapes count as of one size.
+        """
+        self.view, self.slots, self._shapes = view, slots, shapes
+        self.low_dtype = low_dtype
+        self.members = members
+        self.kinds = [self._kind(node, lists, stays) for node in view.nodes]
+        self.grades = [Grade.FLOAT32] * len(view.nodes)
+        self.steps = [Steps()] * len(view.nodes)
+        self._read: dict[int, tuple[Grade, Steps]] = {}
+        # What is put on a list is known when all has been graded once.
+        for _ in range(2 if members else 1):
+            for i in view.order:
+                self.grades[i], self.steps[i] = self._graded(view.nodes[i])
+            self._read_from_lists()
 
     def grade(self, port: Port) -> Grade:
         """Return how exact a tensor is; statistics beside a result are in float32."""
@@ -132,122 +150,55 @@ class ProductErrors:
 
     def is_one_number(self, port: Port) -> bool:
         """Return whether a tensor is known to have one element."""
-        shape = known_shape(self.shapes, self.view, port)
+        shape = known_shape(self._shapes, self.view, port)
         return shape is not None and all(size == 1 for size in shape)
 
     def is_broadcast(self, node: Node, position: int) -> bool:
         """Return whether an operand is smaller than the result that it is added to."""
         if node.op.startswith("BiasAdd"):
             return position == 1
-        if (position, True) in fused_operands(node.proto):
+        if any(
+            position in own and name != "Add" for name, own in fused_parts(node.proto)
+        ):
             return True
-        own = known_shape(self.shapes, self.view, node.inputs[position])
-        result = known_shape(self.shapes, self.view, Port(node.index, 0))
+        own = known_shape(self._shapes, self.view, node.inputs[position])
+        result = known_shape(self._shapes, self.view, Port(node.index, 0))
         if own is None or result is None:
             return own is not None and len(own) == 0
         if len(own) != len(result):
             return len(own) < len(result)
         return any(a == 1 and b != 1 for a, b in zip(own, result, strict=True))
 
+    def _kind(
+        self, node: Node, lists: OpLists, stays: Callable[[NodeDef], object]
+    ) -> Errors | None:
+        kind = ERRORS.get(node.op)
+        if lists.list_of(node.op) == ALLOW or node.op in lists.freed:
+            # Whoever moves an op by hand has decided that it may be rounded.
+            kind = Errors.PRODUCT
+        elif kind is Errors.PRODUCT:
+            return Errors.REDUCES
+        if kind is not Errors.PRODUCT:
+            return kind
+        if stays(node.proto):
+            return Errors.REDUCES
+        known = (known_shape(self._shapes, self.view, port) for port in node.inputs)
+        if has_sum(node.proto, tuple(known)):
+            return kind
+        return None if "fused_ops" in node.proto.attr else Errors.SCALES
 
-def product_errors(
-    view: GraphView,
-    slots: SlotTable,
-    shapes: Shapes,
-    lists: OpLists,
-    low_dtype: int,
-    members: Mapping[int, Sequence[int]],
-    stays: Callable[[NodeDef], object],
-) -> ProductErrors:
-    """Grade every tensor of a graph, inputs first; what goes around a loop is FLOAT32.
-
-    Args:
-      view: the graph.
-      slots: of `view`.
-      shapes: static shapes by name of node.
-      lists: for the low dtype; what is on the allow list is a product.
-      low_dtype: DataType enum.
-      members: number of a node that writes or reads a list of tensors to all nodes of
-        that list.
-      stays: tells of a product whether the user keeps it in float32.
-    """
-    kinds = [_kind(view, node, shapes, lists, stays) for node in view.nodes]
-    count = len(view.nodes)
-    grades = [Grade.FLOAT32] * count
-    steps = [Steps()] * count
-    errors = ProductErrors(view, slots, shapes, kinds, grades, steps)
-    grading = _Grading(errors, low_dtype)
-    # What is put on a list is known when all has been graded once.
-    for _ in range(2 if members else 1):
-        for i in view.order:
-            grades[i], steps[i] = grading.of(view.nodes[i])
-        grading.read_from(members)
-    return errors
-
-
-def fused_operands(proto: NodeDef) -> list[tuple[int, bool]]:
-    """Return positions of operands behind a product; whether each is broadcast."""
-    return [
-        (position + i, name != "Add")
-        for name, position in fused_parts(proto)
-        for i in range(epilogue_of(name).operands)
-    ]
-
-
-def fused_parts(proto: NodeDef) -> Iterator[tuple[str, int]]:
-    """Yield what is fused behind a product, each with its first operand's position."""
-    if "fused_ops" in proto.attr:
-        position = 2
-        for name in proto.attr["fused_ops"].list.s:
-            yield name.decode(), position
-            position += epilogue_of(name.decode()).operands
-
-
-def _kind(
-    view: GraphView,
-    node: Node,
-    shapes: Shapes,
-    lists: OpLists,
-    stays: Callable[[NodeDef], object],
-) -> Errors | None:
-    kind = ERRORS.get(node.op)
-    if lists.list_of(node.op) == ALLOW or node.op in lists.freed:
-        # Whoever moves an op by hand has decided that it may be rounded.
-        kind = Errors.PRODUCT
-    elif kind is Errors.PRODUCT:
-        return Errors.REDUCES
-    if kind is not Errors.PRODUCT:
-        return kind
-    if stays(node.proto):
-        return Errors.REDUCES
-    known = (known_shape(shapes, view, port) for port in node.inputs)
-    if has_sum(node.proto, tuple(known)):
-        return kind
-    return None if "fused_ops" in node.proto.attr else Errors.SCALES
-
-
-class _Grading:
-    """The grade of one node after another, from those of what it reads."""
-
-    def __init__(self, errors: ProductErrors, low_dtype: int) -> None:
-        self._errors = errors
-        self._low_dtype = low_dtype
-        self._read: dict[int, tuple[Grade, Steps]] = {}
-
-    def read_from(self, members: Mapping[int, Sequence[int]]) -> None:
+    def _read_from_lists(self) -> None:
         """Note of each list the worst that is put on it, for those who read it."""
-        errors = self._errors
-        for group in dict.fromkeys(map(tuple, members.values())):
-            ports = [p for i in group for _, p in errors.floats(errors.view.nodes[i])]
-            grade = min(map(errors.grade, ports), default=Grade.FLOAT32)
-            self._read.update((i, (grade, self._most(ports))) for i in group)
+        for group in dict.fromkeys(map(tuple, self.members.values())):
+            ports = [p for i in group for _, p in self.floats(self.view.nodes[i])]
+            grade = min(map(self.grade, ports), default=Grade.FLOAT32)
+            self._read.update(dict.fromkeys(group, (grade, self._most(ports))))
 
-    def of(self, node: Node) -> tuple[Grade, Steps]:
-        errors = self._errors
-        kind = errors.kinds[node.index]
+    def _graded(self, node: Node) -> tuple[Grade, Steps]:
+        kind = self.kinds[node.index]
         if node.index in self._read:
             return self._read[node.index]
-        if node.name in errors.view.item.feed:
+        if node.name in self.view.item.feed:
             return Grade.FLOAT32, Steps()
         if node.op == "Const":
             return self._constant(node), Steps()
@@ -257,22 +208,26 @@ class _Grading:
             return Grade.FLOAT32, Steps()
         if kind is Errors.IGNORES:
             return Grade.EXACT, Steps()
-        read = errors.floats(node)
-        grades = [errors.grade(port) for _, port in read]
+        read = self.floats(node)
+        grades = [self.grade(port) for _, port in read]
         steps = self._most(port for _, port in read)
         worst = min(grades, default=Grade.FLOAT32)
         match kind:
             case Errors.PRODUCT:
                 return self._product(node)
             case Errors.MOVES:
-                return self._moved(node, worst), steps
+                goes_around = node.op in MERGE_OPS and any(
+                    self.view.nodes[port.node].op in NEXT_ITERATION_OPS
+                    for port in node.inputs
+                )
+                return Grade.FLOAT32 if goes_around else worst, steps
             case Errors.SCALES:
                 return self._scaled(node, read, grades, steps)
             case Errors.SUMS:
                 return self._summed(node, read, grades, steps)
             case Errors.GRADIENT:
                 gradient = node.inputs[gradient_input(node.op)]
-                return errors.grade(gradient), errors.steps[gradient.node]
+                return self.grade(gradient), self.steps[gradient.node]
             case Errors.ACTIVATES:
                 is_made = worst in (Grade.BIASED, Grade.PRODUCT)
                 return Grade.ACTIVATED if is_made else Grade.FLOAT32, steps
@@ -283,13 +238,12 @@ class _Grading:
         return Grade.FLOAT32, Steps()
 
     def _most(self, ports: Iterable[Port]) -> Steps:
-        errors = self._errors
-        found = [errors.steps[p.node] for p in ports if errors.grade(p) in MADE]
+        found = [self.steps[p.node] for p in ports if self.grade(p) in MADE]
         sums = max((steps.sums for steps in found), default=0)
         return Steps(sums, max((steps.factors for steps in found), default=0))
 
     def _constant(self, node: Node) -> Grade:
-        is_open = node.name in self._errors.view.item.untouchable
+        is_open = node.name in self.view.item.untouchable
         if is_open or node.proto.attr["dtype"].type != FLOAT32:
             return Grade.FLOAT32
         values = values_of(node.proto.attr["value"].tensor)
@@ -298,22 +252,22 @@ class _Grading:
 
     def _holds(self, values: np.ndarray) -> bool:
         with np.errstate(over="ignore"):
-            rounded = values.astype(NUMPY_DTYPES[self._low_dtype]).astype(np.float32)
+            rounded = values.astype(NUMPY_DTYPES[self.low_dtype]).astype(np.float32)
         return bool(np.array_equal(values, rounded, equal_nan=True))
 
     def _cast(self, node: Node) -> Grade:
         """Masks are exact, and what was in 16 bits is as inexact as a product."""
-        source = self._errors.slots.input_dtype(node.index, 0)
+        source = self.slots.input_dtype(node.index, 0)
         if source in (types_pb2.DT_BOOL, types_pb2.DT_UINT8):
             return Grade.EXACT
-        return Grade.PRODUCT if source == self._low_dtype else Grade.FLOAT32
+        return Grade.PRODUCT if source == self.low_dtype else Grade.FLOAT32
 
     def _product(self, node: Node) -> tuple[Grade, Steps]:
         """Return the grade of a product with what is fused behind it."""
         grade, steps = Grade.PRODUCT, Steps()
-        for name, position in fused_parts(node.proto):
-            if name == "Add" and not self._errors.is_broadcast(node, position):
-                grade, steps = self._with(grade, steps, node.inputs[position])
+        for name, own in fused_parts(node.proto):
+            if name == "Add" and not self.is_broadcast(node, own[0]):
+                grade, steps = self._with(grade, steps, node.inputs[own[0]])
             elif name in ("Add", "BiasAdd", "FusedBatchNorm"):
                 grade = min(grade, Grade.BIASED)
             elif ERRORS.get(name) not in (Errors.MOVES, Errors.SCALES):
@@ -323,8 +277,8 @@ class _Grading:
 
     def _with(self, grade: Grade, steps: Steps, port: Port) -> tuple[Grade, Steps]:
         """Return what becomes of a value to which another of its size is added."""
-        other = self._errors.grade(port)
-        most = self._errors.steps[port.node]
+        other = self.grade(port)
+        most = self.steps[port.node]
         steps = Steps(max(steps.sums, most.sums) + 1, max(steps.factors, most.factors))
         is_made = other in (Grade.BIASED, Grade.PRODUCT) and steps.are_few
         return min(grade, other) if is_made else Grade.FLOAT32, steps
@@ -338,15 +292,6 @@ class _Grading:
             return self._with(grade, steps, node.inputs[_SIDE_INPUT])
         return grade, steps
 
-    def _moved(self, node: Node, worst: Grade) -> Grade:
-        return Grade.FLOAT32 if self._goes_around(node) else worst
-
-    def _goes_around(self, node: Node) -> bool:
-        nodes = self._errors.view.nodes
-        return node.op in MERGE_OPS and any(
-            nodes[port.node].op in NEXT_ITERATION_OPS for port in node.inputs
-        )
-
     def _scaled(
         self,
         node: Node,
@@ -357,7 +302,7 @@ class _Grading:
         # A gate of float32 values: as exact as they are wanted to be.
         gate = Grade.FLOAT32 in self._full_size(node, read, grades)
         if any(
-            grade is Grade.FLOAT32 and not self._errors.is_one_number(port)
+            grade is Grade.FLOAT32 and not self.is_one_number(port)
             for (_, port), grade in zip(read, grades, strict=True)
         ):
             # With a gate, what it lets through is rounded beside it.
@@ -372,9 +317,9 @@ class _Grading:
 
     def _shrinks(self, node: Node) -> bool:
         """Return whether a constant takes values to where float16 holds fewer bits."""
-        if self._low_dtype != types_pb2.DT_HALF:
+        if self.low_dtype != types_pb2.DT_HALF:
             return False
-        nodes = self._errors.view.nodes
+        nodes = self.view.nodes
         for position, port in enumerate(node.inputs):
             if nodes[port.node].op == "Const":
                 tensor = nodes[port.node].proto.attr["value"].tensor
@@ -391,7 +336,7 @@ class _Grading:
         return [
             grade
             for (position, _), grade in zip(read, grades, strict=True)
-            if not self._errors.is_broadcast(node, position)
+            if not self.is_broadcast(node, position)
         ]
 
     def _summed(

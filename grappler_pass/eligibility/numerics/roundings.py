@@ -15,35 +15,25 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tensorflow.core.framework import types_pb2
 
 from grappler_pass.eligibility.fused_ops import parts_of
 from grappler_pass.eligibility.numerics.product_errors import MADE, Grade, ProductErrors
 from grappler_pass.eligibility.reasons import Cause, Reason
-from grappler_pass.graph.op_table import (
-    COMPARISON_OPS,
-    MERGE_OPS,
-    NEXT_ITERATION_OPS,
-    OTHERS,
-    READ_OPS,
-    REF_VARIABLE_OPS,
-    SWITCH_OPS,
-    VIEW_OPS,
-    Errors,
-    Others,
-)
+from grappler_pass.graph import op_table as table
+from grappler_pass.graph.op_table import Errors, Others
 from grappler_pass.graph.op_traits import gradient_input
 from grappler_pass.graph.type_slots import FLOATING
 from grappler_pass.graph.view import Node, Port
 
 # Their results are as exact as what they read.
 _FREE = (Errors.MOVES, Errors.IGNORES)
-_ORDERS = COMPARISON_OPS - {"Equal", "NotEqual"}
-_STATES = MERGE_OPS | READ_OPS | REF_VARIABLE_OPS
+_ORDERS = table.COMPARISON_OPS - {"Equal", "NotEqual"}
+_STATES = table.MERGE_OPS | table.READ_OPS | table.REF_VARIABLE_OPS
 # What reads all of a value, and hands all of it on.
-_WHOLE = SWITCH_OPS | VIEW_OPS
+_WHOLE = table.SWITCH_OPS | table.VIEW_OPS
 # What reads a value without computing with it, or rounds it anyway.
 _NOT_COMPUTING = (*_FREE, Errors.PRODUCT, Errors.JUMPS, None)
 
@@ -62,35 +52,24 @@ _Harm = _Way | Cause
 class Roundings:
     """Where rounding harms: found once for a graph, backwards from what is read."""
 
-    def __init__(
-        self, errors: ProductErrors, low_dtype: int, lists: Mapping[int, Sequence[int]]
-    ) -> None:
-        """Look at a graph.
-
-        Args:
-          errors: of the graph.
-          low_dtype: DataType enum.
-          lists: number of a node that writes or reads a list of tensors to all nodes of
-            that list.
-        """
+    def __init__(self, errors: ProductErrors) -> None:
+        """Look at a graph by the errors of its products."""
         self._errors = errors
-        self._low_dtype = low_dtype
-        self._lists = lists
+        self._low_dtype = errors.low_dtype
+        self._lists = errors.members
         self._view = errors.view
+        self._kinds = errors.kinds
         self._inputs = [tuple(errors.floats(node)) for node in self._view.nodes]
         self._cancelled = self._cancelling()
-        self._leaks = _spread(self._leaking(), self._leaks_on)
-        self._harmed = _spread(self._harmful(), self._harms_on)
+        self._leaks: dict[Port, Reason] = {}
+        self._harmed: dict[Port, Reason] = {}
+        self._leaks = self._harmed_through(self._leak_way, _Way.LEAKS)
+        self._harmed = self._harmed_through(self._way, _Way.GOES_ON)
 
     def harm(self, node: Node, slot: int) -> Reason | None:
-        """Return what a node in 16 bits would harm; None if nothing.
-
-        Args:
-          node: of the graph.
-          slot: the one of its type attributes that would be in 16 bits.
-        """
+        """Return what a node harms if a slot of it is in 16 bits; None if nothing."""
         grade = self._errors.grades[node.index]
-        kind = self._errors.kinds[node.index]
+        kind = self._kinds[node.index]
         if kind is Errors.JUMPS:
             # What it makes of 16-bit numbers is none of the others, or a bool.
             return self._harm_of_operands(node, slot)
@@ -111,7 +90,7 @@ class Roundings:
         return frozenset(
             node.index
             for node in self._view.nodes
-            if self._errors.kinds[node.index] is Errors.PRODUCT
+            if self._kinds[node.index] is Errors.PRODUCT
             and len(parts_of(node.proto)) > 1
             and any(self.harm(node, slot) for slot in slots_of[node.index])
         )
@@ -145,12 +124,11 @@ class Roundings:
 
           values, weights --> Mul --> Sum --> Sub(values)     Mul in float32
         """
-        kinds = self._errors.kinds
         factors = (Errors.MOVES, Errors.SCALES, Errors.REDUCES)
         summands = (
             (self._place(port), Reason(Cause.NEAR_NUMBERS, node.name))
             for node in self._view.nodes
-            if kinds[node.index] is Errors.SUMS
+            if self._kinds[node.index] is Errors.SUMS
             for _, port in self._inputs[node.index]
         )
         parts = _spread(summands, functools.partial(self._made_of, kinds=factors))
@@ -165,7 +143,7 @@ class Roundings:
     def _made_of(self, port: Port, kinds: Sequence[Errors]) -> Iterator[Port]:
         """Yield what a tensor is made of by a node of some kinds."""
         for node, _, source in self._operands_behind(port):
-            if self._errors.kinds[node.index] in kinds:
+            if self._kinds[node.index] in kinds:
                 yield self._place(source)
 
     def _results(self, node: Node, position: int = 0) -> Sequence[Port]:
@@ -183,25 +161,16 @@ class Roundings:
 
     def _why_float32(self, node: Node) -> Reason:
         """Return why a node computes with float32 values, at best."""
-        kind = self._errors.kinds[node.index]
+        kind = self._kinds[node.index]
         grades = [self._errors.grade(port) for _, port in self._inputs[node.index]]
         if not any(grade in MADE for grade in grades):
             return Reason(Cause.NO_PRODUCT)
         if kind in (Errors.MAGNIFIES, Errors.REDUCES):
             return Reason(Cause.MAGNIFIED if kind is Errors.MAGNIFIES else Cause.SUM)
-        if kind is Errors.SUMS and Grade.FLOAT32 not in grades:
-            near = Grade.ACTIVATED in grades
-            return Reason(Cause.NEAR_NUMBERS if near else Cause.CHAIN)
-        exact = next(
-            (
-                port
-                for _, port in self._inputs[node.index]
-                if self._errors.grade(port) is Grade.FLOAT32
-            ),
-            None,
-        )
-        if exact is None:
-            return Reason(Cause.NEAR_NUMBERS)
+        if Grade.FLOAT32 not in grades:
+            is_chain = kind is Errors.SUMS and Grade.ACTIVATED not in grades
+            return Reason(Cause.CHAIN if is_chain else Cause.NEAR_NUMBERS)
+        _, exact = self._inputs[node.index][grades.index(Grade.FLOAT32)]
         source = self._source(exact)
         is_state = source.op in _STATES
         return Reason(Cause.STATE if is_state else Cause.PROMOTED, source.name)
@@ -210,8 +179,8 @@ class Roundings:
         """Return the node whose value data movement has brought to a port."""
         node = self._view.nodes[port.node]
         while (
-            self._errors.kinds[node.index] is Errors.MOVES
-            and node.op not in MERGE_OPS
+            self._kinds[node.index] is Errors.MOVES
+            and node.op not in table.MERGE_OPS
             and self._inputs[node.index]
         ):
             node = self._view.nodes[self._inputs[node.index][0][1].node]
@@ -225,45 +194,38 @@ class Roundings:
                 if node.op != "IdentityN" or position == port.output:
                     yield node, position, source
 
-    def _leaking(self) -> Iterator[tuple[Port, Reason]]:
-        for node in self._view.nodes:
-            for position, port in self._inputs[node.index]:
-                way = self._leak_way(node, position)
-                if isinstance(way, Cause):
-                    yield self._place(port), Reason(way, node.name)
+    def _harmed_through(
+        self, way_at: Callable[[Node, int, Port], _Harm], passing: _Way
+    ) -> dict[Port, Reason]:
+        """Return the tensors whose rounding harms at once, or by ways that pass it."""
 
-    def _leaks_on(self, port: Port) -> Iterator[Port]:
-        for node, position, source in self._operands_behind(port):
-            if self._leak_way(node, position) is _Way.LEAKS:
-                yield self._place(source)
+        def harmful() -> Iterator[tuple[Port, Reason]]:
+            for node in self._view.nodes:
+                for position, port in self._inputs[node.index]:
+                    way = way_at(node, position, port)
+                    if isinstance(way, Cause):
+                        yield self._place(port), Reason(way, node.name)
+                    elif harm := self._harm_at(node, position, way):
+                        yield self._place(port), harm
 
-    def _leak_way(self, node: Node, position: int) -> _Harm:
+        def sources(port: Port) -> Iterator[Port]:
+            for node, position, source in self._operands_behind(port):
+                if way_at(node, position, source) is passing:
+                    yield self._place(source)
+
+        return _spread(harmful(), sources)
+
+    def _leak_way(self, node: Node, position: int, _: Port) -> _Harm:
         """Return how what was made of a biased product goes on: sums do not end it.
 
         What is left once all that is alike has cancelled may be smaller than its error.
         """
-        is_factor = self._errors.kinds[node.index] is Errors.SCALES
+        is_factor = self._kinds[node.index] is Errors.SCALES
         if is_factor and Port(node.index, 0) in self._cancelled:
             return Cause.NEAR_NUMBERS
         way = self._way_of(node, position, Grade.BIASED)
         numbers_only = way is Cause.NEAR_NUMBERS or way is _Way.GOES_ON
         return _Way.LEAKS if numbers_only else way
-
-    def _harmful(self) -> Iterator[tuple[Port, Reason]]:
-        for node in self._view.nodes:
-            for position, port in self._inputs[node.index]:
-                way = self._way(node, position, port)
-                if isinstance(way, Cause):
-                    yield self._place(port), Reason(way, node.name)
-                elif way is _Way.LEAKS:
-                    harm = self._harm_at(node, position, way)
-                    if harm is not None:
-                        yield self._place(port), harm
-
-    def _harms_on(self, port: Port) -> Iterator[Port]:
-        for node, position, source in self._operands_behind(port):
-            if self._way(node, position, source) is _Way.GOES_ON:
-                yield self._place(source)
 
     def _harm_at(self, node: Node, position: int, way: _Way) -> Reason | None:
         if way is _Way.ENDS:
@@ -277,10 +239,11 @@ class Roundings:
 
     def _way_of(self, node: Node, position: int, grade: Grade) -> _Harm:
         """Return what becomes of a value of some grade at one operand of a node."""
-        kind = self._errors.kinds[node.index]
+        kind = self._kinds[node.index]
         if grade in (Grade.PRODUCT, Grade.EXACT) or kind is Errors.IGNORES:
             return _Way.ENDS
-        if kind is Errors.PRODUCT and not self._is_epilogue(node, position):
+        is_epilogue = position > 1 and "fused_ops" in node.proto.attr
+        if kind is Errors.PRODUCT and not is_epilogue:
             return _Way.ENDS
         if node.op == "Cast":
             return self._at_cast(node)
@@ -305,12 +268,8 @@ class Roundings:
                 return self._at_sum(node, position, grade)
         if is_bare:
             return Cause.NO_PRODUCT
-        if kind in (Errors.ACTIVATES, Errors.NORMALIZES):
-            return Cause.NEAR_NUMBERS if grade is Grade.ACTIVATED else on
-        return on
-
-    def _is_epilogue(self, node: Node, position: int) -> bool:
-        return position > 1 and "fused_ops" in node.proto.attr
+        bounds = kind in (Errors.ACTIVATES, Errors.NORMALIZES)
+        return Cause.NEAR_NUMBERS if bounds and grade is Grade.ACTIVATED else on
 
     def _is_repeated(self, node: Node) -> bool:
         """Return whether a loop computes with what this brings to each iteration.
@@ -326,15 +285,15 @@ class Roundings:
                 for reader in self._view.readers(port):
                     if self._view.nodes[reader.node].op in _WHOLE:
                         waiting.append(reader.node)
-                    elif self._errors.kinds[reader.node] not in _NOT_COMPUTING:
+                    elif self._kinds[reader.node] not in _NOT_COMPUTING:
                         return True
         return False
 
     def _is_same_each_time(self, node: Node) -> bool:
         """Return whether a node brings the same value to each iteration of a loop."""
-        if node.op in MERGE_OPS:
+        if node.op in table.MERGE_OPS:
             return any(
-                self._view.nodes[port.node].op in NEXT_ITERATION_OPS
+                self._view.nodes[port.node].op in table.NEXT_ITERATION_OPS
                 and self._source(port) is node
                 for _, port in self._inputs[node.index]
             )
@@ -381,26 +340,23 @@ class Roundings:
         return _Way.GOES_ON if is_made else Cause.NO_PRODUCT
 
     def _at_gradient(self, node: Node, position: int, is_bare: bool, on: _Way) -> _Harm:
-        gradient, others = gradient_input(node.op), OTHERS[node.op]
-        if position == gradient:
-            return Cause.NO_PRODUCT if is_bare else on
-        if others is Others.SIGN:
-            return _Way.ENDS
-        if others is Others.CANCELS:
-            return Cause.NEAR_NUMBERS
-        is_hidden = self._errors.grade(node.inputs[gradient]) is Grade.PRODUCT
-        if is_hidden:
-            return _Way.ENDS
+        gradient, others = gradient_input(node.op), table.OTHERS[node.op]
+        if position != gradient:
+            if others is Others.CANCELS:
+                return Cause.NEAR_NUMBERS
+            grade = self._errors.grade(node.inputs[gradient])
+            if others is Others.SIGN or grade is Grade.PRODUCT:
+                return _Way.ENDS
         return Cause.NO_PRODUCT if is_bare else on
 
     def _at_sum(self, node: Node, position: int, grade: Grade) -> _Harm:
         """Return what becomes of an operand that may be larger than the sum."""
-        errors = self._errors
         if grade is Grade.ACTIVATED:
             return Cause.NEAR_NUMBERS
         if grade is Grade.FLOAT32:
-            is_bias = errors.is_broadcast(node, position)
-            made = errors.grades[node.index] in (Grade.ACTIVATED, Grade.BIASED)
+            is_bias = self._errors.is_broadcast(node, position)
+            result = self._errors.grades[node.index]
+            made = result in (Grade.ACTIVATED, Grade.BIASED)
             return _Way.GOES_ON if is_bias and made else Cause.NO_PRODUCT
         return _Way.LEAKS
 

@@ -8,23 +8,18 @@ selection, and what lies between them get one color.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from grappler_pass.graph.op_table import (
-    COMPARING_OPS,
-    FORWARDING_OPS,
-    MERGE_OPS,
-    SELECTING_OPS,
-    VIEW_OPS,
-)
+from grappler_pass.graph import op_table as table
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView, Port
 
 # Ops that keep every bit, but for a sign.
 _MOVEMENTS = (
-    FORWARDING_OPS
-    | MERGE_OPS
-    | VIEW_OPS
+    table.FORWARDING_OPS
+    | table.MERGE_OPS
+    | table.VIEW_OPS
     | frozenset(
         """BroadcastTo Gather GatherNd GatherV2 Neg ReverseV2 Slice StridedSlice Tile
         Transpose""".split()
@@ -33,20 +28,18 @@ _MOVEMENTS = (
 
 
 def selection_ties(
-    view: GraphView, slots: SlotTable, lists: Sequence[Sequence[int]]
+    view: GraphView, slots: SlotTable, lists: Mapping[int, Sequence[int]]
 ) -> Iterator[tuple[int, int]]:
     """Yield pairs of slots that a comparison with a selected value ties.
 
-    Args:
-      view: the graph.
-      slots: of `view`.
-      lists: the slots of each tensor list; what a list returns was put into it.
+    `lists` are the nodes of the tensor list of each that writes or reads one: what a
+    list returns was put into it.
     """
-    if not any(node.op in SELECTING_OPS for node in view.nodes):
+    if not any(node.op in table.SELECTING_OPS for node in view.nodes):
         return
     walk = _Walk(view, slots, lists)
     for node in view.nodes:
-        if node.op not in COMPARING_OPS:
+        if node.op not in table.COMPARING_OPS:
             continue
         own = slots.input_slot(node.index, 0)
         if own == NO_SLOT or slots.dtypes[own] != FLOAT32:
@@ -55,30 +48,28 @@ def selection_ties(
             yield own, slot
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Walk:
     """Walks back from a comparison to what was selected, through movement and lists."""
 
-    def __init__(
-        self, view: GraphView, slots: SlotTable, lists: Sequence[Sequence[int]]
-    ) -> None:
-        self._view = view
-        self._slots = slots
-        self._list_of: Mapping[int, Sequence[int]] = {
-            slot: members for members in lists for slot in members
-        }
+    view: GraphView
+    slots: SlotTable
+    lists: Mapping[int, Sequence[int]]
 
     def slots_behind(self, operands: Sequence[Port]) -> list[int]:
         """Return the slots on the way to a selection, it included; none if none."""
         ports = self._ports_behind(operands, frozenset())
-        selected = [p for p in ports if self._view.nodes[p.node].op in SELECTING_OPS]
+        selected = [
+            p for p in ports if self.view.nodes[p.node].op in table.SELECTING_OPS
+        ]
         if not selected:
             return []
         # What the selection reads is where both sides begin.
         begin = frozenset(
-            port for p in selected for port in self._view.nodes[p.node].inputs
+            port for p in selected for port in self.view.nodes[p.node].inputs
         )
         on_the_way = self._ports_behind(operands, begin)
-        return [self._slots.output_slot(*port) for port in on_the_way]
+        return [self.slots.output_slot(*port) for port in on_the_way]
 
     def _ports_behind(
         self, operands: Sequence[Port], begin: frozenset[Port]
@@ -90,7 +81,7 @@ class _Walk:
         while waiting:
             port = waiting.pop()
             sources = self._sources(port)
-            if sources or self._view.nodes[port.node].op in SELECTING_OPS:
+            if sources or self.view.nodes[port.node].op in table.SELECTING_OPS:
                 kept.append(port)
             for source in sources:
                 if source not in found and source not in begin:
@@ -100,21 +91,16 @@ class _Walk:
 
     def _sources(self, port: Port) -> list[Port]:
         """Return the float32 tensors whose values `port` passes on."""
-        node = self._view.nodes[port.node]
+        node = self.view.nodes[port.node]
         if node.op in _MOVEMENTS:
             return self._float32(node.inputs)
-        slot = self._slots.output_slot(*port)
-        nodes = {self._slots.node_of[s] for s in self._list_of.get(slot, ())}
-        return [
-            source
-            for i in sorted(nodes)
-            for source in self._float32(self._view.nodes[i].inputs)
-        ]
+        nodes = (self.view.nodes[i] for i in self.lists.get(port.node, ()))
+        return [source for node in nodes for source in self._float32(node.inputs)]
 
     def _float32(self, ports: Sequence[Port]) -> list[Port]:
         return [
             port
             for port in ports
-            if self._slots.output_dtype(*port) == FLOAT32
-            and self._slots.output_slot(*port) != NO_SLOT
+            if self.slots.output_dtype(*port) == FLOAT32
+            and self.slots.output_slot(*port) != NO_SLOT
         ]

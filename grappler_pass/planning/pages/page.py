@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.errors import MissingExtraError
@@ -89,17 +89,12 @@ class Section:
 
 
 def page_from_sections(title: str, sections: Sequence[Section], note: str = "") -> str:
-    """Return a page as HTML.
-
-    Args:
-      title: of the page.
-      sections: in their order.
-      note: a line below the title.
+    """Return a page as HTML, with a note below its title.
 
     Raises:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
-    template = _template()
+    template = check_extra()
     from plotly.offline import get_plotlyjs
 
     charted = any(section.figure or section.tree for section in sections)
@@ -107,7 +102,10 @@ def page_from_sections(title: str, sections: Sequence[Section], note: str = "") 
         title=title,
         note=note,
         sections=sections,
-        figures=_as_json(section.figure for section in sections),
+        figures=[
+            section.figure and json.loads(section.figure.to_json())
+            for section in sections
+        ],
         trees=[
             section.tree and dataclasses.asdict(section.tree) for section in sections
         ],
@@ -118,13 +116,12 @@ def page_from_sections(title: str, sections: Sequence[Section], note: str = "") 
 def empty_figure(**layout: Any) -> Any:
     """Return a figure of plotly in the page's style, without data.
 
-    Args:
-      **layout: of plotly, beside that of the page.
+    A further layout goes before that of the page.
 
     Raises:
       MissingExtraError: plotly is not installed.
     """
-    _template()
+    check_extra()
     import plotly.graph_objects as charts
 
     figure = charts.Figure()
@@ -141,21 +138,13 @@ def empty_figure(**layout: Any) -> Any:
     return figure
 
 
-def _as_json(figures: Iterable[Any]) -> list[Any]:
-    return [figure and json.loads(figure.to_json()) for figure in figures]
-
-
-def check_extra() -> None:
-    """See that pages can be written.
+@functools.cache
+def check_extra() -> jinja2.Template:
+    """See that pages can be written, and return what they are filled in.
 
     Raises:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
-    _template()
-
-
-@functools.cache
-def _template() -> jinja2.Template:
     try:
         import jinja2
         import plotly  # noqa: F401

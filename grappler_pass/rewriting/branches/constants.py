@@ -12,40 +12,30 @@ Not done: constants in loops, which belong to a round of it by what they wait fo
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph.op_table import ENTER_OPS, EXIT_OPS, MERGE_OPS
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.branches.copying import copied
-
-# By the name of a node, whatever of it is read.
-_Readers = Mapping[str, Sequence[NodeDef]]
+from grappler_pass.rewriting.named_graphs import Readers, copied, name_in, readers_in
 
 
 def free_constants(
     graph_def: GraphDef, part_of_name: str, item: Item
 ) -> GraphDef | None:
-    """Return a graph in which constants of branches wait for nothing.
+    """Return a graph in which constants of branches wait for nothing, if any can.
 
-    Args:
-      graph_def: the graph; not written.
-      part_of_name: what the names of these constants contain.
-      item: what the caller relies on.
-
-    Returns:
-      A new graph; None where no constant can be freed.
+    They are those with a part of their names. The given graph is not written.
     """
     waiting = {
-        node.name: tuple(map(_node_of, node.input))
+        node.name: tuple(map(name_in, node.input))
         for node in graph_def.node
         if node.op == "Const" and node.input and part_of_name in node.name
     }
-    readers = _readers(graph_def)
-    in_loops = _reached(_names_of(graph_def, ENTER_OPS), readers, EXIT_OPS)
+    readers = readers_in(graph_def.node, lambda node: map(name_in, node.input))
+    entered = [node.name for node in graph_def.node if node.op in ENTER_OPS]
+    in_loops = _reached(entered, readers, EXIT_OPS)
     awaited = {name for names in waiting.values() for name in names}
     after = {
         name: _reached([name], readers, MERGE_OPS, without=waiting) for name in awaited
@@ -66,21 +56,9 @@ def free_constants(
     return copied(graph_def, lambda node: () if node.name in free else node.input)
 
 
-def _readers(graph_def: GraphDef) -> _Readers:
-    readers: dict[str, list[NodeDef]] = defaultdict(list)
-    for node in graph_def.node:
-        for text in node.input:
-            readers[_node_of(text)].append(node)
-    return readers
-
-
-def _names_of(graph_def: GraphDef, ops: Container[str]) -> list[str]:
-    return [node.name for node in graph_def.node if node.op in ops]
-
-
 def _reached(
     start: Iterable[str],
-    readers: _Readers,
+    readers: Readers,
     ends: Container[str],
     without: Container[str] = (),
 ) -> set[str]:
@@ -94,7 +72,3 @@ def _reached(
                 found.add(reader.name)
                 edge.append(reader.name)
     return found
-
-
-def _node_of(text: str) -> str:
-    return text.removeprefix("^").partition(":")[0]

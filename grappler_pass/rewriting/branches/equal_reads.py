@@ -15,31 +15,24 @@ reads that the pass is to treat differently, by an attribute of its own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import STAMP
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.branches import colocation
-from grappler_pass.rewriting.branches.copying import copied
+from grappler_pass.rewriting.named_graphs import awaited, copied
 
 
 def merge_equal_reads(
     graph_def: GraphDef, part_of_name: str, item: Item
 ) -> GraphDef | None:
-    """Return a graph in which equal reads are one.
+    """Return a graph in which equal reads are one; None where no two are equal.
 
-    Args:
-      graph_def: the graph; not written.
-      part_of_name: what the names of these reads contain.
-      item: what the caller relies on.
-
-    Returns:
-      A new graph; None where no two reads are equal.
+    They are those with a part of their names. The given graph is not written.
     """
-    awaited = colocation.awaited(graph_def)
+    kept = awaited(graph_def)
     first: dict[Hashable, str] = {}
     instead: dict[str, str] = {}
     for node in graph_def.node:
@@ -48,11 +41,16 @@ def merge_equal_reads(
         if node.name in item.untouchable:
             continue
         same = first.setdefault(_what_is_read(node), node.name)
-        if same != node.name and node.name not in awaited:
+        if same != node.name and node.name not in kept:
             instead[node.name] = same
     if not instead:
         return None
-    return copied(graph_def, lambda node: _inputs_of(node, instead), instead.keys())
+    instead |= {f"^{name}": f"^{same}" for name, same in instead.items()}
+    return copied(
+        graph_def,
+        lambda node: [instead.get(t.removesuffix(":0"), t) for t in node.input],
+        instead.keys(),
+    )
 
 
 def _what_is_read(node: NodeDef) -> Hashable:
@@ -60,13 +58,3 @@ def _what_is_read(node: NodeDef) -> Hashable:
     marks = {name: mark for name, mark in node.attr.items() if name.startswith(STAMP)}
     texts = frozenset((name, m.SerializeToString()) for name, m in marks.items())
     return handle, frozenset(controls), node.attr["dtype"].type, node.device, texts
-
-
-def _inputs_of(node: NodeDef, instead: Mapping[str, str]) -> list[str]:
-    return [_renamed(text, instead) for text in node.input]
-
-
-def _renamed(text: str, instead: Mapping[str, str]) -> str:
-    mark = "^" if text.startswith("^") else ""
-    name = text.removeprefix("^").removesuffix(":0")
-    return f"{mark}{instead[name]}" if name in instead else text

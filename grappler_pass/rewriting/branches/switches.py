@@ -13,26 +13,27 @@ it; what is used on another device, and would be sent there in vain.
 
 from __future__ import annotations
 
-import dataclasses
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS
 from grappler_pass.graph.view import Item
-from grappler_pass.rewriting.branches import colocation
-from grappler_pass.rewriting.branches.copying import copied
+from grappler_pass.rewriting.named_graphs import (
+    Readers,
+    awaited,
+    copied,
+    name_in,
+    readers_in,
+    texts_of,
+)
 
 _BOUND = CONTROL_FLOW_OPS | {"_Retval"}
 
-# By the name of a node or of its output, as inputs are written.
-_Readers = Mapping[str, Sequence[NodeDef]]
 
-
-@dataclasses.dataclass(frozen=True)
-class _Pivots:
+class _Pivots(NamedTuple):
     """Of one predicate: the nodes that run in either branch, and what they go by."""
 
     device: str
@@ -40,14 +41,8 @@ class _Pivots:
     names: tuple[str, str]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Outside:
-    """What an output of a Switch stands for.
-
-    Attributes:
-      source: the input that the Switch passes on.
-      waits_for: control inputs, in place of the Switch.
-    """
+class _Outside(NamedTuple):
+    """The input that an output of a Switch passes on, and what to wait for instead."""
 
     source: str
     waits_for: tuple[str, ...]
@@ -56,40 +51,28 @@ class _Outside:
 def lighten_branches(
     graph_def: GraphDef, part_of_name: str, item: Item
 ) -> GraphDef | None:
-    """Return a graph without the Switches of some branches.
+    """Return a graph without the Switches of some branches; None where all stay.
 
-    Args:
-      graph_def: the graph; not written.
-      part_of_name: what the names of these Switches contain.
-      item: what the caller relies on.
-
-    Returns:
-      A new graph; None where nothing is to be gained.
+    They are those with a part of their names. The given graph is not written.
     """
     nodes = [node for node in graph_def.node if part_of_name in node.name]
-    readers = _readers(graph_def)
+    readers = readers_in(graph_def.node)
     pivots = _pivots(graph_def, nodes, readers)
-    kept = item.untouchable | colocation.awaited(graph_def)
+    kept = item.untouchable | awaited(graph_def)
     outside: dict[str, _Outside] = {}
-    for node in _inputs_first(nodes):
-        if node.name not in kept:
-            outside.update(_outside(node, pivots, readers, outside))
+    # Switches, then what passes their outputs on.
+    for op in ("Switch", "Identity"):
+        for node in nodes:
+            if node.op == op and node.name not in kept:
+                outside.update(_outside(node, pivots, readers, outside))
     if not outside:
         return None
-    gone = {text.partition(":")[0] for text in outside}
+    gone = set(map(name_in, outside))
     return copied(graph_def, lambda node: _inputs_of(node, outside), gone)
 
 
-def _readers(graph_def: GraphDef) -> _Readers:
-    readers: dict[str, list[NodeDef]] = defaultdict(list)
-    for node in graph_def.node:
-        for text in node.input:
-            readers[text.removesuffix(":0")].append(node)
-    return readers
-
-
 def _pivots(
-    graph_def: GraphDef, nodes: Sequence[NodeDef], readers: _Readers
+    graph_def: GraphDef, nodes: Sequence[NodeDef], readers: Readers
 ) -> dict[str, _Pivots]:
     """Return the pivots by predicate."""
     loops = {node.name for node in graph_def.node if node.op == "LoopCond"}
@@ -115,7 +98,7 @@ def _pivot(switch: NodeDef, readers: Sequence[NodeDef]) -> str:
 def _outside(
     node: NodeDef,
     pivots: Mapping[str, _Pivots],
-    readers: _Readers,
+    readers: Readers,
     known: Mapping[str, _Outside],
 ) -> dict[str, _Outside]:
     """Return what the outputs of a Switch, or of an Identity after one, stand for."""
@@ -142,7 +125,7 @@ def _outside(
     }
 
 
-def _is_free(node: NodeDef, readers: _Readers) -> bool:
+def _is_free(node: NodeDef, readers: Readers) -> bool:
     """Return whether a node can go: only ordinary nodes beside it read its outputs."""
     read_by = (*readers[node.name], *readers[_taken(node)])
     if not read_by or readers[f"^{node.name}"]:
@@ -154,14 +137,8 @@ def _taken(switch: NodeDef) -> str:
     return f"{switch.name}:1"
 
 
-def _inputs_first(nodes: Sequence[NodeDef]) -> Iterator[NodeDef]:
-    """Yield Switches, then what passes their outputs on."""
-    yield from (node for node in nodes if node.op == "Switch")
-    yield from (node for node in nodes if node.op == "Identity")
-
-
 def _inputs_of(node: NodeDef, outside: Mapping[str, _Outside]) -> Iterator[str]:
-    texts = [text.removesuffix(":0") for text in node.input]
+    texts = texts_of(node)
     yield from (outside[t].source if t in outside else t for t in texts)
     for text in texts:
         if text in outside:

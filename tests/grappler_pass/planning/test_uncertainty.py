@@ -242,10 +242,7 @@ def test_an_exact_tie_goes_to_the_smaller_unless_told_otherwise() -> None:
 
 def low_at(draft: Draft, tie: float) -> tuple[bool, ...]:
     variables = Variables.from_constraints(draft.constraints)
-    problem = problem_from_prices(
-        draft.view, draft.slots, variables, draft.prices, draft.reads, tie
-    )
-    return minimum_cut(problem)
+    return minimum_cut(problem_from_prices(draft, variables, tie))
 
 
 def test_a_cast_that_must_stay_is_charged_in_front() -> None:
@@ -270,9 +267,7 @@ def test_a_cast_that_must_stay_is_charged_in_front() -> None:
         )
         draft = drafts[-1]
         variables = Variables.from_constraints(draft.constraints)
-        problem = problem_from_prices(
-            draft.view, draft.slots, variables, draft.prices, draft.reads
-        )
+        problem = problem_from_prices(draft, variables)
         return [t for t in problem.casts if FLOAT32_SIDE in t.readers]
 
     assert not up_terms(())

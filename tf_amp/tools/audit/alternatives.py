@@ -63,7 +63,15 @@ class Alternatives:
         config = dataclasses.replace(self.config, list_edits=edits)
         chosen = target.settings(config)
         view, shapes = self.draft.view, self.draft.shapes
-        return constrain(view, shapes, chosen.lists, low_dtype, chosen).eligible
+        return constrain(
+            view,
+            shapes,
+            chosen.lists,
+            low_dtype,
+            uses_lists=chosen.uses_lists,
+            exclude=chosen.exclude,
+            ranges=chosen.ranges,
+        ).eligible
 
 
 def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from grappler_pass.costs.calls import OpCall, TensorSpec
@@ -22,15 +21,6 @@ from tf_amp.tracing.stamp_reader import origins_of
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 
 
-@dataclasses.dataclass(frozen=True)
-class _Listed:
-    """Everything that a list lets go low is of interest, whatever it costs."""
-
-    opt_level: str = "O2"
-    exclude: tuple[str, ...] = ()
-    ranges: tuple[tuple[str, str], ...] = ()
-
-
 def seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
     """Return the tensors that may be in 16 bits, by their names in the graph.
 
@@ -48,10 +38,11 @@ def seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
 
 
 def _eligible(view: GraphView, slots: SlotTable, shapes: Shapes) -> Sequence[bool]:
+    """Say of every slot whether a list lets it go low, whatever that costs."""
     found = [False] * len(slots.slots)
     for low_dtype in LOW_DTYPES:
         lists = OpLists.for_dtype(low_dtype)
-        limits = constrain(view, shapes, lists, low_dtype, _Listed())
+        limits = constrain(view, shapes, lists, low_dtype)
         found = [a or b for a, b in zip(found, limits.eligible, strict=True)]
     return found
 

@@ -81,4 +81,4 @@ def test_a_comparison_with_anything_else_is_free() -> None:
         tf.equal(tf.reshape(y, [8, 4]), 0.0)
         tf.reduce_max(y)
         view = GraphView.from_graph_def(s.graph.as_graph_def())
-    assert list(selection_ties(view, SlotTable.from_view(view), ())) == []
+    assert list(selection_ties(view, SlotTable.from_view(view), {})) == []

@@ -69,7 +69,7 @@ def test_a_plan_of_nothing_has_a_page_without_charts():
 @pytest.mark.parametrize("name", ["jinja2", "plotly"])
 def test_a_missing_package_is_named_with_what_installs_it(name, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
-    page._template.cache_clear()
+    page.check_extra.cache_clear()
     with pytest.raises(MissingExtraError, match=rf"{name} .*tf-amp\[report\]"):
         plan_of(LOW).to_html()
-    page._template.cache_clear()
+    page.check_extra.cache_clear()
