@@ -16,12 +16,7 @@ from grappler_pass.graph.op_table import CALL_OPS
 
 
 class Call(NamedTuple):
-    """What a node calls.
-
-    Attributes:
-      functions: names of those that it may run.
-      first: number of the data input that is their first argument.
-    """
+    """Functions that a node may run; the data input that is their first argument."""
 
     functions: tuple[str, ...]
     first: int
@@ -34,11 +29,6 @@ def call_of(node: NodeDef, library: Library) -> Call | None:
     first = CALL_OPS.get(node.op)
     functions = () if first is None else called_by(node, library)
     return Call(functions, first or 0) if functions else None
-
-
-def loop_functions(node: NodeDef) -> tuple[str, str]:
-    """Name condition and body of a loop."""
-    return str(node.attr["cond"].func.name), str(node.attr["body"].func.name)
 
 
 def callers_first(nodes: Iterable[NodeDef], library: Library) -> tuple[str, ...]:
