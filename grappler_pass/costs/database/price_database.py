@@ -195,13 +195,7 @@ class CostDatabase:
 def _select(
     reader: sqlite3.Connection, identity: Sequence[str] = (), *, after: int = 0
 ) -> dict[int, Row]:
-    """Return acceptable rows by number, in the order of their identity.
-
-    Args:
-        reader: of the file.
-        identity: the device, TensorFlow and subject, or as many of them as matter.
-        after: the number that theirs exceed.
-    """
+    """Return acceptable rows by number, of which as much of the identity is given."""
     columns = ("device", "tensorflow", "subject")[: len(identity)]
     terms = " AND ".join(["number > ?", *(f"{name} = ?" for name in columns)])
     rows = {}

@@ -34,15 +34,8 @@ def calls_from_probes(probes: Iterable[Probe]) -> dict[str, OpCall]:
     A probe of an op that this TensorFlow does not have, or with shapes that the op
     refuses, is left out.
     """
-    by_op: dict[str, list[Probe]] = {}
-    for probe in probes:
-        if op_def_of(probe.op) is None:
-            continue
-        by_op.setdefault(probe.op, []).append(probe)
-    calls: dict[str, OpCall] = {}
-    for alike in by_op.values():
-        calls.update(_calls(alike))
-    return calls
+    known = [probe for probe in probes if op_def_of(probe.op) is not None]
+    return _calls(known) if known else {}
 
 
 def graph_from_probe(probe: Probe, prefix: str = "") -> GraphDef:
@@ -65,26 +58,26 @@ def graph_from_probe(probe: Probe, prefix: str = "") -> GraphDef:
     return graph
 
 
-def _calls(alike: list[Probe]) -> dict[str, OpCall]:
+def _calls(probes: list[Probe]) -> dict[str, OpCall]:
     """Infer all at once; where that fails halve, until it is known what is refused."""
     try:
-        return _inferred(alike)
+        return _inferred(probes)
     except _REFUSED:
-        if len(alike) == 1:
+        if len(probes) == 1:
             return {}
-        middle = len(alike) // 2
-        return {**_calls(alike[:middle]), **_calls(alike[middle:])}
+        middle = len(probes) // 2
+        return {**_calls(probes[:middle]), **_calls(probes[middle:])}
 
 
-def _inferred(alike: list[Probe]) -> dict[str, OpCall]:
+def _inferred(probes: list[Probe]) -> dict[str, OpCall]:
     graph = GraphDef()
-    for number, probe in enumerate(alike):
+    for number, probe in enumerate(probes):
         graph.node.extend(graph_from_probe(probe, f"p{number}/").node)
     shapes = shapes_from_graph_def(graph)
     runs = {node.name: node for node in graph.node}
     return {
         probe.key: _call(probe, runs[f"p{number}/run"], shapes)
-        for number, probe in enumerate(alike)
+        for number, probe in enumerate(probes)
     }
 
 
@@ -93,7 +86,7 @@ def _call(probe: Probe, run: NodeDef, shapes: Shapes) -> OpCall:
     return OpCall(
         probe.op,
         attrs_from_node_def(run),
-        tuple(_as_float32(spec) for spec in probe.inputs),
+        tuple(map(_as_float32, probe.inputs)),
         tuple(
             TensorSpec(shape, str(dtypes.as_dtype(arg.dtype).name))
             for shape, arg in zip(shapes.get(run.name, ()), outputs, strict=False)
