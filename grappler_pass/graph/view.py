@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -122,7 +123,9 @@ class GraphView:
         """
         index = {node.name: i for i, node in enumerate(graph_def.node)}
         if len(index) != len(graph_def.node):
-            raise GraphError(f"two nodes are called {_repeated_name(graph_def)!r}")
+            counts = Counter(str(node.name) for node in graph_def.node)
+            ((repeated, _),) = counts.most_common(1)
+            raise GraphError(f"two nodes are called {repeated!r}")
         nodes = tuple(
             _node_from_proto(i, proto, index) for i, proto in enumerate(graph_def.node)
         )
@@ -202,15 +205,6 @@ def device_type_of(device: str) -> str:
     parts = device.rpartition("/")[2].upper().split(":")
     found = parts[1] if parts[0] == "DEVICE" and len(parts) > 1 else parts[0]
     return "CPU" if found in ("", "*", "JOB", "REPLICA", "TASK") else found
-
-
-def _repeated_name(graph_def: GraphDef) -> str:
-    seen: set[str] = set()
-    for node in graph_def.node:
-        if node.name in seen:
-            return str(node.name)
-        seen.add(node.name)
-    raise AssertionError("no name is repeated")
 
 
 def _node_from_proto(i: int, proto: NodeDef, index: Mapping[str, int]) -> Node:

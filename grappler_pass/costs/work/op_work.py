@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, TensorSpec
-from grappler_pass.costs.work import op_classes
+from grappler_pass.costs.work import op_classes, product_work, recurrent_work
 from grappler_pass.costs.work.piece import (
     CACHED_BYTES,
     Work,
@@ -21,24 +21,6 @@ from grappler_pass.costs.work.piece import (
     channel_axis,
     elementwise,
     integers,
-)
-from grappler_pass.costs.work.product_work import (
-    batch_matmul,
-    convolution,
-    depthwise,
-    einsum,
-    matmul,
-    xla_convolution,
-    xla_dot,
-)
-from grappler_pass.costs.work.recurrent_work import (
-    BLOCK_LSTM,
-    CUDNN,
-    block_lstm,
-    cudnn,
-    gru_cell,
-    lstm_cell,
-    lstm_cell_gradient,
 )
 from grappler_pass.graph.op_table import EINSUM_OPS
 
@@ -187,7 +169,7 @@ def _pool(call: OpCall, dtype: str) -> tuple[Work, ...]:
         (spec.elements for spec in call.inputs + call.outputs if len(spec.dims) == 4),
         default=call.outputs[0].elements,
     )
-    op_class = f"pool.{op_classes.POOLS[call.op]}"
+    op_class = f"pool.{call.op}"
     return (Work(op_class, (small, window), small * window, bytes_of(call, dtype)),)
 
 
@@ -195,24 +177,24 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(op_classes.ELEMENTWISE, _plain_elementwise),
     **dict.fromkeys(op_classes.MOVEMENT, _movement),
     **dict.fromkeys(op_classes.REDUCTIONS, _reduction),
-    **{op: _rows(op_class) for op, op_class in op_classes.SOFTMAX.items()},
+    **{op: _rows(op) for op in op_classes.SOFTMAX},
     **dict.fromkeys(op_classes.CROSS_ENTROPY, _rows("cross_entropy")),
     **dict.fromkeys(op_classes.GATHER, _gather),
     **dict.fromkeys(op_classes.SEGMENT, _segment),
-    **dict.fromkeys(op_classes.MATMULS, matmul),
-    **dict.fromkeys(op_classes.BATCH_MATMULS, batch_matmul),
-    **dict.fromkeys(op_classes.CONVOLUTIONS, convolution),
-    **dict.fromkeys(op_classes.DEPTHWISE, depthwise),
+    **dict.fromkeys(op_classes.MATMULS, product_work.matmul),
+    **dict.fromkeys(op_classes.BATCH_MATMULS, product_work.batch_matmul),
+    **dict.fromkeys(op_classes.CONVOLUTIONS, product_work.convolution),
+    **dict.fromkeys(op_classes.DEPTHWISE, product_work.depthwise),
     **dict.fromkeys(op_classes.BATCH_NORMS, _batch_norm),
     **dict.fromkeys(op_classes.POOLS, _pool),
-    **dict.fromkeys(EINSUM_OPS, einsum),
-    "XlaDot": xla_dot,
-    "XlaConv": xla_convolution,
-    **dict.fromkeys(BLOCK_LSTM, block_lstm),
-    **dict.fromkeys(CUDNN, cudnn),
-    **dict.fromkeys(("GRUBlockCell", "GRUBlockCellGrad"), gru_cell),
-    "LSTMBlockCell": lstm_cell,
-    "LSTMBlockCellGrad": lstm_cell_gradient,
+    **dict.fromkeys(EINSUM_OPS, product_work.einsum),
+    "XlaDot": product_work.xla_dot,
+    "XlaConv": product_work.xla_convolution,
+    **dict.fromkeys(recurrent_work.BLOCK_LSTM, recurrent_work.block_lstm),
+    **dict.fromkeys(recurrent_work.CUDNN, recurrent_work.cudnn),
+    **dict.fromkeys(("GRUBlockCell", "GRUBlockCellGrad"), recurrent_work.gru_cell),
+    "LSTMBlockCell": recurrent_work.lstm_cell,
+    "LSTMBlockCellGrad": recurrent_work.lstm_cell_gradient,
     **dict.fromkeys(op_classes.UPDATES, _update),
     "AddN": _add_n,
     "BiasAdd": _rows("BiasAdd"),
