@@ -13,7 +13,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+
+import numpy as np
 
 from grappler_pass.cached_attributes import cached_attribute
 
@@ -156,11 +157,8 @@ def monotone(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:
     What disturbs a measurement adds to it, so that of two values in the wrong order the
     larger is the false one.
     """
-    lowered = list(seconds)
-    strides = [math.prod(lengths[index + 1 :]) for index in range(len(lengths))]
-    places = list(enumerate(product(*map(range, lengths))))
-    for at, index in reversed(places):
-        for position, length, stride in zip(index, lengths, strides, strict=True):
-            if position + 1 < length:
-                lowered[at] = min(lowered[at], lowered[at + stride])
-    return lowered
+    lowered = np.array(seconds, float).reshape(lengths)
+    for axis in range(lowered.ndim):
+        backwards = np.flip(lowered, axis)
+        lowered = np.flip(np.minimum.accumulate(backwards, axis), axis)
+    return [float(value) for value in lowered.flat]

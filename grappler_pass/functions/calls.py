@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.functions.conversion import Library, called_by
+from grappler_pass.functions.conversion import Library, called_by, function_attrs
 from grappler_pass.graph.op_table import CALL_OPS
 
 
@@ -59,10 +59,5 @@ def rename_functions(node: NodeDef, names: dict[str, str]) -> None:
     """Have a node call others, in place."""
     if node.op in names:
         node.op = names[node.op]
-    for value in node.attr.values():
-        kind = value.WhichOneof("value")
-        if kind == "func" and value.func.name in names:
-            value.func.name = names[value.func.name]
-        elif kind == "list":
-            for function in value.list.func:
-                function.name = names.get(function.name, function.name)
+    for function in function_attrs(node):
+        function.name = names.get(function.name, function.name)

@@ -9,10 +9,11 @@ branches among them, come along in the graph's library, as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.attr_value_pb2 import NameAttrList
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -54,16 +55,16 @@ def library_of(graph_def: GraphDef) -> dict[str, FunctionDef]:
     return {str(f.signature.name): f for f in graph_def.library.function}
 
 
+def function_attrs(node: NodeDef) -> Iterator[NameAttrList]:
+    """Yield what refers to functions in a node's attributes."""
+    for value in node.attr.values():
+        yield from [value.func] if value.HasField("func") else value.list.func
+
+
 def called_by(node: NodeDef, library: Library) -> tuple[str, ...]:
     """Name the functions of a library that a node calls, as an op or by attributes."""
-    names = [str(node.op)]
-    for value in node.attr.values():
-        kind = value.WhichOneof("value")
-        if kind == "func":
-            names.append(str(value.func.name))
-        elif kind == "list":
-            names.extend(str(each.name) for each in value.list.func)
-    return tuple(dict.fromkeys(name for name in names if name in library))
+    names = (node.op, *(each.name for each in function_attrs(node)))
+    return tuple(dict.fromkeys(str(name) for name in names if name in library))
 
 
 def reachable_from(nodes: Iterable[NodeDef], library: Library) -> tuple[str, ...]:
@@ -115,7 +116,9 @@ def graph_from_function(
     results = _result_names(function)
     for arg, name in zip(signature.output_arg, results, strict=True):
         _check_type(signature, arg)
-        graph_def.node.append(_result(name, arg, names[function.ret[arg.name]]))
+        source = names[function.ret[arg.name]]
+        result = graph_def.node.add(name=name, op="Identity", input=[source])
+        result.attr["T"].type = arg.type
     for name in reachable_from(function.node_def, library):
         graph_def.library.function.add().CopyFrom(library[name])
     kept = tuple(dict.fromkeys(function.control_ret.values()))
@@ -270,10 +273,15 @@ def _argument(function: FunctionDef, index: int, known: Known) -> NodeDef:
         node.attr["T"].type = arg.type
         node.attr["index"].i = index
         _tell_contents(node, known)
-    else:
-        node.op = "Placeholder"
-        node.attr["dtype"].type = arg.type
-        _tell_shape(node, known)
+        return node
+    node.op = "Placeholder"
+    node.attr["dtype"].type = arg.type
+    if known.shape is not None:
+        node.attr["shape"].shape.CopyFrom(proto_from_shape(known.shape))
+    elif _SHAPES in node.attr:
+        given = node.attr[_SHAPES]
+        shape = given.list.shape[0] if given.list.shape else given.shape
+        node.attr["shape"].shape.CopyFrom(shape)
     return node
 
 
@@ -288,15 +296,6 @@ def _tell_contents(node: NodeDef, known: Known) -> None:
         shapes.shape.append(proto_from_shape(shape))
 
 
-def _tell_shape(node: NodeDef, known: Known) -> None:
-    if known.shape is not None:
-        node.attr["shape"].shape.CopyFrom(proto_from_shape(known.shape))
-    elif _SHAPES in node.attr:
-        given = node.attr[_SHAPES]
-        shape = given.list.shape[0] if given.list.shape else given.shape
-        node.attr["shape"].shape.CopyFrom(shape)
-
-
 def _result_names(function: FunctionDef) -> tuple[str, ...]:
     """Name the nodes that stand for the results, unlike any node of the body."""
     taken = {str(node.name) for node in function.node_def}
@@ -309,9 +308,3 @@ def _result_names(function: FunctionDef) -> tuple[str, ...]:
         taken.add(name)
         names.append(name)
     return tuple(names)
-
-
-def _result(name: str, arg: OpDef.ArgDef, source: str) -> NodeDef:
-    node = NodeDef(name=name, op="Identity", input=[source])
-    node.attr["T"].type = arg.type
-    return node

@@ -32,6 +32,7 @@ from grappler_pass.eligibility.existing_casts import (
     source_dtype,
     target_dtype,
 )
+from grappler_pass.eligibility.reachability import Groups
 from grappler_pass.eligibility.variable_reads import unwritten_reads
 from grappler_pass.fusions import KEPT_WEIGHTS
 from grappler_pass.fusions.passes import PricedGraph
@@ -147,22 +148,14 @@ class _Region:
 
     def components(self) -> Iterator[tuple[int, ...]]:
         """Yield the nodes that compute with each other's results, inputs first."""
-        leader: dict[int, int] = {}
-
-        def first(i: int) -> int:
-            while leader[i] != i:
-                leader[i] = leader[leader[i]]
-                i = leader[i]
-            return i
-
+        groups = Groups(len(self._view.nodes))
         for i in self.inner:
-            leader[i] = i
             for port in self._view.nodes[i].inputs:
                 if port.node in self.inner:
-                    leader[first(port.node)] = first(i)
+                    groups.join(port.node, i)
         found: dict[int, list[int]] = {}
         for i in self.inner:
-            found.setdefault(first(i), []).append(i)
+            found.setdefault(groups.leader(i), []).append(i)
         return map(tuple, found.values())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, TensorSpec
 from grappler_pass.costs.work import op_classes, product_work, recurrent_work
@@ -102,16 +103,11 @@ def _reduction(call: OpCall, dtype: str) -> tuple[Work, ...]:
     return (Work(op_class, (kept, reduced), elements, bytes_of(call, dtype)),)
 
 
-def _rows(op_class: str) -> Callable[[OpCall, str], tuple[Work, ...]]:
-    """Return a builder for an op whose seconds follow from rows and columns."""
-
-    def build(call: OpCall, dtype: str) -> tuple[Work, ...]:
-        spec = call.inputs[0]
-        columns = spec.dims[channel_axis(call)]
-        work = by_rows(op_class, spec.elements, columns, dtype)
-        return (replace(work, bytes_moved=bytes_of(call, dtype)),)
-
-    return build
+def _rows(op_class: str, call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Count rows and columns of the first operand."""
+    spec = call.inputs[0]
+    work = by_rows(op_class, spec.elements, spec.dims[channel_axis(call)], dtype)
+    return (replace(work, bytes_moved=bytes_of(call, dtype)),)
 
 
 def _batch_norm(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -120,7 +116,7 @@ def _batch_norm(call: OpCall, dtype: str) -> tuple[Work, ...]:
     op_class += ".training" if training else ".inference"
     if call.inputs[0].dims[channel_axis(call)] % op_classes.CHANNEL_BLOCK:
         op_class += op_classes.UNALIGNED
-    return _rows(op_class)(call, dtype)
+    return _rows(op_class, call, dtype)
 
 
 def _gather(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -177,8 +173,8 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(op_classes.ELEMENTWISE, _plain_elementwise),
     **dict.fromkeys(op_classes.MOVEMENT, _movement),
     **dict.fromkeys(op_classes.REDUCTIONS, _reduction),
-    **{op: _rows(op) for op in op_classes.SOFTMAX},
-    **dict.fromkeys(op_classes.CROSS_ENTROPY, _rows("cross_entropy")),
+    **{op: partial(_rows, op) for op in op_classes.SOFTMAX},
+    **dict.fromkeys(op_classes.CROSS_ENTROPY, partial(_rows, "cross_entropy")),
     **dict.fromkeys(op_classes.GATHER, _gather),
     **dict.fromkeys(op_classes.SEGMENT, _segment),
     **dict.fromkeys(op_classes.MATMULS, product_work.matmul),
@@ -197,7 +193,7 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     "LSTMBlockCellGrad": recurrent_work.lstm_cell_gradient,
     **dict.fromkeys(op_classes.UPDATES, _update),
     "AddN": _add_n,
-    "BiasAdd": _rows("BiasAdd"),
-    "BiasAddGrad": _rows("BiasAddGrad"),
-    "_MklLayerNorm": _rows("LayerNorm"),
+    "BiasAdd": partial(_rows, "BiasAdd"),
+    "BiasAddGrad": partial(_rows, "BiasAddGrad"),
+    "_MklLayerNorm": partial(_rows, "LayerNorm"),
 }
