@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grappler_pass.functions.conversion import Library, graph_from_function
-from grappler_pass.graph.loops import compared_to, counts_in
+from grappler_pass.graph.loops import TRIP_COUNT_GUESS, compared_to, counts_in
 from grappler_pass.graph.op_table import WHILE_OPS
-from grappler_pass.graph.view import TRIP_COUNT_GUESS, GraphView, Node, Port
+from grappler_pass.graph.view import GraphView, Node, Port
 
 
 def trip_count_of(view: GraphView, node: int, library: Library) -> float:

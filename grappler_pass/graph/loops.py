@@ -7,6 +7,7 @@ runs once per iteration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes, tensor_util
@@ -17,7 +18,26 @@ from grappler_pass.graph.op_table import (
     MERGE_OPS,
     NEXT_ITERATION_OPS,
 )
-from grappler_pass.graph.view import TRIP_COUNT_GUESS, Frame, Node, Port
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.view import Node, Port
+
+# Times a loop body is assumed to run when the graph does not tell.
+TRIP_COUNT_GUESS = 16.0
+
+
+class Frame(NamedTuple):
+    """A while loop's frame; `trip_count` is how often its body runs per entry."""
+
+    name: str
+    parent: Frame | None
+    trip_count: float
+
+    @property
+    def weight(self) -> float:
+        """How often the body runs per step, outer loops included."""
+        outer = self.parent.weight if self.parent else 1.0
+        return self.trip_count * outer
 
 
 def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None, ...]:

@@ -33,9 +33,9 @@ class Place(NamedTuple):
     op: str
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class OpLists:
-    """Which list an op is on, for one low dtype.
+    """Which list an op is on, for one low dtype; compared by that alone.
 
     Attributes:
       low_dtype: "bfloat16" or "float16".
@@ -45,8 +45,10 @@ class OpLists:
 
     low_dtype: str
     lists: Mapping[str, frozenset[str]]
-    reasons: Mapping[str, str]
-    _list_of: Mapping[str, str] = dataclasses.field(init=False, repr=False)
+    reasons: Mapping[str, str] = dataclasses.field(compare=False)
+    _list_of: Mapping[str, str] = dataclasses.field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         """Index the lists; raise OpListError where an op is in two."""
@@ -154,14 +156,6 @@ class OpLists:
             if self.list_of(op) != name
         }
         return dataclasses.replace(self, lists=lists, reasons={**self.reasons, **moved})
-
-    def __eq__(self, other: object) -> bool:
-        """Compare dtype and lists."""
-        return (
-            isinstance(other, OpLists)
-            and self.low_dtype == other.low_dtype
-            and self.lists == other.lists
-        )
 
     def __hash__(self) -> int:
         """Hash dtype and lists."""

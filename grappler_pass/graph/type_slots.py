@@ -200,12 +200,9 @@ def _typing_attrs(op: str) -> tuple[str, ...]:
     """Name the attributes that determine number and dtype of an op's ports."""
     op_def = op_def_of(op)
     assert op_def is not None
-    names: dict[str, None] = {}
-    for arg in (*op_def.input_arg, *op_def.output_arg):
-        for name in (arg.type_attr, arg.number_attr, arg.type_list_attr):
-            if name:
-                names[name] = None
-    return tuple(names)
+    args = (*op_def.input_arg, *op_def.output_arg)
+    names = (n for a in args for n in (a.type_attr, a.number_attr, a.type_list_attr))
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 def attr_of(
@@ -268,10 +265,8 @@ def admits(op: str, attr: str, dtype: int) -> bool:
 def _allowed_types(op: str, attr: str) -> frozenset[int]:
     op_def = op_def_of(op)
     assert op_def is not None
-    for attr_def in op_def.attr:
-        if attr_def.name == attr:
-            return frozenset(attr_def.allowed_values.list.type)
-    return frozenset()
+    found = (each.allowed_values.list.type for each in op_def.attr if each.name == attr)
+    return frozenset(next(found, ()))
 
 
 @functools.cache

@@ -17,10 +17,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
+from grappler_pass.graph.loops import Frame, frames_of
 from grappler_pass.graph.op_table import MERGE_OPS, NEXT_ITERATION_OPS
-
-# Times a loop body is assumed to run when the graph does not tell.
-TRIP_COUNT_GUESS = 16.0
 
 
 class GraphError(AmpError, ValueError):
@@ -66,20 +64,6 @@ class Reader(NamedTuple):
 
     node: int
     input: int
-
-
-class Frame(NamedTuple):
-    """A while loop's frame; `trip_count` is how often its body runs per entry."""
-
-    name: str
-    parent: Frame | None
-    trip_count: float
-
-    @property
-    def weight(self) -> float:
-        """How often the body runs per step, outer loops included."""
-        outer = self.parent.weight if self.parent else 1.0
-        return self.trip_count * outer
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,8 +162,6 @@ class GraphView:
 
     @cached_attribute
     def _frames(self) -> tuple[Frame | None, ...]:
-        from grappler_pass.graph.loops import frames_of
-
         return frames_of(self.nodes, self.order)
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grappler_pass.graph.loops import Frame
 from grappler_pass.graph.op_table import EXIT_OPS, MERGE_OPS, NEXT_ITERATION_OPS
-from grappler_pass.graph.view import Frame, GraphView
+from grappler_pass.graph.view import GraphView
 
 
 def schedule(view: GraphView) -> tuple[int, ...]:
