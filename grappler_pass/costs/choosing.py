@@ -13,19 +13,10 @@ from grappler_pass.costs.device_profile import DeviceProfile, ProfileError
 
 # The instruction sets that decide which 16-bit kernels a CPU runs.
 DECISIVE_FLAGS = frozenset(
-    {
-        "avx",
-        "avx2",
-        "avx512f",
-        "avx512_bf16",
-        "avx512_fp16",
-        "amx_bf16",
-        "amx_fp16",
-        "avx_ne_convert",
-        "asimd",
-        "bf16",
-        "sve",
-    }
+    """
+    avx avx2 avx512f avx512_bf16 avx512_fp16 amx_bf16 amx_fp16 avx_ne_convert asimd bf16
+    sve
+    """.split()
 )
 
 

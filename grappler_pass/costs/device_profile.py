@@ -46,18 +46,12 @@ class ProfileError(AmpError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DeviceProfile:
-    """What one device is known to take.
+    """What one device is known to take; the module tells the fields.
 
     Args:
         name: of the shipped profile, or "calibrated".
-        kind: "cpu" or "gpu".
-        description: for people.
-        provenance: where the figures come from.
-        device: that a calibrated profile holds for.
-        roofline: rates for what was not measured.
         grids: seconds by op class and dtype.
         data: the profile as written.
-        call_seconds: what starting a graph takes on the host, whatever it holds.
     """
 
     name: str
@@ -147,9 +141,8 @@ class DeviceProfile:
             OSError: the folder cannot be made or written, or the disk is full.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = profile_text(self.data)
         with replacing(path) as file:
-            file.write(text)
+            file.write(profile_text(self.data))
 
 
 def profile_text(data: Mapping[str, Any]) -> str:
@@ -217,7 +210,7 @@ def _grid(op_class: str, axes: Mapping[str, list[float]], seconds: list[float]) 
     for axis, sizes in axes.items():
         if sizes != sorted(set(sizes)) or sizes[0] <= 0:
             raise ProfileError(f"axis {axis!r} of class {op_class!r} does not increase")
-    return Grid.from_seconds(list(axes.values()), seconds)
+    return Grid(tuple(map(tuple, axes.values())), tuple(seconds))
 
 
 def _inherited(data: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:

@@ -13,7 +13,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+
+import numpy as np
 
 from grappler_pass.cached_attributes import cached_attribute
 
@@ -33,16 +34,9 @@ class Grid:
     axes: tuple[tuple[float, ...], ...]
     measured: tuple[float, ...]
 
-    @classmethod
-    def from_seconds(
-        cls, axes: Sequence[Sequence[float]], seconds: Sequence[float]
-    ) -> Grid:
-        """Build a grid; seconds that fall as a size grows are corrected (noise)."""
-        return cls(tuple(map(tuple, axes)), tuple(seconds))
-
     @cached_attribute
     def corrected(self) -> tuple[float, ...]:
-        """The seconds, none of which fall along an axis."""
+        """The seconds, none of which fall along an axis: that is noise."""
         return tuple(monotone([len(axis) for axis in self.axes], self.measured))
 
     @cached_attribute
@@ -71,22 +65,19 @@ class Grid:
                 the root of the size. In the profile of a CPU with avx512_bf16, its
                 smallest points left out, that comes nearest to them.
         """
-        axes = [list(axis) for axis in self.axes]
-        own = list(self.corrected)
-        like = None
+        axes, own = list(self.axes), list(self.corrected)
+        like = own
         if float32 is not None and float32.axes == self.axes:
             like = list(float32.corrected)
-        least, least_like = min(own), min(like or own)
         for position, axis in enumerate(self.axes):
             if len(axis) < 2:
                 continue
             lengths = [len(each) for each in axes]
-            longer = None if like is None else _longer(like, lengths, position, axis)
-            own = _longer(own, lengths, position, axis, like)
-            like = None if longer is None else [max(s, least_like) for s in longer]
-            own = [max(seconds, least) for seconds in own]
-            axes[position] = [*(share * axis[0] for share in _SHARES), *axis]
-        return Grid.from_seconds(axes, own)
+            own, like = (
+                _longer(values, like, lengths, position, axis) for values in (own, like)
+            )
+            axes[position] = (*(share * axis[0] for share in _SHARES), *axis)
+        return Grid(tuple(axes), tuple(own))
 
     def smallness(self, point: Sequence[float]) -> float:
         """Return the share that ``point`` is of the smallest one measured, 1 or less.
@@ -130,32 +121,26 @@ class Grid:
 
 def _longer(
     values: Sequence[float],
+    like: Sequence[float],
     lengths: Sequence[int],
     position: int,
     axis: Sequence[float],
-    like: Sequence[float] | None = None,
 ) -> list[float]:
     """Return the values of a grid with `_SHARES` of the first size of an axis added.
 
-    Args:
-        values: last axis fastest.
-        lengths: of the axes.
-        position: of the axis.
-        axis: its sizes, two or more.
-        like: in float32, where the values are those of 16 bits.
+    `like` are those in float32, where the values are those of 16 bits.
     """
     inner = math.prod(lengths[position + 1 :])
     block = inner * lengths[position]
-    growing = values if like is None else like
+    least = min(values)
     longer: list[float] = []
     for start in range(0, len(values), block):
         for share in _SHARES:
             for at in range(start, start + inner):
-                below = _below(share, axis, growing[at], growing[at + inner])
-                ratio = values[at] / growing[at]
-                longer.append(
-                    below * (ratio ** math.sqrt(share) if ratio < 1.0 else ratio)
-                )
+                below = _below(share, axis, like[at], like[at + inner])
+                ratio = values[at] / like[at]
+                part = ratio ** math.sqrt(share) if ratio < 1.0 else ratio
+                longer.append(max(below * part, least))
         longer += values[start : start + block]
     return longer
 
@@ -172,11 +157,8 @@ def monotone(lengths: Sequence[int], seconds: Sequence[float]) -> list[float]:
     What disturbs a measurement adds to it, so that of two values in the wrong order the
     larger is the false one.
     """
-    lowered = list(seconds)
-    strides = [math.prod(lengths[index + 1 :]) for index in range(len(lengths))]
-    places = list(enumerate(product(*map(range, lengths))))
-    for at, index in reversed(places):
-        for position, length, stride in zip(index, lengths, strides, strict=True):
-            if position + 1 < length:
-                lowered[at] = min(lowered[at], lowered[at + stride])
-    return lowered
+    lowered = np.array(seconds, float).reshape(lengths)
+    for axis in range(lowered.ndim):
+        backwards = np.flip(lowered, axis)
+        lowered = np.flip(np.minimum.accumulate(backwards, axis), axis)
+    return [float(value) for value in lowered.flat]

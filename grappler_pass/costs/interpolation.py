@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Error that a factor e in size adds: halfway between two measured sizes that lie a
 # factor of 10 apart it is as large as that of a profile calibrated on the device.
@@ -24,25 +24,19 @@ _NEAREST = 8
 _SOFTENING = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a call lies in its class.
+class Place(NamedTuple):
+    """Where a call lies in the class of its first piece of work.
 
     Attributes:
-        op_class: of its first piece of work.
-        dtype: name.
         point: log of the size along every axis.
         parts: the classes of all its pieces.
     """
 
-    op_class: str
-    dtype: str
     point: tuple[float, ...]
     parts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(NamedTuple):
     """A measured point.
 
     Attributes:
@@ -60,8 +54,7 @@ class Anchor:
     source: str = "profile"
 
 
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(NamedTuple):
     """What to add to the logarithm of a predicted price, and how sure that is.
 
     Attributes:
@@ -76,24 +69,16 @@ class Correction:
 
 
 def correction_at(place: Place, anchors: Sequence[Anchor]) -> Correction | None:
-    """Return the correction between `anchors` of the same class and dtype.
-
-    None where there are none. Its value lies between those of the anchors.
-    """
+    """Return the correction between those of a class and dtype; None without any."""
     if not anchors:
         return None
-    nearest = heapq.nsmallest(
-        _NEAREST, ((_distance(place, a.place), i, a) for i, a in enumerate(anchors))
-    )
-    weights = [1.0 / (distance**2 + _SOFTENING) for distance, _, _ in nearest]
-    total = sum(weights)
-    mean = sum(w * a.log_ratio for w, (_, _, a) in zip(weights, nearest, strict=True))
-    mean /= total
-    variance = sum(
-        w * (a.log_ratio - mean) ** 2
-        for w, (_, _, a) in zip(weights, nearest, strict=True)
-    )
-    distance, _, closest = nearest[0]
+    apart = [(_distance(place, anchor.place), anchor) for anchor in anchors]
+    nearest = heapq.nsmallest(_NEAREST, apart, key=lambda each: each[0])
+    weighted = [(1.0 / (d**2 + _SOFTENING), a.log_ratio) for d, a in nearest]
+    total = sum(weight for weight, _ in weighted)
+    mean = sum(weight * ratio for weight, ratio in weighted) / total
+    variance = sum(weight * (ratio - mean) ** 2 for weight, ratio in weighted)
+    distance, closest = nearest[0]
     near = math.hypot(closest.error, SLOPE * distance)
     return Correction(mean, near, math.hypot(near, math.sqrt(variance / total)))
 

@@ -11,7 +11,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from grappler_pass.costs.calls import OpCall, Price
 from grappler_pass.costs.database.price_list import Measured, Sample
@@ -27,8 +27,7 @@ from grappler_pass.costs.work.piece import CACHED_BYTES, Work
 Kind = tuple[bool, str]
 
 
-@dataclass(frozen=True)
-class Corrections:
+class Corrections(NamedTuple):
     """By how much a profile is off.
 
     Attributes:
@@ -39,8 +38,8 @@ class Corrections:
             about what was calibrated.
     """
 
-    anchors: Mapping[tuple[str, str], tuple[Anchor, ...]]
-    typical: Mapping[Kind, float] = field(default_factory=dict)
+    anchors: Mapping[tuple[str, str], Sequence[Anchor]]
+    typical: Mapping[Kind, float]
 
     def overall(self, op_class: str, source: str) -> float:
         """Return what to add where `op_class` itself was not measured."""
@@ -69,36 +68,41 @@ def price_from_sample(sample: Sample, largest_bytes: int) -> Price:
     return Price(seconds, "measured", measured_error(sample.spread))
 
 
-def place_of(works: tuple[Work, ...], dtype: str) -> Place:
+def place_of(works: tuple[Work, ...]) -> Place:
     """Return where work lies: by its first piece, sizes below one counting as one."""
     point = tuple(math.log(max(size, 1.0)) for size in works[0].point)
-    parts = tuple(work.op_class for work in works)
-    return Place(works[0].op_class, dtype, point, parts)
+    return Place(point, tuple(work.op_class for work in works))
 
 
 def corrections_from_rows(
     rows: Iterable[tuple[Measured, OpCall]], profile: DeviceProfile
 ) -> Corrections:
-    """Return by how much the profile is off at each measured row, and overall.
-
-    Args:
-        rows: with the call of each.
-        profile: that predicts.
-    """
+    """Return by how much a profile is off at each measured row, and overall."""
     anchors: dict[tuple[str, str], list[Anchor]] = {}
     for row, call in rows:
-        anchor = _anchor(row, call, profile)
-        if anchor is not None:
-            key = (anchor.place.op_class, anchor.place.dtype)
-            anchors.setdefault(key, []).append(anchor)
-    kinds: dict[Kind, list[tuple[Anchor, ...]]] = {}
-    fixed = {key: tuple(found) for key, found in anchors.items()}
-    for (op_class, dtype), found in fixed.items():
+        if call.op == "Cast":
+            source = call.inputs[0].dtype
+            works = cast_works(call.inputs[0].elements, source, row.dtype)
+            dtype = f"{source}>{row.dtype}"
+        else:
+            works, dtype = works_of(call, row.dtype), row.dtype
+        predicted = price_from_profile(profile, works, dtype)
+        measured = measured_price(row.sample, call, row.dtype)
+        if predicted.seconds <= 0.0 or measured.seconds <= 0.0:
+            continue
+        ratio = math.log(measured.seconds / predicted.seconds)
+        seconds = math.sqrt(measured.seconds * predicted.seconds)
+        anchors.setdefault((works[0].op_class, dtype), []).append(
+            Anchor(place_of(works), ratio, measured.error, seconds, predicted.source)
+        )
+    kinds: dict[Kind, list[list[Anchor]]] = {}
+    for (op_class, dtype), found in anchors.items():
         # What one 16-bit kernel is off by, float32 is not, nor another kernel.
         if dtype == "float32":
             kind = is_computing(op_class), found[0].source
             kinds.setdefault(kind, []).append(found)
-    return Corrections(fixed, {kind: typical(found) for kind, found in kinds.items()})
+    overall = {kind: typical(found) for kind, found in kinds.items()}
+    return Corrections(anchors, overall)
 
 
 def typical(classes: Iterable[Sequence[Anchor]]) -> float:
@@ -108,7 +112,15 @@ def typical(classes: Iterable[Sequence[Anchor]]) -> float:
     than a large one, shrunk to 0 where it may be chance: by its own variance over its
     square (the positive part of a James-Stein estimate).
     """
-    sums = [_middle_of(anchors) for anchors in classes]
+    sums = [
+        (
+            _weighted_median(
+                [(anchor.log_ratio, anchor.seconds) for anchor in anchors]
+            ),
+            sum(anchor.seconds for anchor in anchors),
+        )
+        for anchors in classes
+    ]
     total = sum(weight for _, weight in sums)
     if not total:
         return 0.0
@@ -121,31 +133,8 @@ def typical(classes: Iterable[Sequence[Anchor]]) -> float:
     return middle * (1.0 - variance / (others * middle**2))
 
 
-def _middle_of(anchors: Sequence[Anchor]) -> tuple[float, float]:
-    """Return the ratio of one class, and its seconds."""
-    weighted = [(anchor.log_ratio, anchor.seconds) for anchor in anchors]
-    return _weighted_median(weighted), sum(seconds for _, seconds in weighted)
-
-
 def _weighted_median(values: Iterable[tuple[float, float]]) -> float:
     """Return the value at which half of the weight is reached."""
     ordered = sorted(values)
     reached = list(itertools.accumulate(weight for _, weight in ordered))
     return ordered[bisect.bisect_left(reached, reached[-1] / 2.0)][0]
-
-
-def _anchor(row: Measured, call: OpCall, profile: DeviceProfile) -> Anchor | None:
-    if call.op == "Cast":
-        source = call.inputs[0].dtype
-        works = cast_works(call.inputs[0].elements, source, row.dtype)
-        dtype = f"{source}>{row.dtype}"
-    else:
-        works, dtype = works_of(call, row.dtype), row.dtype
-    predicted = price_from_profile(profile, works, dtype)
-    measured = measured_price(row.sample, call, row.dtype)
-    if predicted.seconds <= 0.0 or measured.seconds <= 0.0:
-        return None
-    ratio = math.log(measured.seconds / predicted.seconds)
-    seconds = math.sqrt(measured.seconds * predicted.seconds)
-    place = place_of(works, dtype)
-    return Anchor(place, ratio, measured.error, seconds, predicted.source)

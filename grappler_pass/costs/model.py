@@ -29,12 +29,11 @@ from grappler_pass.costs.work.piece import Work
 
 @dataclasses.dataclass(frozen=True)
 class _Computed:
-    """What follows from one version of the price list; the two caches fill up."""
+    """What follows from one version of the price list; the prices fill up."""
 
     version: int
     corrections: Corrections
     prices: dict[tuple[object, ...], Price]
-    casts: dict[tuple[int, str, str], Price]
 
 
 class CostModel:
@@ -52,7 +51,7 @@ class CostModel:
         """
         self.profile = profile
         self.prices = PriceList() if prices is None else prices
-        self._computed = _Computed(0, Corrections({}), {}, {})
+        self._computed = _Computed(0, Corrections({}, {}), {})
         self._calls: dict[str, OpCall | None] = {}
 
     def price(self, call: OpCall, dtype: str, probe: Probe | None = None) -> Price:
@@ -86,10 +85,10 @@ class CostModel:
             return Price(0.0, "profile")
         computed = self._follow_prices()
         key = (elements, source, target)
-        known = computed.casts.get(key)
+        known = computed.prices.get(key)
         if known is None:
             known = self._cast_price(elements, source, target, computed.corrections)
-            computed.casts[key] = known
+            computed.prices[key] = known
         return known
 
     def _price(self, call: OpCall, dtype: str, corrections: Corrections) -> Price:
@@ -119,11 +118,11 @@ class CostModel:
         price = price_from_profile(self.profile, works, dtype)
         if not corrections.anchors or not works:
             return price
-        place = place_of(works, dtype)
-        anchors = corrections.anchors.get((place.op_class, dtype), ())
-        found = correction_at(place, anchors)
+        op_class = works[0].op_class
+        anchors = corrections.anchors.get((op_class, dtype), ())
+        found = correction_at(place_of(works), anchors)
         if found is None or found.near_error >= price.error:
-            overall = corrections.overall(place.op_class, price.source)
+            overall = corrections.overall(op_class, price.source)
             seconds = price.seconds * math.exp(overall)
             return dataclasses.replace(price, seconds=seconds)
         seconds = price.seconds * math.exp(found.log_ratio)
@@ -133,7 +132,7 @@ class CostModel:
         """Return what was computed from the list as it is now, else begin anew."""
         computed, version = self._computed, self.prices.version
         if computed.version != version:
-            computed = _Computed(version, self._current_corrections(), {}, {})
+            computed = _Computed(version, self._current_corrections(), {})
             self._computed = computed
         return computed
 

@@ -124,14 +124,10 @@ class Multiprocessors:
             depth = max(-(-product.k // pieces), _SHORTEST_SUM)
             return latency + waves * depth * pace + spilled / copy
 
-        return min(map(seconds, _pieces(self.count // tiles)))
+        powers = range(max(self.count // tiles, 1).bit_length())
+        return min(seconds(1 << power) for power in powers)
 
 
 def _tile_count(product: Product, tile: tuple[int, int]) -> int:
     rows, columns = tile
     return max(product.batch * -(-product.m // rows) * -(-product.n // columns), 1)
-
-
-def _pieces(most: int) -> tuple[int, ...]:
-    """Return the numbers of pieces that a sum may be cut into."""
-    return tuple(1 << power for power in range(max(most, 1).bit_length()))

@@ -16,10 +16,7 @@ def price_from_profile(
 ) -> Price:
     """Return the sum of the pieces, whose errors count as one.
 
-    Args:
-        profile: of the device.
-        works: the pieces.
-        dtype: as the profile names it, "float32>bfloat16" for casts.
+    The dtype is as the profile names it: "float32>bfloat16" for casts.
     """
     parts = [_price(profile, work, dtype) for work in works]
     measured = all(part.source == "profile" for part in parts)

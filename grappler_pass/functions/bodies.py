@@ -77,22 +77,14 @@ def bodies_of(
 ) -> tuple[Body, ...]:
     """Return a graph and all the functions whose bodies may gain.
 
-    Left out are functions that are called in an unknown way, those whose types are not
-    fixed, and those without an allow op.
-
-    Args:
-      graph_def: the outermost graph; not modified.
-      item: of that graph.
-      shapes: of that graph; called once, if at all.
-      lists: for the low dtype.
-
-    Returns:
-      The graph itself, then the functions, callers first.
+    The graph itself comes first, then the functions, callers first. Left out are those
+    that are called in an unknown way, those whose types are not fixed, and those
+    without an allow op. `shapes` of the graph are asked for once, if at all.
     """
     library = library_of(graph_def)
     wanted = {name for name in library if _may_gain(name, library, lists)}
     collector = _Collector(library, wanted, lists)
-    found = [collector.outermost(graph_def, item, functools.cache(shapes))]
+    found = [collector.noted(Body("", graph_def, item, functools.cache(shapes)))]
     for name in callers_first(graph_def.node, library):
         body = collector.body(name) if name in wanted else None
         if body is not None:
@@ -117,11 +109,6 @@ class _Collector:
         self._facts = FactsOfFunctions(library, lists)
         self._sites: dict[str, list[_Site]] = {}
 
-    def outermost(
-        self, graph_def: GraphDef, item: Item, shapes: Callable[[], Shapes]
-    ) -> Body:
-        return self._note_calls(Body("", graph_def, item, shapes))
-
     def body(self, name: str) -> Body | None:
         sites = self._sites.get(name)
         if not sites:
@@ -142,9 +129,9 @@ class _Collector:
             functools.cache(functools.partial(shapes_from_graph_def, graph_def)),
             sum(site.weight for site in sites),
         )
-        return self._note_calls(body)
+        return self.noted(body)
 
-    def _note_calls(self, body: Body) -> Body:
+    def noted(self, body: Body) -> Body:
         """Return a body whose item knows of its calls; remember these for later."""
         if not any(call_of(node, self._library) for node in body.graph_def.node):
             return body

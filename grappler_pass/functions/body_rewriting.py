@@ -36,9 +36,6 @@ def with_bodies(
       changed: rewritten graphs by name of function; that of the outermost graph itself
         by the empty name.
       new_name: from the name of a function to that of its copy, which nothing has yet.
-
-    Returns:
-      A copy whose library holds what it calls.
     """
     library = dict(library_of(graph_def))
     outermost = GraphDef()
@@ -65,17 +62,14 @@ def with_bodies(
 def _affected(library: Library, changed: Mapping[str, GraphDef]) -> tuple[str, ...]:
     """Name the functions that changed, or that call one that is affected."""
     affected = {name for name in library if name in changed}
-    found = True
-    while found:
-        callers = {
+    count = -1
+    while count < len(affected):
+        count = len(affected)
+        affected |= {
             name
             for name, function in library.items()
-            if name not in affected
-            and any(
-                not affected.isdisjoint(called_by(node, library))
-                for node in function.node_def
+            if any(
+                affected.intersection(called_by(n, library)) for n in function.node_def
             )
         }
-        affected |= callers
-        found = bool(callers)
     return tuple(name for name in library if name in affected)

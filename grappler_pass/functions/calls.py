@@ -11,17 +11,12 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.functions.conversion import Library, called_by
+from grappler_pass.functions.conversion import Library, called_by, function_attrs
 from grappler_pass.graph.op_table import CALL_OPS
 
 
 class Call(NamedTuple):
-    """What a node calls.
-
-    Attributes:
-      functions: names of those that it may run.
-      first: number of the data input that is their first argument.
-    """
+    """Functions that a node may run; the data input that is their first argument."""
 
     functions: tuple[str, ...]
     first: int
@@ -34,11 +29,6 @@ def call_of(node: NodeDef, library: Library) -> Call | None:
     first = CALL_OPS.get(node.op)
     functions = () if first is None else called_by(node, library)
     return Call(functions, first or 0) if functions else None
-
-
-def loop_functions(node: NodeDef) -> tuple[str, str]:
-    """Name condition and body of a loop."""
-    return str(node.attr["cond"].func.name), str(node.attr["body"].func.name)
 
 
 def callers_first(nodes: Iterable[NodeDef], library: Library) -> tuple[str, ...]:
@@ -69,10 +59,5 @@ def rename_functions(node: NodeDef, names: dict[str, str]) -> None:
     """Have a node call others, in place."""
     if node.op in names:
         node.op = names[node.op]
-    for value in node.attr.values():
-        kind = value.WhichOneof("value")
-        if kind == "func" and value.func.name in names:
-            value.func.name = names[value.func.name]
-        elif kind == "list":
-            for function in value.list.func:
-                function.name = names.get(function.name, function.name)
+    for function in function_attrs(node):
+        function.name = names.get(function.name, function.name)

@@ -9,39 +9,33 @@ branches among them, come along in the graph's library, as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.attr_value_pb2 import NameAttrList
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.op_def_pb2 import OpDef
 
-from grappler_pass.functions.tensors import (
-    OUTPUTS,
-    FunctionError,
-    Library,
-    NamesInBody,
-    NamesInGraph,
-)
+from grappler_pass.errors import AmpError
 from grappler_pass.graph.shapes import Shape, proto_from_shape
-from grappler_pass.graph.view import Item
+from grappler_pass.graph.type_slots import attr_of, op_def_of
+from grappler_pass.graph.view import Item, split_input
 
-__all__ = [
-    "FunctionError",
-    "Known",
-    "Library",
-    "called_by",
-    "function_from_graph",
-    "graph_from_function",
-    "library_of",
-    "reachable_from",
-]
+Library = Mapping[str, FunctionDef]
 
+# On a node whose op TensorFlow does not know: the names of its outputs, as they are
+# numbered in the graph.
+_OUTPUTS = "_tf_amp_outputs"
 # What the runtime writes on the node of an argument, in `_Arg` and `Placeholder` alike.
 _SHAPES = "_output_shapes"
 _HANDLES = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
+
+
+class FunctionError(AmpError, ValueError):
+    """A function cannot be taken for a graph; the message names it and why."""
 
 
 class Known(NamedTuple):
@@ -61,16 +55,16 @@ def library_of(graph_def: GraphDef) -> dict[str, FunctionDef]:
     return {str(f.signature.name): f for f in graph_def.library.function}
 
 
+def function_attrs(node: NodeDef) -> Iterator[NameAttrList]:
+    """Yield what refers to functions in a node's attributes."""
+    for value in node.attr.values():
+        yield from [value.func] if value.HasField("func") else value.list.func
+
+
 def called_by(node: NodeDef, library: Library) -> tuple[str, ...]:
     """Name the functions of a library that a node calls, as an op or by attributes."""
-    names = [str(node.op)]
-    for value in node.attr.values():
-        kind = value.WhichOneof("value")
-        if kind == "func":
-            names.append(str(value.func.name))
-        elif kind == "list":
-            names.extend(str(each.name) for each in value.list.func)
-    return tuple(dict.fromkeys(name for name in names if name in library))
+    names = (node.op, *(each.name for each in function_attrs(node)))
+    return tuple(dict.fromkeys(str(name) for name in names if name in library))
 
 
 def reachable_from(nodes: Iterable[NodeDef], library: Library) -> tuple[str, ...]:
@@ -107,23 +101,24 @@ def graph_from_function(
         is not there.
     """
     signature = function.signature
-    names = NamesInGraph(function, library)
     graph_def = GraphDef()
     for index, arg in enumerate(signature.input_arg):
         _check_type(signature, arg)
         facts = known[index] if index < len(known) else Known()
         graph_def.node.append(_argument(function, index, facts))
+    names, unknown = _names_in_graph(function, library)
     for node in function.node_def:
         copy = graph_def.node.add()
         copy.CopyFrom(node)
-        copy.input[:] = [names.of(text) for text in node.input]
-        unknown = names.unknown_outputs(str(node.name))
-        if unknown:
-            copy.attr[OUTPUTS].list.s.extend(text.encode() for text in unknown)
+        copy.input[:] = [names[text] for text in node.input]
+        if outputs := unknown.get(node.name):
+            copy.attr[_OUTPUTS].list.s.extend(text.encode() for text in outputs)
     results = _result_names(function)
     for arg, name in zip(signature.output_arg, results, strict=True):
         _check_type(signature, arg)
-        graph_def.node.append(_result(name, arg, names.of(function.ret[arg.name])))
+        source = names[function.ret[arg.name]]
+        result = graph_def.node.add(name=name, op="Identity", input=[source])
+        result.attr["T"].type = arg.type
     for name in reachable_from(function.node_def, library):
         graph_def.library.function.add().CopyFrom(library[name])
     kept = tuple(dict.fromkeys(function.control_ret.values()))
@@ -156,18 +151,100 @@ def function_from_graph(graph_def: GraphDef, original: FunctionDef) -> FunctionD
             f"function {original.signature.name!r}: the graph has no node "
             f"{', '.join(sorted(lost))}, which was an argument or a result"
         )
-    names = NamesInBody(nodes, arguments, library_of(graph_def))
+    names = _names_in_body(nodes, arguments, library_of(graph_def))
     for arg, name in zip(original.signature.output_arg, results, strict=True):
-        function.ret[arg.name] = names.of(nodes[name].input[0])
+        function.ret[arg.name] = names[nodes[name].input[0]]
     for node in graph_def.node:
         if node.name in arguments or node.name in results:
             continue
         copy = function.node_def.add()
         copy.CopyFrom(node)
-        copy.input[:] = [names.of(text) for text in node.input]
-        if OUTPUTS in copy.attr:
-            del copy.attr[OUTPUTS]
+        copy.input[:] = [names[text] for text in node.input]
+        copy.attr.pop(_OUTPUTS, None)
     return function
+
+
+# A body names node, output argument and number in it (`split:output:1`), a graph node
+# and number among all outputs of the node (`split:1`).
+
+
+def _names_in_graph(
+    function: FunctionDef, library: Library
+) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """Return how a graph names what a function's body reads, by the body's names.
+
+    And what is read of each node whose op TensorFlow does not know: nothing tells how
+    many outputs there are, so they count as they are met.
+    """
+    arguments = {arg.name for arg in function.signature.input_arg}
+    numbers: dict[str, int] = {}
+    unknown: dict[str, list[str]] = {}
+    for node in function.node_def:
+        outputs = _outputs(node, library)
+        if outputs is None:
+            unknown[node.name] = []
+        else:
+            numbers.update((text, number) for number, text in enumerate(outputs))
+    names: dict[str, str] = {}
+    inputs = (text for node in function.node_def for text in node.input)
+    for text in (*inputs, *function.ret.values()):
+        name, _, rest = text.partition(":")
+        if text.startswith("^") or name in arguments:
+            names[text] = name
+            continue
+        met = unknown.get(name)
+        if met is not None and rest and text not in names:
+            numbers[text] = len(met)
+            met.append(rest)
+        number = numbers.get(text, numbers.get(f"{text}:0"))
+        if number is None:
+            raise FunctionError(
+                f"function {function.signature.name!r} reads {text!r}: there is no "
+                "such argument or node, or TensorFlow does not know its op"
+            )
+        names[text] = f"{name}:{number}" if number else name
+    return names, unknown
+
+
+def _names_in_body(
+    nodes: Mapping[str, NodeDef], arguments: set[str], library: Library
+) -> dict[str, str]:
+    """Return how a function's body names what a graph reads, by the graph's names."""
+    names: dict[str, str] = {}
+    outputs = {name: _outputs(node, library) for name, node in nodes.items()}
+    for text in (text for node in nodes.values() for text in node.input):
+        name, number = split_input(text)
+        if number < 0 or name in arguments:
+            names[text] = text
+            continue
+        known = outputs.get(name) or ()
+        if number >= len(known):
+            raise FunctionError(f"the graph reads {text!r}, which no node writes")
+        names[text] = known[number]
+    return names
+
+
+def _outputs(node: NodeDef, library: Library) -> list[str] | None:
+    """Name the outputs of a node as a body does; None where its op is not known."""
+    if _OUTPUTS in node.attr:
+        return [f"{node.name}:{text.decode()}" for text in node.attr[_OUTPUTS].list.s]
+    called = library.get(node.op)
+    op_def = op_def_of(node.op) if called is None else called.signature
+    if op_def is None:
+        return None
+    return [
+        f"{node.name}:{arg.name}:{number}"
+        for arg in op_def.output_arg
+        for number in range(_tensor_count(node, arg, op_def))
+    ]
+
+
+def _tensor_count(node: NodeDef, arg: OpDef.ArgDef, op_def: OpDef) -> int:
+    name = arg.number_attr or arg.type_list_attr
+    if not name:
+        return 1
+    value = attr_of(node, name, op_def)
+    return int(value.i) if arg.number_attr else len(value.list.type)
 
 
 def _check_type(signature: OpDef, arg: OpDef.ArgDef) -> None:
@@ -196,10 +273,15 @@ def _argument(function: FunctionDef, index: int, known: Known) -> NodeDef:
         node.attr["T"].type = arg.type
         node.attr["index"].i = index
         _tell_contents(node, known)
-    else:
-        node.op = "Placeholder"
-        node.attr["dtype"].type = arg.type
-        _tell_shape(node, known)
+        return node
+    node.op = "Placeholder"
+    node.attr["dtype"].type = arg.type
+    if known.shape is not None:
+        node.attr["shape"].shape.CopyFrom(proto_from_shape(known.shape))
+    elif _SHAPES in node.attr:
+        given = node.attr[_SHAPES]
+        shape = given.list.shape[0] if given.list.shape else given.shape
+        node.attr["shape"].shape.CopyFrom(shape)
     return node
 
 
@@ -214,15 +296,6 @@ def _tell_contents(node: NodeDef, known: Known) -> None:
         shapes.shape.append(proto_from_shape(shape))
 
 
-def _tell_shape(node: NodeDef, known: Known) -> None:
-    if known.shape is not None:
-        node.attr["shape"].shape.CopyFrom(proto_from_shape(known.shape))
-    elif _SHAPES in node.attr:
-        given = node.attr[_SHAPES]
-        shape = given.list.shape[0] if given.list.shape else given.shape
-        node.attr["shape"].shape.CopyFrom(shape)
-
-
 def _result_names(function: FunctionDef) -> tuple[str, ...]:
     """Name the nodes that stand for the results, unlike any node of the body."""
     taken = {str(node.name) for node in function.node_def}
@@ -235,9 +308,3 @@ def _result_names(function: FunctionDef) -> tuple[str, ...]:
         taken.add(name)
         names.append(name)
     return tuple(names)
-
-
-def _result(name: str, arg: OpDef.ArgDef, source: str) -> NodeDef:
-    node = NodeDef(name=name, op="Identity", input=[source])
-    node.attr["T"].type = arg.type
-    return node

@@ -11,12 +11,9 @@ from grappler_pass.planning.plan import Decision, Plan
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The plan of one body.
+    """The plan of one run of a function, and how often it runs per step.
 
-    Attributes:
-      name: of the function, put before the names of its nodes; empty: none.
-      weight: how often it runs per step.
-      plan: of one run.
+    Its name is put before those of its nodes; the outermost graph has none.
     """
 
     name: str

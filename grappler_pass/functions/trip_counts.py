@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grappler_pass.functions.calls import loop_functions
 from grappler_pass.functions.conversion import Library, graph_from_function
-from grappler_pass.graph.loops import counts_in
+from grappler_pass.graph.loops import TRIP_COUNT_GUESS, compared_to, counts_in
 from grappler_pass.graph.op_table import WHILE_OPS
-from grappler_pass.graph.view import TRIP_COUNT_GUESS, GraphView, Node, Port
-
-_PASS = frozenset({"Identity", "LogicalAnd"})
+from grappler_pass.graph.view import GraphView, Node, Port
 
 
 def trip_count_of(view: GraphView, node: int, library: Library) -> float:
@@ -25,23 +22,18 @@ def trip_count_of(view: GraphView, node: int, library: Library) -> float:
 
 def _bounds(view: GraphView, loop: Node, library: Library) -> Iterator[float]:
     """Yield what the counters in a loop's condition are compared to, where known."""
-    condition = library.get(loop_functions(loop.proto)[0])
+    condition = library.get(loop.proto.attr["cond"].func.name)
     if condition is None:
         return
     graph_def, item = graph_from_function(condition, library)
     inside = GraphView.from_graph_def(graph_def, item)
-    waiting = [inside.nodes[inside.index[item.fetch[0]]]]
-    while waiting:
-        node = waiting.pop()
-        if node.op in _PASS:
-            waiting.extend(inside.nodes[port.node] for port in node.inputs)
-        elif node.op == "Less":
-            bound = _behind_identities(inside, node.inputs[1])
-            if bound.name in item.feed:
-                argument = item.feed.index(bound.name)
-                yield from _bound_outside(view, loop, argument, library)
-            else:
-                yield from counts_in(bound.proto)
+    for port in compared_to(inside.nodes, inside.index[item.fetch[0]]):
+        bound = _behind_identities(inside, port)
+        if bound.name in item.feed:
+            argument = item.feed.index(bound.name)
+            yield from _bound_outside(view, loop, argument, library)
+        else:
+            yield from counts_in(bound.proto)
 
 
 def _bound_outside(

@@ -22,30 +22,18 @@ so large that scaling them saves little.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterator
 
-from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
 from grappler_pass.annotations import SCALE
-from grappler_pass.eligibility.fused_ops import part_node, parts_of
-from grappler_pass.fusions.new_nodes import (
-    NewNodes,
-    controls,
-    handing_on,
-    with_new_nodes,
-)
-from grappler_pass.fusions.passes import (
-    model_of,
-    only_reader,
-    other_operand,
-    pass_seconds,
-    untouchable_names,
-)
+from grappler_pass.eligibility.fused_ops import parts_of
+from grappler_pass.fusions.new_nodes import NewNodes, controls, part_of
+from grappler_pass.fusions.passes import PricedGraph, other_operand
 from grappler_pass.graph.op_table import ADDITION_OPS
-from grappler_pass.graph.shapes import Shape, Shapes, known_shape
-from grappler_pass.graph.view import GraphView, Node, Port, port_text
-from grappler_pass.pricing.seconds import NODE_SECONDS, Models
+from grappler_pass.graph.shapes import Shape, static
+from grappler_pass.graph.view import Node, Port, port_text
+from grappler_pass.pricing.seconds import NODE_SECONDS
 
 _PRODUCTS = ("Conv2D", "Conv3D", "DepthwiseConv2dNative", "MatMul")
 _SUMS = ("Add", "AddV2")
@@ -60,7 +48,7 @@ class Fold:
     """A product, the scales of its channels, and what is added to them.
 
     Attributes:
-      product: with nothing but a bias fused behind it.
+      root: the product, with nothing but a bias fused behind it.
       op: of the product itself.
       bias: what is added to it before, in its own kernel or by `between`, if anything.
       between: adds the bias, if not the product's kernel.
@@ -72,10 +60,9 @@ class Fold:
         adds; else None.
       add: the only reader of either if that adds one value per channel; else None.
       shift: those values.
-      seconds: saved per execution.
     """
 
-    product: Node
+    root: Node
     op: str
     bias: Port | None
     between: Node | None
@@ -86,12 +73,6 @@ class Fold:
     shortcut: Node | None = None
     add: Node | None = None
     shift: Port | None = None
-    seconds: float = 0.0
-
-    @property
-    def root(self) -> Node:
-        """What it begins with."""
-        return self.product
 
     @property
     def replaced(self) -> tuple[Node, ...]:
@@ -103,220 +84,144 @@ class Fold:
         """How scales broadcast to the weights."""
         if self.op == "DepthwiseConv2dNative":
             return self.weights[-2:]
-        attrs = self.product.proto.attr
+        attrs = self.root.proto.attr
         # Reading an absent key would create it.
         if "transpose_b" in attrs and attrs["transpose_b"].b:
             return (self.channels, 1)
         return (self.channels,)
 
 
-def found(
-    view: GraphView,
-    shapes: Shapes,
-    models: Models,
-    kept: Set[Port] = frozenset(),
-) -> list[Fold]:
-    """Return what can be folded and surely pays.
-
-    Args:
-      view: of the graph.
-      shapes: static shapes; what is not known is not folded.
-      models: a cost model per device type, "CPU" at least.
-      kept: what is kept between calls, with what is computed of it alone.
-    """
-    if any(_scales_losses(node) for node in view.nodes):
-        return []
-    folds = _each_shift_once(_found(view, shapes))
-    priced = (_priced(fold, view, shapes, models, kept) for fold in folds)
-    return [fold for fold in priced if fold.seconds > 0.0]
-
-
-def _scales_losses(node: Node) -> bool:
-    return SCALE in node.proto.attr
-
-
-def _each_shift_once(folds: Iterable[Fold]) -> Iterator[Fold]:
-    """Yield folds, of two products that are added up the second without the shift."""
-    taken: set[int] = set()
-    for fold in folds:
-        if fold.add and fold.add.index in taken:
+def found(graph: PricedGraph) -> Iterator[Fold]:
+    """Yield what can be folded, a shift of two products once."""
+    nodes = graph.view.nodes
+    if any(SCALE in node.proto.attr for node in nodes):
+        return
+    shifted: set[int] = set()
+    for product in nodes:
+        fold = _fold_behind(product, graph)
+        if fold is None:
+            continue
+        shortcut = filter(None, [fold.shortcut])
+        if not graph.may_change(product, *fold.replaced, *shortcut):
+            continue
+        if fold.add and fold.add.index in shifted:
             fold = dataclasses.replace(fold, shortcut=None, add=None, shift=None)
         elif fold.add:
-            taken.add(fold.add.index)
+            shifted.add(fold.add.index)
         yield fold
 
 
-def _found(view: GraphView, shapes: Shapes) -> Iterator[Fold]:
-    untouchable = untouchable_names(view)
-    for product in view.nodes:
-        parts = parts_of(product.proto)
-        op = parts[0].op if parts else product.op
-        if op not in _PRODUCTS or [part.op for part in parts[1:]] not in (
-            [],
-            ["BiasAdd"],
-        ):
-            continue
-        if fold := _fold_behind(view, shapes, product, op):
-            nodes = (product, *fold.replaced, *filter(None, [fold.shortcut]))
-            if untouchable.isdisjoint(node.name for node in nodes):
-                yield fold
-
-
-def _fold_behind(
-    view: GraphView, shapes: Shapes, product: Node, op: str
-) -> Fold | None:
-    channels = _channels(view, shapes, product)
-    weights = _static(known_shape(shapes, view, product.inputs[1]))
+def _fold_behind(product: Node, graph: PricedGraph) -> Fold | None:
+    op, *fused = [part.op for part in parts_of(product.proto)] or [product.op]
+    if op not in _PRODUCTS or fused not in ([], ["BiasAdd"]):
+        return None
+    channels = _channels(product, graph)
+    weights = static(graph.shape(product.inputs[1]))
     if not channels or weights is None or product.proto.attr["T"].type != DT_FLOAT:
         return None
-    is_fused = len(product.inputs) > 2
-    between = None if is_fused else _only_reader(view, product, ("BiasAdd",))
+    between = None if fused else _only_reader(graph, product, ("BiasAdd",))
     biased = between or product
-    bias = biased.inputs[-1] if is_fused or between else None
-    if bias and not _is_per_channel(view, shapes, bias, weights, channels):
+    bias = biased.inputs[-1] if fused or between else None
+    axes = len(weights)
+    if bias and not graph.is_per_channel(bias, channels, axes):
         return None
-    mul = _only_reader(view, biased, ("Mul",))
+    mul = _only_reader(graph, biased, ("Mul",))
     scale = other_operand(mul, biased) if mul else None
-    if not mul or not scale:
-        return None
-    if not _is_per_channel(view, shapes, scale, weights, channels):
+    if not mul or not scale or not graph.is_per_channel(scale, channels, axes):
         return None
     fold = Fold(product, op, bias, between, mul, scale, channels, weights)
-    return _with_shift(fold, view, shapes)
+    return _with_shift(fold, graph)
 
 
-def _with_shift(fold: Fold, view: GraphView, shapes: Shapes) -> Fold:
+def _with_shift(fold: Fold, graph: PricedGraph) -> Fold:
     """Return a fold with what is added per channel, if anything."""
     mul = fold.mul
-    shortcut = _only_reader(view, mul, ADDITION_OPS)
+    shortcut = _only_reader(graph, mul, ADDITION_OPS)
     for before, summed in ((mul, None), (shortcut, shortcut)):
-        if before is None or (summed and not _adds_alike(summed, mul, view, shapes)):
+        if before is None or (summed and not _adds_alike(summed, mul, graph)):
             continue
-        add = _only_reader(view, before, _SUMS)
+        add = _only_reader(graph, before, _SUMS)
         shift = other_operand(add, before) if add else None
-        if shift and _is_per_channel(view, shapes, shift, fold.weights, fold.channels):
+        if shift and graph.is_per_channel(shift, fold.channels, len(fold.weights)):
             return dataclasses.replace(fold, shortcut=summed, add=add, shift=shift)
     return fold
 
 
-def _adds_alike(shortcut: Node, mul: Node, view: GraphView, shapes: Shapes) -> bool:
+def _adds_alike(shortcut: Node, mul: Node, graph: PricedGraph) -> bool:
     """Return whether two results of the same shape are added."""
     other = other_operand(shortcut, mul)
-    shape = known_shape(shapes, view, Port(mul.index, 0))
-    return bool(other and shape and known_shape(shapes, view, other) == shape)
+    shape = graph.result_shape(mul)
+    return bool(other and shape and graph.shape(other) == shape)
 
 
-def _channels(view: GraphView, shapes: Shapes, product: Node) -> int | None:
+def _channels(product: Node, graph: PricedGraph) -> int | None:
     """Return how many values one scale each is for; None where they are not last."""
     attrs = product.proto.attr
     if "data_format" in attrs and not attrs["data_format"].s.endswith(b"C"):
         return None
-    shape = known_shape(shapes, view, Port(product.index, 0))
+    shape = graph.result_shape(product)
     return shape[-1] if shape else None
 
 
-def _static(shape: Shape | None) -> tuple[int, ...] | None:
-    if shape is None:
-        return None
-    sizes = tuple(size for size in shape if size is not None)
-    return sizes if len(sizes) == len(shape) else None
-
-
-def _only_reader(view: GraphView, node: Node, ops: Collection[str]) -> Node | None:
+def _only_reader(graph: PricedGraph, node: Node, ops: Collection[str]) -> Node | None:
     """Return what alone reads or waits for a node, if it is one of some ops."""
-    reader = only_reader(view, node)
-    if reader is None or reader.op not in ops or reader.device != node.device:
+    reader = graph.only_reader(node, *ops)
+    if reader is None or reader.device != node.device:
         return None
     return reader if reader.proto.attr["T"].type == DT_FLOAT else None
 
 
-def _is_per_channel(
-    view: GraphView,
-    shapes: Shapes,
-    port: Port,
-    weights: tuple[int, ...],
-    channels: int,
-) -> bool:
-    """Return whether a tensor holds one value per channel, of a product's rank."""
-    shape = _static(known_shape(shapes, view, port))
-    if not shape or len(shape) > len(weights):
-        return False
-    return shape == (*[1] * (len(shape) - 1), channels)
+def seconds(fold: Fold, graph: PricedGraph) -> float:
+    """Return what a fold saves per step; 0.0 where that is in doubt."""
 
+    def takes(op: str, shape: Shape | None) -> float:
+        return graph.pass_seconds(fold.root, op, shape, (fold.channels,))
 
-def _priced(
-    fold: Fold, view: GraphView, shapes: Shapes, models: Models, kept: Set[Port]
-) -> Fold:
-    """Return a fold with what it saves; nothing where that is in doubt."""
-    model = model_of(models, fold.product)
-
-    def seconds(op: str, shape: Shape | None) -> float:
-        return pass_seconds(model, op, shape, (fold.channels,))
-
-    result = known_shape(shapes, view, Port(fold.product.index, 0))
+    result = graph.result_shape(fold.root)
     # A bias that is added by a kernel of its own takes as long as a sum.
-    fuses = model.profile.kind == "cpu"
+    fuses = graph.model(fold.root).profile.kind == "cpu"
     removed = ["Mul", *(["AddV2"] if fold.add and fuses else [])]
-    saved = sum(seconds(op, result) for op in removed)
-    spent = seconds("Mul", fold.weights)
+    saved = sum(takes(op, result) for op in removed)
+    spent = takes("Mul", fold.weights)
     if fold.bias is not None:
-        spent += seconds("Mul", (fold.channels,))
-        spent += seconds("AddV2", (fold.channels,)) if fold.add else 0.0
-    if kept >= {fold.product.inputs[1], fold.scale}:
+        spent += takes("Mul", (fold.channels,))
+        spent += takes("AddV2", (fold.channels,)) if fold.add else 0.0
+    if graph.kept >= {fold.root.inputs[1], fold.scale}:
         spent = min(spent, _NODES_OF_KEPT * NODE_SECONDS)
-    if saved < _LEAST_RATIO * spent:
-        return fold
-    weight = view.weight(fold.product.index)
-    return dataclasses.replace(fold, seconds=weight * (saved - spent))
+    return graph.gain(fold.root, saved, spent, _LEAST_RATIO)
 
 
-def rewritten(
-    graph_def: GraphDef, view: GraphView, shapes: Shapes, found: Sequence[Fold]
-) -> tuple[GraphDef, Shapes]:
-    """Return a copy of a graph with scales folded, and its static shapes.
-
-    Every node keeps its name; what multiplied by the scales hands the product on.
-    """
-    return with_new_nodes(
-        graph_def, shapes, [_made(fold, view, shapes) for fold in found]
-    )
-
-
-def _made(fold: Fold, view: GraphView, shapes: Shapes) -> NewNodes:
-    """Return the nodes of one fold."""
+def made(fold: Fold, graph: PricedGraph) -> NewNodes:
+    """Return the nodes of a fold; what multiplied now hands the product on."""
+    view, root = graph.view, fold.root
     # In the frame of a loop, if the product is in one.
-    made = NewNodes(view, shapes, fold.product, fold.product.inputs[1])
+    new = NewNodes(graph, root, root.inputs[1])
     vector = (fold.channels,)
-    scale = made.shaped(fold.scale, fold.scale_shape)
-    weights = port_text(view, fold.product.inputs[1])
-    scaled = made.computed("Mul", "weights", (weights, scale), fold.weights)
-    product = part_node(fold.product.proto, fold.op, DT_FLOAT)
-    product.input.extend((port_text(view, fold.product.inputs[0]), scaled))
-    made.replace(fold.product, product)
+    scale = new.shaped(fold.scale, fold.scale_shape)
+    weights = port_text(view, root.inputs[1])
+    scaled = new.computed("Mul", "weights", (weights, scale), fold.weights)
+    new.replace(root, part_of(root, fold.op, port_text(view, root.inputs[0]), scaled))
     *others, last = fold.replaced
     if fold.shortcut:
         other = other_operand(fold.shortcut, fold.mul)
         assert other is not None, "as it was found"
-        summed = part_node(last.proto, "AddV2", DT_FLOAT)
-        summed.input.extend((fold.mul.name, port_text(view, other)))
-        made.replace(last, summed)
-        made.replace(fold.shortcut, handing_on(fold.shortcut, fold.mul.name))
+        new.replace(last, part_of(last, "AddV2", fold.mul.name, port_text(view, other)))
+        new.hand_on(fold.shortcut, fold.mul.name)
         *others, last = others
     for node in others:
-        made.replace(node, handing_on(node, product.name))
-    shift = made.shaped(fold.shift, vector) if fold.shift else ""
+        new.hand_on(node, root.name)
+    shift = new.shaped(fold.shift, vector) if fold.shift else ""
     if fold.bias:
-        factors = made.shaped(fold.bias, vector), made.shaped(fold.scale, vector)
-        bias = made.computed("Mul", "bias", factors, vector)
+        factors = new.shaped(fold.bias, vector), new.shaped(fold.scale, vector)
+        bias = new.computed("Mul", "bias", factors, vector)
         if shift:
-            bias = made.computed("AddV2", "shift", (bias, shift), vector)
+            bias = new.computed("AddV2", "shift", (bias, shift), vector)
         shift = bias
     if not shift:
-        made.replace(last, handing_on(last, product.name))
-        return made
-    added = part_node(last.proto, "BiasAdd", DT_FLOAT)
+        new.hand_on(last, root.name)
+        return new
+    added = part_of(last, "BiasAdd", root.name, shift)
     added.attr["data_format"].s = b"NHWC"
-    added.input.extend((product.name, shift))
     awaited = {text for node in others for text in controls(node)}
-    made.replace(last, added).input.extend(sorted(awaited.difference(added.input)))
-    return made
+    new.replace(last, added).input.extend(sorted(awaited.difference(added.input)))
+    return new

@@ -28,9 +28,10 @@ from tensorflow.core.framework.types_pb2 import DT_INT64
 
 from grappler_pass.annotations import mark
 from grappler_pass.eligibility.existing_casts import cast_types, is_cast
+from grappler_pass.eligibility.reachability import connected
 from grappler_pass.eligibility.variable_reads import unwritten_reads
 from grappler_pass.fusions import KEPT_WEIGHTS
-from grappler_pass.fusions.passes import model_of, pass_seconds
+from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.graph.op_table import (
     CONSTANT_OPS,
     CONTROL_FLOW_OPS,
@@ -41,7 +42,7 @@ from grappler_pass.graph.op_table import (
     VARIABLE_OPS,
 )
 from grappler_pass.graph.op_traits import has_effects, is_random, why_fixed
-from grappler_pass.graph.shapes import Shape, Shapes, known_shape, proto_from_shape
+from grappler_pass.graph.shapes import proto_from_shape, static
 from grappler_pass.graph.type_slots import DTYPE_NAMES, FLOATING, signature_of
 from grappler_pass.graph.view import (
     GraphView,
@@ -90,16 +91,11 @@ class _Region:
       inner: nodes that compute with those alone, inputs first.
     """
 
-    def __init__(self, view: GraphView, *, may_be_elsewhere: bool) -> None:
-        """Find the region of a graph.
-
-        Args:
-          view: of the graph.
-          may_be_elsewhere: whether a node without a device may run on another than a
-            CPU.
-        """
+    def __init__(self, view: GraphView, models: Models) -> None:
+        """Find the region of a graph, given a cost model per type of device."""
         self._view = view
-        self._may_be_elsewhere = may_be_elsewhere
+        # A node without a device may run on another than a CPU.
+        self._may_be_elsewhere = len(models) > 1
         self.sources: set[int] = set()
         self.inner: dict[int, None] = {}
         reads = unwritten_reads(view)
@@ -148,23 +144,14 @@ class _Region:
 
     def components(self) -> Iterator[tuple[int, ...]]:
         """Yield the nodes that compute with each other's results, inputs first."""
-        leader: dict[int, int] = {}
-
-        def first(i: int) -> int:
-            while leader[i] != i:
-                leader[i] = leader[leader[i]]
-                i = leader[i]
-            return i
-
-        for i in self.inner:
-            leader[i] = i
-            for port in self._view.nodes[i].inputs:
-                if port.node in self.inner:
-                    leader[first(port.node)] = first(i)
-        found: dict[int, list[int]] = {}
-        for i in self.inner:
-            found.setdefault(first(i), []).append(i)
-        return map(tuple, found.values())
+        inner = tuple(self.inner)
+        place = {i: number for number, i in enumerate(inner)}
+        pairs = [
+            (place.get(port.node, number), number)
+            for i, number in place.items()
+            for port in self._view.nodes[i].inputs
+        ]
+        return (tuple(inner[n] for n in group) for group in connected(pairs))
 
 
 def _is_pure(node: Node) -> bool:
@@ -180,13 +167,8 @@ def is_wanted(settings: Settings) -> bool:
 
 
 def ports_of_variables(view: GraphView, models: Models) -> frozenset[Port]:
-    """Return what hangs on variables alone and can be kept.
-
-    Args:
-      view: of a graph whose types are not chosen yet.
-      models: a cost model per device type.
-    """
-    region = _Region(view, may_be_elsewhere=len(models) > 1)
+    """Return what hangs on variables alone and can be kept, before types are chosen."""
+    region = _Region(view, models)
     nodes = (*region.sources, *region.inner)
     return frozenset(port for i in nodes for port in view.output_ports(i))
 
@@ -203,17 +185,15 @@ def weights_of(view: GraphView, settings: Settings) -> frozenset[Port]:
     )
 
 
-def found(view: GraphView, shapes: Shapes, models: Models) -> list[Kept]:
+def found(graph: PricedGraph) -> list[Kept]:
     """Return what of a graph with its types chosen is better kept than computed.
 
     Args:
-      view: of the graph.
-      shapes: static shapes, those of casts aside.
-      models: a cost model per device type, "CPU" at least.
+      graph: may lack shapes of casts.
     """
-    region = _Region(view, may_be_elsewhere=len(models) > 1)
-    drafts = (_kept(view, region, nodes) for nodes in region.components())
-    priced = (_priced(each, view, shapes, models) for each in drafts if each)
+    region = _Region(graph.view, graph.models)
+    drafts = (_kept(graph.view, region, nodes) for nodes in region.components())
+    priced = (_priced(each, graph) for each in drafts if each)
     paying = [each for each in priced if each.seconds > 0.0]
     saved = sum(each.seconds for each in paying)
     return paying if saved > _LEAST_RATIO * _CALL_SECONDS else []
@@ -250,12 +230,11 @@ def _is_read_within(view: GraphView, waiting: int, own: frozenset[int]) -> bool:
     return own.issuperset(data) and own.issuperset(view.control_readers(waiting))
 
 
-def _priced(kept: Kept, view: GraphView, shapes: Shapes, models: Models) -> Kept:
+def _priced(kept: Kept, graph: PricedGraph) -> Kept:
     """Return it with what it saves; nothing where that is in doubt."""
-    known = {port: shape_of(view, shapes, port) for port in kept.values}
-    if not kept.values or any(shape is None for shape in known.values()):
+    if not kept.values or any(_shape(graph, port) is None for port in kept.values):
         return kept
-    saved = sum(_seconds(view.nodes[i], view, shapes, models) for i in kept.nodes)
+    saved = sum(_seconds(graph.view.nodes[i], graph) for i in kept.nodes)
     added = len(kept.sources) * _NODES_PER_SOURCE + len(kept.values) * _NODES_PER_VALUE
     spent = added * NODE_SECONDS
     if saved < _LEAST_RATIO * spent:
@@ -263,148 +242,93 @@ def _priced(kept: Kept, view: GraphView, shapes: Shapes, models: Models) -> Kept
     return dataclasses.replace(kept, seconds=saved - spent)
 
 
-def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> float:
-    model = model_of(models, node)
-    shape = shape_of(view, shapes, Port(node.index, 0))
+def _seconds(node: Node, graph: PricedGraph) -> float:
+    shape = _shape(graph, Port(node.index, 0))
     if shape is None:
         return 0.0
     if not is_cast(node):
-        return pass_seconds(model, node.op, shape)
+        return graph.pass_seconds(node, node.op, shape)
     types = cast_types(node)
     if not FLOATING.issuperset(types):
         return 0.0
     source, target = (DTYPE_NAMES[dtype] for dtype in types)
-    cast = model.cast_price(math.prod(shape), source, target)
+    cast = graph.model(node).cast_price(math.prod(shape), source, target)
     return cast.seconds + NODE_SECONDS
 
 
-def shape_of(view: GraphView, shapes: Shapes, port: Port) -> tuple[int, ...] | None:
+def _shape(graph: PricedGraph, port: Port) -> tuple[int, ...] | None:
     """Return a static shape, of a cast that of what it reads; None where it is open."""
-    node = view.nodes[port.node]
-    shape: Shape | None = known_shape(shapes, view, port)
+    shape = graph.shape(port)
+    node = graph.view.nodes[port.node]
     while shape is None and node.op == "Cast":
-        port = node.inputs[0]
-        node, shape = view.nodes[port.node], known_shape(shapes, view, port)
-    if shape is None or None in shape:
-        return None
-    return tuple(size for size in shape if size is not None)
+        shape = graph.shape(node.inputs[0])
+        node = graph.view.nodes[node.inputs[0].node]
+    return static(shape)
 
 
 def rewritten(
-    graph_def: GraphDef, view: GraphView, shapes: Shapes, found: Sequence[Kept]
+    graph_def: GraphDef, graph: PricedGraph, found: Sequence[Kept]
 ) -> GraphDef:
-    """Return a copy of a graph that keeps what was found.
-
-    Args:
-      graph_def: the graph; not modified.
-      view: of the graph.
-      shapes: static shapes, those of casts aside.
-      found: what is kept.
-    """
+    """Return a copy of a graph that keeps what was found in it."""
     groups: dict[str, list[Kept]] = {}
     for each in found:
         groups.setdefault(each.device, []).append(each)
-    edits = [
-        _Edit(view, shapes, group, number)
-        for number, group in enumerate(groups.values())
-    ]
-    inputs = {key: text for edit in edits for key, text in edit.inputs.items()}
-    result = GraphDef()
-    result.versions.CopyFrom(graph_def.versions)
-    result.library.CopyFrom(graph_def.library)
+    result = GraphDef(versions=graph_def.versions, library=graph_def.library)
     result.node.extend(graph_def.node)
-    for (node, position), text in inputs.items():
-        result.node[node].input[position] = text
-    for edit in edits:
-        for number, text in edit.waiting.items():
-            result.node[number].input.append(text)
-    result.node.extend(made for edit in edits for made in edit.added)
+    for number, group in enumerate(groups.values()):
+        stem = f"{STEM}_{number}" if number else STEM
+        while f"{stem}/recall" in graph.view.index:
+            stem += "_"
+        _keep(group, graph, result, stem)
     return result
 
 
-class _Edit:
-    """What is kept of one device.
+def _keep(
+    kept: Sequence[Kept], graph: PricedGraph, result: GraphDef, stem: str
+) -> None:
+    """Have a copy of a graph keep what is on one device, by nodes called after a stem.
 
-    Attributes:
-      added: nodes.
-      inputs: what is read instead, by number of a node and of its input.
-      waiting: what nodes, by number, wait for as well.
+    What the values are computed of is dead where they are found.
     """
+    view = graph.view
+    near = view.nodes[kept[0].nodes[0]]
+    sources = tuple(dict.fromkeys(port for each in kept for port in each.sources))
+    values = tuple(port for each in kept for port in each.values)
+    inner = frozenset(i for each in kept for i in each.nodes)
+    source_types = {"Tsources": [_dtype(view, port) for port in sources]}
+    kept_types = {"Tkept": [_dtype(view, port) for port in values]}
 
-    def __init__(
-        self, view: GraphView, shapes: Shapes, kept: Sequence[Kept], number: int
-    ) -> None:
-        self._view = view
-        self._near = view.nodes[kept[0].nodes[0]]
-        self._stem = f"{STEM}_{number}" if number else STEM
-        while any(f"{self._stem}/recall" == name for name in view.index):
-            self._stem += "_"
-        self.added: list[NodeDef] = []
-        self.inputs: dict[tuple[int, int], str] = {}
-        self.waiting: dict[int, str] = {}
-        sources = tuple(dict.fromkeys(port for each in kept for port in each.sources))
-        values = tuple(port for each in kept for port in each.values)
-        inner = frozenset(i for each in kept for i in each.nodes)
-        self._types = {
-            "Tsources": [_dtype(view, port) for port in sources],
-            "Tkept": [_dtype(view, port) for port in values],
-        }
-        self._texts = tuple(port_text(view, port) for port in sources)
-        token = self._token(sources, values, inner)
-        self._unpack(token, values, inner, shapes)
-
-    def _add(
-        self, op: str, what: str, inputs: Iterable[str], **attrs: int | Sequence[int]
-    ) -> str:
-        node = NodeDef(name=f"{self._stem}/{what}", op=op, input=inputs)
-        node.device = self._near.device
+    def add(
+        op: str, what: str, inputs: Iterable[str], **attrs: int | Sequence[int]
+    ) -> NodeDef:
+        node = result.node.add(name=f"{stem}/{what}", op=op, input=inputs)
+        node.device = near.device
         for name, value in attrs.items():
             if isinstance(value, int):
                 node.attr[name].type = value
             else:
                 node.attr[name].list.type.extend(value)
-        mark(node, self._near.proto)
-        self.added.append(node)
-        return str(node.name)
+        mark(node, near.proto)
+        return node
 
-    def _token(
-        self, sources: Sequence[Port], values: Sequence[Port], inner: frozenset[int]
-    ) -> str:
-        """Return what holds the values; they are computed if they are not kept."""
-        found = self._add(
-            RECALL, "recall", self._texts, Tsources=self._types["Tsources"]
-        )
-        either = self._add("Switch", "either", (f"{found}:1", found), T=DT_INT64)
-        none = self._add("Identity", "none", (either,), T=DT_INT64)
-        readers = (reader for port in sources for reader in self._view.readers(port))
-        self.waiting = dict.fromkeys(
-            (r.node for r in readers if r.node in inner), f"^{none}"
-        )
-        computed = (port_text(self._view, port) for port in values)
-        inputs = (none, *self._texts, *computed)
-        made = self._add(KEEP, "keep", inputs, **self._types)
-        token = self._add("Merge", "token", (made, f"{either}:1"), T=DT_INT64)
-        self.added[-1].attr["N"].i = 2
-        return token
-
-    def _unpack(
-        self,
-        token: str,
-        values: Sequence[Port],
-        inner: frozenset[int],
-        shapes: Shapes,
-    ) -> None:
-        """Let who reads the values read them from where they are kept."""
-        kept = self._add(KEPT, "kept", (token,), Tkept=self._types["Tkept"])
-        for number, port in enumerate(values):
-            text = f"{kept}:{number}" if number else kept
-            dtype = _dtype(self._view, port)
-            shaped = self._add("EnsureShape", f"value_{number}", (text,), T=dtype)
-            shape = shape_of(self._view, shapes, port)
-            self.added[-1].attr["shape"].shape.CopyFrom(proto_from_shape(shape))
-            for reader in self._view.readers(port):
-                if reader.node not in inner:
-                    self.inputs[reader] = shaped
+    texts = [port_text(view, port) for port in sources]
+    found = add(RECALL, "recall", texts, **source_types).name
+    either = add("Switch", "either", (f"{found}:1", found), T=DT_INT64).name
+    none = add("Identity", "none", (either,), T=DT_INT64).name
+    for i in {r.node for port in sources for r in view.readers(port)} & inner:
+        result.node[i].input.append(f"^{none}")
+    computed = (port_text(view, port) for port in values)
+    made = add(KEEP, "keep", (none, *texts, *computed), **source_types, **kept_types)
+    token = add("Merge", "token", (made.name, f"{either}:1"), T=DT_INT64)
+    token.attr["N"].i = 2
+    unpacked = add(KEPT, "kept", (token.name,), **kept_types).name
+    for number, port in enumerate(values):
+        text = f"{unpacked}:{number}" if number else unpacked
+        shaped = add("EnsureShape", f"value_{number}", (text,), T=_dtype(view, port))
+        shaped.attr["shape"].shape.CopyFrom(proto_from_shape(_shape(graph, port)))
+        for reader in view.readers(port):
+            if reader.node not in inner:
+                result.node[reader.node].input[reader.input] = shaped.name
 
 
 def _dtype(view: GraphView, port: Port) -> int:

@@ -11,7 +11,8 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import mark
 from grappler_pass.eligibility.fused_ops import part_node
-from grappler_pass.graph.shapes import Shape, Shapes, known_shape
+from grappler_pass.fusions.passes import PricedGraph
+from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
 
 
@@ -24,21 +25,17 @@ class NewNodes:
       shapes: of those that are added, and of those that get another, by name.
     """
 
-    def __init__(
-        self, view: GraphView, shapes: Shapes, root: Node, anchor: Port
-    ) -> None:
+    def __init__(self, graph: PricedGraph, root: Node, anchor: Port) -> None:
         """Begin without any.
 
         Args:
-          view: of the graph.
-          shapes: static ones of the graph.
+          graph: that they are for.
           root: further nodes are called after it, and are on its device.
           anchor: what it reads; constants wait for that, and so are in its loop.
         """
-        self._view = view
-        self._given = shapes
+        self._graph = graph
         self._root = root
-        self._anchor = view.nodes[anchor.node].name
+        self._anchor = anchor
         self.replaced: list[NodeDef] = []
         self.added: list[NodeDef] = []
         self.shapes: dict[str, Shape] = {}
@@ -50,6 +47,10 @@ class NewNodes:
         mark(made, given.proto)
         self.replaced.append(made)
         return made
+
+    def hand_on(self, given: Node, name: str) -> None:
+        """Have a given node hand on the float32 result of another."""
+        self.replace(given, part_of(given, "Identity", name))
 
     def add(self, node: NodeDef, what: str, shape: Shape) -> str:
         """Take in a further node, and return its name."""
@@ -71,17 +72,14 @@ class NewNodes:
 
     def shaped(self, port: Port, shape: tuple[int, ...]) -> str:
         """Return what holds the values of a port in some shape."""
-        text = port_text(self._view, port)
-        if known_shape(self._given, self._view, port) == shape:
+        text = port_text(self._graph.view, port)
+        if self._graph.shape(port) == shape:
             return text
         return self.computed("Reshape", "values", (text, self.sizes(shape)), shape)
 
     def sizes(self, shape: tuple[int, ...]) -> str:
         """Return a constant that holds a shape."""
-        node = NodeDef(op="Const", input=[f"^{self._anchor}"])
-        value = tensor_util.make_tensor_proto(shape, DT_INT32)
-        node.attr["value"].tensor.CopyFrom(value)
-        node.attr["dtype"].type = DT_INT32
+        node = constant(self._graph.view, self._anchor, shape, DT_INT32)
         return self.add(node, "shape", (len(shape),))
 
 
@@ -90,23 +88,42 @@ def controls(node: Node) -> list[str]:
     return [text for text in node.proto.input if text.startswith("^")]
 
 
-def handing_on(node: Node, name: str) -> NodeDef:
-    """Return what hands on the float32 result of another node in the place of this."""
-    made = part_node(node.proto, "Identity", DT_FLOAT)
-    made.input.append(name)
+def part_of(node: Node, op: str, *inputs: str) -> NodeDef:
+    """Return a float32 node of `op` with a node's device and what attributes fit."""
+    made = part_node(node.proto, op, DT_FLOAT)
+    made.input.extend(inputs)
+    return made
+
+
+def constant(
+    view: GraphView,
+    anchor: Port,
+    value: float | Sequence[int],
+    dtype: int,
+    shape: Sequence[int] | None = None,
+) -> NodeDef:
+    """Return a constant that waits for a port, and so is in its loop."""
+    node = NodeDef(op="Const", input=[f"^{view.nodes[anchor.node].name}"])
+    tensor = tensor_util.make_tensor_proto(value, dtype, shape)
+    node.attr["value"].tensor.CopyFrom(tensor)
+    node.attr["dtype"].type = dtype
+    return node
+
+
+def with_inputs(node: Node, others: dict[str, str]) -> NodeDef:
+    """Return the same operation on other values, by the names of those given."""
+    made = NodeDef()
+    made.CopyFrom(node.proto)
+    made.input[:] = [others.get(text, text) for text in made.input]
     return made
 
 
 def with_new_nodes(
-    graph_def: GraphDef,
-    shapes: Shapes,
-    made: Sequence[NewNodes],
+    graph_def: GraphDef, shapes: Shapes, made: Sequence[NewNodes]
 ) -> tuple[GraphDef, Shapes]:
     """Return a copy of a graph with what was made for it, and its static shapes."""
     replaced = {node.name: node for each in made for node in each.replaced}
-    result = GraphDef()
-    result.versions.CopyFrom(graph_def.versions)
-    result.library.CopyFrom(graph_def.library)
+    result = GraphDef(versions=graph_def.versions, library=graph_def.library)
     result.node.extend(replaced.get(node.name, node) for node in graph_def.node)
     result.node.extend(node for each in made for node in each.added)
     known = {name: (shape,) for each in made for name, shape in each.shapes.items()}

@@ -1,45 +1,112 @@
-"""What operations next to each other are, and what each pass over a tensor takes."""
+"""A graph as the rules see it, and what each pass over a tensor takes."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Set
+
+from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs import CostModel, OpCall, TensorSpec
-from grappler_pass.graph.shapes import Shape
+from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.view import GraphView, Node, Port, device_type_of
 from grappler_pass.pricing.seconds import NODE_SECONDS, Models
 
 
-def model_of(models: Models, node: Node) -> CostModel:
-    """Return the cost model of a node's device."""
-    return models.get(device_type_of(node.device)) or models["CPU"]
+@dataclasses.dataclass(frozen=True)
+class PricedGraph:
+    """A graph with what is known of it.
 
+    Attributes:
+      view: of the graph.
+      shapes: static shapes; nothing is done where they are not known.
+      models: a cost model per device type, "CPU" at least.
+      kept: what is kept between calls, with what is computed of it alone.
+    """
 
-def pass_seconds(
-    model: CostModel, op: str, shape: Shape | None, other: Shape | None = None
-) -> float:
-    """Return what a float32 operation on a tensor, and on another one, takes."""
-    whole = TensorSpec(shape, "float32")
-    operand = TensorSpec(shape if other is None else other, "float32")
-    call = OpCall(op, {}, (whole, operand), (whole,))
-    return model.price(call, "float32").seconds + NODE_SECONDS
+    view: GraphView
+    shapes: Shapes
+    models: Models
+    kept: Set[Port] = frozenset()
 
+    def shape(self, port: Port) -> Shape | None:
+        """Return the static shape of a tensor; None where it is unknown."""
+        return known_shape(self.shapes, self.view, port)
 
-def untouchable_names(view: GraphView) -> frozenset[str]:
-    """Return the nodes that belong to the caller, or that the user excludes."""
-    return view.item.untouchable | {name for name, _ in view.item.excluded}
+    def result_shape(self, node: Node) -> Shape | None:
+        """Return the static shape of a node's first output."""
+        return self.shape(Port(node.index, 0))
 
+    def is_per_channel(self, port: Port, channels: int, most_axes: int) -> bool:
+        """Return whether a tensor holds one value for each of the last axis."""
+        shape = self.shape(port)
+        if not shape or len(shape) > most_axes:
+            return False
+        return shape == (*[1] * (len(shape) - 1), channels)
 
-def readers_of(view: GraphView, node: Node) -> tuple[int, ...]:
-    """Return the nodes that read a node, each once."""
-    ports = view.output_ports(node.index)
-    return tuple(dict.fromkeys(r.node for p in ports for r in view.readers(p)))
+    def model(self, node: Node) -> CostModel:
+        """Return the cost model of a node's device."""
+        return self.models.get(device_type_of(node.device)) or self.models["CPU"]
 
+    def pass_seconds(
+        self, node: Node, op: str, shape: Shape | None, other: Shape | None = None
+    ) -> float:
+        """Return what a float32 operation takes where a node runs.
 
-def only_reader(view: GraphView, node: Node) -> Node | None:
-    """Return what alone reads a node, if nothing waits for it."""
-    readers = readers_of(view, node)
-    if len(readers) != 1 or view.control_readers(node.index):
-        return None
-    return view.nodes[readers[0]]
+        Args:
+          node: tells the device.
+          op: reads two tensors, and writes one like the first.
+          shape: of the first.
+          other: of the second; of the same shape if None.
+        """
+        whole = TensorSpec(shape, "float32")
+        operand = TensorSpec(shape if other is None else other, "float32")
+        call = OpCall(op, {}, (whole, operand), (whole,))
+        return self.model(node).price(call, "float32").seconds + NODE_SECONDS
+
+    def gain(
+        self, node: Node, saved: float, spent: float, least_ratio: float = 1.0
+    ) -> float:
+        """Return the seconds that a rewrite saves per step; 0.0 if that is in doubt.
+
+        Args:
+          node: runs as often as what is rewritten.
+          saved: seconds of one run.
+          spent: seconds of one run.
+          least_ratio: of the two: prices are no better than that.
+        """
+        if saved < least_ratio * spent:
+            return 0.0
+        return self.view.weight(node.index) * (saved - spent)
+
+    @cached_attribute
+    def _untouchable(self) -> frozenset[str]:
+        item = self.view.item
+        return item.untouchable | {name for name, _ in item.excluded}
+
+    def may_change(self, *nodes: Node) -> bool:
+        """Return whether none belongs to the caller, or is excluded by the user."""
+        return self._untouchable.isdisjoint(node.name for node in nodes)
+
+    def readers(self, node: Node) -> tuple[Node, ...]:
+        """Return the nodes that read a node, each once."""
+        ports = self.view.output_ports(node.index)
+        return self.distinct(r.node for p in ports for r in self.view.readers(p))
+
+    def distinct(self, numbers: Iterable[int]) -> tuple[Node, ...]:
+        """Return nodes by number, each once."""
+        return tuple(self.view.nodes[i] for i in dict.fromkeys(numbers))
+
+    def only_reader(self, node: Node, *ops: str) -> Node | None:
+        """Return what alone reads a node, if nothing waits for it, and is one of ops.
+
+        Args:
+          node: that is read.
+          ops: names; any if there is none.
+        """
+        readers = self.readers(node)
+        if len(readers) != 1 or self.view.control_readers(node.index):
+            return None
+        return readers[0] if not ops or readers[0].op in ops else None
 
 
 def other_operand(node: Node, operand: Node) -> Port | None:

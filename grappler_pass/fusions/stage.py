@@ -17,14 +17,18 @@ from grappler_pass.fusions import (
     layer_norms,
     normalized_biases,
 )
+from grappler_pass.fusions.new_nodes import with_new_nodes
+from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.fusions.traced_kernels import traced_kernels
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import GraphView, Port
 from grappler_pass.planning.draft import FORCED, PRICED, Draft
 from grappler_pass.planning.plan import Fusion
 
-# In this order, since constants of a normalization wait for what activates its input;
-# each has `found` and `rewritten`.
+# In this order, since constants of a normalization wait for what activates its input.
+# Each has `found` (what can be rewritten, each beginning with its `root`), `seconds`
+# (that this saves per step) and `made` (what takes its place, under the names of all
+# nodes that are replaced).
 _MODULES = {
     CHANNEL_SCALES: channel_scales,
     FLAT_ACTIVATIONS: flat_activations,
@@ -41,8 +45,8 @@ def fuse(draft: Draft) -> Draft:
     ones may lose bits that they keep by themselves.
     """
     settings = draft.settings
-    traced = traced_kernels(draft.view, draft.shapes, settings.models)
-    draft = dataclasses.replace(draft, traced_fusions=traced)
+    graph = PricedGraph(draft.view, draft.shapes, settings.models)
+    draft = dataclasses.replace(draft, traced_fusions=traced_kernels(graph))
     if settings.fuses or settings.opt_level not in (PRICED, *FORCED):
         return draft
     if any(node.op in REF_VARIABLE_OPS for node in draft.view.nodes):
@@ -64,7 +68,8 @@ def keep_weights(draft: Draft) -> Draft:
     if not kept_weights.is_wanted(settings) or draft.shapes is None:
         return draft
     view = GraphView.from_graph_def(draft.rewritten, draft.item)
-    found = kept_weights.found(view, draft.shapes, settings.models)
+    graph = PricedGraph(view, draft.shapes, settings.models)
+    found = kept_weights.found(graph)
     if not found:
         return draft
     fusions = tuple(
@@ -73,25 +78,25 @@ def keep_weights(draft: Draft) -> Draft:
     )
     return dataclasses.replace(
         draft,
-        rewritten=kept_weights.rewritten(draft.rewritten, view, draft.shapes, found),
+        rewritten=kept_weights.rewritten(draft.rewritten, graph, found),
         fusions=(*draft.fusions, *fusions),
         plan=dataclasses.replace(draft.plan, fusions=(*draft.plan.fusions, *fusions)),
     )
 
 
 def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
-    settings = draft.settings
-    given: tuple[Any, ...] = (draft.view, draft.shapes, settings.models)
-    if rule == CHANNEL_SCALES and kept_weights.is_wanted(settings):
-        kept = kept_weights.ports_of_variables(draft.view, settings.models)
-        given = (*given, kept)
-    found = module.found(*given)
-    if not found:
+    models, kept = draft.settings.models, frozenset[Port]()
+    if rule == CHANNEL_SCALES and kept_weights.is_wanted(draft.settings):
+        kept = kept_weights.ports_of_variables(draft.view, models)
+    graph = PricedGraph(draft.view, draft.shapes, models, kept)
+    seconds = [(each, module.seconds(each, graph)) for each in module.found(graph)]
+    paying = [(each, saved) for each, saved in seconds if saved > 0.0]
+    if not paying:
         return draft
-    graph_def, shapes = module.rewritten(
-        draft.graph_def, draft.view, draft.shapes, found
+    graph_def, shapes = with_new_nodes(
+        draft.graph_def, draft.shapes, [module.made(each, graph) for each, _ in paying]
     )
-    fusions = (Fusion(rule, each.root.name, each.seconds) for each in found)
+    fusions = (Fusion(rule, each.root.name, saved) for each, saved in paying)
     return dataclasses.replace(
         draft,
         graph_def=graph_def,

@@ -12,11 +12,11 @@ from grappler_pass.eligibility.variable_reads import (
     variable_of,
     variables_updated_by_rows,
 )
-from grappler_pass.fusions.passes import model_of, pass_seconds
-from grappler_pass.graph.shapes import Shapes, known_shape, variable_shape
-from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.fusions.passes import PricedGraph
+from grappler_pass.graph.shapes import variable_shape
+from grappler_pass.graph.view import Node
 from grappler_pass.planning.plan import Fusion
-from grappler_pass.pricing.seconds import NODE_SECONDS, Models
+from grappler_pass.pricing.seconds import NODE_SECONDS
 
 # Element-wise operations and reductions of a kernel's largest operand that Keras writes
 # in its place, counted in the graphs of Keras 3.15; gradients among them.
@@ -37,18 +37,17 @@ _OPERATIONS = {
 _GRADIENTS = {"FusedBatchNormV3": "FusedBatchNormGradV3"}
 
 
-def traced_kernels(
-    view: GraphView, shapes: Shapes, models: Models
-) -> tuple[Fusion, ...]:
+def traced_kernels(graph: PricedGraph) -> tuple[Fusion, ...]:
     """Return the kernels of a graph that take the place of what Keras writes."""
+    view = graph.view
     marked = [node for node in view.nodes if FUSED in node.proto.attr]
     updated = variables_updated_by_rows(view) if marked else frozenset()
 
     def seconds(node: Node) -> float:
         if node.op != "ResourceGather":
-            return _seconds(node, view, shapes, models)
+            return _seconds(node, graph)
         is_updated = variable_of(view, node.inputs[0]) in updated
-        return _copy_seconds(node, view, models) if is_updated else 0.0
+        return _copy_seconds(node, graph) if is_updated else 0.0
 
     return tuple(
         Fusion(node.proto.attr[FUSED].s.decode(), node.name, seconds(node))
@@ -56,20 +55,19 @@ def traced_kernels(
     )
 
 
-def _copy_seconds(node: Node, view: GraphView, models: Models) -> float:
+def _copy_seconds(node: Node, graph: PricedGraph) -> float:
     """Return what copying the variable takes that rows are read from."""
-    shape = variable_shape(view.nodes[node.inputs[0].node].proto)
+    shape = variable_shape(graph.view.nodes[node.inputs[0].node].proto)
     whole = (TensorSpec(shape, "float32"),)
     copy = OpCall("DeepCopy", {}, whole, whole)
-    seconds = model_of(models, node).price(copy, "float32").seconds
-    return view.weight(node.index) * seconds
+    seconds = graph.model(node).price(copy, "float32").seconds
+    return graph.view.weight(node.index) * seconds
 
 
-def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> float:
+def _seconds(node: Node, graph: PricedGraph) -> float:
     """Return what a kernel saves per step, as it is predicted."""
-    model = model_of(models, node)
     # All else are handles, scalars and vectors of channels.
-    known = (known_shape(shapes, view, port) for port in node.inputs)
+    known = map(graph.shape, node.inputs)
     shape = max((s for s in known if s), key=len, default=None)
     if shape is None:
         return 0.0
@@ -77,11 +75,10 @@ def _seconds(node: Node, view: GraphView, shapes: Shapes, models: Models) -> flo
 
     def seconds(op: str, outputs: tuple[TensorSpec, ...]) -> float:
         call = OpCall(op, {}, (whole, whole), outputs)
-        return model.price(call, "float32").seconds + NODE_SECONDS
+        return graph.model(node).price(call, "float32").seconds + NODE_SECONDS
 
-    kernels = [node.op, *filter(None, [_GRADIENTS.get(node.op)])]
-    spent = sum(
-        seconds(op, (whole,) if _GRADIENTS.get(node.op) else ()) for op in kernels
-    )
-    written = _OPERATIONS.get(node.op, 1) * pass_seconds(model, "Mul", shape)
-    return view.weight(node.index) * (written - spent)
+    gradient = _GRADIENTS.get(node.op)
+    outputs = (whole,) if gradient else ()
+    spent = sum(seconds(op, outputs) for op in filter(None, [node.op, gradient]))
+    written = _OPERATIONS.get(node.op, 1) * graph.pass_seconds(node, "Mul", shape)
+    return graph.view.weight(node.index) * (written - spent)

@@ -7,6 +7,7 @@ runs once per iteration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes, tensor_util
@@ -17,7 +18,26 @@ from grappler_pass.graph.op_table import (
     MERGE_OPS,
     NEXT_ITERATION_OPS,
 )
-from grappler_pass.graph.view import TRIP_COUNT_GUESS, Frame, Node
+
+if TYPE_CHECKING:
+    from grappler_pass.graph.view import Node, Port
+
+# Times a loop body is assumed to run when the graph does not tell.
+TRIP_COUNT_GUESS = 16.0
+
+
+class Frame(NamedTuple):
+    """A while loop's frame; `trip_count` is how often its body runs per entry."""
+
+    name: str
+    parent: Frame | None
+    trip_count: float
+
+    @property
+    def weight(self) -> float:
+        """How often the body runs per step, outer loops included."""
+        outer = self.parent.weight if self.parent else 1.0
+        return self.trip_count * outer
 
 
 def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None, ...]:
@@ -54,11 +74,7 @@ def _depth(frame: Frame | None) -> int:
 
 
 def _deepest(frames: Iterable[Frame | None]) -> Frame | None:
-    deepest: Frame | None = None
-    for frame in frames:
-        if frame is not None and _depth(frame) > _depth(deepest):
-            deepest = frame
-    return deepest
+    return max(filter(None, frames), key=_depth, default=None)
 
 
 def _trip_counts(nodes: Sequence[Node]) -> dict[str, float]:
@@ -86,19 +102,28 @@ def _bounds(
     nodes: Sequence[Node], conditions: Mapping[str | None, int], condition: int
 ) -> list[float]:
     """Return the constants that the counters below `condition` are compared to."""
+    found: list[float] = []
+    for port in compared_to(nodes, condition):
+        bound = nodes[port.node]
+        while _hands_on(nodes, bound):
+            bound = nodes[bound.inputs[0].node]
+        if bound.op in EXIT_OPS:
+            forward = conditions.get(_frame_name_above(nodes, bound))
+            # Only an earlier loop: a loop cannot be bounded by its own exit.
+            found += [] if forward is None else _bounds(nodes, conditions, forward)
+        else:
+            found += counts_in(bound.proto)
+    return found
+
+
+def compared_to(nodes: Sequence[Node], condition: int) -> Iterator[Port]:
+    """Yield what numbers are less than, if a condition that LogicalAnd joins holds."""
     node = nodes[condition]
     if node.op in ("LogicalAnd", "Identity"):
-        return [b for p in node.inputs for b in _bounds(nodes, conditions, p.node)]
-    if node.op != "Less":
-        return []
-    bound = nodes[node.inputs[1].node]
-    while passes_on(nodes, bound):
-        bound = nodes[bound.inputs[0].node]
-    if bound.op in EXIT_OPS:
-        forward = conditions.get(_frame_name_above(nodes, bound))
-        # Only an earlier loop: a loop cannot be bounded by its own exit.
-        return [] if forward is None else _bounds(nodes, conditions, forward)
-    return list(counts_in(bound.proto))
+        for port in node.inputs:
+            yield from compared_to(nodes, port.node)
+    elif node.op == "Less":
+        yield node.inputs[1]
 
 
 def counts_in(bound: NodeDef) -> Iterator[float]:
@@ -113,7 +138,7 @@ def counts_in(bound: NodeDef) -> Iterator[float]:
         yield float(value.item())
 
 
-def passes_on(nodes: Sequence[Node], node: Node) -> bool:
+def _hands_on(nodes: Sequence[Node], node: Node) -> bool:
     """Return whether a node only hands its first input on, the same in every iteration.
 
     A Merge does if what comes around the loop is the Merge's own value.

@@ -33,9 +33,9 @@ class Place(NamedTuple):
     op: str
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class OpLists:
-    """Which list an op is on, for one low dtype.
+    """Which list an op is on, for one low dtype; compared by that alone.
 
     Attributes:
       low_dtype: "bfloat16" or "float16".
@@ -45,20 +45,21 @@ class OpLists:
 
     low_dtype: str
     lists: Mapping[str, frozenset[str]]
-    reasons: Mapping[str, str]
-    _list_of: Mapping[str, str] = dataclasses.field(init=False, repr=False)
+    reasons: Mapping[str, str] = dataclasses.field(compare=False)
+    _list_of: Mapping[str, str] = dataclasses.field(
+        init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
-        """Index the lists.
-
-        Raises:
-          OpListError: an op is in two lists.
-        """
+        """Index the lists; raise OpListError where an op is in two."""
         list_of: dict[str, str] = {}
         for name in LIST_NAMES:
             for op in sorted(self.lists[name]):
                 if op in list_of:
-                    raise OpListError(_two_lists(op, list_of[op], name))
+                    raise OpListError(
+                        f"op {op!r} is in two lists, {list_of[op]!r} and {name!r}; "
+                        "remove it from one of them"
+                    )
                 list_of[op] = name
         object.__setattr__(self, "_list_of", list_of)
 
@@ -132,19 +133,13 @@ class OpLists:
         return Place(self.list_of(op), reason, op)
 
     def edited(
-        self,
-        *,
-        add: Edits | None = None,
-        remove: Edits | None = None,
+        self, *, add: Edits | None = None, remove: Edits | None = None
     ) -> OpLists:
         """Return the lists with a user's additions and removals.
 
-        To move an op, remove it from its list and add it to another; removing what is
-        not on a list changes nothing, as in TensorFlow.
-
-        Args:
-          add: list name to ops.
-          remove: list name to ops.
+        Both are ops by the name of a list. To move an op, remove it from its list and
+        add it to another; removing what is not on a list changes nothing, as in
+        TensorFlow.
 
         Raises:
           OpListError: an op would be in two lists, or there is no list of a name.
@@ -162,24 +157,9 @@ class OpLists:
         }
         return dataclasses.replace(self, lists=lists, reasons={**self.reasons, **moved})
 
-    def __eq__(self, other: object) -> bool:
-        """Compare dtype and lists."""
-        return (
-            isinstance(other, OpLists)
-            and self.low_dtype == other.low_dtype
-            and self.lists == other.lists
-        )
-
     def __hash__(self) -> int:
         """Hash dtype and lists."""
         return hash((self.low_dtype, *(self.lists[name] for name in LIST_NAMES)))
-
-
-def _two_lists(op: str, first: str, second: str) -> str:
-    return (
-        f"op {op!r} is in two lists, {first!r} and {second!r}; "
-        f"remove it from one of them"
-    )
 
 
 def _checked(edits: Edits) -> dict[str, frozenset[str]]:

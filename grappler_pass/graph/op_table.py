@@ -1,8 +1,8 @@
 """What is known of ops by their names: their lists, and facts true whoever asks.
 
-`OP_TABLE` says which list each op is on, for bfloat16 and float16, and why: one row per
-op. Below it are the facts: who needs a list of ops composes it of these, so that a new
-op is added here alone.
+`_LISTS` says which lists each op is on, for bfloat16 and float16, and why. Below it are
+the facts: who needs a list of ops composes it of these, so that a new op is added here
+alone.
 
 The placement starts from TensorFlow's own (auto_mixed_precision_lists.h) and differs
 where bfloat16 has float32's range (Exp, Pow and squares are denied in float16 only),
@@ -13,7 +13,9 @@ their types belong to the functions they run.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from grappler_pass.graph.fusions import ROOTS
@@ -54,8 +56,12 @@ class Others(enum.Enum):
     CANCELS = "subtracts them from 1"
 
 
-class _Why(NamedTuple):
-    """Why an op is on its lists, for people, and what it makes of errors."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Why:
+    """Why ops are on their lists, for people, and what they make of errors.
+
+    Of two that are worded alike each has ops of its own.
+    """
 
     text: str
     errors: Errors | None
@@ -63,18 +69,11 @@ class _Why(NamedTuple):
 
 
 class OpRow(NamedTuple):
-    """One op: its list for either dtype, and the reason for people to read.
-
-    Attributes:
-      op: name in TensorFlow's registry.
-      bfloat16: its list where the low dtype is bfloat16; None for no list.
-      float16: its list where the low dtype is float16; None for no list.
-      why: it is there, and what it makes of rounding errors.
-    """
+    """One op: its list for either low dtype, and why it is there."""
 
     op: str
-    bfloat16: str | None
-    float16: str | None
+    bfloat16: str
+    float16: str
     why: _Why
 
 
@@ -157,300 +156,106 @@ _SCATTER = _Why("moves values; sums few terms where indices repeat", Errors.REDU
 _CONTROL = _Why("control flow: passes a value on", Errors.MOVES)
 _LIST = _Why("tensor list: passes elements on", Errors.MOVES)
 
-_ROWS: tuple[OpRow, ...] = (
-    # Matrix products.
-    OpRow("MatMul", ALLOW, ALLOW, _PRODUCT),
-    OpRow("BatchMatMul", ALLOW, ALLOW, _PRODUCT),
-    OpRow("BatchMatMulV2", ALLOW, ALLOW, _PRODUCT),
-    OpRow("BatchMatMulV3", ALLOW, ALLOW, _PRODUCT),
-    OpRow("Einsum", ALLOW, ALLOW, _PRODUCT),
-    OpRow("XlaDot", ALLOW, ALLOW, _PRODUCT),
-    OpRow("XlaEinsum", ALLOW, ALLOW, _PRODUCT),
-    # Convolutions.
-    OpRow("Conv", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv2D", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv2DBackpropFilter", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv2DBackpropFilterV2", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv2DBackpropInput", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv2DBackpropInputV2", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv3D", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv3DBackpropFilter", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv3DBackpropFilterV2", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv3DBackpropInput", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("Conv3DBackpropInputV2", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("DepthwiseConv2dNative", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("DepthwiseConv2dNativeBackpropFilter", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("DepthwiseConv2dNativeBackpropInput", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("FusedPadConv2D", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("FusedResizeAndPadConv2D", ALLOW, ALLOW, _CONVOLUTION),
-    OpRow("XlaConv", ALLOW, ALLOW, _CONVOLUTION),
-    # Recurrent kernels.
-    OpRow("BlockLSTM", DENY, DENY, _RECURRENT_STEP),
-    OpRow("BlockLSTMGrad", DENY, DENY, _RECURRENT_STEP),
-    OpRow("BlockLSTMGradV2", DENY, DENY, _RECURRENT_STEP),
-    OpRow("BlockLSTMV2", DENY, DENY, _RECURRENT_STEP),
-    OpRow("CudnnRNN", ALLOW, ALLOW, _RECURRENT),
-    OpRow("CudnnRNNBackprop", ALLOW, ALLOW, _RECURRENT),
-    OpRow("CudnnRNNBackpropV2", ALLOW, ALLOW, _RECURRENT),
-    OpRow("CudnnRNNBackpropV3", ALLOW, ALLOW, _RECURRENT),
-    OpRow("CudnnRNNV2", ALLOW, ALLOW, _RECURRENT),
-    OpRow("CudnnRNNV3", ALLOW, ALLOW, _RECURRENT),
-    OpRow("GRUBlockCell", DENY, DENY, _RECURRENT_STEP),
-    OpRow("GRUBlockCellGrad", DENY, DENY, _RECURRENT_STEP),
-    OpRow("LSTMBlockCell", DENY, DENY, _RECURRENT_STEP),
-    OpRow("LSTMBlockCellGrad", DENY, DENY, _RECURRENT_STEP),
-    # Arithmetic.
-    OpRow("Add", INFER, INFER, _SUM),
-    OpRow("AddN", INFER, INFER, _SUM),
-    OpRow("AddV2", INFER, INFER, _SUM),
-    OpRow("BiasAdd", INFER, INFER, _SUM),
-    OpRow("BiasAddV1", INFER, INFER, _SUM),
-    OpRow("Cross", INFER, INFER, _SUM),
-    OpRow("Mul", INFER, INFER, _FACTOR),
-    OpRow("MulNoNan", INFER, INFER, _FACTOR),
-    OpRow("Sub", INFER, INFER, _SUM),
-    OpRow("TensorScatterAdd", INFER, INFER, _SCATTER),
-    OpRow("TensorScatterSub", INFER, INFER, _SCATTER),
-    OpRow("BiasAddGrad", INFER, INFER, _BIAS),
-    # Division and roots.
-    OpRow("Div", INFER, INFER, _DIVISION),
-    OpRow("DivNoNan", INFER, INFER, _DIVISION),
-    OpRow("FloorDiv", INFER, INFER, _REMAINDER),
-    OpRow("FloorMod", INFER, INFER, _REMAINDER),
-    OpRow("Inv", INFER, INFER, _DIVISION),
-    OpRow("InvGrad", INFER, DENY, _RANGE_GRADIENT),
-    OpRow("RealDiv", INFER, INFER, _DIVISION),
-    OpRow("Reciprocal", INFER, INFER, _DIVISION),
-    OpRow("ReciprocalGrad", INFER, DENY, _RANGE_GRADIENT),
-    OpRow("Rsqrt", INFER, DENY, _RANGE_FACTOR),
-    OpRow("RsqrtGrad", INFER, DENY, _RANGE_GRADIENT),
-    OpRow("Sqrt", INFER, INFER, _DIVISION),
-    OpRow("SqrtGrad", INFER, INFER, _DIVISION_GRADIENT),
-    # Activations.
-    OpRow("Elu", INFER, INFER, _ACTIVATION),
-    OpRow("EluGrad", INFER, INFER, _ACTIVATION_GRADIENT),
-    OpRow("Erf", INFER, INFER, _ACTIVATION),
-    OpRow("Erfc", INFER, INFER, _ACTIVATION),
-    OpRow("LeakyRelu", INFER, INFER, _LINEAR),
-    OpRow("LeakyReluGrad", INFER, INFER, _LINEAR_GRADIENT),
-    OpRow("Log", INFER, INFER, _LOGARITHM),
-    OpRow("Log1p", INFER, INFER, _LOGARITHM),
-    OpRow("LogSoftmax", INFER, INFER, _LOGARITHM),
-    OpRow("Selu", INFER, INFER, _ACTIVATION),
-    OpRow("SeluGrad", INFER, INFER, _ACTIVATION_GRADIENT),
-    OpRow("Sigmoid", INFER, INFER, _ACTIVATION),
-    OpRow("SigmoidGrad", INFER, INFER, _ACTIVATION_GRADIENT),
-    OpRow("Softmax", INFER, INFER, _ACTIVATION),
-    OpRow("Softplus", INFER, INFER, _ACTIVATION),
-    OpRow("SoftplusGrad", INFER, INFER, _SMOOTH_GRADIENT),
-    OpRow("Softsign", INFER, INFER, _ACTIVATION),
-    OpRow("SoftsignGrad", INFER, INFER, _SMOOTH_GRADIENT),
-    OpRow("Tanh", INFER, INFER, _ACTIVATION),
-    OpRow("TanhGrad", INFER, INFER, _ACTIVATION_GRADIENT),
-    OpRow("_MklFusedMish", INFER, INFER, _ACTIVATION),
-    OpRow("_MklSwish", INFER, INFER, _ACTIVATION),
-    # Normalization, pooling, resizing.
-    OpRow("AvgPool", INFER, INFER, _POOLING),
-    OpRow("AvgPool3D", INFER, INFER, _POOLING),
-    OpRow("AvgPool3DGrad", INFER, INFER, _POOLING_GRADIENT),
-    OpRow("AvgPoolGrad", INFER, INFER, _POOLING_GRADIENT),
-    OpRow("FusedBatchNormGradV2", INFER, INFER, _NORMALIZATION_GRADIENT),
-    OpRow("FusedBatchNormGradV3", INFER, INFER, _NORMALIZATION_GRADIENT),
-    OpRow("FusedBatchNormV2", INFER, INFER, _NORMALIZATION),
-    OpRow("FusedBatchNormV3", INFER, INFER, _NORMALIZATION),
-    OpRow("LRN", INFER, DENY, _RANGE_NORMALIZATION),
-    OpRow("LRNGrad", INFER, DENY, _RANGE_GRADIENT),
-    OpRow("ResizeBilinear", INFER, INFER, _POOLING),
-    OpRow("ResizeBilinearGrad", INFER, INFER, _POOLING_GRADIENT),
-    OpRow("_MklFusedInstanceNorm", INFER, INFER, _NORMALIZATION),
-    OpRow("_MklLayerNorm", INFER, INFER, _NORMALIZATION),
+# Lists for bfloat16 and for float16 -> why ops are on them -> which.
+_LISTS: Mapping[tuple[str, str], Mapping[_Why, str]] = {
+    (ALLOW, ALLOW): {
+        _PRODUCT: """BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum MatMul XlaDot
+        XlaEinsum""",
+        _CONVOLUTION: """Conv Conv2D Conv2DBackpropFilter Conv2DBackpropFilterV2
+        Conv2DBackpropInput Conv2DBackpropInputV2 Conv3D Conv3DBackpropFilter
+        Conv3DBackpropFilterV2 Conv3DBackpropInput Conv3DBackpropInputV2
+        DepthwiseConv2dNative DepthwiseConv2dNativeBackpropFilter
+        DepthwiseConv2dNativeBackpropInput FusedPadConv2D FusedResizeAndPadConv2D
+        XlaConv""",
+        _RECURRENT: """CudnnRNN CudnnRNNBackprop CudnnRNNBackpropV2 CudnnRNNBackpropV3
+        CudnnRNNV2 CudnnRNNV3""",
+    },
+    (INFER, INFER): {
+        _SUM: "Add AddN AddV2 BiasAdd BiasAddV1 Cross Sub",
+        _FACTOR: "Mul MulNoNan",
+        _SCATTER: "TensorScatterAdd TensorScatterSub",
+        _BIAS: "BiasAddGrad",
+        _DIVISION: "Div DivNoNan Inv RealDiv Reciprocal Sqrt",
+        _DIVISION_GRADIENT: "SqrtGrad",
+        _REMAINDER: "FloorDiv FloorMod",
+        _ACTIVATION: """Elu Erf Erfc Selu Sigmoid Softmax Softplus Softsign Tanh
+        _MklFusedMish _MklSwish""",
+        _ACTIVATION_GRADIENT: "EluGrad SeluGrad SigmoidGrad TanhGrad",
+        _LINEAR: "LeakyRelu",
+        _LOGARITHM: "Log Log1p LogSoftmax",
+        _LINEAR_GRADIENT: "LeakyReluGrad",
+        _SMOOTH_GRADIENT: "SoftplusGrad SoftsignGrad",
+        _POOLING: "AvgPool AvgPool3D ResizeBilinear",
+        _POOLING_GRADIENT: "AvgPool3DGrad AvgPoolGrad ResizeBilinearGrad",
+        _NORMALIZATION: """FusedBatchNormV2 FusedBatchNormV3 _MklFusedInstanceNorm
+        _MklLayerNorm""",
+        _NORMALIZATION_GRADIENT: "FusedBatchNormGradV2 FusedBatchNormGradV3",
+    },
     # Range hazards: float16 ends at 65504.
-    OpRow("Exp", INFER, DENY, _RANGE_POWER),
-    OpRow("Expm1", INFER, DENY, _RANGE_POWER),
-    OpRow("Pow", INFER, DENY, _RANGE_POWER),
-    OpRow("Square", INFER, DENY, _RANGE_FACTOR),
-    OpRow("SquaredDifference", INFER, DENY, _RANGE_DIFFERENCE),
-    # Long reductions and losses.
-    OpRow("Cumprod", DENY, DENY, _LONG_PRODUCT),
-    OpRow("Cumsum", DENY, DENY, _LONG_SUM),
-    OpRow("CumulativeLogsumexp", DENY, DENY, _LONG_SUM),
-    OpRow("EuclideanNorm", DENY, DENY, _LONG_SUM),
-    OpRow("L2Loss", DENY, DENY, _LONG_SUM),
-    OpRow("Mean", DENY, DENY, _LONG_SUM),
-    OpRow("Prod", DENY, DENY, _LONG_PRODUCT),
-    OpRow("SaveV2", DENY, DENY, _CHECKPOINT),
-    OpRow("SegmentMean", DENY, DENY, _LONG_SUM),
-    OpRow("SegmentProd", DENY, DENY, _LONG_PRODUCT),
-    OpRow("SegmentSum", DENY, DENY, _LONG_SUM),
-    OpRow("SoftmaxCrossEntropyWithLogits", DENY, DENY, _LOSS),
-    OpRow("SparseSegmentMean", DENY, DENY, _LONG_SUM),
-    OpRow("SparseSegmentSum", DENY, DENY, _LONG_SUM),
-    OpRow("SparseSoftmaxCrossEntropyWithLogits", DENY, DENY, _LOSS),
-    OpRow("Sum", DENY, DENY, _LONG_SUM),
-    OpRow("UnsortedSegmentProd", DENY, DENY, _LONG_PRODUCT),
-    OpRow("UnsortedSegmentSum", DENY, DENY, _LONG_SUM),
-    OpRow("_UnaryOpsComposition", DENY, DENY, _ANY_UNARY),
-    # Exact in any floating type.
-    OpRow("Abs", CLEAR, CLEAR, _SIGN),
-    OpRow("Neg", CLEAR, CLEAR, _SIGN),
-    OpRow("OnesLike", CLEAR, CLEAR, _LIKE),
-    OpRow("Relu", CLEAR, CLEAR, _SIGN),
-    OpRow("Relu6", CLEAR, CLEAR, _SIGN),
-    OpRow("Relu6Grad", CLEAR, CLEAR, _SIGN_GRADIENT),
-    OpRow("ReluGrad", CLEAR, CLEAR, _SIGN_GRADIENT),
-    OpRow("Sign", CLEAR, CLEAR, _SIGN),
-    OpRow("ZerosLike", CLEAR, CLEAR, _LIKE),
-    OpRow("Ceil", CLEAR, CLEAR, _ROUNDING),
-    OpRow("Floor", CLEAR, CLEAR, _ROUNDING),
-    OpRow("Rint", CLEAR, CLEAR, _ROUNDING),
-    OpRow("Round", CLEAR, CLEAR, _ROUNDING),
-    # Selection.
-    OpRow("ClipByValue", CLEAR, CLEAR, _SELECTION),
-    OpRow("Max", CLEAR, CLEAR, _EXTREME),
-    OpRow("MaxPool", CLEAR, CLEAR, _EXTREME),
-    OpRow("MaxPool3D", CLEAR, CLEAR, _EXTREME),
-    OpRow("MaxPool3DGrad", CLEAR, CLEAR, _EXTREME_GRADIENT),
-    OpRow("MaxPool3DGradGrad", CLEAR, CLEAR, _EXTREME_GRADIENT),
-    OpRow("MaxPoolGrad", CLEAR, CLEAR, _EXTREME_GRADIENT),
-    OpRow("MaxPoolGradGrad", CLEAR, CLEAR, _EXTREME_GRADIENT),
-    OpRow("MaxPoolGradGradV2", CLEAR, CLEAR, _EXTREME_GRADIENT),
-    OpRow("MaxPoolGradV2", CLEAR, CLEAR, _EXTREME_GRADIENT),
-    OpRow("MaxPoolGradWithArgmax", CLEAR, CLEAR, _SELECTION_GRADIENT),
-    OpRow("MaxPoolV2", CLEAR, CLEAR, _EXTREME),
-    OpRow("MaxPoolWithArgmax", CLEAR, CLEAR, _RANK),
-    OpRow("Maximum", CLEAR, CLEAR, _EXTREME),
-    OpRow("Min", CLEAR, CLEAR, _EXTREME),
-    OpRow("Minimum", CLEAR, CLEAR, _EXTREME),
-    OpRow("SegmentMax", CLEAR, CLEAR, _EXTREME),
-    OpRow("SegmentMin", CLEAR, CLEAR, _EXTREME),
-    OpRow("Select", CLEAR, CLEAR, _SELECTION),
-    OpRow("SelectV2", CLEAR, CLEAR, _SELECTION),
-    OpRow("TopK", CLEAR, CLEAR, _RANK),
-    OpRow("TopKV2", CLEAR, CLEAR, _RANK),
-    OpRow("UnsortedSegmentMax", CLEAR, CLEAR, _EXTREME),
-    OpRow("UnsortedSegmentMin", CLEAR, CLEAR, _EXTREME),
-    # Comparisons and shapes.
-    OpRow("ArgMax", CLEAR, CLEAR, _QUESTION),
-    OpRow("ArgMin", CLEAR, CLEAR, _QUESTION),
-    OpRow("Equal", CLEAR, CLEAR, _COMPARISON),
-    OpRow("Greater", CLEAR, CLEAR, _COMPARISON),
-    OpRow("GreaterEqual", CLEAR, CLEAR, _COMPARISON),
-    OpRow("IsFinite", CLEAR, CLEAR, _QUESTION),
-    OpRow("IsInf", CLEAR, CLEAR, _QUESTION),
-    OpRow("IsNan", CLEAR, CLEAR, _QUESTION),
-    OpRow("Less", CLEAR, CLEAR, _COMPARISON),
-    OpRow("LessEqual", CLEAR, CLEAR, _COMPARISON),
-    OpRow("NotEqual", CLEAR, CLEAR, _COMPARISON),
-    OpRow("Where", CLEAR, CLEAR, _QUESTION),
-    OpRow("Rank", CLEAR, CLEAR, _SHAPE),
-    OpRow("Shape", CLEAR, CLEAR, _SHAPE),
-    OpRow("ShapeN", CLEAR, CLEAR, _SHAPE),
-    OpRow("Size", CLEAR, CLEAR, _SHAPE),
-    # Data movement.
-    OpRow("BatchToSpace", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("BatchToSpaceND", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("BroadcastTo", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("CheckNumerics", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("CheckNumericsV2", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Concat", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ConcatV2", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ConjugateTranspose", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("DepthToSpace", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Diag", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("DiagPart", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("DynamicPartition", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("DynamicStitch", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("EnsureShape", CLEAR, CLEAR, _VIEW),
-    OpRow("ExpandDims", CLEAR, CLEAR, _VIEW),
-    OpRow("ExtractImagePatches", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ExtractVolumePatches", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Fill", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Gather", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("GatherNd", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("GatherV2", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Identity", CLEAR, CLEAR, _IDENTITY),
-    OpRow("IdentityN", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixBandPart", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixDiag", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixDiagPart", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixDiagPartV2", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixDiagPartV3", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixDiagV2", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixDiagV3", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixSetDiag", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixSetDiagV2", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MatrixSetDiagV3", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MirrorPad", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("MirrorPadGrad", CLEAR, CLEAR, _SCATTER),
-    OpRow("OneHot", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Pack", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Pad", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("PadV2", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ParallelConcat", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ParallelDynamicStitch", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("PreventGradient", CLEAR, CLEAR, _IDENTITY),
-    OpRow("Reshape", CLEAR, CLEAR, _VIEW),
-    OpRow("ResizeNearestNeighbor", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ResizeNearestNeighborGrad", CLEAR, CLEAR, _SCATTER),
-    OpRow("Reverse", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ReverseSequence", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ReverseV2", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Roll", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("ScatterNd", CLEAR, CLEAR, _SCATTER),
-    OpRow("Slice", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Snapshot", CLEAR, CLEAR, _IDENTITY),
-    OpRow("SpaceToBatch", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("SpaceToBatchND", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("SpaceToDepth", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Split", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("SplitV", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Squeeze", CLEAR, CLEAR, _VIEW),
-    OpRow("StopGradient", CLEAR, CLEAR, _IDENTITY),
-    OpRow("StridedSlice", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("StridedSliceGrad", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("TensorScatterUpdate", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("TensorStridedSliceUpdate", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Tile", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Transpose", CLEAR, CLEAR, _MOVEMENT),
-    OpRow("Unpack", CLEAR, CLEAR, _MOVEMENT),
-    # Lowered control flow. Ref* ops pass a variable itself on: its type is fixed.
-    OpRow("Enter", CLEAR, CLEAR, _CONTROL),
-    OpRow("Exit", CLEAR, CLEAR, _CONTROL),
-    OpRow("Merge", CLEAR, CLEAR, _CONTROL),
-    OpRow("NextIteration", CLEAR, CLEAR, _CONTROL),
-    OpRow("Switch", CLEAR, CLEAR, _CONTROL),
-    OpRow("_SwitchN", CLEAR, CLEAR, _CONTROL),
-    OpRow("_XlaMerge", CLEAR, CLEAR, _CONTROL),
-    # Lists and stacks of tensors; all readers and writers of one list share a color.
-    OpRow("EmptyTensorList", CLEAR, CLEAR, _LIST),
-    OpRow("StackPopV2", CLEAR, CLEAR, _LIST),
-    OpRow("StackPushV2", CLEAR, CLEAR, _LIST),
-    OpRow("StackV2", CLEAR, CLEAR, _LIST),
-    OpRow("TensorArrayConcatV3", CLEAR, CLEAR, _LIST),
-    OpRow("TensorArrayGatherV3", CLEAR, CLEAR, _LIST),
-    OpRow("TensorArrayReadV3", CLEAR, CLEAR, _LIST),
-    OpRow("TensorArrayScatterV3", CLEAR, CLEAR, _LIST),
-    OpRow("TensorArraySplitV3", CLEAR, CLEAR, _LIST),
-    OpRow("TensorArrayV3", CLEAR, CLEAR, _LIST),
-    OpRow("TensorArrayWriteV3", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListConcat", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListConcatLists", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListConcatV2", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListFromTensor", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListGather", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListGetItem", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListPopBack", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListPushBack", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListPushBackBatch", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListReserve", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListScatter", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListScatterIntoExistingList", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListScatterV2", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListSetItem", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListSplit", CLEAR, CLEAR, _LIST),
-    OpRow("TensorListStack", CLEAR, CLEAR, _LIST),
-)
+    (INFER, DENY): {
+        _RANGE_GRADIENT: "InvGrad LRNGrad ReciprocalGrad RsqrtGrad",
+        _RANGE_FACTOR: "Rsqrt Square",
+        _RANGE_NORMALIZATION: "LRN",
+        _RANGE_POWER: "Exp Expm1 Pow",
+        _RANGE_DIFFERENCE: "SquaredDifference",
+    },
+    (DENY, DENY): {
+        _RECURRENT_STEP: """BlockLSTM BlockLSTMGrad BlockLSTMGradV2 BlockLSTMV2
+        GRUBlockCell GRUBlockCellGrad LSTMBlockCell LSTMBlockCellGrad""",
+        _LONG_SUM: """Cumsum CumulativeLogsumexp EuclideanNorm L2Loss Mean SegmentMean
+        SegmentSum SparseSegmentMean SparseSegmentSum Sum UnsortedSegmentSum""",
+        _LONG_PRODUCT: "Cumprod Prod SegmentProd UnsortedSegmentProd",
+        _LOSS: "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
+        _CHECKPOINT: "SaveV2",
+        _ANY_UNARY: "_UnaryOpsComposition",
+    },
+    (CLEAR, CLEAR): {
+        _SIGN: "Abs Neg Relu Relu6 Sign",
+        _SIGN_GRADIENT: "Relu6Grad ReluGrad",
+        _ROUNDING: "Ceil Floor Rint Round",
+        _SELECTION: "ClipByValue Select SelectV2",
+        _SELECTION_GRADIENT: "MaxPoolGradWithArgmax",
+        _EXTREME: """Max MaxPool MaxPool3D MaxPoolV2 Maximum Min Minimum SegmentMax
+        SegmentMin UnsortedSegmentMax UnsortedSegmentMin""",
+        _EXTREME_GRADIENT: """MaxPool3DGrad MaxPool3DGradGrad MaxPoolGrad
+        MaxPoolGradGrad MaxPoolGradGradV2 MaxPoolGradV2""",
+        _RANK: "MaxPoolWithArgmax TopK TopKV2",
+        _QUESTION: "ArgMax ArgMin IsFinite IsInf IsNan Where",
+        _COMPARISON: "Equal Greater GreaterEqual Less LessEqual NotEqual",
+        _SHAPE: "Rank Shape ShapeN Size",
+        _LIKE: "OnesLike ZerosLike",
+        _MOVEMENT: """BatchToSpace BatchToSpaceND BroadcastTo CheckNumerics
+        CheckNumericsV2 Concat ConcatV2 ConjugateTranspose DepthToSpace Diag DiagPart
+        DynamicPartition DynamicStitch ExtractImagePatches ExtractVolumePatches Fill
+        Gather GatherNd GatherV2 IdentityN MatrixBandPart MatrixDiag MatrixDiagPart
+        MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiagV2 MatrixDiagV3 MatrixSetDiag
+        MatrixSetDiagV2 MatrixSetDiagV3 MirrorPad OneHot Pack Pad PadV2 ParallelConcat
+        ParallelDynamicStitch ResizeNearestNeighbor Reverse ReverseSequence ReverseV2
+        Roll Slice SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV StridedSlice
+        StridedSliceGrad TensorScatterUpdate TensorStridedSliceUpdate Tile Transpose
+        Unpack""",
+        _VIEW: "EnsureShape ExpandDims Reshape Squeeze",
+        _IDENTITY: "Identity PreventGradient Snapshot StopGradient",
+        _SCATTER: "MirrorPadGrad ResizeNearestNeighborGrad ScatterNd",
+        # Lowered. Ref* ops pass a variable itself on: its type is fixed.
+        _CONTROL: "Enter Exit Merge NextIteration Switch _SwitchN _XlaMerge",
+        # All readers and writers of one list share a color.
+        _LIST: """EmptyTensorList StackPopV2 StackPushV2 StackV2 TensorArrayConcatV3
+        TensorArrayGatherV3 TensorArrayReadV3 TensorArrayScatterV3 TensorArraySplitV3
+        TensorArrayV3 TensorArrayWriteV3 TensorListConcat TensorListConcatLists
+        TensorListConcatV2 TensorListFromTensor TensorListGather TensorListGetItem
+        TensorListPopBack TensorListPushBack TensorListPushBackBatch TensorListReserve
+        TensorListScatter TensorListScatterIntoExistingList TensorListScatterV2
+        TensorListSetItem TensorListSplit TensorListStack""",
+    },
+}
 
+_ROWS = tuple(
+    OpRow(op, *lists, why)
+    for lists, ops_of in _LISTS.items()
+    for why, ops in ops_of.items()
+    for op in ops.split()
+)
 _ROW_OF = {row.op: row for row in _ROWS}
 # What the remapper fuses is on the list of what it begins with.
 OP_TABLE = (*_ROWS, *(_ROW_OF[op]._replace(op=fused) for fused, op in ROOTS.items()))
@@ -460,9 +265,7 @@ OTHERS = {row.op: row.why.others for row in OP_TABLE if row.why.others}
 
 def _ops(names: str, *whys: _Why) -> frozenset[str]:
     """Return the ops of some names, and those that are on lists for some reasons."""
-    # By identity: two reasons may be worded alike.
-    ids = set(map(id, whys))
-    return frozenset((*names.split(), *(r.op for r in OP_TABLE if id(r.why) in ids)))
+    return frozenset((*names.split(), *(r.op for r in OP_TABLE if r.why in whys)))
 
 
 # What begins and ends a graph, and what is known before it runs.

@@ -94,3 +94,9 @@ def variable_shape(proto: NodeDef) -> Shape | None:
     if "_handle_shapes" in attr and attr["_handle_shapes"].list.shape:
         return shape_from_proto(attr["_handle_shapes"].list.shape[0])
     return None
+
+
+def static(shape: Shape | None) -> tuple[int, ...] | None:
+    """Return a shape of which every size is known, else None."""
+    sizes = tuple(size for size in shape or () if size is not None)
+    return sizes if shape is not None and len(sizes) == len(shape) else None

@@ -19,14 +19,6 @@ from tensorflow.python.framework import dtypes, kernels, op_def_registry
 from grappler_pass.graph.view import GraphView
 
 FLOAT32 = types_pb2.DT_FLOAT
-FLOATING = frozenset(
-    {
-        types_pb2.DT_FLOAT,
-        types_pb2.DT_HALF,
-        types_pb2.DT_BFLOAT16,
-        types_pb2.DT_DOUBLE,
-    }
-)
 DTYPE_NAMES = {
     types_pb2.DT_FLOAT: "float32",
     types_pb2.DT_HALF: "float16",
@@ -34,6 +26,7 @@ DTYPE_NAMES = {
     types_pb2.DT_DOUBLE: "float64",
 }
 DTYPE_ENUMS = {name: enum for enum, name in DTYPE_NAMES.items()}
+FLOATING = frozenset(DTYPE_NAMES)
 NO_SLOT = -1
 # The type of a GPU that is planned for by a TensorFlow without kernels for one.
 ABSENT_GPU = "ABSENT_GPU"
@@ -73,7 +66,7 @@ class Arg(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What governs each input and output port of a node; None: op is not registered."""
+    """What governs each input and output port of a node."""
 
     inputs: tuple[Arg, ...]
     outputs: tuple[Arg, ...]
@@ -135,10 +128,9 @@ class SlotTable:
         return ports[position][0] if position < len(ports) else NO_SLOT
 
     def with_float32_results(self, nodes: frozenset[int]) -> SlotTable:
-        """Return the table with fused nodes whose first two operands alone may change.
+        """Return the table with products of which the first two operands may change.
 
-        Args:
-          nodes: numbers of products with more fused behind them.
+        More is fused behind them, which stays float32.
         """
         if not nodes:
             return self
@@ -214,12 +206,9 @@ def _typing_attrs(op: str) -> tuple[str, ...]:
     """Name the attributes that determine number and dtype of an op's ports."""
     op_def = op_def_of(op)
     assert op_def is not None
-    names: dict[str, None] = {}
-    for arg in (*op_def.input_arg, *op_def.output_arg):
-        for name in (arg.type_attr, arg.number_attr, arg.type_list_attr):
-            if name:
-                names[name] = None
-    return tuple(names)
+    args = (*op_def.input_arg, *op_def.output_arg)
+    names = (n for a in args for n in (a.type_attr, a.number_attr, a.type_list_attr))
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 def attr_of(
@@ -227,10 +216,7 @@ def attr_of(
 ) -> AttrValue:
     """Return an attribute as given, or as its op defines it where it is left out.
 
-    Args:
-      proto: the node; not modified.
-      name: of the attribute.
-      op_def: of the node, where that is not TensorFlow's own.
+    The node is not modified; `op_def` is for an op that is not TensorFlow's own.
     """
     # `in` first: reading a missing key of a protobuf map creates it.
     if name in proto.attr:
@@ -285,10 +271,8 @@ def admits(op: str, attr: str, dtype: int) -> bool:
 def _allowed_types(op: str, attr: str) -> frozenset[int]:
     op_def = op_def_of(op)
     assert op_def is not None
-    for attr_def in op_def.attr:
-        if attr_def.name == attr:
-            return frozenset(attr_def.allowed_values.list.type)
-    return frozenset()
+    found = (each.allowed_values.list.type for each in op_def.attr if each.name == attr)
+    return frozenset(next(found, ()))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -16,10 +17,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
+from grappler_pass.graph.loops import Frame, frames_of
 from grappler_pass.graph.op_table import MERGE_OPS, NEXT_ITERATION_OPS
-
-# Times a loop body is assumed to run when the graph does not tell.
-TRIP_COUNT_GUESS = 16.0
 
 
 class GraphError(AmpError, ValueError):
@@ -67,20 +66,6 @@ class Reader(NamedTuple):
     input: int
 
 
-class Frame(NamedTuple):
-    """A while loop's frame; `trip_count` is how often its body runs per entry."""
-
-    name: str
-    parent: Frame | None
-    trip_count: float
-
-    @property
-    def weight(self) -> float:
-        """How often the body runs per step, outer loops included."""
-        outer = self.parent.weight if self.parent else 1.0
-        return self.trip_count * outer
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
     """One node; `inputs` and `controls` refer to nodes by number."""
@@ -122,7 +107,9 @@ class GraphView:
         """
         index = {node.name: i for i, node in enumerate(graph_def.node)}
         if len(index) != len(graph_def.node):
-            raise GraphError(f"two nodes are called {_repeated_name(graph_def)!r}")
+            counts = Counter(str(node.name) for node in graph_def.node)
+            ((repeated, _),) = counts.most_common(1)
+            raise GraphError(f"two nodes are called {repeated!r}")
         nodes = tuple(
             _node_from_proto(i, proto, index) for i, proto in enumerate(graph_def.node)
         )
@@ -175,8 +162,6 @@ class GraphView:
 
     @cached_attribute
     def _frames(self) -> tuple[Frame | None, ...]:
-        from grappler_pass.graph.loops import frames_of
-
         return frames_of(self.nodes, self.order)
 
 
@@ -202,15 +187,6 @@ def device_type_of(device: str) -> str:
     parts = device.rpartition("/")[2].upper().split(":")
     found = parts[1] if parts[0] == "DEVICE" and len(parts) > 1 else parts[0]
     return "CPU" if found in ("", "*", "JOB", "REPLICA", "TASK") else found
-
-
-def _repeated_name(graph_def: GraphDef) -> str:
-    seen: set[str] = set()
-    for node in graph_def.node:
-        if node.name in seen:
-            return str(node.name)
-        seen.add(node.name)
-    raise AssertionError("no name is repeated")
 
 
 def _node_from_proto(i: int, proto: NodeDef, index: Mapping[str, int]) -> Node:

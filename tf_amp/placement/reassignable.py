@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.eligibility.reachability import Groups
+from grappler_pass.eligibility.reachability import connected
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, INPUT_OPS, RESULT_OPS
 from grappler_pass.graph.type_slots import kernel_exists, op_def_of, signature_of
 from grappler_pass.graph.view import GraphView, Node
@@ -48,15 +48,13 @@ def colocated(view: GraphView) -> tuple[tuple[int, ...], ...]:
 
     A class may name a node, which then belongs to the group, or stand for itself.
     """
-    joined = Groups(len(view.nodes))
     named: dict[str, int] = dict(view.index)
-    for node in view.nodes:
-        for name in _classes(node.proto):
-            joined.join(node.index, named.setdefault(name, node.index))
-    groups: dict[int, list[int]] = {}
-    for node in view.nodes:
-        groups.setdefault(joined.leader(node.index), []).append(node.index)
-    return tuple(map(tuple, groups.values()))
+    pairs = [
+        (node.index, named.setdefault(name, node.index))
+        for node in view.nodes
+        for name in (node.name, *_classes(node.proto))
+    ]
+    return tuple(connected(pairs))
 
 
 def _classes(proto: NodeDef) -> tuple[str, ...]:

@@ -43,10 +43,7 @@ class Refusal(NamedTuple):
 class Export:
     """What a file holds: rows, the better of two with one key, and what was refused.
 
-    Attributes:
-        rows: those to be believed.
-        refused: those that are not.
-        missing: how many the first line announces and the file lacks.
+    `missing` is how many rows the first line announces and the file lacks.
     """
 
     rows: tuple[Row, ...]

@@ -64,8 +64,8 @@ class CostDatabase:
             patience_seconds: how long to wait for another process that is using it.
         """
         self.path = path
-        self._file = SqliteFile(path, largest_bytes)
-        self._full_patience = self._patience = patience_seconds
+        self._file = SqliteFile(path, largest_bytes, patience_seconds)
+        self._full_patience = patience_seconds
         # What could not be written yet.
         self._waiting: dict[Identity, Row] = {}
         self._warned: set[str] = set()
@@ -89,7 +89,7 @@ class CostDatabase:
             self._loaded[origin] = (present, max(found, default=last))
             return list(found.values())
 
-        kept = self._attempt(lambda: self._file.read(read, self._patience))
+        kept = self._attempt(lambda: self._file.read(read))
         return PriceList(
             row.measured
             for row in [*(kept or ()), *self._waiting.values()]
@@ -117,7 +117,7 @@ class CostDatabase:
         waiting = dict(self._waiting)
         if self._attempt(lambda: self.put(list(waiting.values()))) is None:
             return
-        self._patience = self._full_patience
+        self._file.patience = self._full_patience
         for identity, row in waiting.items():
             # Another thread may have put a better one there meanwhile.
             if self._waiting.get(identity) is row:
@@ -135,7 +135,7 @@ class CostDatabase:
 
     def rows(self) -> list[Row]:
         """Return all costs and verdicts in the file, of every device and version."""
-        found = self._file.read(_select, self._patience) or {}
+        found = self._file.read(_select) or {}
         return [row for row in found.values() if not isinstance(row, Spending)]
 
     def put(self, rows: Sequence[Row], *, always: bool = False) -> int:
@@ -149,8 +149,7 @@ class CostDatabase:
             How many were there before.
         """
         return self._file.write(
-            lambda writer: sum(_put(writer, row, always) for row in rows),
-            self._patience,
+            lambda writer: sum(_put(writer, row, always) for row in rows)
         )
 
     def clear(self, where: Mapping[str, str] | None = None) -> int:
@@ -163,14 +162,14 @@ class CostDatabase:
         statement = f"DELETE FROM rows WHERE true{terms}"
         values = tuple((where or {}).values())
         return self._file.write(
-            lambda writer: writer.execute(statement, values).rowcount, self._patience
+            lambda writer: writer.execute(statement, values).rowcount
         )
 
     def _row(self, identity: Identity) -> Row | None:
         if waiting := self._waiting.get(identity):
             return waiting
         return self._attempt(
-            lambda: self._file.read(lambda it: _known(it, identity), self._patience)
+            lambda: self._file.read(lambda reader: _known(reader, identity))
         )
 
     def _attempt(self, work: Callable[[], _T]) -> _T | None:
@@ -178,7 +177,7 @@ class CostDatabase:
         try:
             return work()
         except (OSError, sqlite3.Error) as error:
-            self._patience = min(self._patience, _SPENT_PATIENCE_SECONDS)
+            self._file.patience = min(self._file.patience, _SPENT_PATIENCE_SECONDS)
             self._warn_once(
                 "file",
                 f"measured costs cannot be kept in {self.path} and are remembered by "
@@ -195,13 +194,7 @@ class CostDatabase:
 def _select(
     reader: sqlite3.Connection, identity: Sequence[str] = (), *, after: int = 0
 ) -> dict[int, Row]:
-    """Return acceptable rows by number, in the order of their identity.
-
-    Args:
-        reader: of the file.
-        identity: the device, TensorFlow and subject, or as many of them as matter.
-        after: the number that theirs exceed.
-    """
+    """Return acceptable rows by number, of which as much of the identity is given."""
     columns = ("device", "tensorflow", "subject")[: len(identity)]
     terms = " AND ".join(["number > ?", *(f"{name} = ?" for name in columns)])
     rows = {}

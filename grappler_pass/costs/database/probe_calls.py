@@ -10,14 +10,18 @@ from collections.abc import Iterable
 
 import numpy as np
 from google.protobuf import text_format
-from tensorflow.core.framework import attr_value_pb2, types_pb2
+from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import dtypes, errors, tensor_util
 
 from grappler_pass.costs.calls import OpCall, TensorSpec, attrs_from_node_def
 from grappler_pass.costs.database.probes import MEASURED_DTYPE, Constant, Probe
-from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.shapes import (
+    Shapes,
+    proto_from_shape,
+    shapes_from_graph_def,
+)
 from grappler_pass.graph.type_slots import op_def_of, signature_of
 
 # What a probe that somebody else wrote may lead to: attributes that do not fit its op,
@@ -34,57 +38,44 @@ def calls_from_probes(probes: Iterable[Probe]) -> dict[str, OpCall]:
     A probe of an op that this TensorFlow does not have, or with shapes that the op
     refuses, is left out.
     """
-    by_op: dict[str, list[Probe]] = {}
-    for probe in probes:
-        if op_def_of(probe.op) is None:
-            continue
-        by_op.setdefault(probe.op, []).append(probe)
-    calls: dict[str, OpCall] = {}
-    for alike in by_op.values():
-        calls.update(_calls(alike))
-    return calls
+    known = [probe for probe in probes if op_def_of(probe.op) is not None]
+    return _calls(known) if known else {}
 
 
-def graph_from_probe(probe: Probe, prefix: str = "") -> GraphDef:
-    """Return the op as node `prefix`run, reading placeholders and constants."""
-    graph = GraphDef()
-    run = NodeDef(name=f"{prefix}run", op=probe.op)
-    for name, value in probe.attrs:
-        text_format.Parse(value, run.attr[name])
-    for name, index in probe.dtype_attrs:
-        _set_float32(run.attr[name], index)
-    constants = dict(probe.constants)
-    for position, spec in enumerate(probe.inputs):
-        constant = constants.get(position)
-        name = f"{prefix}in{position}"
-        graph.node.append(
-            _placeholder(name, spec) if constant is None else _const(name, constant)
-        )
-        run.input.append(name)
-    graph.node.append(run)
-    return graph
-
-
-def _calls(alike: list[Probe]) -> dict[str, OpCall]:
+def _calls(probes: list[Probe]) -> dict[str, OpCall]:
     """Infer all at once; where that fails halve, until it is known what is refused."""
     try:
-        return _inferred(alike)
+        return _inferred(probes)
     except _REFUSED:
-        if len(alike) == 1:
+        if len(probes) == 1:
             return {}
-        middle = len(alike) // 2
-        return {**_calls(alike[:middle]), **_calls(alike[middle:])}
+        middle = len(probes) // 2
+        return {**_calls(probes[:middle]), **_calls(probes[middle:])}
 
 
-def _inferred(alike: list[Probe]) -> dict[str, OpCall]:
+def _inferred(probes: list[Probe]) -> dict[str, OpCall]:
     graph = GraphDef()
-    for number, probe in enumerate(alike):
-        graph.node.extend(graph_from_probe(probe, f"p{number}/").node)
+    for number, probe in enumerate(probes):
+        constants = dict(probe.constants)
+        names = [f"p{number}/in{position}" for position in range(len(probe.inputs))]
+        for position, (name, spec) in enumerate(zip(names, probe.inputs, strict=True)):
+            constant = constants.get(position)
+            graph.node.append(
+                _placeholder(name, spec) if constant is None else _const(name, constant)
+            )
+        run = graph.node.add(name=f"p{number}/run", op=probe.op, input=names)
+        for name, value in probe.attrs:
+            text_format.Parse(value, run.attr[name])
+        for name, index in probe.dtype_attrs:
+            if run.attr[name].HasField("list"):
+                run.attr[name].list.type[index] = types_pb2.DT_FLOAT
+            else:
+                run.attr[name].type = types_pb2.DT_FLOAT
     shapes = shapes_from_graph_def(graph)
     runs = {node.name: node for node in graph.node}
     return {
         probe.key: _call(probe, runs[f"p{number}/run"], shapes)
-        for number, probe in enumerate(alike)
+        for number, probe in enumerate(probes)
     }
 
 
@@ -93,7 +84,7 @@ def _call(probe: Probe, run: NodeDef, shapes: Shapes) -> OpCall:
     return OpCall(
         probe.op,
         attrs_from_node_def(run),
-        tuple(_as_float32(spec) for spec in probe.inputs),
+        tuple(map(_as_float32, probe.inputs)),
         tuple(
             TensorSpec(shape, str(dtypes.as_dtype(arg.dtype).name))
             for shape, arg in zip(shapes.get(run.name, ()), outputs, strict=False)
@@ -107,20 +98,11 @@ def _as_float32(spec: TensorSpec) -> TensorSpec:
     return TensorSpec(spec.shape, "float32")
 
 
-def _set_float32(value: attr_value_pb2.AttrValue, index: int) -> None:
-    if not value.HasField("list"):
-        value.type = types_pb2.DT_FLOAT
-        return
-    value.list.type[index] = types_pb2.DT_FLOAT
-
-
 def _placeholder(name: str, spec: TensorSpec) -> NodeDef:
     node = NodeDef(name=name, op="Placeholder")
     dtype = dtypes.as_dtype(_as_float32(spec).dtype)
     node.attr["dtype"].type = dtype.as_datatype_enum
-    node.attr["shape"].shape.SetInParent()
-    for size in spec.dims:
-        node.attr["shape"].shape.dim.add(size=size)
+    node.attr["shape"].shape.CopyFrom(proto_from_shape(spec.dims))
     return node
 
 

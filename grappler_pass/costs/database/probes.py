@@ -8,9 +8,7 @@ permutation, so that two probes with one key take the same time on one device.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs.calls import TensorSpec
@@ -68,15 +66,21 @@ class Probe:
 
     @classmethod
     def from_key(cls, key: str) -> Probe:
-        """Read what `key` wrote.
-
-        Raises:
-            ValueError: it is not the key of a probe.
-        """
-        try:
-            return _from_plain(json.loads(key))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not the key of a probe: {key[:80]!r}") from error
+        """Read what `key` wrote; anything else may raise whatever it leads to."""
+        plain = json.loads(key)
+        return cls(
+            op=str(plain["op"]),
+            attrs=tuple(sorted((str(n), str(v)) for n, v in plain["attrs"].items())),
+            dtype_attrs=tuple((str(n), int(i)) for n, i in plain["dtype_attrs"]),
+            inputs=tuple(
+                TensorSpec(tuple(int(size) for size in shape), str(dtype))
+                for dtype, shape in plain["inputs"]
+            ),
+            constants=tuple(
+                (int(position), Constant(str(dtype), tuple(shape), tuple(values)))
+                for position, dtype, shape, values in plain["constants"]
+            ),
+        )
 
 
 def cast_probe(elements: int, source: str, target: str) -> Probe:
@@ -91,19 +95,3 @@ def cast_probe(elements: int, source: str, target: str) -> Probe:
         ("Truncate", "b: false"),
     )
     return Probe("Cast", attrs, (), (TensorSpec((elements,), source),))
-
-
-def _from_plain(plain: Mapping[str, Any]) -> Probe:
-    return Probe(
-        op=str(plain["op"]),
-        attrs=tuple(sorted((str(n), str(v)) for n, v in plain["attrs"].items())),
-        dtype_attrs=tuple((str(n), int(i)) for n, i in plain["dtype_attrs"]),
-        inputs=tuple(
-            TensorSpec(tuple(int(size) for size in shape), str(dtype))
-            for dtype, shape in plain["inputs"]
-        ),
-        constants=tuple(
-            (int(position), Constant(str(dtype), tuple(shape), tuple(values)))
-            for position, dtype, shape, values in plain["constants"]
-        ),
-    )

@@ -1,22 +1,35 @@
-"""The rows of the cost database, and which of two is the better.
+"""The rows of the cost database: as text, and which of two is the better.
 
-A row is kept, and carried to another machine, as one JSON object on a line.
+A row is kept, and carried to another machine, as one JSON object on a line. It may come
+from a file that somebody else wrote: nothing is believed before it is checked.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from grappler_pass.costs.database.columns import checked
+from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING
 from grappler_pass.costs.database.price_list import Measured, Sample
+from grappler_pass.costs.database.probes import MEASURED_DTYPE, Probe
 
 # A spread below this is luck: machines repeat themselves no better.
 _LEAST_SPREAD = 0.02
+# Of two machines, or of one that was set right.
+_CLOCKS_DIFFER_SECONDS = 86400.0
+_OP_NAME = re.compile(r"[A-Za-z_][\w>.]*", re.ASCII)
+_INPUT_DTYPES = {*DTYPE_BYTES, MEASURED_DTYPE}
 
+# What a text that is not the key of a probe may lead to.
+_GARBLED = (
+    *(ValueError, TypeError, LookupError, AttributeError),
+    *(ArithmeticError, RecursionError),
+)
 
 # What no two rows have in common: the device, TensorFlow, and kind with subject.
 Identity = tuple[str, str, str]
@@ -44,14 +57,9 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a comparison of a graph with the rewritten one ended, on which device.
+    """Whether a rewritten graph was the faster, on which device.
 
-    Attributes:
-        fingerprint: of the graph.
-        faster: whether the rewritten graph was.
-        seconds_before: that a step took before the rewrite.
-        seconds_after: that one took after it.
-        when: seconds since 1970.
+    Seconds are those of a step; `when` are seconds since 1970.
     """
 
     device: str
@@ -96,18 +104,15 @@ class Spending:
 Row = CostRow | Verdict | Spending
 _R = TypeVar("_R", bound=Row)
 
-_FIGURES = tuple(field.name for field in fields(Sample))
-_COST_COLUMNS = ("device", "tensorflow", "probe", "dtype", *_FIGURES)
-
 
 def text_from_row(row: Row) -> str:
     """Return a row as one line of JSON."""
     if not isinstance(row, CostRow):
         return json.dumps(asdict(row))
     it = row.measured
-    values = (row.device, row.tensorflow, it.probe.key, it.dtype)
-    figures = (getattr(it.sample, name) for name in _FIGURES)
-    return json.dumps(dict(zip(_COST_COLUMNS, (*values, *figures), strict=True)))
+    head = {"device": row.device, "tensorflow": row.tensorflow}
+    subject = {"probe": it.probe.key, "dtype": it.dtype}
+    return json.dumps(head | subject | asdict(it.sample))
 
 
 def row_from_text(text: str) -> Row:
@@ -124,10 +129,12 @@ def row_from_text(text: str) -> Row:
         raise ValueError(f"not a row: {text!r:.40}")
     if "fingerprint" in plain:
         kind = Spending if "spent_seconds" in plain else Verdict
-        return kind(**checked(plain, [field.name for field in fields(kind)]))
-    values = checked(plain, _COST_COLUMNS)
-    sample = Sample(**{name: values.pop(name) for name in _FIGURES})
-    device, tensorflow, probe, dtype = values.values()
+        return kind(**_checked(plain, [field.name for field in fields(kind)]))
+    figures = [field.name for field in fields(Sample)]
+    names = ("device", "tensorflow", "probe", "dtype")
+    values = _checked(plain, [*names, *figures])
+    sample = Sample(**{name: values[name] for name in figures})
+    device, tensorflow, probe, dtype = (values[name] for name in names)
     return CostRow(device, tensorflow, Measured(probe, dtype, sample))
 
 
@@ -168,3 +175,87 @@ def _support(sample: Sample) -> tuple[float, ...]:
     error = max(sample.spread, _LEAST_SPREAD) / math.sqrt(sample.count)
     figures = (sample.seconds, sample.cold_seconds, sample.spread)
     return (-error, sample.when, sample.count, *(-figure for figure in figures))
+
+
+def _checked(plain: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of these columns, or raise ValueError for what is wrong."""
+    if unknown := sorted(set(plain) - set(names)):
+        raise ValueError(f"unknown column {unknown[0][:40]!r}")
+    values = {}
+    for name in names:
+        read, wanted = _COLUMNS[name]
+        values[name] = read(received := plain.get(name))
+        if values[name] is None:
+            shown = "nothing" if received is None else f"{received!r:.60}"
+            raise ValueError(f"{name}: received {shown}; wanted is {wanted}")
+    return values
+
+
+def _number(least: float, most: float) -> Callable[[Any], float | None]:
+    def read(value: Any) -> float | None:
+        is_number = type(value) in (int, float) and least <= value <= most
+        return float(value) if is_number else None
+
+    return read
+
+
+def _time(value: Any) -> float | None:
+    # What claims to be from the future would count as the newest for ever.
+    return _number(0.0, time.time() + _CLOCKS_DIFFER_SECONDS)(value)
+
+
+def _text(value: Any) -> str | None:
+    is_short = type(value) is str and 0 < len(value) <= 500
+    return value if is_short and value.isprintable() else None
+
+
+def _probe(key: Any) -> Probe | None:
+    try:
+        probe = Probe.from_key(key)
+        return probe if _is_sensible(probe) and probe.key == key else None
+    except _GARBLED:
+        return None
+
+
+def _is_sensible(probe: Probe) -> bool:
+    constants = [constant for _, constant in probe.constants]
+    shapes = [spec.shape or () for spec in probe.inputs]
+    shapes += [constant.shape for constant in constants]
+    values = [value for constant in constants for value in constant.values]
+    return (
+        _OP_NAME.fullmatch(probe.op) is not None
+        and all(type(size) is int and size >= 0 for shape in shapes for size in shape)
+        and {spec.dtype for spec in probe.inputs} <= _INPUT_DTYPES
+        and {constant.dtype for constant in constants} <= set(DTYPE_BYTES)
+        and all(isinstance(value, int | float) for value in values)
+        and all(0 <= position < len(probe.inputs) for position, _ in probe.constants)
+    )
+
+
+_TEXT = (_text, "a short text that can be printed")
+# Nobody measures for longer, nor does any op scatter so wildly; beyond, prices would
+# leave the numbers that a computer has.
+_SECONDS = (_number(math.ulp(0.0), 1e5), "a number, more than 0 and at most 100000")
+# What reads the value of a column, None where it is not allowed; and what is.
+_COLUMNS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+    "device": _TEXT,
+    "tensorflow": _TEXT,
+    "fingerprint": _TEXT,
+    "probe": (_probe, "a probe's key"),
+    "dtype": (
+        lambda value: value if value in tuple(FLOATING) else None,
+        " or ".join(sorted(FLOATING)),
+    ),
+    "seconds": _SECONDS,
+    "cold_seconds": _SECONDS,
+    "seconds_before": _SECONDS,
+    "seconds_after": _SECONDS,
+    "spent_seconds": (_number(0.0, 1e300), "a number, 0 or more and at most 1e300"),
+    "spread": (_number(0.0, 10.0), "a number, 0 or more and at most 10"),
+    "count": (
+        lambda value: value if type(value) is int and 1 <= value <= 2**53 else None,
+        "a whole number, 1 or more",
+    ),
+    "when": (_time, "seconds since 1970, 0 or more and at most a day from now"),
+    "faster": (lambda value: value if type(value) is bool else None, "true or false"),
+}

@@ -45,9 +45,10 @@ class SqliteFile:
     else goes wrong is raised, as OSError or sqlite3.Error.
     """
 
-    def __init__(self, path: Path, largest_bytes: int) -> None:
-        """Remember where it is; nothing is opened yet."""
+    def __init__(self, path: Path, largest_bytes: int, patience: float) -> None:
+        """Remember where it is, and for how many seconds to wait for others."""
         self._path = path
+        self.patience = patience
         self._largest_pages = max(1, largest_bytes // _PAGE_BYTES)
         self._checked: tuple[int, int] | None = None
 
@@ -58,27 +59,24 @@ class SqliteFile:
         status = self._path.stat()
         return (status.st_dev, status.st_ino)
 
-    def read(self, work: Work[_T], patience: float) -> _T | None:
-        """Return what `work` finds; None where nothing is kept yet.
-
-        Waits for others that use the file, at most about `patience` seconds.
-        """
+    def read(self, work: Work[_T]) -> _T | None:
+        """Return what `work` finds; None where nothing is kept yet."""
 
         def attempt() -> _T | None:
             if not self._path.exists():
                 return None
-            with self._opened(patience) as reader:
+            with self._opened() as reader:
                 reader.execute("BEGIN")
                 return work(reader) if self._is_current(reader) else None
 
         return self._twice_if_damaged(attempt)
 
-    def write(self, work: Work[_T], patience: float) -> _T:
+    def write(self, work: Work[_T]) -> _T:
         """Have `work` write to it, all or nothing; return what that returns."""
 
         def attempt() -> _T:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._opened(patience) as writer:
+            with self._opened() as writer:
                 writer.execute(f"PRAGMA max_page_count = {self._largest_pages}")
                 writer.execute("BEGIN IMMEDIATE")
                 if not self._is_current(writer):
@@ -90,13 +88,13 @@ class SqliteFile:
         return self._twice_if_damaged(attempt)
 
     @contextlib.contextmanager
-    def _opened(self, patience: float) -> Iterator[sqlite3.Connection]:
+    def _opened(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection; closing it undoes what is not committed."""
-        if not _turn.acquire(timeout=patience):
+        if not _turn.acquire(timeout=self.patience):
             raise TimeoutError(f"{self._path} is in use by another thread")
         try:
             connection = sqlite3.connect(
-                self._path, timeout=patience, isolation_level=None
+                self._path, timeout=self.patience, isolation_level=None
             )
             # Bytes that are no text spoil their row alone.
             connection.text_factory = lambda text: str(text, "utf-8", "replace")

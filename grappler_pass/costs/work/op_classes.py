@@ -34,75 +34,57 @@ FREE_OPS = (
     )
 )
 
-# Elementwise ops whose seconds follow from the larger tensor's elements: class -> ops.
-_ELEMENTWISE_ROWS: dict[str, str] = {
-    "AddV2": "AddV2 Add Sub Maximum Minimum",
-    "SquaredDifference": "SquaredDifference",
-    "Mul": "Mul MulNoNan",
-    "RealDiv": "RealDiv Div DivNoNan Xdivy TruncateDiv",
-    "Greater": "Greater GreaterEqual Less LessEqual Equal NotEqual ApproximateEqual",
-    "SelectV2": "SelectV2 Select",
-    "Pow": "Pow",
-    "Neg": "Neg Abs Sign",
-    "Floor": "Floor Ceil Round Rint",
-    "Square": "Square",
-    "Relu": "Relu",
-    "Relu6": "Relu6 ClipByValue",
-    "LeakyRelu": "LeakyRelu",
-    "ReluGrad": "ReluGrad Relu6Grad LeakyReluGrad",
-    "Elu": "Elu",
-    "EluGrad": "EluGrad",
-    "Selu": "Selu",
-    "SeluGrad": "SeluGrad",
-    "Softplus": "Softplus",
-    "Log1p": "Log1p Xlog1py",
-    "SoftplusGrad": "SoftplusGrad",
-    "Softsign": "Softsign",
-    "SoftsignGrad": "SoftsignGrad",
-    "Tanh": "Tanh",
-    "TanhGrad": "TanhGrad",
-    "Sigmoid": "Sigmoid",
-    "SigmoidGrad": "SigmoidGrad",
-    "Erf": "Erf",
-    "Erfc": "Erfc Erfinv Ndtri",
-    "Exp": "Exp",
-    "Expm1": "Expm1 Sinh Cosh",
-    "Sin": "Sin Cos",
-    "Log": "Log Xlogy",
-    "Sqrt": "Sqrt",
-    "Rsqrt": "Rsqrt",
-    "RsqrtGrad": "RsqrtGrad",
-    "SqrtGrad": "SqrtGrad ReciprocalGrad InvGrad",
-    "Reciprocal": "Reciprocal Inv",
-    "L2Loss": "L2Loss",
-    "IsFinite": "IsFinite IsNan IsInf",
-    "_MklSwish": "_MklSwish _FusedSwish _MklFusedMish",
-    "RandomUniform": "RandomUniform StatelessRandomUniformV2 StatelessRandomUniform "
-    "RandomStandardNormal TruncatedNormal StatelessRandomNormalV2 "
-    "StatelessTruncatedNormalV2 ParameterizedTruncatedNormal",
-}
-ELEMENTWISE = {
-    op: op_class for op_class, ops in _ELEMENTWISE_ROWS.items() for op in ops.split()
-}
+
+def _classes(*rows: str) -> dict[str, str]:
+    """Return the class of each op: a row is a class, called after its first op."""
+    return {op: row.split()[0] for row in rows for op in row.split()}
+
+
+# Elementwise ops whose seconds follow from the larger tensor's elements.
+ELEMENTWISE = _classes(
+    *"""
+    Elu EluGrad Erf Exp L2Loss LeakyRelu Pow Relu Rsqrt RsqrtGrad Selu SeluGrad Sigmoid
+    SigmoidGrad Softplus SoftplusGrad Softsign SoftsignGrad Sqrt Square
+    SquaredDifference Tanh TanhGrad
+    """.split(),
+    "AddV2 Add Sub Maximum Minimum",
+    "Mul MulNoNan",
+    "RealDiv Div DivNoNan Xdivy TruncateDiv",
+    "Greater GreaterEqual Less LessEqual Equal NotEqual ApproximateEqual",
+    "SelectV2 Select",
+    "Neg Abs Sign",
+    "Floor Ceil Round Rint",
+    "Relu6 ClipByValue",
+    "ReluGrad Relu6Grad LeakyReluGrad",
+    "Log1p Xlog1py",
+    "Erfc Erfinv Ndtri",
+    "Expm1 Sinh Cosh",
+    "Sin Cos",
+    "Log Xlogy",
+    "SqrtGrad ReciprocalGrad InvGrad",
+    "Reciprocal Inv",
+    "IsFinite IsNan IsInf",
+    "_MklSwish _FusedSwish _MklFusedMish",
+    "RandomUniform StatelessRandomUniformV2 StatelessRandomUniform TruncatedNormal "
+    "RandomStandardNormal StatelessRandomNormalV2 StatelessTruncatedNormalV2 "
+    "ParameterizedTruncatedNormal",
+)
 # Binary classes measured with one operand broadcast: along rows, columns, or a scalar.
 BROADCAST_CLASSES = frozenset({"AddV2", "Mul", "RealDiv"})
 BROADCASTS = ("row", "column", "scalar")
 
 # Data movement: seconds follow from the elements written.
-_MOVEMENT_ROWS: dict[str, str] = {
-    "Transpose": "Transpose ConjugateTranspose",
-    "ConcatV2": "ConcatV2 Concat Pack DeepCopy ParallelDynamicStitch DynamicStitch "
-    "TensorListStack TensorListConcatV2 TensorArrayGatherV3 TensorArrayConcatV3",
-    "Slice": "Slice StridedSlice Split SplitV Unpack TensorListFromTensor "
-    "TensorListSplit TensorArrayScatterV3 TensorArraySplitV3",
-    "Pad": "Pad PadV2 MirrorPad StridedSliceGrad MirrorPadGrad",
-    "Tile": "Tile BroadcastTo Fill OnesLike ZerosLike",
-    "ReverseV2": "ReverseV2 Roll ReverseSequence",
-    "DepthToSpace": "DepthToSpace SpaceToDepth BatchToSpaceND SpaceToBatchND",
-}
-MOVEMENT = {
-    op: op_class for op_class, ops in _MOVEMENT_ROWS.items() for op in ops.split()
-}
+MOVEMENT = _classes(
+    "Transpose ConjugateTranspose",
+    "ConcatV2 Concat Pack DeepCopy ParallelDynamicStitch DynamicStitch TensorListStack "
+    "TensorListConcatV2 TensorArrayGatherV3 TensorArrayConcatV3",
+    "Slice StridedSlice Split SplitV Unpack TensorListFromTensor TensorListSplit "
+    "TensorArrayScatterV3 TensorArraySplitV3",
+    "Pad PadV2 MirrorPad StridedSliceGrad MirrorPadGrad",
+    "Tile BroadcastTo Fill OnesLike ZerosLike",
+    "ReverseV2 Roll ReverseSequence",
+    "DepthToSpace SpaceToDepth BatchToSpaceND SpaceToBatchND",
+)
 
 # Seconds follow from rows gathered or summed, and their width. Those of a table that
 # the cache cannot hold are a class of their own, with the suffix COLD.
@@ -115,17 +97,10 @@ SEGMENT = frozenset(
     """.split()
 )
 
-REDUCTIONS = {
-    "Sum": "Sum",
-    "Mean": "Sum",
-    "EuclideanNorm": "Sum",
-    "Prod": "Sum",
-    "Max": "Max",
-    "Min": "Max",
-}
+REDUCTIONS = _classes("Sum Mean EuclideanNorm Prod", "Max Min")
 REDUCED = ("inner", "outer")
 
-SOFTMAX = {"Softmax": "Softmax", "LogSoftmax": "LogSoftmax"}
+SOFTMAX = frozenset({"Softmax", "LogSoftmax"})
 CROSS_ENTROPY = frozenset(
     {"SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
 )
@@ -164,23 +139,18 @@ DEPTHWISE_KERNELS: dict[int, tuple[int, ...]] = {9: (1, 2), 25: (1, 2)}
 
 # Updates of variables: tensors of the gradient's size that are read and written, the
 # gradient itself included.
-UPDATES: dict[str, int] = {
-    "ResourceApplyGradientDescent": 3,
-    "ResourceApplyMomentum": 5,
-    "ResourceApplyKerasMomentum": 5,
-    "ResourceApplyAdagrad": 5,
-    "ResourceApplyAdagradV2": 5,
-    "ResourceApplyRMSProp": 7,
-    "ResourceApplyAdam": 7,
-    "ResourceApplyAdamWithAmsgrad": 9,
-    "ResourceApplyAdaMax": 7,
-    "ResourceApplyAdadelta": 7,
-    "ResourceApplyCenteredRMSProp": 9,
-    "ResourceApplyFtrl": 7,
-    "ResourceApplyFtrlV2": 7,
-    "AssignVariableOp": 2,
-    "AssignAddVariableOp": 3,
-    "AssignSubVariableOp": 3,
+UPDATES = {
+    op: tensors
+    for tensors, ops in {
+        2: "AssignVariableOp",
+        3: "ResourceApplyGradientDescent AssignAddVariableOp AssignSubVariableOp",
+        5: """ResourceApplyMomentum ResourceApplyKerasMomentum ResourceApplyAdagrad
+        ResourceApplyAdagradV2""",
+        7: """ResourceApplyRMSProp ResourceApplyAdam ResourceApplyAdaMax
+        ResourceApplyAdadelta ResourceApplyFtrl ResourceApplyFtrlV2""",
+        9: "ResourceApplyAdamWithAmsgrad ResourceApplyCenteredRMSProp",
+    }.items()
+    for op in ops.split()
 }
 
 # oneDNN's fast kernels normalize channels that lie last in whole blocks of 16 alone
@@ -191,12 +161,7 @@ BATCH_NORMS = {
     op: "FusedBatchNormGrad" if "Grad" in op else "FusedBatchNorm"
     for op in ("FusedBatchNorm", "FusedBatchNormGrad", *table.BATCH_NORM_OPS)
 }
-POOLS = {
-    "MaxPool": "MaxPool",
-    "AvgPool": "AvgPool",
-    "MaxPoolGrad": "MaxPoolGrad",
-    "AvgPoolGrad": "AvgPoolGrad",
-}
+POOLS = frozenset({"MaxPool", "AvgPool", "MaxPoolGrad", "AvgPoolGrad"})
 
 # Classes whose work is multiplication of matrices: their peak is that of matrix units.
 MATRIX_PREFIXES = ("matmul", "batch_matmul", "conv")
@@ -215,15 +180,12 @@ _FAMILY_AXES: dict[str, tuple[str, ...]] = {
     "depthwise": DEPTHWISE_AXES,
     "Sum": ("kept", "reduced"),
     "Max": ("kept", "reduced"),
-    "Softmax": ROWS,
-    "LogSoftmax": ROWS,
-    "cross_entropy": ROWS,
-    "gather": ROWS,
-    "segment": ROWS,
-    "BiasAdd": ROWS,
-    "BiasAddGrad": ROWS,
-    "FusedBatchNorm": ROWS,
-    "FusedBatchNormGrad": ROWS,
-    "LayerNorm": ROWS,
     "pool": ("elements", "window"),
+    **dict.fromkeys(
+        """
+        Softmax LogSoftmax cross_entropy gather segment BiasAdd BiasAddGrad
+        FusedBatchNorm FusedBatchNormGrad LayerNorm
+        """.split(),
+        ROWS,
+    ),
 }

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, TensorSpec
-from grappler_pass.costs.work import op_classes
+from grappler_pass.costs.work import op_classes, product_work, recurrent_work
 from grappler_pass.costs.work.piece import (
     CACHED_BYTES,
     Work,
@@ -21,24 +22,6 @@ from grappler_pass.costs.work.piece import (
     channel_axis,
     elementwise,
     integers,
-)
-from grappler_pass.costs.work.product_work import (
-    batch_matmul,
-    convolution,
-    depthwise,
-    einsum,
-    matmul,
-    xla_convolution,
-    xla_dot,
-)
-from grappler_pass.costs.work.recurrent_work import (
-    BLOCK_LSTM,
-    CUDNN,
-    block_lstm,
-    cudnn,
-    gru_cell,
-    lstm_cell,
-    lstm_cell_gradient,
 )
 from grappler_pass.graph.op_table import EINSUM_OPS
 
@@ -120,16 +103,11 @@ def _reduction(call: OpCall, dtype: str) -> tuple[Work, ...]:
     return (Work(op_class, (kept, reduced), elements, bytes_of(call, dtype)),)
 
 
-def _rows(op_class: str) -> Callable[[OpCall, str], tuple[Work, ...]]:
-    """Return a builder for an op whose seconds follow from rows and columns."""
-
-    def build(call: OpCall, dtype: str) -> tuple[Work, ...]:
-        spec = call.inputs[0]
-        columns = spec.dims[channel_axis(call)]
-        work = by_rows(op_class, spec.elements, columns, dtype)
-        return (replace(work, bytes_moved=bytes_of(call, dtype)),)
-
-    return build
+def _rows(op_class: str, call: OpCall, dtype: str) -> tuple[Work, ...]:
+    """Count rows and columns of the first operand."""
+    spec = call.inputs[0]
+    work = by_rows(op_class, spec.elements, spec.dims[channel_axis(call)], dtype)
+    return (replace(work, bytes_moved=bytes_of(call, dtype)),)
 
 
 def _batch_norm(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -138,7 +116,7 @@ def _batch_norm(call: OpCall, dtype: str) -> tuple[Work, ...]:
     op_class += ".training" if training else ".inference"
     if call.inputs[0].dims[channel_axis(call)] % op_classes.CHANNEL_BLOCK:
         op_class += op_classes.UNALIGNED
-    return _rows(op_class)(call, dtype)
+    return _rows(op_class, call, dtype)
 
 
 def _gather(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -187,7 +165,7 @@ def _pool(call: OpCall, dtype: str) -> tuple[Work, ...]:
         (spec.elements for spec in call.inputs + call.outputs if len(spec.dims) == 4),
         default=call.outputs[0].elements,
     )
-    op_class = f"pool.{op_classes.POOLS[call.op]}"
+    op_class = f"pool.{call.op}"
     return (Work(op_class, (small, window), small * window, bytes_of(call, dtype)),)
 
 
@@ -195,27 +173,27 @@ _BUILDERS: dict[str, Callable[[OpCall, str], tuple[Work, ...]]] = {
     **dict.fromkeys(op_classes.ELEMENTWISE, _plain_elementwise),
     **dict.fromkeys(op_classes.MOVEMENT, _movement),
     **dict.fromkeys(op_classes.REDUCTIONS, _reduction),
-    **{op: _rows(op_class) for op, op_class in op_classes.SOFTMAX.items()},
-    **dict.fromkeys(op_classes.CROSS_ENTROPY, _rows("cross_entropy")),
+    **{op: partial(_rows, op) for op in op_classes.SOFTMAX},
+    **dict.fromkeys(op_classes.CROSS_ENTROPY, partial(_rows, "cross_entropy")),
     **dict.fromkeys(op_classes.GATHER, _gather),
     **dict.fromkeys(op_classes.SEGMENT, _segment),
-    **dict.fromkeys(op_classes.MATMULS, matmul),
-    **dict.fromkeys(op_classes.BATCH_MATMULS, batch_matmul),
-    **dict.fromkeys(op_classes.CONVOLUTIONS, convolution),
-    **dict.fromkeys(op_classes.DEPTHWISE, depthwise),
+    **dict.fromkeys(op_classes.MATMULS, product_work.matmul),
+    **dict.fromkeys(op_classes.BATCH_MATMULS, product_work.batch_matmul),
+    **dict.fromkeys(op_classes.CONVOLUTIONS, product_work.convolution),
+    **dict.fromkeys(op_classes.DEPTHWISE, product_work.depthwise),
     **dict.fromkeys(op_classes.BATCH_NORMS, _batch_norm),
     **dict.fromkeys(op_classes.POOLS, _pool),
-    **dict.fromkeys(EINSUM_OPS, einsum),
-    "XlaDot": xla_dot,
-    "XlaConv": xla_convolution,
-    **dict.fromkeys(BLOCK_LSTM, block_lstm),
-    **dict.fromkeys(CUDNN, cudnn),
-    **dict.fromkeys(("GRUBlockCell", "GRUBlockCellGrad"), gru_cell),
-    "LSTMBlockCell": lstm_cell,
-    "LSTMBlockCellGrad": lstm_cell_gradient,
+    **dict.fromkeys(EINSUM_OPS, product_work.einsum),
+    "XlaDot": product_work.xla_dot,
+    "XlaConv": product_work.xla_convolution,
+    **dict.fromkeys(recurrent_work.BLOCK_LSTM, recurrent_work.block_lstm),
+    **dict.fromkeys(recurrent_work.CUDNN, recurrent_work.cudnn),
+    **dict.fromkeys(("GRUBlockCell", "GRUBlockCellGrad"), recurrent_work.gru_cell),
+    "LSTMBlockCell": recurrent_work.lstm_cell,
+    "LSTMBlockCellGrad": recurrent_work.lstm_cell_gradient,
     **dict.fromkeys(op_classes.UPDATES, _update),
     "AddN": _add_n,
-    "BiasAdd": _rows("BiasAdd"),
-    "BiasAddGrad": _rows("BiasAddGrad"),
-    "_MklLayerNorm": _rows("LayerNorm"),
+    "BiasAdd": partial(_rows, "BiasAdd"),
+    "BiasAddGrad": partial(_rows, "BiasAddGrad"),
+    "_MklLayerNorm": partial(_rows, "LayerNorm"),
 }

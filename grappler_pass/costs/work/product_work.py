@@ -31,46 +31,44 @@ _LEAST_SIDE = 8
 _FILTER_AT = {"FusedPadConv2D": 2, "FusedResizeAndPadConv2D": 3}
 
 
+def matrix_product(
+    m: int, k: int, n: int, moved: float, *, batch: int = 1, layout: str = ""
+) -> Work:
+    """Return the work of `batch` products of `[m, k]` and `[k, n]`.
+
+    Args:
+        m: rows of the left operand.
+        k: what is summed over.
+        n: columns of the right operand.
+        moved: bytes read and written.
+        batch: how many; one is a plain product.
+        layout: suffix of the class that tells which operand is transposed. Such an
+            operand is slow in some kernels: oneDNN's float32 product of 16 rows with a
+            transposed right operand takes six times as long as the plain one.
+    """
+    # How long the rows of the operands and of the result are in memory.
+    row_lengths = (m if layout == ".ta" else k, k if layout == ".tb" else n, n)
+    product = Product(batch, m, n, k, row_lengths)
+    family = "matmul" if batch == 1 else "batch_matmul"
+    point = (m, k, n) if batch == 1 else (batch, m, k, n)
+    flops = 2.0 * math.prod(point)
+    return Work(f"{family}{layout}", point, flops, moved, product=product)
+
+
+def _layout(call: OpCall, left: str, right: str) -> str:
+    if call.attrs.get(right):
+        return ".tb"
+    return ".ta" if call.attrs.get(left) else ""
+
+
 def matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return the product and its epilogues."""
     left, right = dims_of(call.inputs[0], 2), dims_of(call.inputs[1], 2)
     m, k = left[::-1] if call.attrs.get("transpose_a") else left
     n = right[0] if call.attrs.get("transpose_b") else right[1]
     layout = _layout(call, "transpose_a", "transpose_b")
-    moved = bytes_of(call, dtype)
-    product = single(f"matmul{layout}", m, k, n, moved)
+    product = matrix_product(m, k, n, bytes_of(call, dtype), layout=layout)
     return (product, *fused_epilogues(call, dtype))
-
-
-def single(op_class: str, m: int, k: int, n: int, moved: float) -> Work:
-    """Return the work of one product of `[m, k]` and `[k, n]`."""
-    product = Product(1, m, n, k, _row_lengths(op_class, m, k, n))
-    return Work(op_class, (m, k, n), 2.0 * m * k * n, moved, product=product)
-
-
-def _several(op_class: str, batch: int, m: int, k: int, n: int, moved: float) -> Work:
-    """Return the work of `batch` products of `[m, k]` and `[k, n]`."""
-    point = (batch, m, k, n)
-    product = Product(batch, m, n, k, _row_lengths(op_class, m, k, n))
-    return Work(op_class, point, 2.0 * math.prod(point), moved, product=product)
-
-
-def _row_lengths(op_class: str, m: int, k: int, n: int) -> Dims:
-    """Return how long the rows of the operands and of the result are in memory."""
-    left = m if op_class.endswith(".ta") else k
-    right = k if op_class.endswith(".tb") else n
-    return (left, right, n)
-
-
-def _layout(call: OpCall, left: str, right: str) -> str:
-    """Return the suffix of a product's class that tells which operand is transposed.
-
-    A transposed operand is slow in some kernels: oneDNN's float32 product of 16 rows
-    with a transposed right operand takes six times as long as the plain one.
-    """
-    if call.attrs.get(right):
-        return ".tb"
-    return ".ta" if call.attrs.get(left) else ""
 
 
 def batch_matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -79,12 +77,9 @@ def batch_matmul(call: OpCall, dtype: str) -> tuple[Work, ...]:
     m, k = left[-2:][::-1] if call.attrs.get("adj_x") else left[-2:]
     n = right[-2] if call.attrs.get("adj_y") else right[-1]
     batch = max(math.prod(left[:-2]), math.prod(right[:-2]))
-    moved = bytes_of(call, dtype)
     layout = _layout(call, "adj_x", "adj_y")
-    if batch == 1:
-        product = single(f"matmul{layout}", m, k, n, moved)
-    else:
-        product = _several(f"batch_matmul{layout}", batch, m, k, n, moved)
+    moved = bytes_of(call, dtype)
+    product = matrix_product(m, k, n, moved, batch=batch, layout=layout)
     return (product, *fused_epilogues(call, dtype))
 
 
@@ -105,12 +100,8 @@ def einsum(call: OpCall, dtype: str) -> tuple[Work, ...]:
     summed = [letter for letter in left if letter in shared and letter not in target]
     rows = [letter for letter in left if letter not in shared]
     columns = [letter for letter in right if letter not in shared]
-    m, k, n, b = count(rows), count(summed), count(columns), count(batch)
-    moved = bytes_of(call, dtype)
-    if b == 1:
-        product = single("matmul", m, k, n, moved)
-    else:
-        product = _several("batch_matmul", b, m, k, n, moved)
+    m, k, n = count(rows), count(summed), count(columns)
+    product = matrix_product(m, k, n, bytes_of(call, dtype), batch=count(batch))
     natural = (
         (left, (batch + rows + summed, batch + summed + rows)),
         (right, (batch + columns + summed, batch + summed + columns)),
@@ -155,10 +146,7 @@ def xla_dot(call: OpCall, dtype: str) -> tuple[Work, ...]:
     summed = left.elements * right.elements // max(output.elements * batch, 1)
     k = max(math.isqrt(summed), 1)
     m, n = (max(each.elements // (batch * k), 1) for each in (left, right))
-    moved = bytes_of(call, dtype)
-    if batch == 1:
-        return (single("matmul", m, k, n, moved),)
-    return (_several("batch_matmul", batch, m, k, n, moved),)
+    return (matrix_product(m, k, n, bytes_of(call, dtype), batch=batch),)
 
 
 def xla_convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from grappler_pass.costs.calls import DTYPE_BYTES, OpCall
 from grappler_pass.costs.work.piece import Work, dims_of, elementwise, text
-from grappler_pass.costs.work.product_work import single
+from grappler_pass.costs.work.product_work import matrix_product
 from grappler_pass.graph.op_table import RECURRENT_OPS
 
 # Mode of cuDNN, and TensorFlow's cells -> gates, of them sigmoids, and hyperbolic
@@ -38,6 +38,22 @@ class _Steps(NamedTuple):
     n: int
     steps: int = 1
 
+    def forward(self, dtype: str, layout: str = "") -> Work:
+        """Return the work of the products."""
+        m, k, n, steps = self
+        moved = float(m * k + k * n + m * n) * DTYPE_BYTES[dtype]
+        return replace(
+            matrix_product(m, k, n, moved, layout=layout), times=float(steps)
+        )
+
+    def data_gradient(self, dtype: str) -> Work:
+        """Return the work of the gradients of the left operands."""
+        return _Steps(self.m, self.n, self.k, self.steps).forward(dtype, ".tb")
+
+    def weight_gradient(self, dtype: str) -> Work:
+        """Return the work of the gradients of the right operands."""
+        return _Steps(self.k, self.m, self.n, self.steps).forward(dtype, ".ta")
+
 
 def block_lstm(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Return an LSTM over `[time, batch, inputs]`, or its gradient, step by step."""
@@ -46,9 +62,8 @@ def block_lstm(call: OpCall, dtype: str) -> tuple[Work, ...]:
     product = _Steps(batch, inside, width, time)
     cells = _cells(_LSTM, batch * width // 4, dtype, time)
     if "Grad" not in call.op:
-        return (_forward(product, dtype), *cells)
-    gradients = _data_gradient(product, dtype), _weight_gradient(product, dtype)
-    return (*gradients, *cells)
+        return (product.forward(dtype), *cells)
+    return (product.data_gradient(dtype), product.weight_gradient(dtype), *cells)
 
 
 def lstm_cell(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -56,7 +71,7 @@ def lstm_cell(call: OpCall, dtype: str) -> tuple[Work, ...]:
     batch, _ = dims_of(call.inputs[0], 2)
     product = _Steps(batch, *dims_of(call.inputs[3], 2))
     cells = _cells(_LSTM, batch * product.n // 4, dtype)
-    return (_forward(product, dtype), *cells)
+    return (product.forward(dtype), *cells)
 
 
 def lstm_cell_gradient(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -71,9 +86,8 @@ def gru_cell(call: OpCall, dtype: str) -> tuple[Work, ...]:
     batch, _ = dims_of(call.inputs[0], 2)
     products = [_Steps(batch, *dims_of(each, 2)) for each in call.inputs[2:4]]
     cells = _cells(_GRU, batch * products[1].n, dtype)
-    if "Grad" not in call.op:
-        return (*(_forward(each, dtype) for each in products), *cells)
-    return (*(_data_gradient(each, dtype) for each in products), *cells)
+    work = _Steps.data_gradient if "Grad" in call.op else _Steps.forward
+    return (*(work(each, dtype) for each in products), *cells)
 
 
 def cudnn(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -92,44 +106,16 @@ def cudnn(call: OpCall, dtype: str) -> tuple[Work, ...]:
         (_Steps(time * batch, directions * state, width), deeper),
         (_Steps(batch, state, width, time), stacked),
     )
-    build = _cudnn_backward if "Backprop" in call.op else _cudnn_forward
-    works = (
-        replace(work, times=count * work.times)
-        for product, count in products
-        if count > 0
-        for work in build(product, dtype)
-    )
+    works: list[Work] = []
+    for product, count in products:
+        each = [product.forward(dtype)]
+        if "Backprop" in call.op:
+            # The gradient of the weights is one product for all steps.
+            at_once = _Steps(product.m * product.steps, product.k, product.n)
+            each = [product.data_gradient(dtype), at_once.weight_gradient(dtype)]
+        if count > 0:
+            works += (replace(work, times=count * work.times) for work in each)
     return (*works, *_cells(kind, batch * units, dtype, time * stacked))
-
-
-def _cudnn_forward(product: _Steps, dtype: str) -> tuple[Work, ...]:
-    return (_forward(product, dtype),)
-
-
-def _cudnn_backward(product: _Steps, dtype: str) -> tuple[Work, ...]:
-    """Return both gradients; that of the weights is one product for all steps."""
-    at_once = _Steps(product.m * product.steps, product.k, product.n)
-    return _data_gradient(product, dtype), _weight_gradient(at_once, dtype)
-
-
-def _forward(product: _Steps, dtype: str) -> Work:
-    return _work(product, dtype)
-
-
-def _weight_gradient(product: _Steps, dtype: str) -> Work:
-    m, k, n, steps = product
-    return _work(_Steps(k, m, n, steps), dtype, ".ta")
-
-
-def _data_gradient(product: _Steps, dtype: str) -> Work:
-    m, k, n, steps = product
-    return _work(_Steps(m, n, k, steps), dtype, ".tb")
-
-
-def _work(product: _Steps, dtype: str, layout: str = "") -> Work:
-    m, k, n, steps = product
-    moved = float(m * k + k * n + m * n) * DTYPE_BYTES[dtype]
-    return replace(single(f"matmul{layout}", m, k, n, moved), times=float(steps))
 
 
 def _cells(

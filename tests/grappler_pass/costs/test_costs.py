@@ -255,9 +255,9 @@ def test_a_depthwise_convolution_that_nobody_measured_is_not_priced_by_additions
 
 
 def test_a_grid_returns_its_points_and_grows_in_proportion_beyond_them():
-    axes = ([1.0, 10.0], [2.0, 8.0, 32.0])
-    values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    grid = Grid.from_seconds(axes, values)
+    axes = ((1.0, 10.0), (2.0, 8.0, 32.0))
+    values = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    grid = Grid(axes, values)
     for point, value in zip(itertools.product(*axes), values, strict=True):
         assert grid.seconds(point) == pytest.approx(value)
     assert grid.seconds((30.0, 64.0)) == pytest.approx(6.0 * 3 * 2)
@@ -266,10 +266,10 @@ def test_a_grid_returns_its_points_and_grows_in_proportion_beyond_them():
 
 
 def test_below_its_first_point_a_grid_takes_a_fixed_part_and_one_by_size():
-    axes, values = [[8.0, 32.0], [1.0, 2.0]], [1.0, 5.0, 6.0, 9.0]
-    rising = Grid.from_seconds(axes, values).extended()
+    axes, values = ((8.0, 32.0), (1.0, 2.0)), (1.0, 5.0, 6.0, 9.0)
+    rising = Grid(axes, values).extended()
     assert rising.seconds((2.0, 2.0)) == pytest.approx(5.0 - 4.0 * 6.0 / 24.0)
-    plain = Grid.from_seconds(axes, values)
+    plain = Grid(axes, values)
     assert plain.smallness((2.0, 2.0)) == 0.25
     assert plain.smallness((8.0, 4.0)) == 1.0
 

@@ -222,7 +222,7 @@ def test_a_product_reuses_what_it_reads_and_is_priced_warm() -> None:
 
 
 def place(*sizes: float, parts: tuple[str, ...] = ("Tanh",)) -> Place:
-    return Place("Tanh", "bfloat16", sizes, parts)
+    return Place(sizes, parts)
 
 
 ratios = st.floats(-2, 2)
