@@ -32,6 +32,7 @@ __all__ = [
     "FunctionError",
     "Known",
     "Library",
+    "bodies_of",
     "called_by",
     "function_from_graph",
     "graph_from_function",
@@ -59,6 +60,12 @@ class Known(NamedTuple):
 def library_of(graph_def: GraphDef) -> dict[str, FunctionDef]:
     """Return the functions of a graph by name."""
     return {str(f.signature.name): f for f in graph_def.library.function}
+
+
+def bodies_of(graph_def: GraphDef) -> dict[str, Sequence[NodeDef]]:
+    """Return the nodes of a graph, under the empty name, and those of its functions."""
+    functions = library_of(graph_def).items()
+    return {"": graph_def.node, **{name: f.node_def for name, f in functions}}
 
 
 def called_by(node: NodeDef, library: Library) -> tuple[str, ...]:

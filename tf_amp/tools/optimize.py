@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert.running import unmixed
+from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tracing import grappler_preview
 
@@ -86,12 +87,9 @@ def optimize(
     check_named(optimize, x, kwargs)
     if isinstance(x, GraphDef):
         return _optimized_graph(x, args, fetches, options)
-    if _is_concrete(x):
-        return _optimized_function(x, options)
-    if args or kwargs:
-        return _optimized_function(
-            _traced(x).get_concrete_function(*args, **kwargs), options
-        )
+    if args or kwargs or explanation.is_concrete(x):
+        function = explanation.concrete_function(x, args, kwargs)
+        return _optimized_function(function, options)
     return _Optimized(x, options)
 
 
@@ -99,7 +97,10 @@ class _Optimized:
     """A callable that is traced as the original would be, once per kind of call."""
 
     def __init__(self, original: Any, options: Options) -> None:
-        self._traced = _traced(original)
+        import tensorflow as tf
+
+        is_traced = hasattr(original, "get_concrete_function")
+        self._traced = original if is_traced else tf.function(original)
         python = getattr(self._traced, "python_function", original)
         self._signature = inspect.signature(python)
         self._options = options
@@ -118,16 +119,6 @@ class _Optimized:
         return known[1](*bound.args, **bound.kwargs)
 
 
-def _traced(x: Any) -> Any:
-    import tensorflow as tf
-
-    return x if hasattr(x, "get_concrete_function") else tf.function(x)
-
-
-def _is_concrete(x: Any) -> bool:
-    return hasattr(x, "structured_input_signature") and hasattr(x, "graph")
-
-
 def _optimized_graph(
     graph_def: GraphDef,
     args: tuple[Any, ...],
@@ -135,9 +126,8 @@ def _optimized_graph(
     options: Options,
 ) -> GraphDef:
     from grappler_pass.graph.view import Item
-    from tf_amp.tools.explain.explanation import traced_graph
 
-    _, kept, _ = traced_graph(graph_def, args, {}, fetches)
+    _, kept, _ = explanation.traced_graph(graph_def, args, {}, fetches)
     feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
     return _rewritten(graph_def, Item(fetch=kept, feed=tuple(feed)), options)
 
@@ -147,10 +137,10 @@ def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:
     from tf_amp.tools.convert import planner
     from tf_amp.tools.convert.mixing import planner_for
 
-    chosen, _ = planner_for(options, graph_def, None)
-    outcome = planner.rewrite(graph_def, item, chosen)
-    stripping.strip(outcome.graph_def)
-    return outcome.graph_def
+    chosen = planner_for(options, graph_def, None)
+    rewritten = planner.rewrite(graph_def, item, chosen).graph_def
+    stripping.strip(rewritten)
+    return rewritten
 
 
 def _optimized_function(function: Any, options: Options) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +16,8 @@ from tf_amp.tools.graph_runs.differences import Array
 
 Batch = Mapping[str, Array]
 
+# What NumPy raises, depending on what a file holds and where it ends.
+UNREADABLE = (OSError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error)
 # Of an axis whose size is open, the first one aside.
 _MADE_UP_SIZE = 16
 
@@ -83,6 +87,16 @@ def specs_of_graph(graph_def: Any) -> tuple[InputSpec, ...]:
     )
 
 
+def set_batch(graph_def: Any, batch: int) -> None:
+    """Put a number, in place, where the first dimension of a placeholder is open."""
+    for node in graph_def.node:
+        # `in` first: reading a missing key of a protobuf map creates it.
+        if node.op == "Placeholder" and "shape" in node.attr:
+            sizes = node.attr["shape"].shape.dim
+            if sizes and sizes[0].size < 0:
+                sizes[0].size = batch
+
+
 def batches_from_file(
     path: pathlib.Path, specs: Sequence[InputSpec]
 ) -> tuple[Batch, ...]:
@@ -98,22 +112,12 @@ def batches_from_file(
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
+    except UNREADABLE as error:
         raise UnfitDataError(
             f"{path} cannot be read as an .npz file of arrays: {error}. "
             f"{_expected(specs)}"
         ) from error
-    return batches_from_arrays(arrays, specs, str(path))
-
-
-def batches_from_arrays(
-    arrays: Mapping[str, Any], specs: Sequence[InputSpec], source: str = "data"
-) -> tuple[Batch, ...]:
-    """Return the batches that arrays hold, one for every input.
-
-    Raises:
-      UnfitDataError: as for `batches_from_file`.
-    """
+    source = str(path)
     _check_names(arrays, specs, source)
     columns = {s.name: _column(np.asarray(arrays[s.name]), s, source) for s in specs}
     counts = {name: len(column) for name, column in columns.items()}
@@ -148,9 +152,7 @@ def checked_batches(
 def made_up(spec: InputSpec, batch: int) -> Any:
     """Return values for an input that nobody gives any for, the same each time.
 
-    Args:
-      spec: of the input; an unknown rank is taken for 2.
-      batch: size of the first axis, where that is open.
+    `batch` is the size of the first axis, where that is open; an unknown rank is 2.
     """
     shape = spec.shape if spec.shape is not None else (None,) * 2
     sizes = [

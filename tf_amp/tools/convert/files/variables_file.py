@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tf_amp.errors import ConversionError, UnreadableModelError
-from tf_amp.tools.convert.files.saved_model import VARIABLES
+from tf_amp.tools.convert.files.stored_models import VARIABLES
 
 if TYPE_CHECKING:
     from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
@@ -116,12 +116,7 @@ class VariablesFile:
     def write(
         self, path: pathlib.Path, retyped: Collection[str], dtype: np.dtype[Any]
     ) -> None:
-        """Write all tensors to another file, some of them in another type.
-
-        Args:
-          path: prefix of the new files' names; their folder is made.
-          retyped: keys of those that change.
-          dtype: what they change to.
+        """Write all tensors, some of them in another type, to files of another prefix.
 
         Raises:
           ConversionError: the disk is full.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -32,16 +31,12 @@ def store_low(
 ) -> Storage:
     """Store variables and constants of a graph in 16 bits, in place.
 
-    Args:
-      meta_graph: the graph with its objects, if it has any.
-      item: what callers rely on in it.
-      planner: whose settings say which type, and what is excluded.
-      file: of the variables; None for a graph without.
+    What callers rely on in it stays; there is no file for a graph without variables.
     """
     low_dtype = DTYPE_ENUMS[planner.settings.low_dtype]
     bodies = _bodies(meta_graph.graph_def)
     excluded_by = finder(planner.settings.exclude)
-    chosen = LowStorage(frozenset(), (), frozenset(), frozenset(), {})
+    chosen = LowStorage()
     if file is not None:
         has_objects = meta_graph.HasField("object_graph_def")
         objects = meta_graph.object_graph_def if has_objects else None
@@ -63,14 +58,6 @@ def store_low(
     for number in chosen.objects:
         meta_graph.object_graph_def.nodes[number].variable.dtype = low_dtype
     return Storage(tuple(sorted(chosen.keys)), tuple(constants), chosen.kept)
-
-
-def write_variables(
-    file: VariablesFile, target: pathlib.Path, storage: Storage, low_dtype: str
-) -> None:
-    """Write the file of variables with those of `storage` in 16 bits."""
-    dtype = NUMPY_DTYPES[DTYPE_ENUMS[low_dtype]]
-    file.write(target, frozenset(storage.variables), dtype)
 
 
 def _bodies(graph_def: GraphDef) -> dict[str, GraphDef]:
