@@ -34,17 +34,18 @@ class Gpu:
     model: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Links:
-    """Links between GPUs: (0, 1) -> "NV12", the lower number first."""
+# Between GPUs: (0, 1) -> "NV12", the lower number first.
+Links = Mapping[tuple[int, int], str]
 
-    between: Mapping[tuple[int, int], str]
 
-    @property
-    def weakest(self) -> str:
-        """Return the kind of the farthest link, such as "NV" or "PHB"."""
-        kinds = {_kind(link) for link in self.between.values()}
-        return max(kinds, key=list(MEANINGS).index)
+def kind_of(link: str) -> str:
+    """Return what of a link `MEANINGS` tells, such as "NV" of "NV12"."""
+    return "NV" if link.startswith("NV") else link
+
+
+def weakest_of(links: Links) -> str:
+    """Return the kind of the farthest link, such as "NV" or "PHB"."""
+    return max(map(kind_of, links.values()), key=list(MEANINGS).index)
 
 
 def gpus_from_query(text: str) -> tuple[Gpu, ...]:
@@ -87,7 +88,7 @@ def links_from_topology(text: str) -> Links:
             second = _number(column)
             if second is not None and first < second:
                 between[first, second] = _checked(link, row)
-    return Links(between)
+    return between
 
 
 def present_gpus() -> tuple[Gpu, ...]:
@@ -137,7 +138,3 @@ def _checked(link: str, row: Sequence[str]) -> str:
     if not _LINK.fullmatch(link):
         raise UnclearMachineError(f"nvidia-smi topo -m: {link!r} in {row} is no link")
     return link
-
-
-def _kind(link: str) -> str:
-    return "NV" if link.startswith("NV") else link
