@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
 from tf_amp.config import amp_config
-from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.list_edits import LISTS, VERBS, edits_from_mapping, env_from_edits
 from tf_amp.config.presets import PRESETS
 from tf_amp.errors import ConfigError
@@ -18,16 +18,8 @@ LOG_IS_SCRIPTS = True
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     levels = "; ".join(f"{preset.name} {preset.summary}" for preset in PRESETS)
-    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
-    parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help=levels)
-    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
+    add_rewriting_to(parser, levels)
     parser.add_argument("--log", metavar="DIR", help="write graphs and plans there")
-    parser.add_argument(
-        "--exclude",
-        action="append",
-        metavar="REGEX|@FILE",
-        help="operations with such names stay float32",
-    )
     parser.add_argument(
         "--loss-scale",
         metavar="SCALE",
@@ -63,11 +55,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     environment = {
-        amp_config.DTYPE: options.dtype,
-        amp_config.OPT_LEVEL: options.opt_level,
-        amp_config.DEVICE_PROFILE: options.device_profile,
+        **environment_from(options),
         amp_config.LOG: options.log,
-        amp_config.EXCLUDE: options.exclude and " ".join(options.exclude),
         amp_config.LOSS_SCALE: options.loss_scale,
         amp_config.TUNE: options.tune,
         amp_config.FUSE: options.fuse,
@@ -87,11 +76,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _list_edits(options: argparse.Namespace) -> dict[str, str]:
-    """Return edits of lists as variables of the environment.
-
-    Raises:
-      ConfigError: an edit is not of the form LIST=OP,OP; or there is no such list.
-    """
+    """Return edits of lists as variables of the environment."""
     lists: dict[str, dict[str, list[str]]] = {verb: {} for verb in VERBS}
     for verb, by_list in lists.items():
         for text in getattr(options, verb):
