@@ -23,13 +23,7 @@ Edits = tuple[ListEdit, ...]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Alternatives:
-    """What might be asked for instead.
-
-    Attributes:
-      draft: the graph as it was planned.
-      target: the device that it was planned for.
-      config: what was asked for.
-    """
+    """What might be asked for instead of a draft that was planned for a target."""
 
     draft: Draft
     target: Target

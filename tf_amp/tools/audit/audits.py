@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from grappler_pass.notebook_display import NotebookDisplay
 from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.audit import report as audit_report
 from tf_amp.tools.audit.alternatives import Alternatives
 from tf_amp.tools.audit.obstacles import Obstacle, obstacles_of
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.explain.signatures import signatures_of
+from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tools.target_device import Target, target_of
 
 if TYPE_CHECKING:
@@ -84,20 +86,14 @@ class Audit(NotebookDisplay):
 
     def __str__(self) -> str:
         """Print as tables for 80 columns."""
-        from tf_amp.tools.audit import report as audit_report
-
         return audit_report.text_of(self)
 
     def summary(self) -> str:
         """Return one line: whether it pays."""
-        from tf_amp.tools.audit import report as audit_report
-
         return audit_report.verdict(self)
 
     def __rich__(self) -> RenderableType:
         """Show in a terminal."""
-        from tf_amp.tools.audit import report as audit_report
-
         return audit_report.report_of(self)
 
 
@@ -144,11 +140,7 @@ def audit_saved_model(
 ) -> tuple[Audit, ...]:
     """Audit each signature of a SavedModel, or the one named.
 
-    Args:
-      folder: of the SavedModel.
-      target: the device.
-      signature: name of one.
-      batch: what stands for an unknown first dimension of the inputs.
+    `batch` stands for an unknown first dimension of the inputs.
 
     Raises:
       ScriptMissingError: the folder does not hold a SavedModel.
@@ -158,7 +150,7 @@ def audit_saved_model(
     for name, function in signatures_of(folder, signature).items():
         graph_def, kept, _ = explanation.traced_graph(function, (), {})
         if batch is not None:
-            _set_batch(graph_def, batch)
+            set_batch(graph_def, batch)
         audits.append(_audit_traced(graph_def, kept, name, target))
     return _merged(audits)
 
@@ -171,15 +163,7 @@ def audit_graph(
     shapes: Callable[[], Shapes],
     name: str,
 ) -> Audit:
-    """Plan a graph for a target and look for what holds it back.
-
-    Args:
-      graph_def: placed on the target already.
-      item: what the caller relies on.
-      target: the device.
-      shapes: infers static shapes.
-      name: of the graph, for people.
-    """
+    """Plan a graph that is placed on a target and look for what holds it back."""
     draft = planned(graph_def, item, target, shapes=shapes, name=name)
     config = explanation.config_for(graph_def)
     return Audit(
@@ -241,16 +225,6 @@ def _merged(audits: Iterable[Audit]) -> tuple[Audit, ...]:
         names = f"{same.graph}, {audit.graph}" if same else audit.graph
         found[key] = dataclasses.replace(audit, graph=names)
     return tuple(found.values())
-
-
-def _set_batch(graph_def: GraphDef, batch: int) -> None:
-    """Put a number in place of the unknown first dimension of each input."""
-    for node in graph_def.node:
-        if node.op != "Placeholder" or "shape" not in node.attr:
-            continue
-        sizes = node.attr["shape"].shape.dim
-        if sizes and sizes[0].size < 0:
-            sizes[0].size = batch
 
 
 def _has_guesses(draft: Draft) -> bool:

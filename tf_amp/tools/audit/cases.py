@@ -20,15 +20,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
-    """One priced node of a planned graph.
+    """One priced node of a planned graph, on a device, beside what might be asked for.
 
     Attributes:
-      draft: the graph with its plan.
-      node: of the draft's view.
       decision: of the node's first slot, which carries its price.
       is_low: whether any slot of the node goes low.
-      roofline: of the device.
-      alternatives: what might be asked for instead.
     """
 
     draft: Draft

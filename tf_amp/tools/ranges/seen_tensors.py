@@ -36,10 +36,6 @@ def seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
 
     They are what operations make or read that may go low in either type. Nothing has
     been seen of them yet.
-
-    Args:
-      view: of a graph in float32.
-      shapes: static ones, for the depth of sums.
     """
     slots = SlotTable.from_view(view)
     ports = _ports(view, slots, _eligible(view, slots, shapes))

@@ -62,12 +62,10 @@ def checks_of(
     runs: Mapping[str, Mapping[str, Array]],
     kinds: Mapping[str, str],
 ) -> tuple[TensorCheck, ...]:
-    """Return a row for every tensor.
+    """Return a row for every tensor of float32's run, by name.
 
-    Args:
-      expected: tensors of float32's run by name.
-      runs: those of the runs "mixed", "noise" and "rounded".
-      kinds: "output" or "gradient" by name.
+    Beside it stand the runs "mixed", "noise" and "rounded"; kinds are "output" and
+    "gradient".
     """
     return tuple(
         TensorCheck(

@@ -30,12 +30,8 @@ _PLACE = 0
 def with_lowered_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:
     """Return values with a loss scale at which the gradients of a graph are finite.
 
-    Where none is found, or losses are not scaled, the values are those given.
-
-    Args:
-      case: what the graph was rewritten from.
-      graph_def: the graph in mixed precision.
-      values: for everything that comes in.
+    Where none is found, or losses are not scaled, the values are those given. The graph
+    is the case's in mixed precision.
 
     Raises:
       NotMeasurableError: the graph cannot be run by itself; the message says why.

@@ -35,10 +35,7 @@ def outputs_of(
 ) -> tuple[Watched, ...]:
     """Return the tensors that some nodes give to the caller.
 
-    Args:
-      view: of the graph.
-      fetches: nodes whose outputs are read.
-      names: of the tensors for people, by `node:output`.
+    They may have names for people, by `node:output`.
     """
     found: list[Watched] = []
     for name in dict.fromkeys(fetches):
@@ -68,11 +65,8 @@ def gradients_of(
 ) -> tuple[Watched, ...]:
     """Return what updates the variables of a training step, each tensor once.
 
-    Args:
-      view: of the graph.
-      lists: of ops, which bound the arithmetic of updates.
-      shapes: static shapes by node name.
-      variables: names for people by name of the variable's handle.
+    The lists bound the arithmetic of updates; variables have names for people by name
+    of the handle.
     """
     hidden = frozenset(hidden_nodes(view, view.order))
     search = _Search(view, state_update_region(view, lists), shapes, hidden)
