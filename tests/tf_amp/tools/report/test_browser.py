@@ -169,8 +169,8 @@ def folder(tmp_path, disabled_afterwards):
 def test_the_sections_of_a_run_open_with_their_charts(page, folder):
     path = folder / "report.html"
     other = Record("earlier", (tf_amp.explain(traced("O0")),))
-    page = html_from_record(record_from_path(folder), other)
-    path.write_text(page, encoding="utf-8")
+    html = html_from_record(record_from_path(folder), other)
+    path.write_text(html, encoding="utf-8")
     page.goto(path.as_uri())
     sections = page.locator("section")
 
