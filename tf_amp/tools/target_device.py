@@ -57,11 +57,7 @@ class Target:
         return str(self.profile.provenance.get("how", ""))
 
     def settings(self, config: AmpConfig) -> Settings:
-        """Return what the pass is given for every graph that is planned.
-
-        Raises:
-          ConfigError: as for `check_config`.
-        """
+        """Return what the pass is given for every graph that is planned."""
         from grappler_pass.costs import CostModel
 
         graph_settings.check_config(config)

@@ -1,4 +1,7 @@
-"""GPUs and the links between them, as `nvidia-smi` tells."""
+"""GPUs and the links between them, as `nvidia-smi` tells.
+
+What is not understood of it raises UnclearMachineError, and nothing is guessed.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +52,7 @@ def weakest_of(links: Links) -> str:
 
 
 def gpus_from_query(text: str) -> tuple[Gpu, ...]:
-    """Parse `nvidia-smi --query-gpu=index,pci.bus_id,name --format=csv,noheader`.
-
-    Raises:
-      UnclearMachineError: it is something else.
-    """
+    """Parse `nvidia-smi --query-gpu=index,pci.bus_id,name --format=csv,noheader`."""
     gpus = []
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = [field.strip() for field in line.split(",", 2)]
@@ -69,11 +68,7 @@ def gpus_from_query(text: str) -> tuple[Gpu, ...]:
 
 
 def links_from_topology(text: str) -> Links:
-    """Parse `nvidia-smi topo -m`.
-
-    Raises:
-      UnclearMachineError: it is something else.
-    """
+    """Parse `nvidia-smi topo -m`."""
     rows = [_cells(line) for line in _ESCAPES.sub("", text).splitlines()]
     heads = [row for row in rows if row and row[0] == "GPU0" and "X" not in row]
     if not heads:
@@ -92,21 +87,13 @@ def links_from_topology(text: str) -> Links:
 
 
 def present_gpus() -> tuple[Gpu, ...]:
-    """Ask the driver for the GPUs; none where there is no `nvidia-smi`.
-
-    Raises:
-      UnclearMachineError: it fails, or tells something else.
-    """
+    """Ask the driver for the GPUs; none where there is no `nvidia-smi`."""
     query = ("--query-gpu=index,pci.bus_id,name", "--format=csv,noheader")
     return gpus_from_query(_asked(query)) if shutil.which("nvidia-smi") else ()
 
 
 def present_links() -> Links:
-    """Ask the driver for the links between GPUs.
-
-    Raises:
-      UnclearMachineError: it fails, or tells something else.
-    """
+    """Ask the driver for the links between GPUs."""
     return links_from_topology(_asked(("topo", "-m")))
 
 

@@ -28,9 +28,6 @@ def run_observed(
 
     What is found of a graph, given as to the pass, is shown at the end, however the
     script ends. The environment has settings for plans.
-
-    Raises:
-      ScriptMissingError: there is no such script.
     """
     from tf_amp.measuring.fingerprint import digest_of_seeds
     from tf_amp.rewriting import host

@@ -9,9 +9,17 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import RenderableType
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass import pipeline
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.notebook_display import NotebookDisplay
+from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.plan import Plan
 from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit import report as audit_report
@@ -22,15 +30,6 @@ from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.explain.signatures import signatures_of
 from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tools.target_device import Target, target_of
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Draft
-    from grappler_pass.planning.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -186,8 +185,6 @@ def planned(
     name: str,
 ) -> Draft:
     """Return the draft whose plan the pass would carry out on a target."""
-    from grappler_pass import pipeline
-
     drafts: list[Draft] = []
     pipeline.plan_graph(
         graph_def,
@@ -203,8 +200,6 @@ def planned(
 def _audit_traced(
     graph_def: GraphDef, kept: tuple[str, ...], name: str, target: Target
 ) -> Audit:
-    from grappler_pass.graph.shapes import shapes_from_graph_def
-
     optimized = target.optimized(graph_def, kept)
     config = explanation.config_for(optimized)
     return audit_graph(

@@ -10,10 +10,12 @@ import gzip
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.functions.conversion import bodies_of
@@ -21,10 +23,6 @@ from tf_amp.errors import AlreadyMixedError, UnreadableModelError
 from tf_amp.tools.convert.files import stored_models
 from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.report import JSON_FILE
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 _FILE = "original.pb.gz"
 _LEFT_OUT = "_left_out"

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass.graph.view import Item
+from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AmpError, ConfigError, NotMeasurableError, UnfitDataError
+from tf_amp.tools.convert.job import Job
 from tf_amp.tools.convert.running import signatures_of
 from tf_amp.tools.graph_runs.batches import (
     UNREADABLE,
@@ -17,13 +21,6 @@ from tf_amp.tools.graph_runs.batches import (
     specs_of_graph,
 )
 from tf_amp.tools.ranges.ranging import joined, ranges_of
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.view import Item
-    from tf_amp.config.ranges import Ranges
-    from tf_amp.tools.convert.job import Job
 
 _DEFAULT = "serving_default"
 
@@ -66,11 +63,7 @@ def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
 
 
 def ranges_of_graph(job: Job, graph_def: GraphDef, item: Item) -> Ranges | None:
-    """Return what the tensors of a bare graph keep to; None without data.
-
-    Raises:
-      UnfitDataError: the data does not fit the inputs; the message says what does.
-    """
+    """Return what the tensors of a bare graph keep to; None without data."""
     path = job.options.calibration
     if path is None:
         return None

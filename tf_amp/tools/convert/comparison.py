@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import tensorflow as tf
+
+from grappler_pass.graph.view import Item
 from tf_amp.errors import NotMeasurableError, UnfitDataError
 from tf_amp.tools import progress
 from tf_amp.tools.convert import running
 from tf_amp.tools.convert.files.stored_models import frozen_graph
+from tf_amp.tools.convert.job import Job
 from tf_amp.tools.graph_runs.batches import (
     Batch,
     InputSpec,
@@ -21,11 +25,7 @@ from tf_amp.tools.graph_runs.batches import (
 )
 from tf_amp.tools.graph_runs.differences import rounded
 from tf_amp.tools.verify.comparing import compare
-
-if TYPE_CHECKING:
-    from grappler_pass.graph.view import Item
-    from tf_amp.tools.convert.job import Job
-    from tf_amp.tools.verify.verification import Verification
+from tf_amp.tools.verify.verification import Verification
 
 _BATCH = 8
 
@@ -86,8 +86,6 @@ def _inputs(job: Job, specs: Sequence[InputSpec]) -> tuple[Batch, str]:
 def _compared(
     float32: Any, mixed: Any, inputs: Any, *, name: str, **options: Any
 ) -> Verification:
-    import tensorflow as tf
-
     try:
         return compare(float32, mixed, inputs, name=name, **options)
     except tf.errors.OpError as error:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING
+
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 from tf_amp.errors import ConfigError
 from tf_amp.tools.convert import back, calibrating, comparison, mixing
 from tf_amp.tools.convert.files import writing
 from tf_amp.tools.convert.files.stored_models import frozen_extras, frozen_graph
+from tf_amp.tools.convert.job import Job
+from tf_amp.tools.convert.report import ConversionReport
 from tf_amp.tools.convert.weights.interfaces import frozen_item
-
-if TYPE_CHECKING:
-    from tf_amp.tools.convert.job import Job
-    from tf_amp.tools.convert.report import ConversionReport
 
 
 def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
@@ -22,8 +21,6 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
     The folder of the report is in place before the file is, so that the file, which is
     what programs look for, never lies there without it.
     """
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-
     if not job.options.keep_io:
         raise ConfigError(
             f"keep_io=False: {job.source} is a frozen graph, which has no signatures "

@@ -6,33 +6,31 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from tensorflow.python.framework import op_def_registry
 
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.functions import conversion
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, DTYPE_NAMES, op_def_of
+from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import PRICED
-from tf_amp.config.amp_config import LOW_DTYPES
+from grappler_pass.planning.plan import Plan
+from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
+from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AlreadyMixedError
 from tf_amp.rewriting import graph_settings, stripping
 from tf_amp.tools import target_device
+from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.options import Options
 from tf_amp.tools.convert.planner import MAIN, Planner, rewrite
 from tf_amp.tools.convert.report import SignatureGain, Storage
 from tf_amp.tools.convert.weights.storing import store_low
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.plan import Plan
-    from tf_amp.config.amp_config import AmpConfig
-    from tf_amp.config.ranges import Ranges
-    from tf_amp.tools.convert.files.variables_file import VariablesFile
 
 _LOW = frozenset(DTYPE_ENUMS[name] for name in LOW_DTYPES)
 
@@ -50,11 +48,7 @@ class Mixed(NamedTuple):
 
 
 def planner_for(options: Options, graph_def: GraphDef, seen: Ranges | None) -> Planner:
-    """Return what graphs are rewritten with, given ranges on data if there are any.
-
-    Raises:
-      ConfigError: there is no such profile; the message names those there are.
-    """
+    """Return what graphs are rewritten with, given ranges on data if there are any."""
     config: AmpConfig | None = options.config
     if options.choice.device_profile is not None:
         target = target_device.target_of(
@@ -80,11 +74,7 @@ def mix(
     options: Options,
     file: VariablesFile | None,
 ) -> Mixed:
-    """Rewrite a graph with its functions, in place, as the options say.
-
-    Raises:
-      AlreadyMixedError: it computes in 16 bits already.
-    """
+    """Rewrite a graph with its functions, in place, as the options say."""
     _refuse_mixed(meta_graph.graph_def)
     warnings = (
         *_unmatched(options.choice.exclude, meta_graph.graph_def),
@@ -208,8 +198,6 @@ def _unknown(graph_def: GraphDef) -> Iterator[str]:
 
 def _list_new_ops(meta_graph: MetaGraphDef) -> None:
     """Name the ops that were put in, where a model lists what it is made of."""
-    from tensorflow.python.framework import op_def_registry
-
     listed = meta_graph.meta_info_def.stripped_op_list.op
     if not listed:
         return

@@ -9,31 +9,29 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass import pipeline
 from grappler_pass.functions import conversion
+from grappler_pass.functions.conversion import Library
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.op_traits import is_update
+from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
+from grappler_pass.pipeline import Rewrite
+from grappler_pass.planning.draft import Settings
+from grappler_pass.planning.plan import Plan
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import AmpError
 from tf_amp.measuring import process_costs
 from tf_amp.measuring.fingerprint import digest_of_seeds
 from tf_amp.tools import progress
 from tf_amp.tools.convert.files.stored_shapes import known_arguments, stored_shapes
 from tf_amp.tracing import grappler_preview
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.function_pb2 import FunctionDef
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-
-    from grappler_pass.functions.conversion import Library
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.pipeline import Rewrite
-    from grappler_pass.planning.draft import Settings
-    from grappler_pass.planning.plan import Plan
-    from tf_amp.config.amp_config import AmpConfig
 
 # The graph itself among its functions, as in `bodies_of`.
 MAIN = ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pathlib
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
@@ -14,17 +14,13 @@ from tf_amp.tools import progress
 from tf_amp.tools.convert import back, calibrating, comparison, mixing
 from tf_amp.tools.convert.files import stored_models
 from tf_amp.tools.convert.files.variables_file import VariablesFile
+from tf_amp.tools.convert.job import Job
+from tf_amp.tools.convert.mixing import Mixed
 from tf_amp.tools.convert.options import FLOAT32
+from tf_amp.tools.convert.planner import Planner
+from tf_amp.tools.convert.report import ConversionReport
 from tf_amp.tools.convert.weights.interfaces import item_of
 from tf_amp.tools.convert.weights.low_signatures import retype_signatures
-
-if TYPE_CHECKING:
-    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
-
-    from tf_amp.tools.convert.job import Job
-    from tf_amp.tools.convert.mixing import Mixed
-    from tf_amp.tools.convert.planner import Planner
-    from tf_amp.tools.convert.report import ConversionReport
 
 
 def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:

@@ -30,12 +30,7 @@ _SECONDS = 10.0
 def prediction_of(
     graph_def: Any, item: Item, settings: Settings, shapes: Shapes, name: str
 ) -> Prediction:
-    """Plan a graph as Grappler passes it, run it both ways, and return the times too.
-
-    Raises:
-      NotMeasurableError: it cannot be run outside of its program; the message says why.
-      StageError: it cannot be planned.
-    """
+    """Plan a graph as Grappler passes it, run it both ways, and return the times."""
     drafts: list[Draft] = []
     pipeline.plan_graph(
         graph_def,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.batches import Batch, specs_of
@@ -19,8 +20,6 @@ def arguments_by_placeholder(
     Raises:
       UnfitDataError: they are more or fewer than the function takes.
     """
-    import tensorflow as tf
-
     places = places_of(function)
     given = _tensors_of_call(function, args, kwargs)
     if not given:
@@ -55,8 +54,6 @@ def _tensors_of_call(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Any]:
     """Return the tensors of a call in the order of the function's arguments."""
-    import tensorflow as tf
-
     ordered: Any = (args, kwargs)
     try:
         bound = function.function_type.bind(*args, **kwargs)

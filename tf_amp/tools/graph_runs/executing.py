@@ -1,7 +1,8 @@
 """Run a graph once, in a sandbox, on given values, and fetch tensors.
 
 Each run has a Session of its own and begins with the same values and the same seeds, so
-that two runs of one graph differ by nothing but the order of sums.
+that two runs of one graph differ by nothing but the order of sums. What cannot be run
+so raises NotMeasurableError, which says why.
 """
 
 from __future__ import annotations
@@ -46,11 +47,7 @@ _FAILED = "Graph execution error:"
 
 
 def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
-    """Run a graph, a case's or made of it, and return the tensors watched, by name.
-
-    Raises:
-      NotMeasurableError: it cannot be run by itself, or fails; the message says why.
-    """
+    """Run a graph, a case's or made of it, and return the tensors watched, by name."""
     sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
     wanted = tensors_in(sandbox, graph_def, case.watched)
     if case.settings.fuses:
@@ -86,11 +83,7 @@ def with_run_shapes(case: Case) -> Case:
 
 
 def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
-    """Return values for all that some graphs need: those known, else made-up ones.
-
-    Raises:
-      NotMeasurableError: a graph cannot be run by itself; the message says why.
-    """
+    """Return values for all that some graphs need: those known, else made-up ones."""
     found = dict(case.values)
     for graph_def in graph_defs:
         sandbox = sandbox_of(graph_def, case.item, case.known_shapes, found)

@@ -32,9 +32,6 @@ def with_culprits(found: Verification, controls: Controls, plan: Plan) -> Verifi
     """Return a verification that failed with the operations that are to blame.
 
     It is of the whole plan, of which parts are tried beside the same controls.
-
-    Raises:
-      NotMeasurableError: a try cannot be run; the message says why.
     """
     search = _Search(controls, plan)
     culprits = culprits_among(search.suspects, search.holds_with) or ()

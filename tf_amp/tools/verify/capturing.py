@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.fork_safety import renewed_lock
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Settings
 from tf_amp.errors import NotMeasurableError
+from tf_amp.measuring.sandbox.contents import Content
 from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
 from tf_amp.tools.graph_runs.cases import Case
 from tf_amp.tools.graph_runs.differences import Array
@@ -30,14 +34,6 @@ from tf_amp.tools.ranges.recording import (
 from tf_amp.tools.verify.function_cases import case_from_traced, watched
 from tf_amp.tracing.grappler_preview import with_bodies
 from tf_amp.tracing.traces import with_traced_shapes
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Settings
-    from tf_amp.measuring.sandbox.contents import Content
 
 
 @dataclasses.dataclass(eq=False)

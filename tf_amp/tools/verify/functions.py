@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges
@@ -214,8 +215,6 @@ def _merged(found: Iterable[Verification]) -> tuple[Verification, ...]:
 
 def _traced_for(fn: Any, batch: Any) -> Any:
     """Return the graph of a function for batches like one, of any size."""
-    import tensorflow as tf
-
     if explanation.is_concrete(fn):
         return fn
 

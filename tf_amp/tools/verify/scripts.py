@@ -37,10 +37,6 @@ def captured_cases(
     """Run a script in float32 and return its graphs with what they first got.
 
     Also, by name, those that cannot be run again, with the reason.
-
-    Raises:
-      ScriptMissingError: there is no such script.
-      ConfigError: a setting makes no sense.
     """
     captures = Captures()
     _run(script, environment, captures.observe, captures.without_xla)
@@ -48,10 +44,7 @@ def captured_cases(
 
 
 def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
-    """Run a script in float32 and return the ranges of its graphs, over all its steps.
-
-    Errors are those of `captured_cases`.
-    """
+    """Run a script in float32 and return the ranges of its graphs over all steps."""
     statistics = Statistics()
     recorder = Recorder(statistics.record)
 

@@ -40,11 +40,7 @@ class Controls:
 
     @classmethod
     def from_case(cls, case: Case, values: Values, tolerance: float | None) -> Controls:
-        """Run a case in float32.
-
-        Raises:
-          NotMeasurableError: it cannot be run by itself; the message says why.
-        """
+        """Run a case in float32."""
         low_dtype = case.settings.low_dtype
         moved = {name: rounded(v, low_dtype) for name, v in values.items()}
         chosen = default_tolerance(low_dtype) if tolerance is None else tolerance
@@ -58,11 +54,7 @@ class Controls:
         )
 
     def verification_of(self, rewrite: pipeline.Rewrite) -> Verification:
-        """Run a rewrite of the case and compare.
-
-        Raises:
-          NotMeasurableError: it fails; the message says why.
-        """
+        """Run a rewrite of the case and compare."""
         case = self.case
         mixed: Mapping[str, Array] = self.expected
         if rewrite.changed:

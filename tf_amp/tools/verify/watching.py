@@ -10,6 +10,8 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
+import tensorflow as tf
+
 from grappler_pass.annotations import BARRIER
 from grappler_pass.eligibility.reachability import UNREACHED
 from grappler_pass.eligibility.state_updates import state_update_region
@@ -221,8 +223,6 @@ def _is_gradient(node: Node) -> bool:
 
 def _is_comparable(dtype: int) -> bool:
     """Tell a tensor of numbers, truth values or text from a handle."""
-    import tensorflow as tf
-
     return bool(dtype) and tf.dtypes.as_dtype(dtype).is_numpy_compatible
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.functions.conversion import Known
-from grappler_pass.graph.shapes import shape_from_proto, shapes_from_graph_def
+from grappler_pass.graph.shapes import (
+    Shape,
+    Shapes,
+    shape_from_proto,
+    shapes_from_graph_def,
+)
 from tf_amp.tools.graph_runs.batches import set_batch
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.function_pb2 import FunctionDef
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-
-    from grappler_pass.graph.shapes import Shape, Shapes
 
 SHAPES = "_output_shapes"
 _ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")

@@ -10,9 +10,10 @@ import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.reachability import Groups
@@ -26,9 +27,6 @@ from grappler_pass.graph.op_table import (
 )
 from grappler_pass.graph.view import split_input
 from tf_amp.tools.convert.planner import MAIN
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
 
 Readers = Mapping[str, list[tuple[NodeDef, int]]]
 

@@ -10,22 +10,19 @@ functions of the model's objects, which Python calls by name, keep their dtypes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
 from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import PLAIN_CALL_OPS
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
-from tf_amp.tools.convert.weights.handles import readers_in
+from tf_amp.tools.convert.weights.handles import Readers, readers_in
 from tf_amp.tools.convert.weights.retyping import cast_up, new_cast
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.function_pb2 import FunctionDef
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
-
-    from tf_amp.tools.convert.weights.handles import Readers
 
 _PLACEHOLDER = "Placeholder"
 _SIGNATURES = "signatures"

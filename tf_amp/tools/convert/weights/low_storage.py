@@ -10,25 +10,22 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.op_table import LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import split_input
+from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.planner import MAIN
 from tf_amp.tools.convert.weights.handles import Group, Handles, Place, Use
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-    from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
-
-    from tf_amp.tools.convert.files.variables_file import VariablesFile
 
 _HARMLESS = LOOK_OPS | {"DestroyResourceOp", "DisableCopyOnRead", "NoOp"}
 ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})

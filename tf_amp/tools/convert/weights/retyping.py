@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import tensor_util
 
@@ -26,9 +27,6 @@ from grappler_pass.rewriting.apply import CAST_STEM, cast_constant
 from tf_amp.tools.convert.files.stored_shapes import SHAPES
 from tf_amp.tools.convert.weights.handles import Readers, Use, readers_in
 from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
 
 _SAVE = "SaveV2"
 # What a save takes before the tensors: file, names, slices.

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.functions import conversion
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
+from grappler_pass.graph.view import Item
 from tf_amp.tools.convert.files.variables_file import VariablesFile
-from tf_amp.tools.convert.planner import MAIN
+from tf_amp.tools.convert.planner import MAIN, Planner
 from tf_amp.tools.convert.report import Storage
 from tf_amp.tools.convert.weights.low_storage import Chooser, LowStorage
 from tf_amp.tools.convert.weights.retyping import retype_constants, retype_variables
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-
-    from grappler_pass.graph.view import Item
-    from tf_amp.tools.convert.planner import Planner
 
 
 def store_low(
