@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tf_amp.commands.shared import model_options, printing, script_graphs
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.shapes import Shapes
     from grappler_pass.graph.view import Item
     from grappler_pass.planning.draft import Settings
     from tf_amp.tools.audit.audits import Audit
@@ -48,11 +46,9 @@ def main(options: argparse.Namespace) -> int:
         graph_def: Any,
         item: Item,
         settings: Settings,
-        shapes: Callable[[], Shapes],
-        name: str,
+        **known: Any,
     ) -> Audit:
-        placed = target.placed(graph_def)
-        return auditing.audit_graph(placed, item, target, shapes=shapes, name=name)
+        return auditing.audit_graph(target.placed(graph_def), item, target, **known)
 
     def show(audits: tuple[Audit, ...], stream: TextIO) -> None:
         ranked = sorted(audits, key=lambda audit: -audit.plan.seconds_before)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
 from tf_amp.commands.shared import model_options, printing, script_graphs
 from tf_amp.commands.shared.arguments import add_rows_to
 from tf_amp.config import amp_config
 
 if TYPE_CHECKING:
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Settings
     from grappler_pass.planning.plan import Plan
     from tf_amp.tools.explain.prediction import Prediction
 
@@ -49,8 +46,10 @@ def main(options: argparse.Namespace) -> int:
         show(ranked, stream)
 
     if not options.model.is_dir():
+        from grappler_pass.pipeline import plan_graph
+
         untuned = {amp_config.TUNE: "off"}
-        return script_graphs.run_observed(options, _plan_of, show_ranked, untuned)
+        return script_graphs.run_observed(options, plan_graph, show_ranked, untuned)
     from tf_amp.tools.explain.signatures import explain_saved_model
 
     plans = explain_saved_model(
@@ -58,15 +57,3 @@ def main(options: argparse.Namespace) -> int:
     )
     show(plans, sys.stdout)
     return 0
-
-
-def _plan_of(
-    graph_def: Any,
-    item: Item,
-    settings: Settings,
-    shapes: Callable[[], Shapes],
-    name: str,
-) -> Plan:
-    from grappler_pass import pipeline
-
-    return pipeline.plan_graph(graph_def, item, settings, shapes=shapes, name=name)

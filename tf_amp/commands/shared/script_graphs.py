@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 def run_observed(
     options: argparse.Namespace,
-    look: Callable[[Any, Item, Settings, Callable[[], Shapes], str], _T],
+    look: Callable[..., _T],
     show: Callable[[tuple[_T, ...], TextIO], None],
     environment: Mapping[str, str],
 ) -> int:
@@ -41,7 +41,7 @@ def run_observed(
         name: str,
         settings: Settings,
     ) -> None:
-        seen = look(graph_def, item, settings, shapes, name)
+        seen = look(graph_def, item, settings, shapes=shapes, name=name)
         # The second of Grappler's two iterations has the graph that runs.
         found[name, item.fetch, digest_of_seeds(graph_def, shapes())] = seen
 
