@@ -68,7 +68,9 @@ def main(options: argparse.Namespace) -> int:
     given = {name: value for name, value in environment.items() if value is not None}
     running_scripts.switch_on(given)
     if options.verbose:
-        running_scripts.show_summaries()
+        from absl import logging
+
+        logging.set_verbosity(logging.INFO)
     running_scripts.run_script(
         options.script, options.arguments, as_module=options.module
     )

@@ -18,7 +18,6 @@ from tf_amp.tools.graph_runs.batches import (
     UNREADABLE,
     batches_from_file,
     specs_of,
-    specs_of_graph,
 )
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 
@@ -67,7 +66,7 @@ def ranges_of_graph(job: Job, graph_def: GraphDef, item: Item) -> Ranges | None:
     path = job.options.calibration
     if path is None:
         return None
-    batches = batches_from_file(path, specs_of_graph(graph_def))
+    batches = batches_from_file(path, specs_of(graph_def))
     return ranges_of(graph_def, batches, fetches=item.fetch)
 
 

@@ -21,7 +21,6 @@ from tf_amp.tools.graph_runs.batches import (
     batches_from_file,
     made_up,
     specs_of,
-    specs_of_graph,
 )
 from tf_amp.tools.graph_runs.differences import rounded
 from tf_amp.tools.verify.comparing import compare
@@ -66,7 +65,7 @@ def compared_graphs(
 ) -> dict[str, Verification]:
     """Compare both frozen graphs; errors are those of `compared_signatures`."""
     graphs = [frozen_graph(path) for path in (job.given, draft)]
-    specs = specs_of_graph(graphs[0])
+    specs = specs_of(graphs[0])
     batch, words = _inputs(job, specs)
     inputs = [batch[spec.name] for spec in specs]
     float32, mixed = (running.function_of(graph_def, item) for graph_def in graphs)

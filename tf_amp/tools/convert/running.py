@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.runtime import scope, switch
-from tf_amp.tools.graph_runs.batches import specs_of_graph
+from tf_amp.tools.graph_runs.batches import specs_of
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -33,7 +33,7 @@ def function_of(graph_def: GraphDef, item: Item) -> Any:
     """Return a ConcreteFunction that runs a bare graph, given its inputs in order."""
     import tensorflow as tf
 
-    specs = specs_of_graph(graph_def)
+    specs = specs_of(graph_def)
 
     def run(*inputs: Any) -> list[Any]:
         fed = {s.name: value for s, value in zip(specs, inputs, strict=True)}

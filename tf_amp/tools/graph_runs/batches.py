@@ -10,7 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.graph.shapes import shape_from_proto
 from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.differences import Array
 
@@ -48,13 +52,17 @@ class InputSpec:
 
 
 def specs_of(function: Any) -> tuple[InputSpec, ...]:
-    """Return the tensors that a ConcreteFunction is called with, by their names.
+    """Return the tensors that a function is called with, by their names.
+
+    Args:
+      function: a ConcreteFunction, or a GraphDef, which is fed its placeholders.
 
     Raises:
       UnfitDataError: it takes arguments that no data can be given for.
     """
-    import tensorflow as tf
-
+    if isinstance(function, GraphDef):
+        placeholders = (n for n in function.node if n.op == "Placeholder")
+        return tuple(map(_spec_of_placeholder, placeholders))
     args, kwargs = function.structured_input_signature
     given = tf.nest.flatten([args, kwargs])
     specs = [spec for spec in given if isinstance(spec, tf.TensorSpec)]
@@ -63,28 +71,16 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
     if len(names) != len(specs):
         names = list(map(_name_of, specs))
     return tuple(
-        InputSpec(name, spec.dtype.name, _shape_of(spec))
+        InputSpec(name, spec.dtype.name, _sizes(spec.shape))
         for name, spec in zip(names, specs, strict=True)
     )
 
 
-def specs_of_graph(graph_def: Any) -> tuple[InputSpec, ...]:
-    """Return the placeholders of a GraphDef."""
-    import tensorflow as tf
-
-    from grappler_pass.graph.shapes import shape_from_proto
-
-    return tuple(
-        InputSpec(
-            str(node.name),
-            tf.dtypes.as_dtype(node.attr["dtype"].type).name,
-            shape_from_proto(node.attr["shape"].shape)
-            if "shape" in node.attr
-            else None,
-        )
-        for node in graph_def.node
-        if node.op == "Placeholder"
-    )
+def _spec_of_placeholder(node: NodeDef) -> InputSpec:
+    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).name
+    # `in` first: reading a missing key of a protobuf map creates it.
+    shape = shape_from_proto(node.attr["shape"].shape) if "shape" in node.attr else None
+    return InputSpec(str(node.name), dtype, shape)
 
 
 def set_batch(graph_def: Any, batch: int) -> None:
@@ -208,8 +204,6 @@ def _column(array: Array, spec: InputSpec, source: str) -> list[Array]:
 
 def _checked(array: Array, spec: InputSpec, source: str) -> Array:
     """Return an array in the input's type, if that holds every value of it."""
-    import tensorflow as tf
-
     if not spec.fits(array.shape) or not _is_same_kind(array, spec.dtype):
         raise _unfit(array, spec, source)
     if array.dtype.kind == "f" and np.isnan(array).any():
@@ -249,5 +243,5 @@ def _name_of(spec: Any) -> str:
     return str(getattr(spec, "name", None) or "input")
 
 
-def _shape_of(spec: Any) -> tuple[int | None, ...] | None:
-    return None if spec.shape.rank is None else tuple(spec.shape.as_list())
+def _sizes(shape: Any) -> tuple[int | None, ...] | None:
+    return None if shape.rank is None else tuple(shape.as_list())

@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from tensorflow.core.framework.graph_pb2 import GraphDef
-
 from grappler_pass.graph.op_table import ENTER_OPS
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import GraphView
@@ -16,11 +14,12 @@ from tf_amp.config.ranges import Ranges, TensorRange
 from tf_amp.tools import progress
 from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs import executing
+from tf_amp.tools.graph_runs.call_values import batch_by_placeholder
 from tf_amp.tools.graph_runs.cases import Case, Values
 from tf_amp.tools.ranges.recording import Recorder, Records, Tap, with_records
 from tf_amp.tools.ranges.seen_tensors import seen_tensors
 from tf_amp.tools.ranges.statistics import Statistics
-from tf_amp.tools.verify.function_cases import plain_case, plain_case_from_function
+from tf_amp.tools.verify.function_cases import plain_case
 
 
 def ranges_of(
@@ -42,16 +41,11 @@ def ranges_of(
       UnfitDataError: a batch does not fit; the message names it and what is expected.
       NotMeasurableError: the graph cannot be run by itself; the message says why.
     """
-    if isinstance(function, GraphDef):
-        specs = data.specs_of_graph(function)
-        case = plain_case(function, tuple(fetches), {})
-        place_of = {spec.name: f"{spec.name}:0" for spec in specs}
-    else:
-        specs = data.specs_of(function)
-        case, place_of = plain_case_from_function(function)
-    checked = progress.each(data.checked_batches(batches, specs), "running batches")
-    named = ({place_of[n]: value for n, value in b.items()} for b in checked)
-    return _ranges_of_case(case, named)
+    case = plain_case(function, fetches)
+    taken = data.checked_batches(batches, data.specs_of(function))
+    checked = progress.each(taken, "running batches")
+    values = (batch_by_placeholder(function, batch) for batch in checked)
+    return _ranges_of_case(case, values)
 
 
 def joined(found: Iterable[Ranges]) -> Ranges:

@@ -18,8 +18,7 @@ from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.graph_runs.batches import specs_of
-from tf_amp.tools.graph_runs.call_values import arguments_by_placeholder, places_of
+from tf_amp.tools.graph_runs.call_values import arguments_by_placeholder
 from tf_amp.tools.graph_runs.cases import Case
 from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.verify.comparing import named_leaves
@@ -156,28 +155,20 @@ def watched(
     return dataclasses.replace(case, watched=tensors, variables=variables)
 
 
-def plain_case_from_function(function: Any) -> tuple[Case, dict[str, str]]:
-    """Return a ConcreteFunction as traced, inlined, with the values of its variables.
+def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
+    """Return a graph as a case, its functions inlined and nothing fused.
 
-    Returns:
-      The case, and the names that a sandbox gives the function's arguments.
+    Args:
+      fn: a GraphDef, or a ConcreteFunction, whose variables have their values.
+      fetches: names of the nodes to run, for a GraphDef.
     """
-    values, _ = captured_values(function)
-    case = plain_case(
-        grappler_preview.graph_with_variables(function),
-        grappler_preview.kept_nodes(function),
-        values,
-        name=function.graph.name,
-    )
-    names = (spec.name for spec in specs_of(function))
-    places = (f"{place.op.name}:0" for place in places_of(function))
-    return case, dict(zip(names, places, strict=True))
-
-
-def plain_case(
-    graph_def: Any, kept: tuple[str, ...], values: Mapping[str, Array], name: str = ""
-) -> Case:
-    """Return a traced graph as a case, its functions inlined and nothing fused."""
+    if isinstance(fn, GraphDef):
+        graph_def, kept, name = fn, tuple(fetches), ""
+        values: Mapping[str, Array] = {}
+    else:
+        graph_def = grappler_preview.graph_with_variables(fn)
+        kept, name = grappler_preview.kept_nodes(fn), fn.graph.name
+        values, _ = captured_values(fn)
     config = explanation.config_for(graph_def)
     inlined = _inlined_as_traced(graph_def, kept)
     item, chosen = explanation.item_and_settings(inlined, kept, config)
