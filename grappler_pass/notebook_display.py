@@ -1,8 +1,9 @@
-"""How results look in a notebook: as HTML tables, and in a list as one line each."""
+"""How results look: as text, in a notebook as HTML tables, in a list as one line."""
 
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,15 @@ class NotebookDisplay:
     def _repr_html_(self) -> str:
         """Show at the end of a cell."""
         return html_from(self)
+
+
+def plain_text(printable: RenderableType, width: int) -> str:
+    """Return what rich would print on so many columns, without any style or markup."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, markup=False).print(printable)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def html_from(printable: Any) -> str:

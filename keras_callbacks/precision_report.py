@@ -18,7 +18,8 @@ from keras_callbacks.running_fit.summaries import Summaries, writes
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import model_scopes
 from tf_amp.tools.report.record import record_from_json
-from tf_amp.tools.report.writing import html_from_record, write_page
+from tf_amp.tools.report.record_page import html_from_record
+from tf_amp.tools.whole_files import write_whole
 
 NAME = "precision_report"
 # Tables of large plans are not written after each short epoch.
@@ -128,7 +129,7 @@ class PrecisionReport(Monitor):
         if self._writes_page and writes(self.model):
             text = run_record.json_from_record(self._record())
             html = html_from_record(record_from_json(self.model.name, text))
-            write_page(self._folder / f"{NAME}.html", html)
+            write_whole(self._folder / f"{NAME}.html", html.encode())
 
     def _note(self, text: str) -> None:
         self._events.append(Event(time.time(), text))

@@ -61,6 +61,12 @@ def function_attrs(node: NodeDef) -> Iterator[NameAttrList]:
         yield from [value.func] if value.HasField("func") else value.list.func
 
 
+def bodies_of(graph_def: GraphDef) -> dict[str, Sequence[NodeDef]]:
+    """Return the nodes of a graph, under the empty name, and those of its functions."""
+    functions = library_of(graph_def).items()
+    return {"": graph_def.node, **{name: f.node_def for name, f in functions}}
+
+
 def called_by(node: NodeDef, library: Library) -> tuple[str, ...]:
     """Name the functions of a library that a node calls, as an op or by attributes."""
     names = (node.op, *(each.name for each in function_attrs(node)))

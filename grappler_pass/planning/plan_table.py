@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from grappler_pass.notebook_display import plain_text
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Decision
@@ -38,10 +38,7 @@ def table_text(decisions: Iterable[Decision]) -> str:
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for decision in decisions:
         table.add_row(*_cells(decision))
-    out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, markup=False)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return plain_text(table, _WIDTH)
 
 
 def folded_table(decisions: Iterable[Decision]) -> Table:

@@ -20,7 +20,7 @@ from tests.keras_programs import (
     telling_model,
 )
 from tf_amp.tools.report.record import record_from_path
-from tf_amp.tools.report.writing import html_from_record
+from tf_amp.tools.report.record_page import html_from_record
 
 pytestmark = pytest.mark.usefixtures("disabled_afterwards")
 

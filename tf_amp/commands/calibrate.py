@@ -9,6 +9,7 @@ from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.whole_files import check_writable
 
 SUMMARY = "measure this CPU and keep the result"
 _SECONDS = 60.0
@@ -29,11 +30,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the command and return its exit code.
-
-    Raises:
-      ConfigError: the result could not be kept where it is asked for.
-    """
+    """Run the command and return its exit code."""
     if options.out is not None:
         _check_out(options.out)
     check_tensorflow()
@@ -46,18 +43,11 @@ def _check_out(path: pathlib.Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out: {path} cannot be written: {error}.") from error
-    from tf_amp.tools import whole_files
-
-    whole_files.check_writable("--out", path)
+    check_writable("--out", path)
 
 
 def calibrate_this_cpu(seconds: float, out: pathlib.Path | None) -> int:
-    """Measure for `seconds`; return 1 if the result could not be kept.
-
-    Raises:
-      ConfigError: no file is named, and there is no folder for one.
-      NotMeasurableError: another process measures on this machine, and goes on.
-    """
+    """Measure for `seconds`; return 1 if the result could not be kept."""
     from grappler_pass.costs import calibrated_path, keep_profile
     from tf_amp.config import devices
     from tf_amp.measuring.device_profile import calibrate

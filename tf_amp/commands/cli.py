@@ -70,8 +70,9 @@ def _commands() -> dict[str, ModuleType]:
     """Return the modules of commands by name.
 
     Each has a `SUMMARY`; `add_options`, which gets a parser; and `main`, which gets
-    what was parsed and returns the exit code. One with `LOG_IS_SCRIPTS` leaves all logs
-    to the script, and `--verbose` is its own.
+    what was parsed and returns the exit code, or raises an AmpError that says in a line
+    what is wrong. One with `LOG_IS_SCRIPTS` leaves all logs to the script, and
+    `--verbose` is its own.
     """
     names = [each.name for each in pkgutil.iter_modules(commands.__path__)]
     modules = (importlib.import_module(f"{commands.__name__}.{n}") for n in names)

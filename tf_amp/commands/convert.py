@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from tf_amp.commands.shared import progress_bar
-from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.commands.shared.arguments import add_rewriting_to
 
 _NOT_VERIFIED = 1
 
@@ -25,16 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="OUT", type=pathlib.Path, help="what to write, of its kind"
     )
-    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
-    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
-    parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help="O0 to O3")
-    parser.add_argument(
-        "--exclude",
-        action="append",
-        default=[],
-        metavar="REGEX",
-        help="operations with such names stay float32; @FILE reads a list",
-    )
+    add_rewriting_to(parser, "O0 to O3")
     parser.add_argument(
         "--keep-io",
         action=argparse.BooleanOptionalAction,
@@ -77,11 +68,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Convert what the command line names, and print the report.
 
-    Returns:
-      0; 1 where a verification failed, the result being written all the same.
-
-    Raises:
-      AmpError: it cannot be converted; the message says why and what to do.
+    Where a verification failed the exit code is 1, and the result written all the same.
     """
     from tf_amp.tools.convert.conversion import convert
 

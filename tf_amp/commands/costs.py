@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared.arguments import count_from_text
+from tf_amp.commands.shared.arguments import add_rows_to
 from tf_amp.config.amp_config import CACHE, AmpConfig
 from tf_amp.errors import UnreadableCostsError
 from tf_amp.tensorflow_version import check_tensorflow
@@ -39,13 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     show = commands.add_parser("show", help="print what was measured as a table")
     show.add_argument("--sort", choices=SORTS, default="op", help="order of the rows")
     show.add_argument("--op", metavar="NAME", help="only this op; * stands for any")
-    show.add_argument(
-        "--limit",
-        type=count_from_text,
-        default=50,
-        metavar="N",
-        help="rows (50); 0 for all",
-    )
+    add_rows_to(show, "--limit", 50)
     show.add_argument("--json", action="store_true", help="print JSON")
     _add_filters(show, _show)
     export = commands.add_parser("export", help="write it to a text file")

@@ -11,17 +11,22 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from tf_amp.commands.shared.bare_environment import settings_set_aside
 from tf_amp.config.amp_config import (
+    CACHE,
+    OWN_PREFIX,
     REWRITE_SWITCH,
     SWITCH,
+    SWITCH_PREFIX,
+    TUNE,
     AmpConfig,
     settings_set,
     switches_set,
 )
+from tf_amp.config.list_edits import PREFIX
 from tf_amp.errors import AmpError, ConfigError
 from tf_amp.runtime import autostart
 
@@ -39,6 +44,7 @@ DEPENDENCIES = (
 _COPY = "in your copy of the repository: pip install"
 REINSTALL = f"{_COPY} --force-reinstall --no-deps ."
 FIX_SETTING = "correct or unset the variable"
+_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, PREFIX)
 _BY_HAND = "call tf_amp.enable() in the script, or start it with: tf-amp run SCRIPT"
 
 
@@ -80,25 +86,22 @@ def main(options: argparse.Namespace) -> int:
         if options.json:
             raise ConfigError("--json and --devices do not go together.")
         return report.main()
-    return report_as_json() if options.json else report_health()
+    return report_health(as_json=options.json)
 
 
-def report_as_json() -> int:
-    """Print an object with all findings; return 0 if mixed precision works here."""
-    findings = tuple(examine())
-    healthy = not _is_fatal(findings)
-    found = [dataclasses.asdict(finding) for finding in findings]
-    print(json.dumps({"healthy": healthy, "findings": found}, indent=1))
-    return 0 if healthy else 1
-
-
-def report_health() -> int:
-    """Print what was found; return 0 if mixed precision works here, else 1."""
-    healthy = True
+def report_health(*, as_json: bool = False) -> int:
+    """Print what is found; return 0 if mixed precision works here, else 1."""
+    findings = []
     for finding in examine():
-        show(finding)
-        healthy = healthy and not finding.fatal
-    print("healthy" if healthy else "not healthy: see the lines marked FAIL")
+        findings.append(finding)
+        if not as_json:
+            show(finding)
+    healthy = not _is_fatal(findings)
+    if as_json:
+        rows = [dataclasses.asdict(finding) for finding in findings]
+        print(json.dumps({"healthy": healthy, "findings": rows}, indent=1))
+    else:
+        print("healthy" if healthy else "not healthy: see the lines marked FAIL")
     return 0 if healthy else 1
 
 
@@ -194,3 +197,20 @@ def _is_present(module: str) -> bool:
     except ModuleNotFoundError:
         # The package around it is missing.
         return False
+
+
+@contextlib.contextmanager
+def settings_set_aside() -> Iterator[None]:
+    """Let this process be as if nothing were set, for a while.
+
+    Nothing is measured meanwhile, and the cache stays where it is. Not for programs
+    with threads that read the environment.
+    """
+    names = [n for n in os.environ if n.startswith(_PREFIXES) and n != CACHE]
+    aside = {name: os.environ.pop(name) for name in names}
+    os.environ[TUNE] = "off"
+    try:
+        yield
+    finally:
+        del os.environ[TUNE]
+        os.environ.update(aside)

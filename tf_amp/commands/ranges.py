@@ -8,24 +8,19 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import (
-    json_output,
-    model_options,
-    printing,
-    progress_bar,
-)
-from tf_amp.commands.shared.arguments import count_from_text
+from tf_amp.commands.shared import model_options, printing, progress_bar
+from tf_amp.commands.shared.arguments import add_rows_to
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.whole_files import check_writable
 
 if TYPE_CHECKING:
     from tf_amp.config.ranges import Ranges
 
 _NOTHING_SEEN = 3
-_TOP = 20
 
 SUMMARY = "record the ranges that tensors keep to, and what leaves the 16-bit range"
 
@@ -49,13 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--depth", type=int, metavar="N", help="most values to sum up (any number)"
     )
-    parser.add_argument(
-        "--top",
-        type=count_from_text,
-        default=_TOP,
-        metavar="N",
-        help=f"rows to print ({_TOP}); 0 for all",
-    )
+    add_rows_to(parser, "--top", 20)
     parser.add_argument(
         "--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE"
     )
@@ -63,25 +52,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure ranges, print them with what would stay float32; return the exit code.
-
-    Raises:
-      ConfigError: an option makes no sense.
-      ScriptMissingError: there is no such SavedModel or script.
-      UnfitDataError: the data is not that of the model.
-    """
+    """Measure ranges, print them with what would stay float32; return the exit code."""
     model_options.check(options)
     _check_range(options)
     if options.out is not None:
-        from tf_amp.tools import whole_files
-
-        whole_files.check_writable("--out", options.out)
-
+        check_writable("--out", options.out)
     check_tensorflow()
     from tf_amp.config.ranges import DEFAULT_UNDERFLOW
 
     underflow = DEFAULT_UNDERFLOW if options.underflow is None else options.underflow
-    stream = json_output.stream_for(options)
+    stream = printing.stream_for(options)
     seen = dataclasses.replace(
         _measured(options),
         limit=options.limit,

@@ -10,17 +10,19 @@ import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import model_options
+from tf_amp.commands.shared import model_options, script_graphs
 from tf_amp.config import amp_config
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.tools import running_scripts
+from tf_amp.tools.convert.files.stored_models import SAVED_MODEL_FILES
+from tf_amp.tools.whole_files import why_unwritable, write_whole
 
 if TYPE_CHECKING:
     from tf_amp.tools.report.record import Record
     from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
-_MODEL_FILES = ("saved_model.pb", "saved_model.pbtxt")
 _NAMES = {"script": "script", "model": "SavedModel"}
 
 
@@ -54,23 +56,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Write the page and return the exit code, which is the script's own.
-
-    Raises:
-      ConfigError: an option belongs to another kind of source, or the page cannot be
-        written.
-      ScriptMissingError: there is no such source.
-      UnreadableRecordError: it holds nothing that tf-amp writes.
-      MissingExtraError: Jinja2 or plotly is not installed.
-    """
+    """Write the page and return the exit code, which is the script's own."""
     from grappler_pass.planning.pages.page import check_extra
-    from tf_amp.tools.report import writing
 
     source = options.source
     kind = _kind_of(source)
     _check(options, kind)
     check_extra()
-    writing.check_writable(options.output)
+    if reason := why_unwritable(options.output):
+        raise ConfigError(
+            f"-o: received {options.output}, which cannot be written: {reason}."
+        )
     other = options.compare and _read(options.compare)
     if kind == "script":
         return _report_script(options, other)
@@ -85,7 +81,7 @@ def _kind_of(source: pathlib.Path) -> str:
             f"{source}: no such script, SavedModel, folder or file."
         )
     if source.is_dir():
-        is_model = any((source / name).exists() for name in _MODEL_FILES)
+        is_model = any((source / name).exists() for name in SAVED_MODEL_FILES)
         return "model" if is_model else "record"
     return "record" if source.suffix == ".json" else "script"
 
@@ -139,9 +135,6 @@ def _of_model(options: argparse.Namespace) -> Record:
 
 def _report_script(options: argparse.Namespace, other: Record | None) -> int:
     """Run a script, write the page however it ends, and return its exit code."""
-    from tf_amp.commands.shared import left_alone
-    from tf_amp.tools import running_scripts
-
     code: object = None
     # Looked up now, since the script may change to another folder.
     options.output = options.output.resolve()
@@ -162,7 +155,7 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
                 )
                 _write(options, named, other)
             else:
-                why = left_alone.why_no_graph()
+                why = script_graphs.why_no_graph()
                 print(f"tf-amp: no report, since {why}.", file=sys.stderr)
     return running_scripts.exit_code_of(code)
 
@@ -182,9 +175,9 @@ def _loss_scale() -> LossScaleState | None:
 
 
 def _write(options: argparse.Namespace, record: Record, other: Record | None) -> None:
-    from tf_amp.tools.report import writing
+    from tf_amp.tools.report.record_page import html_from_record
 
-    writing.write_page(options.output, writing.html_from_record(record, other))
+    write_whole(options.output, html_from_record(record, other).encode())
     graphs = counted(len(record.plans), "graph")
     print(f"tf-amp: {options.output} has {graphs}.", file=sys.stderr)
     if options.open:

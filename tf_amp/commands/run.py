@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
 from tf_amp.config import amp_config
-from tf_amp.config.amp_config import LEVELS, LOW_DTYPES
+from tf_amp.config.amp_config import LEVELS
 from tf_amp.config.list_edits import LISTS, VERBS, edits_from_mapping, env_from_edits
 from tf_amp.errors import ConfigError
 from tf_amp.tools import running_scripts
@@ -17,16 +18,8 @@ LOG_IS_SCRIPTS = True
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     levels = "; ".join(f"{name} {summary}" for name, summary in LEVELS.items())
-    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
-    parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help=levels)
-    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
+    add_rewriting_to(parser, levels)
     parser.add_argument("--log", metavar="DIR", help="write graphs and plans there")
-    parser.add_argument(
-        "--exclude",
-        action="append",
-        metavar="REGEX|@FILE",
-        help="operations with such names stay float32",
-    )
     parser.add_argument(
         "--loss-scale",
         metavar="SCALE",
@@ -62,11 +55,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     environment = {
-        amp_config.DTYPE: options.dtype,
-        amp_config.OPT_LEVEL: options.opt_level,
-        amp_config.DEVICE_PROFILE: options.device_profile,
+        **environment_from(options),
         amp_config.LOG: options.log,
-        amp_config.EXCLUDE: options.exclude and " ".join(options.exclude),
         amp_config.LOSS_SCALE: options.loss_scale,
         amp_config.TUNE: options.tune,
         amp_config.FUSE: options.fuse,
@@ -78,7 +68,9 @@ def main(options: argparse.Namespace) -> int:
     given = {name: value for name, value in environment.items() if value is not None}
     running_scripts.switch_on(given)
     if options.verbose:
-        running_scripts.show_summaries()
+        from absl import logging
+
+        logging.set_verbosity(logging.INFO)
     running_scripts.run_script(
         options.script, options.arguments, as_module=options.module
     )
@@ -86,11 +78,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _list_edits(options: argparse.Namespace) -> dict[str, str]:
-    """Return edits of lists as variables of the environment.
-
-    Raises:
-      ConfigError: an edit is not of the form LIST=OP,OP; or there is no such list.
-    """
+    """Return edits of lists as variables of the environment."""
     lists: dict[str, dict[str, list[str]]] = {verb: {} for verb in VERBS}
     for verb, by_list in lists.items():
         for text in getattr(options, verb):

@@ -11,12 +11,12 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tf_amp.commands.shared import script_graphs
 from tf_amp.commands.shared.arguments import seconds_from_text
-from tf_amp.commands.shared.tune_summary import Summary
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import DEFAULT_LEVEL, LOW_DTYPES, AmpConfig
 from tf_amp.errors import ConfigError
-from tf_amp.measuring.progress import Measuring, Note, Waiting, report_to
+from tf_amp.measuring.progress import Measuring, Note, Refused, Waiting, report_to
 from tf_amp.tools import running_scripts
 
 if TYPE_CHECKING:
@@ -41,11 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run the script, show what is being measured, and sum it up at the end.
-
-    Raises:
-      ConfigError: the environment asks for plans that nothing is measured for.
-    """
+    """Run the script, show what is being measured, and sum it up at the end."""
     limit = f"budget:{options.seconds:g}" if options.seconds else "full"
     given = {amp_config.TUNE: limit}
     if options.dtype is not None:
@@ -94,32 +90,33 @@ class _Display:
         self._console = rich.console.Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._rows: list[Measured] = []
-        self._summary = Summary()
-
-    def _show(self, state: Measuring) -> None:
-        """Follow what is measured for one graph."""
-        self._rows.extend(state.rows)
-        if self._bar is None:
-            self._bar = self._started_bar(state.total)
-        self._bar.update(
-            self._bar.task_ids[0], completed=state.done, description=state.op
-        )
-        if state.is_over:
-            self._bar.stop()
-            self._bar = None
+        # At which graphs were planned last; empty: none were.
+        self._level = ""
+        self._has_waited = self._has_asked = self._is_broken = False
+        self._left: frozenset[str] = frozenset()
+        self._refused: dict[str, None] = {}
+        self._tried = 0
 
     def read(self, note: Note) -> None:
-        """Show what is measured, and whom this process waits for; the rest later."""
+        """Follow what is measured, whom this process waits for, and what is left."""
         if isinstance(note, Measuring):
             self._show(note)
-        elif isinstance(note, Waiting) and not self._summary.has_waited:
-            self._say(f"{note.by} measures on this machine; waiting for it to end")
-        self._summary.read(note)
+        elif isinstance(note, Waiting):
+            if not self._has_waited:
+                self._say(f"{note.by} measures on this machine; waiting for it to end")
+            self._has_waited = True
+        elif isinstance(note, Refused):
+            self._refused[note.why] = None
+        else:
+            self._has_asked = True
+            self._is_broken = note.is_broken
+            # What was left of an earlier graph may be known by now.
+            self._left = (self._left - note.asked) | note.missing
 
     def planned(self, rewrite: Rewrite) -> None:
         """Note at which level a graph was planned."""
         if rewrite.plan is not None:
-            self._summary.level = rewrite.plan.opt_level
+            self._level = rewrite.plan.opt_level
 
     def sum_up(self, *, is_over: bool) -> None:
         """Print what was measured, op by op, and whether the script came to its end."""
@@ -130,8 +127,38 @@ class _Display:
             self._say(f"{len(self._rows)} prices measured; {_where_kept()}")
         if not is_over:
             self._say("the script ended early; the same command goes on from here")
-        elif reason := self._summary.reason:
+        elif reason := self._reason():
             self._say(reason)
+
+    def _show(self, state: Measuring) -> None:
+        """Follow what is measured for one graph."""
+        self._rows.extend(state.rows)
+        self._tried += bool(state.op)
+        if self._bar is None:
+            self._bar = self._started_bar(state.total)
+        self._bar.update(
+            self._bar.task_ids[0], completed=state.done, description=state.op
+        )
+        if state.is_over:
+            self._bar.stop()
+            self._bar = None
+
+    def _reason(self) -> str:
+        """Say what a script that came to its end has left; empty: nothing."""
+        if left := len(self._left):
+            cause = "measuring has failed" if self._is_broken else "time was over"
+            return f"{cause}, {left} left; run it again"
+        if self._rows:
+            return ""
+        if self._tried:
+            return f"none of {self._tried} operations could be measured"
+        if not self._level:
+            return f"nothing was measured: {script_graphs.why_no_graph()}"
+        if self._refused and not self._has_asked:
+            return f"nothing was measured: {', '.join(self._refused)}"
+        if self._level != DEFAULT_LEVEL:
+            return f"level {self._level} does not look at costs"
+        return "nothing was left to measure"
 
     def _say(self, text: str) -> None:
         self._console.print(f"tf-amp: {text}", markup=False)

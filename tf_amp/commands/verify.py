@@ -7,19 +7,14 @@ import json
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import (
-    json_output,
-    model_options,
-    printing,
-    progress_bar,
-)
-from tf_amp.config import amp_config
-from tf_amp.config.amp_config import LOW_DTYPES
+from tf_amp.commands.shared import model_options, printing, progress_bar
+from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.whole_files import check_writable
 
 if TYPE_CHECKING:
     from tf_amp.tools.verify.verification import Verification
@@ -32,7 +27,7 @@ SUMMARY = "compare the numbers of mixed precision with those of float32"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp verify` understands to its parser."""
     model_options.add_to(parser, data="inputs of a SavedModel")
-    add_rewriting_options(parser)
+    add_rewriting_to(parser, "O1 to O3")
     parser.add_argument(
         "--tolerance",
         type=float,
@@ -56,51 +51,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_rewriting_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how graphs are rewritten."""
-    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
-    parser.add_argument("--opt-level", type=str.upper, metavar="LEVEL", help="O1 to O3")
-    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
-    parser.add_argument(
-        "--exclude",
-        action="append",
-        metavar="REGEX|@FILE",
-        help="operations that stay float32",
-    )
-
-
-def environment_from(options: argparse.Namespace) -> dict[str, str]:
-    """Return the settings for rewrites as variables of the environment."""
-    given = {
-        amp_config.DTYPE: options.dtype,
-        amp_config.OPT_LEVEL: options.opt_level,
-        amp_config.DEVICE_PROFILE: options.device_profile,
-        amp_config.EXCLUDE: " ".join(options.exclude or ()),
-    }
-    return {name: value for name, value in given.items() if value}
-
-
 def main(options: argparse.Namespace) -> int:
-    """Verify what the command line names, print what is found, return the exit code.
-
-    Raises:
-      ConfigError: an option makes no sense.
-      ScriptMissingError: there is no such SavedModel or script.
-      UnfitDataError: the data is not that of the model.
-    """
+    """Verify what the command line names, print what is found, return the exit code."""
     model_options.check(options)
     if options.bisect:
-        from tf_amp.tools import whole_files
-
-        whole_files.check_writable("--write", options.write)
-
+        check_writable("--write", options.write)
     check_tensorflow()
     from tf_amp.tools.verify.functions import checked_tolerance
 
     checked_tolerance(options.tolerance)
-    stream = json_output.stream_for(options)
+    stream = printing.stream_for(options)
     found = _of_model(options) if options.model.is_dir() else _of_script(options)
-    _print(found, options, stream)
+    if options.json:
+        printing.show_json((json.loads(each.to_json()) for each in found), stream)
+    else:
+        printing.show(*found)
     if options.bisect:
         _write_culprits(found, options.write)
     if not found:
@@ -111,14 +76,14 @@ def main(options: argparse.Namespace) -> int:
 
 def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
     from tf_amp.config.exclusion import checked_patterns
-    from tf_amp.tools.verify.function_cases import Choice
+    from tf_amp.tools.choice import Choice
     from tf_amp.tools.verify.functions import verify_saved_model
 
     choice = Choice(
         options.dtype,
         options.opt_level,
         options.device_profile,
-        checked_patterns(options.exclude or ()),
+        checked_patterns(options.exclude),
     )
     try:
         with progress_bar.shown():
@@ -160,16 +125,6 @@ def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
     for name, why in skipped.items():
         print(f"tf-amp: {name} is not verified: {why}", file=sys.stderr)
     return tuple(found)
-
-
-def _print(
-    found: Sequence[Verification], options: argparse.Namespace, stream: TextIO
-) -> None:
-    if options.json:
-        rows = [json.loads(each.to_json()) for each in found]
-        print(json.dumps(rows, indent=1), file=stream, flush=True)
-        return
-    printing.show(*found)
 
 
 def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:

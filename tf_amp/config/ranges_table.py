@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import math
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from grappler_pass.notebook_display import plain_text
 from tf_amp.config.fitted_table import FittedTable
 from tf_amp.config.ranges import Ranges, TensorRange
 
@@ -39,10 +39,8 @@ _SPARE = (
 
 def text_of(ranges: Ranges) -> str:
     """Return the table as text, nothing cut off."""
-    out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
-    console.print(_group(ranges, Table(box=None, pad_edge=False, header_style="")))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    table = Table(box=None, pad_edge=False, header_style="")
+    return plain_text(_group(ranges, table), _WIDTH)
 
 
 def shown(ranges: Ranges) -> Group:

@@ -9,19 +9,22 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.graph.view import Item
 from tf_amp.config.earlier_arguments import device_is_a_profile
+from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.convert import planner
+from tf_amp.tools.convert.mixing import planner_for
+from tf_amp.tools.convert.options import Options, options_from
 from tf_amp.tools.convert.running import unmixed
+from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tracing import grappler_preview
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.view import Item
-    from tf_amp.tools.convert.options import Options
 
 _PREFIX = "mixed"
 
@@ -66,10 +69,6 @@ def optimize(
       TypeError: `x` is none of these.
     """
     check_tensorflow()
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from tf_amp.tools.convert.options import options_from
-
     options = options_from(
         dtype=dtype,
         device_profile=device_profile,
@@ -86,12 +85,9 @@ def optimize(
     check_named(optimize, x, kwargs)
     if isinstance(x, GraphDef):
         return _optimized_graph(x, args, fetches, options)
-    if _is_concrete(x):
-        return _optimized_function(x, options)
-    if args or kwargs:
-        return _optimized_function(
-            _traced(x).get_concrete_function(*args, **kwargs), options
-        )
+    if args or kwargs or explanation.is_concrete(x):
+        function = explanation.concrete_function(x, args, kwargs)
+        return _optimized_function(function, options)
     return _Optimized(x, options)
 
 
@@ -99,7 +95,8 @@ class _Optimized:
     """A callable that is traced as the original would be, once per kind of call."""
 
     def __init__(self, original: Any, options: Options) -> None:
-        self._traced = _traced(original)
+        is_traced = hasattr(original, "get_concrete_function")
+        self._traced = original if is_traced else tf.function(original)
         python = getattr(self._traced, "python_function", original)
         self._signature = inspect.signature(python)
         self._options = options
@@ -118,47 +115,26 @@ class _Optimized:
         return known[1](*bound.args, **bound.kwargs)
 
 
-def _traced(x: Any) -> Any:
-    import tensorflow as tf
-
-    return x if hasattr(x, "get_concrete_function") else tf.function(x)
-
-
-def _is_concrete(x: Any) -> bool:
-    return hasattr(x, "structured_input_signature") and hasattr(x, "graph")
-
-
 def _optimized_graph(
     graph_def: GraphDef,
     args: tuple[Any, ...],
     fetches: Iterable[str] | None,
     options: Options,
 ) -> GraphDef:
-    from grappler_pass.graph.view import Item
-    from tf_amp.tools.explain.explanation import traced_graph
-
-    _, kept, _ = traced_graph(graph_def, args, {}, fetches)
+    _, kept, _ = explanation.traced_graph(graph_def, args, {}, fetches)
     feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
     return _rewritten(graph_def, Item(fetch=kept, feed=tuple(feed)), options)
 
 
 def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:
-    from tf_amp.rewriting import stripping
-    from tf_amp.tools.convert import planner
-    from tf_amp.tools.convert.mixing import planner_for
-
-    chosen, _ = planner_for(options, graph_def, None)
-    outcome = planner.rewrite(graph_def, item, chosen)
-    stripping.strip(outcome.graph_def)
-    return outcome.graph_def
+    chosen = planner_for(options, graph_def, None)
+    rewritten = planner.rewrite(graph_def, item, chosen).graph_def
+    stripping.strip(rewritten)
+    return rewritten
 
 
 def _optimized_function(function: Any, options: Options) -> Any:
     """Return a ConcreteFunction like the one given, over a rewritten graph."""
-    import tensorflow as tf
-
-    from grappler_pass.graph.view import Item
-
     graph_def = grappler_preview.graph_with_variables(function.graph)
     feed = tuple(tensor.op.name for tensor in function.inputs)
     item = Item(fetch=grappler_preview.kept_nodes(function.graph), feed=feed)
@@ -179,8 +155,6 @@ def _optimized_function(function: Any, options: Options) -> Any:
 
 def _runner(function: Any, graph_def: GraphDef) -> Callable[..., Any]:
     """Return a Python function that puts a graph in the place of the function's own."""
-    import tensorflow as tf
-
     captures = [(inner.op.name, outer) for outer, inner in function.graph.captures]
     count = len(function.inputs) - len(captures)
     names = [tensor.op.name for tensor in function.inputs[:count]]
@@ -212,8 +186,6 @@ def _python_signature(function: Any) -> inspect.Signature | None:
 
 def _packed(structure: Any, tensors: list[Any]) -> Any:
     """Return tensors in a structure in which some places hold none."""
-    import tensorflow as tf
-
     places = tf.nest.flatten(structure, expand_composites=True)
     left = iter(tensors)
     filled = [None if place is None else next(left) for place in places]

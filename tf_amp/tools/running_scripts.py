@@ -81,13 +81,6 @@ def _set_paths(config: AmpConfig) -> None:
     os.environ.update({name: variables[name] for name in given})
 
 
-def show_summaries() -> None:
-    """Have the one line per graph printed."""
-    from absl import logging
-
-    logging.set_verbosity(logging.INFO)
-
-
 def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> None:
     """Run a script or a module as the main program.
 

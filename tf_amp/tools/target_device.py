@@ -57,11 +57,7 @@ class Target:
         return str(self.profile.provenance.get("how", ""))
 
     def settings(self, config: AmpConfig) -> Settings:
-        """Return what the pass is given for every graph that is planned.
-
-        Raises:
-          ConfigError: as for `check_config`.
-        """
+        """Return what the pass is given for every graph that is planned."""
         from grappler_pass.costs import CostModel
 
         graph_settings.check_config(config)
@@ -75,10 +71,9 @@ class Target:
 
     def optimized(self, graph_def: GraphDef, kept: tuple[str, ...]) -> GraphDef:
         """Return the graph as TensorFlow would leave it for this device, placed."""
-        if self.profile.kind != "gpu":
-            return self.placed(grappler_preview.optimized_graph(graph_def, kept))
         architecture = _ARCHITECTURES.get(self.profile.name, _NEWEST)
-        cluster = private.cluster_of(architecture)
+        is_gpu = self.profile.kind == "gpu"
+        cluster = private.cluster_of(architecture) if is_gpu else None
         if cluster is None:
             return self.placed(grappler_preview.optimized_graph(graph_def, kept))
         on_gpu = grappler_preview.on_device(graph_def, "GPU")
@@ -91,11 +86,9 @@ class Target:
 
 
 def target_of(device: str, low_dtype: str | None = None) -> Target:
-    """Return the target that a name stands for.
+    """Return the target that the name or path of a profile stands for.
 
-    Args:
-      device: name of a shipped profile, or the path of one.
-      low_dtype: "bfloat16" or "float16"; what suits the device by default.
+    Its 16-bit type is what suits the device by default.
 
     Raises:
       ConfigError: there is no such profile or dtype; the message names those there are.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import tempfile
 
-from grappler_pass.costs.atomic_file import replacing
 from tf_amp.errors import ConfigError
 
 
@@ -39,6 +38,9 @@ def write_whole(path: pathlib.Path, content: bytes) -> None:
     Raises:
       ConfigError: it cannot be written; the message says why.
     """
+    # Slow to import, and not there in a broken installation.
+    from grappler_pass.costs.atomic_file import replacing
+
     try:
         with replacing(path) as file:
             file.buffer.write(content)

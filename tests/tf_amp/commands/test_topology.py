@@ -18,9 +18,9 @@ from tests.topology_samples import (
 from tf_amp.commands import cli
 from tf_amp.commands.machine.advice import advise
 from tf_amp.commands.machine.gpu_links import (
-    Links,
     gpus_from_query,
     links_from_topology,
+    weakest_of,
 )
 from tf_amp.commands.machine.processors import cpu_list, cpu_numbers, machine_of
 from tf_amp.commands.machine.report import conclusions
@@ -33,7 +33,7 @@ def advice_of(root, *, query=QUERY, topology=PCIE_TOPOLOGY, allowed=ALL):
     """Return (what, because, command) for each piece of advice."""
     links = links_from_topology(topology) if topology else None
     pieces = advise(machine_of(root, allowed), gpus_from_query(query), links)
-    return [(piece.what, piece.because, piece.command) for piece in pieces]
+    return [(piece.what, piece.state, piece.remedy) for piece in pieces]
 
 
 def test_the_kernel_tells_of_nodes_cores_and_gpus(tmp_path):
@@ -41,7 +41,7 @@ def test_the_kernel_tells_of_nodes_cores_and_gpus(tmp_path):
     assert [node.number for node in machine.nodes] == [0, 1]
     assert machine.nodes[1].cores == ((4, 12), (5, 13), (6, 14), (7, 15))
     assert (machine.cores, machine.cpus, machine.quota) == (8, 16, None)
-    assert [(gpu.address, gpu.node) for gpu in machine.gpus] == [
+    assert list(machine.gpus.items()) == [
         (address, int(node)) for address, _, _, node in GPUS
     ]
 
@@ -54,7 +54,7 @@ def test_cpus_that_a_process_may_not_use_do_not_count(tmp_path):
 
 def test_a_tree_that_tells_nothing_gives_an_empty_machine(tmp_path):
     machine = machine_of(tmp_path, ALL)
-    assert (machine.nodes, machine.gpus, machine.quota) == ((), (), None)
+    assert (machine.nodes, machine.gpus, machine.quota) == ((), {}, None)
     advice = advice_of(tmp_path, query="", topology=None)
     assert [command for *_, command in advice[:-1]] == ["", ""]
     assert "tells of no NUMA node" in advice[0][1]
@@ -68,7 +68,7 @@ def test_lists_of_cpus_read_back_as_written(text):
 
 def test_links_are_read_with_and_without_escapes_and_network_cards():
     pcie, nvlink = map(links_from_topology, (PCIE_TOPOLOGY, NVLINK_TOPOLOGY))
-    assert pcie.between == {
+    assert pcie == {
         (0, 1): "PIX",
         (0, 2): "SYS",
         (0, 3): "SYS",
@@ -76,8 +76,8 @@ def test_links_are_read_with_and_without_escapes_and_network_cards():
         (1, 3): "SYS",
         (2, 3): "PHB",
     }
-    assert nvlink.between == {(0, 1): "NV12"}
-    assert (pcie.weakest, nvlink.weakest) == ("SYS", "NV")
+    assert nvlink == {(0, 1): "NV12"}
+    assert (weakest_of(pcie), weakest_of(nvlink)) == ("SYS", "NV")
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_the_exchange_is_advised_from_the_weakest_link(tmp_path):
         "one GPU: there is nothing to reduce on this machine",
         "",
     )
-    silent = advise(machine_of(root, ALL), gpus_from_query(two), Links({}))[-1]
-    assert silent.because.endswith("no advice") and not silent.command
+    silent = advise(machine_of(root, ALL), gpus_from_query(two), {})[-1]
+    assert silent.state.endswith("no advice") and not silent.remedy
 
 
 def test_findings_list_gpus_and_links_and_the_order_of_numbers(tmp_path):

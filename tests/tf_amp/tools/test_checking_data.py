@@ -11,8 +11,12 @@ import tensorflow as tf
 
 import tf_amp
 from tf_amp.errors import UnfitDataError
-from tf_amp.tools.graph_runs.batches import InputSpec
-from tf_amp.tools.verify import batches_from_file, checked_batches, specs_of
+from tf_amp.tools.graph_runs.batches import (
+    InputSpec,
+    batches_from_file,
+    checked_batches,
+    specs_of,
+)
 
 _SPECS = (
     InputSpec("image", "float32", (None, 4)),
@@ -66,6 +70,13 @@ def test_wrong_types_are_told_with_those_expected(tmp_path):
     with pytest.raises(
         UnfitDataError, match=r"image is int64 \[7, 4\]; expected is image"
     ):
+        batches_from_file(path, _SPECS)
+
+
+def test_a_file_that_was_cut_off_is_told_with_what_is_expected(tmp_path):
+    path = _file(tmp_path, image=np.ones((7, 4)), label=np.ones(7, int))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(UnfitDataError, match=r"cannot be read.*" + _EXPECTED):
         batches_from_file(path, _SPECS)
 
 

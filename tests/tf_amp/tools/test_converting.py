@@ -19,7 +19,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 import tf_amp
 from tests import stored_models
 from tests.processes import ROOT, folder_that_hides
-from tf_amp.tools.convert.files.saved_model import EXTRAS
+from tf_amp.tools.convert.files.stored_models import EXTRAS
 
 EPSILON = 2.0**-8
 # Products of these models follow each other by so many.

@@ -11,9 +11,9 @@ import tensorflow as tf
 
 import tf_amp
 from tests import planted
-from tf_amp.tools.verify import Verification, compare
+from tf_amp.tools.verify.comparing import compare
 from tf_amp.tools.verify.culprits import write_exclude_list
-from tf_amp.tools.verify.verification import GRADIENT, Verdict
+from tf_amp.tools.verify.verification import GRADIENT, Verdict, Verification
 
 
 def _verify(model: object, *args: object, **options: object) -> Verification:

@@ -1,37 +1,20 @@
-"""What follows from how a machine is built; each piece says from what."""
+"""What follows from how a machine is built: from what, and the command to copy."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from tf_amp.commands.machine.gpu_links import MEANINGS, Gpu, Links
+from tf_amp.commands.doctor import Finding
+from tf_amp.commands.machine.gpu_links import MEANINGS, Gpu, Links, weakest_of
 from tf_amp.commands.machine.processors import Machine, Node, cpu_list
-
-
-@dataclasses.dataclass(frozen=True)
-class Advice:
-    """What to do.
-
-    Attributes:
-      what: it is about.
-      because: what it is derived from.
-      command: to copy; empty where nothing is to be done, or nothing can be said.
-    """
-
-    what: str
-    because: str
-    command: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
     """A process that trains on one GPU, or on the CPUs of one NUMA node.
 
-    Attributes:
-      name: such as "GPU0".
-      node: that it belongs to.
-      cores: of the node that are its own.
+    Of the node's cores some are its own.
     """
 
     name: str
@@ -44,14 +27,8 @@ class Worker:
         return tuple(cpu for core in self.cores for cpu in core)
 
 
-def advise(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> list[Advice]:
-    """Return what follows.
-
-    Args:
-      machine: as the kernel tells.
-      gpus: as the driver tells.
-      links: between GPUs; None where nobody tells.
-    """
+def advise(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> list[Finding]:
+    """Return what follows; links are None where nobody tells of them."""
     workers = workers_of(machine, gpus)
     return [
         *_binding(machine, gpus, workers),
@@ -67,10 +44,9 @@ def workers_of(machine: Machine, gpus: Sequence[Gpu]) -> tuple[Worker, ...]:
     """
     if not gpus:
         return tuple(Worker(f"node {n.number}", n, n.cores) for n in machine.nodes)
-    of_address = {gpu.address: gpu.node for gpu in machine.gpus}
     workers: list[Worker] = []
     for node in machine.nodes:
-        here = [gpu for gpu in gpus if of_address.get(gpu.address) == node.number]
+        here = [gpu for gpu in gpus if machine.gpus.get(gpu.address) == node.number]
         share = len(node.cores) // max(len(here), 1)
         for place, gpu in enumerate(here):
             cores = node.cores[place * share : (place + 1) * share]
@@ -80,10 +56,10 @@ def workers_of(machine: Machine, gpus: Sequence[Gpu]) -> tuple[Worker, ...]:
 
 def _binding(
     machine: Machine, gpus: Sequence[Gpu], workers: Sequence[Worker]
-) -> Iterator[Advice]:
+) -> Iterator[Finding]:
     if len(machine.nodes) < 2:
         found = "one NUMA node" if machine.nodes else "the kernel tells of no NUMA node"
-        yield Advice("binding", f"{found}: there is nothing to bind a worker to")
+        yield Finding("binding", f"{found}: there is nothing to bind a worker to")
         return
     for worker in workers:
         others = sum(other.node == worker.node for other in workers)
@@ -95,20 +71,20 @@ def _binding(
             f"numactl --physcpubind={cpu_list(worker.cpus)} "
             f"--membind={worker.node.number} python train.py"
         )
-        yield Advice(worker.name, because + (share if others > 1 else ""), command)
+        yield Finding(worker.name, because + (share if others > 1 else ""), command)
     bound = {worker.name for worker in workers}
     for gpu in gpus:
         if f"GPU{gpu.number}" not in bound:
             because = f"no word of a NUMA node with free CPUs for {gpu.address}"
-            yield Advice(f"GPU{gpu.number}", f"{because}: no advice")
+            yield Finding(f"GPU{gpu.number}", f"{because}: no advice")
 
 
-def _threads(machine: Machine, workers: Sequence[Worker]) -> Iterator[Advice]:
+def _threads(machine: Machine, workers: Sequence[Worker]) -> Iterator[Finding]:
     """Advise on threads: one for each core, where TensorFlow would take more."""
     quota = machine.quota
     if quota is not None and quota < machine.cpus:
         count = max(1, int(quota))
-        yield Advice(
+        yield Finding(
             "threads",
             f"the control group grants {quota:g} of the {machine.cpus} CPUs for which "
             "TensorFlow starts threads",
@@ -123,14 +99,14 @@ def _threads(machine: Machine, workers: Sequence[Worker]) -> Iterator[Advice]:
         yield _threads_of("each worker, bound as above,", cores, cpus)
 
 
-def _threads_of(who: str, cores: int, cpus: int) -> Advice:
+def _threads_of(who: str, cores: int, cpus: int) -> Finding:
     if cores == 0:
-        return Advice("threads", "the kernel tells nothing of cores: no advice")
+        return Finding("threads", "the kernel tells nothing of cores: no advice")
     if cores == cpus:
         because = f"{who} has {cores} cores of one CPU each"
-        return Advice("threads", f"{because}: TensorFlow's own choice, one per CPU")
+        return Finding("threads", f"{because}: TensorFlow's own choice, one per CPU")
     because = f"{who} has {cores} cores of {cpus / cores:g} hyperthreads"
-    return Advice(
+    return Finding(
         "threads",
         f"{because}: TensorFlow would start one thread for each of {cpus} CPUs",
         _thread_variables(cores),
@@ -141,24 +117,24 @@ def _thread_variables(count: int) -> str:
     return f"export TF_NUM_INTRAOP_THREADS={count} TF_NUM_INTEROP_THREADS={count}"
 
 
-def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Advice:
+def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
     what = "all-reduce"
     if not gpus:
         because = "no GPU; logical devices of a CPU copy within one memory, where 16 "
         because += "bits add casts and save no link"
-        return Advice(what, because, _strategy("float32"))
+        return Finding(what, because, _strategy("float32"))
     if len(gpus) == 1:
-        return Advice(what, "one GPU: there is nothing to reduce on this machine")
-    if links is None or not links.between:
-        return Advice(what, "nvidia-smi tells no links between GPUs: no advice")
-    weakest = links.weakest
-    because = f"the weakest of {len(links.between)} links is {MEANINGS[weakest]}"
+        return Finding(what, "one GPU: there is nothing to reduce on this machine")
+    if not links:
+        return Finding(what, "nvidia-smi tells no links between GPUs: no advice")
+    weakest = weakest_of(links)
+    because = f"the weakest of {len(links)} links is {MEANINGS[weakest]}"
     if weakest == "NV":
         because += ", for which TensorFlow's own exchange, by NCCL, is made"
-        return Advice(what, because, _strategy("float32"))
+        return Finding(what, because, _strategy("float32"))
     because += f" ({weakest}), shared by all gradients: half the bytes; compare step "
     because += "times with float32, since no rate is known"
-    return Advice(what, because, _strategy("bfloat16"))
+    return Finding(what, because, _strategy("bfloat16"))
 
 
 def _strategy(word: str) -> str:

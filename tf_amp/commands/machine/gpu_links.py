@@ -1,4 +1,7 @@
-"""GPUs and the links between them, as `nvidia-smi` tells."""
+"""GPUs and the links between them, as `nvidia-smi` tells.
+
+What is not understood of it raises UnclearMachineError, and nothing is guessed.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +37,22 @@ class Gpu:
     model: str
 
 
-@dataclasses.dataclass(frozen=True)
-class Links:
-    """Links between GPUs: (0, 1) -> "NV12", the lower number first."""
+# Between GPUs: (0, 1) -> "NV12", the lower number first.
+Links = Mapping[tuple[int, int], str]
 
-    between: Mapping[tuple[int, int], str]
 
-    @property
-    def weakest(self) -> str:
-        """Return the kind of the farthest link, such as "NV" or "PHB"."""
-        kinds = {_kind(link) for link in self.between.values()}
-        return max(kinds, key=list(MEANINGS).index)
+def kind_of(link: str) -> str:
+    """Return what of a link `MEANINGS` tells, such as "NV" of "NV12"."""
+    return "NV" if link.startswith("NV") else link
+
+
+def weakest_of(links: Links) -> str:
+    """Return the kind of the farthest link, such as "NV" or "PHB"."""
+    return max(map(kind_of, links.values()), key=list(MEANINGS).index)
 
 
 def gpus_from_query(text: str) -> tuple[Gpu, ...]:
-    """Parse `nvidia-smi --query-gpu=index,pci.bus_id,name --format=csv,noheader`.
-
-    Raises:
-      UnclearMachineError: it is something else.
-    """
+    """Parse `nvidia-smi --query-gpu=index,pci.bus_id,name --format=csv,noheader`."""
     gpus = []
     for line in filter(None, map(str.strip, text.splitlines())):
         fields = [field.strip() for field in line.split(",", 2)]
@@ -68,11 +68,7 @@ def gpus_from_query(text: str) -> tuple[Gpu, ...]:
 
 
 def links_from_topology(text: str) -> Links:
-    """Parse `nvidia-smi topo -m`.
-
-    Raises:
-      UnclearMachineError: it is something else.
-    """
+    """Parse `nvidia-smi topo -m`."""
     rows = [_cells(line) for line in _ESCAPES.sub("", text).splitlines()]
     heads = [row for row in rows if row and row[0] == "GPU0" and "X" not in row]
     if not heads:
@@ -87,25 +83,17 @@ def links_from_topology(text: str) -> Links:
             second = _number(column)
             if second is not None and first < second:
                 between[first, second] = _checked(link, row)
-    return Links(between)
+    return between
 
 
 def present_gpus() -> tuple[Gpu, ...]:
-    """Ask the driver for the GPUs; none where there is no `nvidia-smi`.
-
-    Raises:
-      UnclearMachineError: it fails, or tells something else.
-    """
+    """Ask the driver for the GPUs; none where there is no `nvidia-smi`."""
     query = ("--query-gpu=index,pci.bus_id,name", "--format=csv,noheader")
     return gpus_from_query(_asked(query)) if shutil.which("nvidia-smi") else ()
 
 
 def present_links() -> Links:
-    """Ask the driver for the links between GPUs.
-
-    Raises:
-      UnclearMachineError: it fails, or tells something else.
-    """
+    """Ask the driver for the links between GPUs."""
     return links_from_topology(_asked(("topo", "-m")))
 
 
@@ -137,7 +125,3 @@ def _checked(link: str, row: Sequence[str]) -> str:
     if not _LINK.fullmatch(link):
         raise UnclearMachineError(f"nvidia-smi topo -m: {link!r} in {row} is no link")
     return link
-
-
-def _kind(link: str) -> str:
-    return "NV" if link.startswith("NV") else link

@@ -6,9 +6,9 @@ import dataclasses
 import math
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-SYS = pathlib.Path("/sys")
+_SYS = pathlib.Path("/sys")
 _NVIDIA = "0x10de"
 # VGA-compatible and 3D controllers.
 _DISPLAY_CLASSES = ("0x0300", "0x0302")
@@ -16,11 +16,9 @@ _DISPLAY_CLASSES = ("0x0300", "0x0302")
 
 @dataclasses.dataclass(frozen=True)
 class Node:
-    """A NUMA node.
+    """A NUMA node by its number.
 
-    Attributes:
-      number: its own.
-      cores: that this process may use; each with its hyperthreads' CPU numbers.
+    Cores are those that this process may use, each with its hyperthreads' numbers.
     """
 
     number: int
@@ -33,31 +31,19 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class PciDevice:
-    """A device on the PCI bus.
-
-    Attributes:
-      address: such as "0000:3b:00.0".
-      node: NUMA node that it hangs on; None where the machine does not tell.
-    """
-
-    address: str
-    node: int | None
-
-
-@dataclasses.dataclass(frozen=True)
 class Machine:
     """What the kernel tells.
 
     Attributes:
       nodes: those with CPUs that this process may use; empty where there is no word of
         any.
-      gpus: NVIDIA's, by address.
+      gpus: NUMA nodes of NVIDIA's by address, such as "0000:3b:00.0"; None where the
+        machine does not tell.
       quota: CPUs' worth of time that the control group may use; None for no limit.
     """
 
     nodes: tuple[Node, ...]
-    gpus: tuple[PciDevice, ...]
+    gpus: Mapping[str, int | None]
     quota: float | None
 
     @property
@@ -72,20 +58,18 @@ class Machine:
 
 
 def machine_of(
-    root: pathlib.Path = SYS, allowed: Iterable[int] | None = None
+    root: pathlib.Path = _SYS, allowed: Iterable[int] | None = None
 ) -> Machine:
     """Read what a tree such as /sys tells.
 
-    Args:
-      root: of the tree.
-      allowed: CPUs that this process may use; None asks the kernel.
+    Of the CPUs only those count that this process may use; None asks the kernel.
     """
     usable = frozenset(os.sched_getaffinity(0) if allowed is None else allowed)
     folders = (root / "devices/system/node").glob("node[0-9]*")
     nodes = [_node(folder, usable, root) for folder in folders]
     return Machine(
         nodes=tuple(sorted((n for n in nodes if n.cores), key=lambda n: n.number)),
-        gpus=tuple(_gpus(root)),
+        gpus=_gpus(root),
         quota=_quota(root),
     )
 
@@ -125,15 +109,14 @@ def _node(folder: pathlib.Path, usable: frozenset[int], root: pathlib.Path) -> N
     return Node(int(folder.name.removeprefix("node")), tuple(sorted(cores)))
 
 
-def _gpus(root: pathlib.Path) -> list[PciDevice]:
-    found = []
+def _gpus(root: pathlib.Path) -> dict[str, int | None]:
+    found = {}
     for folder in sorted((root / "bus/pci/devices").glob("*")):
         kind = _text(folder / "class")
         if _text(folder / "vendor") == _NVIDIA and kind.startswith(_DISPLAY_CLASSES):
             node = _text(folder / "numa_node")
             # -1 where the firmware does not name it.
-            known = node.isdigit()
-            found.append(PciDevice(folder.name.lower(), int(node) if known else None))
+            found[folder.name.lower()] = int(node) if node.isdigit() else None
     return found
 
 

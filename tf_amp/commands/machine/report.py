@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import shutil
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +9,7 @@ from tf_amp.commands.doctor import Finding, Findings, show
 from tf_amp.commands.machine import gpu_links
 from tf_amp.commands.machine.advice import advise
 from tf_amp.commands.machine.gpu_links import Gpu, Links
-from tf_amp.commands.machine.processors import SYS, Machine, cpu_list, machine_of
+from tf_amp.commands.machine.processors import Machine, cpu_list, machine_of
 from tf_amp.errors import UnclearMachineError
 
 
@@ -21,13 +20,9 @@ def main() -> int:
     return 0
 
 
-def examine(root: pathlib.Path = SYS) -> Findings:
-    """Yield what the machine tells, and what follows from it.
-
-    Args:
-      root: of a tree such as /sys.
-    """
-    machine = machine_of(root)
+def examine() -> Findings:
+    """Yield what the machine tells, and what follows from it."""
+    machine = machine_of()
     yield from cores(machine)
     yield from _tensorflow_devices()
     gpus: Sequence[Gpu] = ()
@@ -53,17 +48,15 @@ def cores(machine: Machine) -> Findings:
 
 def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> Findings:
     """Yield GPUs, links and advice."""
-    nodes = {device.address: device.node for device in machine.gpus}
     for gpu in gpus:
-        node = nodes.get(gpu.address)
+        node = machine.gpus.get(gpu.address)
         place = "NUMA node not known" if node is None else f"NUMA node {node}"
         yield Finding(f"GPU{gpu.number}", f"{gpu.model}, {gpu.address}, {place}")
     if machine.gpus and not gpus:
-        found = ", ".join(device.address for device in machine.gpus)
+        found = ", ".join(machine.gpus)
         yield Finding("GPU", f"{found} on the bus, but nvidia-smi tells of none")
-    yield from _links(links)
-    for advice in advise(machine, gpus, links):
-        yield Finding(advice.what, advice.because, advice.command)
+    yield from _links(links or {})
+    yield from advise(machine, gpus, links)
     if len(machine.nodes) > 1 and shutil.which("numactl") is None:
         yield Finding("numactl", "not installed", "apt-get install numactl")
     if gpus:
@@ -74,11 +67,10 @@ def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> F
         )
 
 
-def _links(links: Links | None) -> Iterator[Finding]:
-    between = links.between if links else {}
-    for kind in dict.fromkeys(between.values()):
-        pairs = [f"{a}-{b}" for (a, b), link in between.items() if link == kind]
-        words = gpu_links.MEANINGS["NV" if kind.startswith("NV") else kind]
+def _links(links: Links) -> Iterator[Finding]:
+    for kind in dict.fromkeys(links.values()):
+        pairs = [f"{a}-{b}" for (a, b), link in links.items() if link == kind]
+        words = gpu_links.MEANINGS[gpu_links.kind_of(kind)]
         yield Finding(f"link {kind}", f"{words}: GPUs {', '.join(pairs)}")
 
 

@@ -29,13 +29,7 @@ _ORDERS: dict[str, Callable[[CostRow], Any]] = {
 
 
 def show(rows: Sequence[Row], *, sort: str, limit: int | None) -> None:
-    """Print what was measured.
-
-    Args:
-      rows: of any device; verdicts are counted.
-      sort: a column, one of those in `_ORDERS`.
-      limit: rows per table; None for all.
-    """
+    """Print what was measured, verdicts counted; `limit` is of rows per table."""
     for origin, group, costs in _groups(rows, sort):
         rich.print(f"[bold]{escape(origin[0])}[/], TensorFlow {escape(origin[1])}")
         rich.print(_table(costs[:limit]))

@@ -11,8 +11,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
-from tf_amp.commands.doctor import FIX_SETTING, REINSTALL, Finding, Findings
-from tf_amp.commands.shared.bare_environment import settings_set_aside
+from tf_amp.commands.doctor import (
+    FIX_SETTING,
+    REINSTALL,
+    Finding,
+    Findings,
+    settings_set_aside,
+)
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError, TensorFlowMissingError

@@ -26,9 +26,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def add_to(parser: argparse.ArgumentParser, *, data: str | None = None) -> None:
     """Add the model or script, and what belongs to one of them, to a parser.
 
-    Args:
-      parser: of the command.
-      data: what `--data` holds; None for a command that takes none.
+    `data` says what `--data` holds; None for a command that takes none.
     """
     parser.add_argument(
         "model",

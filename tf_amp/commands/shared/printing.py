@@ -1,12 +1,19 @@
-"""Print what rich can lay out: fitted to a terminal, else as plain text."""
+"""Results of a command: fitted to a terminal, as plain text, or as JSON."""
 
 from __future__ import annotations
 
-from typing import Any
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any, TextIO
+
+_STDOUT = 1
 
 
 def show(*printables: Any) -> None:
-    """Print one after the other; in a file or a pipe no line is folded."""
+    """Print what rich can lay out; in a file or a pipe no line is folded."""
     from rich.console import Console
 
     console = Console()
@@ -15,3 +22,28 @@ def show(*printables: Any) -> None:
             console.print(each, highlight=False)
         else:
             print(each)
+
+
+def show_json(rows: Iterable[Any], stream: TextIO) -> None:
+    """Print plain values as an array."""
+    print(json.dumps(list(rows), indent=1), file=stream, flush=True)
+
+
+def stream_for(options: argparse.Namespace) -> TextIO:
+    """Return where a command's result goes, before anything of a script runs.
+
+    With `--json` and a script, standard output becomes standard error from now on: for
+    Python, C and child processes, and for what the script has done at its very end. The
+    stream that is returned leads where standard output did.
+    """
+    if not options.json or options.model.is_dir():
+        return sys.stdout
+    try:
+        kept, errors = os.dup(_STDOUT), sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        # One of them is closed, or something else than a descriptor.
+        return sys.stdout
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(errors, _STDOUT)
+    return open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)

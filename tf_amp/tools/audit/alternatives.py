@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from grappler_pass.eligibility.propagation import constrain
+from grappler_pass.graph.view import Node
+from grappler_pass.planning.draft import Draft
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.list_edits import PREFIX, ListEdit
-
-if TYPE_CHECKING:
-    from grappler_pass.graph.view import Node
-    from grappler_pass.planning.draft import Draft
-    from tf_amp.config.amp_config import AmpConfig
-    from tf_amp.tools.target_device import Target
+from tf_amp.tools.target_device import Target
 
 Edits = tuple[ListEdit, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Alternatives:
-    """What might be asked for instead.
-
-    Attributes:
-      draft: the graph as it was planned.
-      target: the device that it was planned for.
-      config: what was asked for.
-    """
+    """What might be asked for instead of a draft that was planned for a target."""
 
     draft: Draft
     target: Target
@@ -57,8 +49,6 @@ class Alternatives:
 
     def _eligible(self, low_dtype: str, edits: Edits) -> tuple[bool, ...]:
         """Return for each slot whether it could go low."""
-        from grappler_pass.eligibility.propagation import constrain
-
         target = dataclasses.replace(self.target, low_dtype=low_dtype)
         config = dataclasses.replace(self.config, list_edits=edits)
         chosen = target.settings(config)

@@ -9,26 +9,27 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.console import RenderableType
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass import pipeline
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
+from grappler_pass.graph.view import Item
 from grappler_pass.notebook_display import NotebookDisplay
+from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.plan import Plan
 from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.audit import report as audit_report
 from tf_amp.tools.audit.alternatives import Alternatives
 from tf_amp.tools.audit.obstacles import Obstacle, obstacles_of
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.explain.signatures import signatures_of
+from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tools.target_device import Target, target_of
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Draft
-    from grappler_pass.planning.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -84,20 +85,14 @@ class Audit(NotebookDisplay):
 
     def __str__(self) -> str:
         """Print as tables for 80 columns."""
-        from tf_amp.tools.audit import report as audit_report
-
         return audit_report.text_of(self)
 
     def summary(self) -> str:
         """Return one line: whether it pays."""
-        from tf_amp.tools.audit import report as audit_report
-
         return audit_report.verdict(self)
 
     def __rich__(self) -> RenderableType:
         """Show in a terminal."""
-        from tf_amp.tools.audit import report as audit_report
-
         return audit_report.report_of(self)
 
 
@@ -144,11 +139,7 @@ def audit_saved_model(
 ) -> tuple[Audit, ...]:
     """Audit each signature of a SavedModel, or the one named.
 
-    Args:
-      folder: of the SavedModel.
-      target: the device.
-      signature: name of one.
-      batch: what stands for an unknown first dimension of the inputs.
+    `batch` stands for an unknown first dimension of the inputs.
 
     Raises:
       ScriptMissingError: the folder does not hold a SavedModel.
@@ -158,7 +149,7 @@ def audit_saved_model(
     for name, function in signatures_of(folder, signature).items():
         graph_def, kept, _ = explanation.traced_graph(function, (), {})
         if batch is not None:
-            _set_batch(graph_def, batch)
+            set_batch(graph_def, batch)
         audits.append(_audit_traced(graph_def, kept, name, target))
     return _merged(audits)
 
@@ -171,15 +162,7 @@ def audit_graph(
     shapes: Callable[[], Shapes],
     name: str,
 ) -> Audit:
-    """Plan a graph for a target and look for what holds it back.
-
-    Args:
-      graph_def: placed on the target already.
-      item: what the caller relies on.
-      target: the device.
-      shapes: infers static shapes.
-      name: of the graph, for people.
-    """
+    """Plan a graph that is placed on a target and look for what holds it back."""
     draft = planned(graph_def, item, target, shapes=shapes, name=name)
     config = explanation.config_for(graph_def)
     return Audit(
@@ -202,8 +185,6 @@ def planned(
     name: str,
 ) -> Draft:
     """Return the draft whose plan the pass would carry out on a target."""
-    from grappler_pass import pipeline
-
     drafts: list[Draft] = []
     pipeline.plan_graph(
         graph_def,
@@ -219,8 +200,6 @@ def planned(
 def _audit_traced(
     graph_def: GraphDef, kept: tuple[str, ...], name: str, target: Target
 ) -> Audit:
-    from grappler_pass.graph.shapes import shapes_from_graph_def
-
     optimized = target.optimized(graph_def, kept)
     config = explanation.config_for(optimized)
     return audit_graph(
@@ -241,16 +220,6 @@ def _merged(audits: Iterable[Audit]) -> tuple[Audit, ...]:
         names = f"{same.graph}, {audit.graph}" if same else audit.graph
         found[key] = dataclasses.replace(audit, graph=names)
     return tuple(found.values())
-
-
-def _set_batch(graph_def: GraphDef, batch: int) -> None:
-    """Put a number in place of the unknown first dimension of each input."""
-    for node in graph_def.node:
-        if node.op != "Placeholder" or "shape" not in node.attr:
-            continue
-        sizes = node.attr["shape"].shape.dim
-        if sizes and sizes[0].size < 0:
-            sizes[0].size = batch
 
 
 def _has_guesses(draft: Draft) -> bool:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from tensorflow.python.framework import dtypes
 
 from grappler_pass.cached_attributes import cached_attribute
-
-if TYPE_CHECKING:
-    from grappler_pass.costs import OpCall
-    from grappler_pass.costs.roofline import Roofline
-    from grappler_pass.costs.work.piece import Product, Work
-    from grappler_pass.graph.view import Node, Port
-    from grappler_pass.planning.draft import Draft
-    from grappler_pass.planning.plan import Decision
-    from tf_amp.tools.audit.alternatives import Alternatives
+from grappler_pass.costs import OpCall, TensorSpec
+from grappler_pass.costs.roofline import Roofline
+from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.costs.work.piece import Product, Work
+from grappler_pass.graph.shapes import known_shape
+from grappler_pass.graph.view import Node, Port
+from grappler_pass.planning.draft import Draft
+from grappler_pass.planning.plan import Decision
+from grappler_pass.pricing.seconds import call_of
+from tf_amp.tools.audit.alternatives import Alternatives
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
-    """One priced node of a planned graph.
+    """One priced node of a planned graph, on a device, beside what might be asked for.
 
     Attributes:
-      draft: the graph with its plan.
-      node: of the draft's view.
       decision: of the node's first slot, which carries its price.
       is_low: whether any slot of the node goes low.
-      roofline: of the device.
-      alternatives: what might be asked for instead.
     """
 
     draft: Draft
@@ -77,13 +75,19 @@ class Case:
     @cached_attribute
     def call(self) -> OpCall:
         """The node as pricing sees it."""
-        return call_of(self.draft, self.node)
+        draft = self.draft
+
+        def spec(port: Port) -> TensorSpec:
+            shape = known_shape(draft.shapes, draft.view, port)
+            enum = draft.slots.output_dtype(port.node, port.output)
+            name = dtypes.as_dtype(enum).base_dtype.name if enum else "float32"
+            return TensorSpec(shape, str(name))
+
+        return call_of(self.node, draft.slots, spec)
 
     @cached_attribute
     def works(self) -> tuple[Work, ...]:
         """What the node has to do in 16 bits."""
-        from grappler_pass.costs.work.op_work import works_of
-
         return works_of(self.call, self.low_dtype)
 
     @property
@@ -111,20 +115,3 @@ class Case:
             rows = [self.draft.plan.decisions[s] for s in slots.slots_of[index]]
             if rows and not any(row.is_low for row in rows):
                 yield rows[0]
-
-
-def call_of(draft: Draft, node: Node) -> OpCall:
-    """Return a node of a draft as pricing sees it."""
-    from tensorflow.python.framework import dtypes
-
-    from grappler_pass.costs import TensorSpec
-    from grappler_pass.graph.shapes import known_shape
-    from grappler_pass.pricing.seconds import call_of
-
-    def spec(port: Port) -> TensorSpec:
-        shape = known_shape(draft.shapes, draft.view, port)
-        enum = draft.slots.output_dtype(port.node, port.output)
-        name = dtypes.as_dtype(enum).base_dtype.name if enum else "float32"
-        return TensorSpec(shape, str(name))
-
-    return call_of(node, draft.slots, spec)

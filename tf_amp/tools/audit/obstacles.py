@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tf_amp.tools.audit.alternatives import Alternatives
 from tf_amp.tools.audit.cases import Case
 from tf_amp.tools.audit.remedies import Finding, finding_of
 
-SHOWN = 10
+_SHOWN = 10
 # Losses under this share of what the mean node takes are not worth a look.
 _LEAST_SHARE = 1e-3
 
@@ -41,38 +40,30 @@ class Obstacle:
     remedy: str
 
 
-def obstacles_of(
-    alternatives: Alternatives, count: int = SHOWN
-) -> tuple[Obstacle, ...]:
-    """Return the nodes that lose most, alike ones together.
-
-    Args:
-      alternatives: to the plan of a graph.
-      count: obstacles to return at most.
-    """
+def obstacles_of(alternatives: Alternatives) -> tuple[Obstacle, ...]:
+    """Return the nodes that lose most by their plan, alike ones together."""
     draft = alternatives.draft
-    groups: dict[_Kind, list[Case]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, Finding], list[Case]] = defaultdict(list)
     least = _LEAST_SHARE * draft.plan.seconds_after / max(len(draft.view.nodes), 1)
     for case in _priced(alternatives):
         if case.seconds - case.best_seconds > least:
-            groups[_kind_of(case)].append(case)
-    found = [_obstacle(kind, cases) for kind, cases in groups.items()]
+            row = case.decision
+            groups[row.op, _shape(case), row.dtype, finding_of(case)].append(case)
+    found = [
+        Obstacle(
+            op=op,
+            shape=shape,
+            nodes=tuple(case.node.name for case in cases),
+            dtype=dtype,
+            seconds=sum(case.seconds for case in cases),
+            lost_seconds=sum(case.seconds - case.best_seconds for case in cases),
+            why=finding.why,
+            remedy=finding.remedy,
+        )
+        for (op, shape, dtype, finding), cases in groups.items()
+    ]
     found.sort(key=lambda obstacle: -obstacle.lost_seconds)
-    return tuple(found[:count])
-
-
-class _Kind(NamedTuple):
-    """What nodes have in common that are shown together."""
-
-    op: str
-    shape: str
-    dtype: str
-    finding: Finding
-
-
-def _kind_of(case: Case) -> _Kind:
-    row = case.decision
-    return _Kind(row.op, _shape(case), row.dtype, finding_of(case))
+    return tuple(found[:_SHOWN])
 
 
 def _priced(alternatives: Alternatives) -> Iterator[Case]:
@@ -105,16 +96,3 @@ def _shape(case: Case) -> str:
     ]
     sizes = tensors[0].dims if tensors else ()
     return "x".join(map(str, sizes)) or "scalar"
-
-
-def _obstacle(kind: _Kind, cases: list[Case]) -> Obstacle:
-    return Obstacle(
-        op=kind.op,
-        shape=kind.shape,
-        nodes=tuple(case.node.name for case in cases),
-        dtype=kind.dtype,
-        seconds=sum(case.seconds for case in cases),
-        lost_seconds=sum(case.seconds - case.best_seconds for case in cases),
-        why=kind.finding.why,
-        remedy=kind.finding.remedy,
-    )

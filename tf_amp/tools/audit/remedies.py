@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from grappler_pass.costs.work.piece import Product
+from grappler_pass.graph.op_traits import INPUT, RESULT
+from grappler_pass.planning.plan import Cause, Decision
 from tf_amp.tools.audit.cases import Case
-
-if TYPE_CHECKING:
-    from grappler_pass.costs.work.piece import Product
-    from grappler_pass.planning.plan import Decision
 
 _HALF_FULL = 0.5
 # An op that takes less than this many starts is bound by them.
@@ -106,9 +104,6 @@ def _cast_heavy(case: Case) -> Finding | None:
 
 def _neighbor_remedy(neighbor: Decision) -> str:
     """Say how a neighbor could go to 16 bits; empty of constants and variables."""
-    from grappler_pass.graph.op_traits import INPUT, RESULT
-    from grappler_pass.planning.plan import Cause
-
     reason = neighbor.reason
     if reason.cause is Cause.PRESERVED or reason.detail in (INPUT, RESULT):
         return f"feed and fetch 16 bits ({neighbor.op})"

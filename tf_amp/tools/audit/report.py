@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from grappler_pass.notebook_display import plain_text
 from tf_amp.config import list_edits
 
 if TYPE_CHECKING:
@@ -31,15 +31,12 @@ _NOTHING = (
 
 def text_of(audit: Audit) -> str:
     """Return the report of one graph as plain text."""
-    out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, markup=False)
-    console.print(report_of(audit))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return plain_text(report_of(audit), _WIDTH)
 
 
-def print_audits(audits: Sequence[Audit], console: Console | None = None) -> None:
+def print_audits(audits: Sequence[Audit]) -> None:
     """Print the reports, and what was assumed for all of them."""
-    console = console or Console(markup=False, highlight=False)
+    console = Console(markup=False, highlight=False)
     for audit in audits:
         console.print(report_of(audit))
     if audits:

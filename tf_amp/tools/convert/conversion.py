@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.convert.files import sources, writing
+from tf_amp.tools.convert.files import stored_models, writing
 
 if TYPE_CHECKING:
     from tf_amp.tools.convert.report import ConversionReport
@@ -73,12 +72,14 @@ def convert(
     """
     begin = time.perf_counter()
     source, target = pathlib.Path(source), pathlib.Path(target)
-    kind = sources.kind_of(source)
+    kind = stored_models.kind_of(source)
     writing.check_target(source, target, overwrite=overwrite)
     check_tensorflow()
+    from tf_amp.tools.convert import back
+    from tf_amp.tools.convert.files import keras_file
     from tf_amp.tools.convert.frozen_conversion import convert_frozen
     from tf_amp.tools.convert.job import Job
-    from tf_amp.tools.convert.options import options_from
+    from tf_amp.tools.convert.options import FLOAT32, options_from
     from tf_amp.tools.convert.saved_model_conversion import convert_saved_model
 
     options = options_from(
@@ -90,28 +91,19 @@ def convert(
         weights=weights,
         calibration=None if calibration is None else pathlib.Path(calibration),
         verify=verify,
-        overwrite=overwrite,
-        allow_lambda=allow_lambda,
         batch=batch,
         to=to,
     )
     with contextlib.ExitStack() as stack:
         given = source
-        if kind is sources.Kind.KERAS:
-            given = stack.enter_context(_exported(source, allow_lambda=allow_lambda))
+        if kind is stored_models.Kind.KERAS:
+            exported = keras_file.exported(source, allow_lambda=allow_lambda)
+            given = stack.enter_context(exported)
         draft = stack.enter_context(writing.replacing(target))
         job = Job(source, given, target, kind.value, options, begin)
-        if kind is sources.Kind.FROZEN:
-            return convert_frozen(job, draft)
-        return convert_saved_model(job, draft)
-
-
-@contextlib.contextmanager
-def _exported(source: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path]:
-    """Yield the folder of a SavedModel made of a Keras file, for a while."""
-    from tf_amp.tools.convert.files import keras_file
-
-    with tempfile.TemporaryDirectory(prefix="tf-amp-") as folder:
-        exported = pathlib.Path(folder) / source.stem
-        keras_file.export(source, exported, allow_lambda=allow_lambda)
-        yield exported
+        is_frozen = kind is stored_models.Kind.FROZEN
+        if options.to == FLOAT32:
+            take_back = back.frozen_graph_back if is_frozen else back.saved_model_back
+            take_back(given, draft)
+            return job.report(draft)
+        return (convert_frozen if is_frozen else convert_saved_model)(job, draft)

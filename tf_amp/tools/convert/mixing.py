@@ -3,57 +3,59 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
+from tensorflow.python.framework import op_def_registry
 
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.functions import conversion
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ALLOW
+from grappler_pass.graph.type_slots import DTYPE_ENUMS, DTYPE_NAMES, op_def_of
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import PRICED
+from grappler_pass.planning.plan import Plan
+from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
+from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AlreadyMixedError
 from tf_amp.rewriting import graph_settings, stripping
 from tf_amp.tools import target_device
-from tf_amp.tools.convert.already_mixed import products_in_16_bits, unknown_ops
+from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.options import Options
-from tf_amp.tools.convert.planner import MAIN, Planner, Rewritten, names_in, rewrite
+from tf_amp.tools.convert.planner import MAIN, Planner, rewrite
 from tf_amp.tools.convert.report import SignatureGain, Storage
 from tf_amp.tools.convert.weights.storing import store_low
 
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.plan import Plan
-    from tf_amp.config.ranges import Ranges
-    from tf_amp.tools.convert.files.variables_file import VariablesFile
+_LOW = frozenset(DTYPE_ENUMS[name] for name in LOW_DTYPES)
 
 
-@dataclasses.dataclass(frozen=True)
-class Mixed:
-    """What came of one graph, which was changed in place."""
+class Mixed(NamedTuple):
+    """What came of a graph, which was changed in place; names are the report's."""
 
     low_dtype: str
-    outcome: Rewritten
+    device: str
+    plans: Mapping[str, Plan]
+    left_alone: Mapping[str, str]
     storage: Storage
     signatures: Mapping[str, SignatureGain]
     warnings: tuple[str, ...]
 
 
-def planner_for(
-    options: Options, graph_def: GraphDef, seen: Ranges | None
-) -> tuple[Planner, str]:
-    """Return what graphs are rewritten with, and the name of the device's profile.
-
-    Args:
-      options: of the conversion.
-      graph_def: of the model.
-      seen: ranges on calibration data, if there is any.
-
-    Raises:
-      ConfigError: there is no such profile; the message names those there are.
-    """
-    if options.device_profile is not None:
-        target = target_device.target_of(options.device_profile, options.config.dtype)
+def planner_for(options: Options, graph_def: GraphDef, seen: Ranges | None) -> Planner:
+    """Return what graphs are rewritten with, given ranges on data if there are any."""
+    config: AmpConfig | None = options.config
+    if options.choice.device_profile is not None:
+        target = target_device.target_of(
+            options.choice.device_profile, options.config.dtype
+        )
         device_type, chosen = target.device_type, target.settings(options.config)
+        config = None
     else:
         device_type = graph_settings.target_device_type(graph_def)
         chosen = graph_settings.settings_from_config(options.config, device_type)
@@ -62,9 +64,7 @@ def planner_for(
         chosen = dataclasses.replace(chosen, ranges=(*chosen.ranges, *unsafe))
     # What scales weights keeps them from being stored in 16 bits.
     chosen = dataclasses.replace(chosen, fold_constants=False, fusions=())
-    config = options.config if options.device_profile is None else None
-    planner = Planner(chosen, device_type, options.batch, config)
-    return planner, chosen.models[device_type].profile.name
+    return Planner(chosen, device_type, options.batch, config)
 
 
 def mix(
@@ -74,31 +74,28 @@ def mix(
     options: Options,
     file: VariablesFile | None,
 ) -> Mixed:
-    """Rewrite a graph with its functions, in place, as the options say.
-
-    Args:
-      meta_graph: a SavedModel's, or one around a bare graph.
-      item: what callers rely on in it.
-      planner: what to do it with.
-      options: whether weights are stored in 16 bits.
-      file: of the variables; None where there are none.
-
-    Raises:
-      AlreadyMixedError: it computes in 16 bits already.
-    """
+    """Rewrite a graph with its functions, in place, as the options say."""
     _refuse_mixed(meta_graph.graph_def)
-    warnings = [*_unmatched(options.new_patterns, meta_graph.graph_def)]
-    warnings += _unknown(meta_graph.graph_def)
+    warnings = (
+        *_unmatched(options.choice.exclude, meta_graph.graph_def),
+        *_unknown(meta_graph.graph_def),
+    )
     storage = Storage()
     if options.weights == "low":
         storage = store_low(meta_graph, item, planner, file)
-    outcome = rewrite(meta_graph.graph_def, item, planner)
-    meta_graph.graph_def.CopyFrom(outcome.graph_def)
+    rewritten, plans, left_alone = rewrite(meta_graph.graph_def, item, planner)
+    meta_graph.graph_def.CopyFrom(rewritten)
     stripping.strip(meta_graph.graph_def)
     _list_new_ops(meta_graph)
-    gains = signature_gains(meta_graph, outcome.plans)
-    low_dtype = planner.settings.low_dtype
-    return Mixed(low_dtype, outcome, storage, gains, tuple(warnings))
+    return Mixed(
+        planner.settings.low_dtype,
+        planner.device,
+        plans,
+        left_alone,
+        storage,
+        _signature_gains(meta_graph, plans),
+        warnings,
+    )
 
 
 def merged(found: Sequence[Mixed]) -> Mixed:
@@ -110,43 +107,62 @@ def merged(found: Sequence[Mixed]) -> Mixed:
     left_alone: dict[str, str] = {}
     gains: dict[str, SignatureGain] = {}
     for each in reversed(found):
-        plans |= each.outcome.plans
-        left_alone |= each.outcome.left_alone
+        plans |= each.plans
+        left_alone |= each.left_alone
         gains |= each.signatures
-    outcome = dataclasses.replace(first.outcome, plans=plans, left_alone=left_alone)
     warnings = tuple(dict.fromkeys(w for each in found for w in each.warnings))
-    return dataclasses.replace(
-        first, outcome=outcome, signatures=gains, warnings=warnings
+    return first._replace(
+        plans=plans, left_alone=left_alone, signatures=gains, warnings=warnings
     )
 
 
-def signature_gains(
+def size_remarks(options: Options, plans: Mapping[str, Plan]) -> tuple[str, ...]:
+    """Say that unknown sizes are guessed, where that kept everything float32."""
+    is_changed = not all(plan.is_empty for plan in plans.values())
+    if is_changed or options.batch or options.config.opt_level != PRICED:
+        return ()
+    shapes = (d.shape for plan in plans.values() for d in plan.decisions)
+    if not any(shape and shape[0] is None for shape in shapes):
+        return ()
+    return ("sizes of batches are open, so prices are guesses; name one by --batch",)
+
+
+def _signature_gains(
     meta_graph: MetaGraphDef, plans: Mapping[str, Plan]
 ) -> dict[str, SignatureGain]:
     """Add up what is predicted of the functions that each signature calls."""
     graph_def = meta_graph.graph_def
     library = conversion.library_of(graph_def)
     nodes = {node.name: node for node in graph_def.node}
-    gains = {}
+    called: dict[str, tuple[str, ...]] = {}
     for name, signature in meta_graph.signature_def.items():
         roots = (t.name.partition(":")[0] for t in signature.outputs.values())
         present = [nodes[root] for root in roots if root in nodes]
-        called = conversion.reachable_from(present, library) or (MAIN,)
-        found = [plans[each] for each in called if each in plans]
-        if found:
-            gains[name] = _sum(found)
-    if not meta_graph.signature_def and MAIN in plans:
-        gains["graph"] = _sum([plans[MAIN]])
+        called[name] = conversion.reachable_from(present, library) or (MAIN,)
+    if not meta_graph.signature_def:
+        called["graph"] = (MAIN,)
+    gains = {}
+    for name, functions in called.items():
+        if found := [plans[each] for each in functions if each in plans]:
+            gains[name] = SignatureGain(
+                sum(plan.seconds_before for plan in found),
+                sum(plan.seconds_after for plan in found),
+            )
     return gains
 
 
-def _sum(plans: Iterable[Plan]) -> SignatureGain:
-    seconds = [(plan.seconds_before, plan.seconds_after) for plan in plans]
-    return SignatureGain(sum(b for b, _ in seconds), sum(a for _, a in seconds))
+def _all_nodes(graph_def: GraphDef) -> Iterator[NodeDef]:
+    return itertools.chain.from_iterable(conversion.bodies_of(graph_def).values())
 
 
 def _refuse_mixed(graph_def: GraphDef) -> None:
-    found = products_in_16_bits(graph_def)
+    """Refuse products and convolutions in 16 bits, told as "MatMul in bfloat16"."""
+    lists = [OpLists.for_dtype(name) for name in LOW_DTYPES]
+    found: Counter[str] = Counter()
+    for node in _all_nodes(graph_def):
+        dtype = _low_dtype(node)
+        if dtype and any(each.list_of(node.op) == ALLOW for each in lists):
+            found[f"{node.op} in {dtype}"] += 1
     if found:
         counts = ", ".join(f"{count} {what}" for what, count in sorted(found.items()))
         raise AlreadyMixedError(
@@ -155,27 +171,33 @@ def _refuse_mixed(graph_def: GraphDef) -> None:
         )
 
 
-def _unmatched(patterns: Iterable[str], graph_def: GraphDef) -> list[str]:
+def _low_dtype(node: NodeDef) -> str:
+    types = (v.type for v in node.attr.values() if v.WhichOneof("value") == "type")
+    return next((DTYPE_NAMES[dtype] for dtype in types if dtype in _LOW), "")
+
+
+def _unmatched(patterns: Sequence[str], graph_def: GraphDef) -> Iterator[str]:
     """Say which exclusions find no operation."""
-    names = tuple(names_in(graph_def))
-    return [
-        f"exclude: {pattern!r} matches no operation of the model"
-        for pattern in patterns
-        if not any(map(finder([pattern]), names))
-    ]
+    names = [node.name for node in _all_nodes(graph_def)] if patterns else []
+    for pattern in patterns:
+        if not any(map(finder([pattern]), names)):
+            yield f"exclude: {pattern!r} matches no operation of the model"
 
 
-def _unknown(graph_def: GraphDef) -> list[str]:
-    return [
-        f"this TensorFlow does not know the op {op} ({count} nodes); they stay float32"
-        for op, count in sorted(unknown_ops(graph_def).items())
-    ]
+def _unknown(graph_def: GraphDef) -> Iterator[str]:
+    """Say which ops this TensorFlow does not know."""
+    functions = conversion.library_of(graph_def)
+    ops = (str(node.op) for node in _all_nodes(graph_def) if node.op not in functions)
+    for op, count in sorted(Counter(ops).items()):
+        if op_def_of(op) is None:
+            yield (
+                f"this TensorFlow does not know the op {op} ({count} nodes); they stay "
+                "float32"
+            )
 
 
 def _list_new_ops(meta_graph: MetaGraphDef) -> None:
     """Name the ops that were put in, where a model lists what it is made of."""
-    from tensorflow.python.framework import op_def_registry
-
     listed = meta_graph.meta_info_def.stripped_op_list.op
     if not listed:
         return

@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Mapping
+from typing import NamedTuple
+
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass import pipeline
 from grappler_pass.functions import conversion
+from grappler_pass.functions.conversion import Library
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.op_traits import is_update
+from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
+from grappler_pass.pipeline import Rewrite
+from grappler_pass.planning.draft import Settings
+from grappler_pass.planning.plan import Plan
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import AmpError
 from tf_amp.measuring import process_costs
 from tf_amp.measuring.fingerprint import digest_of_seeds
@@ -23,19 +33,7 @@ from tf_amp.tools import progress
 from tf_amp.tools.convert.files.stored_shapes import known_arguments, stored_shapes
 from tf_amp.tracing import grappler_preview
 
-if TYPE_CHECKING:
-    from tensorflow.core.framework.function_pb2 import FunctionDef
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-
-    from grappler_pass.functions.conversion import Library
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.pipeline import Rewrite
-    from grappler_pass.planning.draft import Settings
-    from grappler_pass.planning.plan import Plan
-    from tf_amp.config.amp_config import AmpConfig
-
-# The graph itself among its functions.
+# The graph itself among its functions, as in `bodies_of`.
 MAIN = ""
 # What tf.data calls the functions it traces.
 _DATASET_FUNCTIONS = ("__inference_Dataset_", "__inference_tf_data_")
@@ -58,6 +56,11 @@ class Planner:
     batch: int | None = None
     config: AmpConfig | None = None
 
+    @property
+    def device(self) -> str:
+        """The name of the device's profile."""
+        return self.settings.models[self.device_type].profile.name
+
     def settings_for(
         self, graph_def: GraphDef, shapes: Callable[[], Shapes]
     ) -> Settings:
@@ -72,8 +75,7 @@ class Planner:
         return dataclasses.replace(self.settings, tuner=tuner)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rewritten:
+class Rewritten(NamedTuple):
     """A graph with its library, rewritten.
 
     Attributes:
@@ -86,30 +88,19 @@ class Rewritten:
     plans: Mapping[str, Plan]
     left_alone: Mapping[str, str]
 
-    @property
-    def is_changed(self) -> bool:
-        """Return whether anything goes to 16 bits."""
-        return not all(plan.is_empty for plan in self.plans.values())
-
 
 class LeftAloneError(AmpError):
     """A function keeps every type; the message says why."""
 
 
 def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
-    """Rewrite a graph and its functions.
-
-    Args:
-      graph_def: not modified.
-      item: what callers rely on in the graph itself.
-      planner: what to do it with.
-    """
+    """Rewrite a graph, on which callers rely as `item` says, and its functions."""
     changed = type(graph_def)()
     changed.CopyFrom(graph_def)
     library = conversion.library_of(graph_def)
     plans: dict[str, Plan] = {}
     left_alone: dict[str, str] = {}
-    names = with_products(graph_def, planner.settings)
+    names = _with_products(graph_def, planner.settings)
     for name in progress.each(names, "planning functions"):
         try:
             outcome = _outcome(name, graph_def, item, library, planner)
@@ -123,14 +114,12 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
     return Rewritten(changed, plans, left_alone)
 
 
-def with_products(graph_def: GraphDef, settings: Settings) -> tuple[str, ...]:
+def _with_products(graph_def: GraphDef, settings: Settings) -> tuple[str, ...]:
     """Name the functions, and `MAIN`, that hold an op which low precision starts at."""
-    bodies = {MAIN: graph_def.node}
-    bodies |= {f.signature.name: f.node_def for f in graph_def.library.function}
     lists = settings.lists
     return tuple(
         name
-        for name, nodes in bodies.items()
+        for name, nodes in conversion.bodies_of(graph_def).items()
         if any(lists.list_of(node.op) == ALLOW for node in nodes)
     )
 
@@ -141,9 +130,7 @@ def _outcome(
     """Return what the pass makes of one function, or of the graph.
 
     Raises:
-      LeftAloneError: it is not to be rewritten.
-      FunctionError: it cannot be taken for a graph.
-      StageError: the pass failed on it.
+      LeftAloneError, FunctionError, StageError: it stays as it is, and why.
     """
     if name != MAIN:
         _check(library[name], library, planner.settings.low_dtype)
@@ -199,12 +186,3 @@ def _put(
     for function in into.library.function:
         if function.signature.name == name:
             function.CopyFrom(made)
-
-
-def names_in(graph_def: GraphDef) -> Iterable[str]:
-    """Yield the name of every node of a graph and of its functions."""
-    for node in graph_def.node:
-        yield node.name
-    for function in graph_def.library.function:
-        for node in function.node_def:
-            yield node.name

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
     from tf_amp.tools.verify.verification import Verification
 
-JSON_FILE, TEXT_FILE = "report.json", "plan.txt"
+JSON_FILE, _TEXT_FILE = "report.json", "plan.txt"
 # Of the text; those that gain most. All are in the JSON.
 _ROWS = 200
 _MEBI = 2**20
@@ -45,7 +45,7 @@ class Storage:
     kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclasses.dataclass(frozen=True, repr=False, kw_only=True)
 class ConversionReport(NotebookDisplay):
     """A finished conversion.
 
@@ -74,19 +74,19 @@ class ConversionReport(NotebookDisplay):
     target: str
     kind: str
     to: str
-    low_dtype: str
-    device: str
+    low_dtype: str = ""
+    device: str = ""
     opt_level: str
     weights: str
-    signatures: Mapping[str, SignatureGain]
-    plans: Mapping[str, Plan]
-    left_alone: Mapping[str, str]
-    storage: Storage
+    signatures: Mapping[str, SignatureGain] = dataclasses.field(default_factory=dict)
+    plans: Mapping[str, Plan] = dataclasses.field(default_factory=dict)
+    left_alone: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    storage: Storage = Storage()
     bytes_before: int
     bytes_after: int
     low_io: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    seconds: float = 0.0
+    seconds: float
     verifications: Mapping[str, Verification] = dataclasses.field(default_factory=dict)
 
     @property
@@ -116,7 +116,7 @@ class ConversionReport(NotebookDisplay):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / JSON_FILE).write_text(self.to_json(), encoding="utf-8")
         plans = "\n\n".join(str(p.top(_ROWS)) for p in self.plans.values())
-        (folder / TEXT_FILE).write_text(f"{self}\n\n{plans}\n", encoding="utf-8")
+        (folder / _TEXT_FILE).write_text(f"{self}\n\n{plans}\n", encoding="utf-8")
 
     def __str__(self) -> str:
         """Print a few lines: what went where, the gain, the sizes, what to know."""
@@ -147,7 +147,8 @@ class ConversionReport(NotebookDisplay):
         )
         if self.low_io:
             lines.append(f"  in {self.low_dtype}: {', '.join(self.low_io)}")
-        lines += [f"  left alone: {_named(n)}: {w}" for n, w in self.left_alone.items()]
+        left_alone = self.left_alone.items()
+        lines += [f"  left alone: {name or 'the graph'}: {w}" for name, w in left_alone]
         lines += [f"  warning: {text}" for text in self.warnings]
         return "\n".join(lines)
 
@@ -172,7 +173,3 @@ class ConversionReport(NotebookDisplay):
             f"{len(found.variables)} variables and {len(found.constants)} constants in "
             f"{self.low_dtype}, {len(found.kept)} matrices in float32"
         )
-
-
-def _named(function: str) -> str:
-    return function or "the graph"

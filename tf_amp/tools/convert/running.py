@@ -1,28 +1,20 @@
-"""Stored models as callables, and inputs for them where the user gives none."""
+"""Stored models as callables that run as they are stored."""
 
 from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from tf_amp.runtime import scope, switch
-from tf_amp.tools.graph_runs.batches import (
-    Batch,
-    InputSpec,
-    batches_from_file,
-    made_up,
-)
+from tf_amp.tools.graph_runs.batches import specs_of
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.graph.view import Item
-    from tf_amp.tools.convert.options import Options
-
-_BATCH = 8
 
 
 def signatures_of(folder: pathlib.Path) -> tuple[Any, Mapping[str, Any]]:
@@ -41,9 +33,7 @@ def function_of(graph_def: GraphDef, item: Item) -> Any:
     """Return a ConcreteFunction that runs a bare graph, given its inputs in order."""
     import tensorflow as tf
 
-    from tf_amp.tools.graph_runs.batches import specs_of_graph
-
-    specs = specs_of_graph(graph_def)
+    specs = specs_of(graph_def)
 
     def run(*inputs: Any) -> list[Any]:
         fed = {s.name: value for s, value in zip(specs, inputs, strict=True)}
@@ -57,18 +47,23 @@ def function_of(graph_def: GraphDef, item: Item) -> Any:
         return tf.function(run, input_signature=signature).get_concrete_function()
 
 
-def batches_for(
-    specs: Sequence[InputSpec], options: Options
-) -> tuple[tuple[Batch, ...], str]:
-    """Return inputs, the user's or made up, and what they are, in words.
+def taking_any_type(signature: Any) -> Callable[..., Any]:
+    """Return a signature that may be called with float32 where it takes 16 bits."""
+    import tensorflow as tf
 
-    Raises:
-      UnfitDataError: those of the user do not fit.
-    """
-    if options.calibration is not None:
-        return batches_from_file(options.calibration, specs), str(options.calibration)
-    batch = {spec.name: made_up(spec, options.batch or _BATCH) for spec in specs}
-    return (batch,), "made-up inputs"
+    specs = signature.structured_input_signature[1]
+
+    def call(**inputs: Any) -> Any:
+        return signature(
+            **{
+                name: tf.cast(value, specs[name].dtype)
+                if specs[name].dtype.is_floating
+                else tf.convert_to_tensor(value)
+                for name, value in inputs.items()
+            }
+        )
+
+    return call
 
 
 def with_rounded_weights(

@@ -186,9 +186,14 @@ def _marks(graph_def: GraphDef) -> Marks:
     return marks_from_graph_def(graph_def, scope_registry.canonical_id)
 
 
+def is_concrete(fn: Any) -> bool:
+    """Return whether something is a ConcreteFunction."""
+    return hasattr(fn, "structured_input_signature") and hasattr(fn, "graph")
+
+
 def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return the one graph of `fn` that these arguments select."""
-    if hasattr(fn, "structured_input_signature") and hasattr(fn, "graph"):
+    if is_concrete(fn):
         return fn
     if not hasattr(fn, "get_concrete_function"):
         import tensorflow as tf

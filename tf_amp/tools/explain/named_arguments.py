@@ -17,10 +17,8 @@ from tf_amp.runtime import switch
 def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None:
     """Refuse names of arguments that are meant for nobody.
 
-    Args:
-      task: takes settings by name, and hands the rest on.
-      fn: what it is called for: a GraphDef, a ConcreteFunction, or a callable.
-      named: names of what is to be handed on.
+    The task takes settings by name and hands the rest on to `fn`: a GraphDef, a
+    ConcreteFunction, or a callable.
 
     Raises:
       ConfigError: the function has no argument of one of these names.

@@ -7,18 +7,20 @@ are. Whole steps are run in turn; ops are timed by TensorFlow's own records.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from grappler_pass import pipeline
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Draft, Outcome, Settings, Stake, Trial
+from grappler_pass.planning.trying import trial_from_draft
 from tf_amp.errors import NotMeasurableError
+from tf_amp.measuring.sandbox.graph_copy import SOURCE, WAIT, NotRunnableError
+from tf_amp.measuring.sandbox.node_times import node_seconds
 from tf_amp.tools.explain.prediction import ADDED_CASTS, OpTimes, Prediction, Times
-
-if TYPE_CHECKING:
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Draft, Outcome, Settings, Stake, Trial
-    from tf_amp.measuring.steps.comparison import Comparison
+from tf_amp.tools.explain.sandbox_steps import AFTER, BEFORE, measure, sandboxes_of
 
 # Steps of each kind there should be time for.
 _STEPS = 12
@@ -28,23 +30,7 @@ _SECONDS = 10.0
 def prediction_of(
     graph_def: Any, item: Item, settings: Settings, shapes: Shapes, name: str
 ) -> Prediction:
-    """Plan a graph, run it both ways, and return both with the times.
-
-    Args:
-      graph_def: as Grappler passes it; not modified.
-      item: what is run.
-      settings: of the pass.
-      shapes: static shapes by node name.
-      name: of the graph, for people.
-
-    Raises:
-      NotMeasurableError: it cannot be run outside of its program; the message says why.
-      StageError: it cannot be planned.
-    """
-    from grappler_pass import pipeline
-    from grappler_pass.planning.trying import trial_from_draft
-    from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
-
+    """Plan a graph as Grappler passes it, run it both ways, and return the times."""
     drafts: list[Draft] = []
     pipeline.plan_graph(
         graph_def,
@@ -71,21 +57,19 @@ class _Lenient:
         return False
 
     def outcome(self, trial: Trial, decided: Callable[[bool], None]) -> Outcome:
-        from grappler_pass.planning.draft import Outcome
-
         return Outcome.FASTER
 
 
 def _measured(draft: Draft, trial: Trial) -> Prediction:
-    from tf_amp.measuring.sandbox.node_times import node_seconds
-    from tf_amp.tools.explain.sandbox_steps import AFTER, BEFORE, measure, sandboxes_of
-
     both = trial.seconds_before + trial.seconds_after
     seconds = max(_SECONDS, _STEPS * both)
     compared = measure(trial, seconds)
     nodes = node_seconds(sandboxes_of(trial), seconds)
     plan = draft.plan
-    before, after = _whole_steps(compared, is_same=plan.is_empty)
+    before = after = compared.seconds_before
+    if not plan.is_empty:
+        # The ratio of neighboring runs is surer than either time.
+        after /= compared.ratio
     return Prediction(
         plan=plan,
         float32=Times(plan.seconds_before, before),
@@ -96,41 +80,24 @@ def _measured(draft: Draft, trial: Trial) -> Prediction:
     )
 
 
-def _whole_steps(compared: Comparison, *, is_same: bool) -> tuple[float, float]:
-    if is_same:
-        return compared.seconds_before, compared.seconds_before
-    # The ratio of neighboring runs is surer than either time.
-    return compared.seconds_before, compared.seconds_before / compared.ratio
-
-
 def _op_times(
     draft: Draft, before: Mapping[str, float], after: Mapping[str, float]
 ) -> tuple[OpTimes, ...]:
     op_of = {node.name: node.op for node in draft.view.nodes}
-    counts: dict[str, int] = defaultdict(int)
-    for op in op_of.values():
-        counts[op] += 1
+    counts = Counter(op_of.values())
     if draft.plan.casts:
         counts[ADDED_CASTS] = draft.plan.casts
     predicted32, predicted16 = _predicted(draft)
     measured32 = _by_op(before.items(), op_of)
     measured16 = _by_op(after.items(), op_of)
-    rows = [
-        OpTimes(
-            op,
-            counts[op],
-            Times(predicted32.get(op, 0.0), measured32.get(op, 0.0)),
-            Times(predicted16.get(op, 0.0), measured16.get(op, 0.0)),
-        )
-        for op in counts
-    ]
-    rows = [row for row in rows if _most(row) > 0.0]
-    return tuple(sorted(rows, key=lambda row: -_most(row)))
-
-
-def _most(row: OpTimes) -> float:
-    times = (row.float32, row.mixed)
-    return max(max(t.predicted_seconds, t.measured_seconds) for t in times)
+    rows: dict[OpTimes, float] = {}
+    for op, count in counts.items():
+        float32 = Times(predicted32.get(op, 0.0), measured32.get(op, 0.0))
+        mixed = Times(predicted16.get(op, 0.0), measured16.get(op, 0.0))
+        longest = max(*dataclasses.astuple(float32), *dataclasses.astuple(mixed))
+        if longest > 0.0:
+            rows[OpTimes(op, count, float32, mixed)] = longest
+    return tuple(sorted(rows, key=lambda row: -rows[row]))
 
 
 def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
@@ -153,8 +120,6 @@ def _by_op(
     seconds: Iterable[tuple[str, float]], op_of: Mapping[str, str]
 ) -> dict[str, float]:
     """Add up by op; what stands for data of the program counts for nothing."""
-    from tf_amp.measuring.sandbox.graph_copy import SOURCE, WAIT
-
     total: dict[str, float] = defaultdict(float)
     for node, took in seconds:
         if SOURCE not in node and WAIT not in node:

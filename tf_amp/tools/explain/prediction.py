@@ -6,15 +6,14 @@ Prints and serializes itself; is made by `predicting`.
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from grappler_pass.notebook_display import NotebookDisplay
+from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from grappler_pass.planning.plan import Plan
 
 _MILLI = 1e3
@@ -122,7 +121,7 @@ class Prediction(NotebookDisplay):
 
     def __str__(self) -> str:
         """Print the plan, then predicted next to measured, then the largest misses."""
-        parts = [str(self.plan), "", _text(self._table()), self.summary()]
+        parts = [str(self.plan), "", plain_text(self._table(), _WIDTH), self.summary()]
         return "\n".join([*parts, self._largest_misses()])
 
     def __rich__(self) -> Group:
@@ -193,9 +192,3 @@ def _pair(times: Times) -> str:
 
 def _over(before: float, after: float) -> float:
     return before / after if after > 0.0 else 1.0
-
-
-def _text(table: Table) -> str:
-    out = io.StringIO()
-    Console(file=out, width=_WIDTH, color_system=None, markup=False).print(table)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())

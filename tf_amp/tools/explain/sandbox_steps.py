@@ -55,11 +55,7 @@ def measure(trial: Trial, seconds: float) -> Comparison:
 
 
 def sandboxes_of(trial: Trial) -> dict[str, Sandbox]:
-    """Return both graphs' sandboxes.
-
-    Raises:
-      NotRunnableError: a graph cannot be run, or would take too much memory.
-    """
+    """Return both graphs' sandboxes."""
     # Grappler knows neither what the functions do that it leaves, nor what they return.
     shapes = with_traced_shapes(trial.before, trial.shapes)
     boxes = {

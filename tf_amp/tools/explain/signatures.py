@@ -50,17 +50,8 @@ def explain_saved_model(
     """Return the plan of each signature of a SavedModel, or of the one named.
 
     Those with the same plan, as Keras exports them, have one between them, which has
-    the names of all for that of its graph.
-
-    Args:
-      folder: of the SavedModel.
-      signature: all of them by default.
-      measure: as for `explain`.
-
-    Raises:
-      NotMeasurableError: as for `explain`.
-      ScriptMissingError: the folder does not hold a SavedModel.
-      ConfigError: it has no signature of that name, or none at all.
+    the names of all for that of its graph. Errors are those of `signatures_of` and of
+    `explain`, to which `measure` is passed.
     """
     functions = signatures_of(folder, signature)
     plans = {name: explain(function) for name, function in functions.items()}

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.graph.shapes import shape_from_proto
 from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.differences import Array
 
 Batch = Mapping[str, Array]
 
+# What NumPy raises, depending on what a file holds and where it ends.
+UNREADABLE = (OSError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error)
 # Of an axis whose size is open, the first one aside.
 _MADE_UP_SIZE = 16
 
@@ -44,13 +52,17 @@ class InputSpec:
 
 
 def specs_of(function: Any) -> tuple[InputSpec, ...]:
-    """Return the tensors that a ConcreteFunction is called with, by their names.
+    """Return the tensors that a function is called with, by their names.
+
+    Args:
+      function: a ConcreteFunction, or a GraphDef, which is fed its placeholders.
 
     Raises:
       UnfitDataError: it takes arguments that no data can be given for.
     """
-    import tensorflow as tf
-
+    if isinstance(function, GraphDef):
+        placeholders = (n for n in function.node if n.op == "Placeholder")
+        return tuple(map(_spec_of_placeholder, placeholders))
     args, kwargs = function.structured_input_signature
     given = tf.nest.flatten([args, kwargs])
     specs = [spec for spec in given if isinstance(spec, tf.TensorSpec)]
@@ -59,28 +71,26 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
     if len(names) != len(specs):
         names = list(map(_name_of, specs))
     return tuple(
-        InputSpec(name, spec.dtype.name, _shape_of(spec))
+        InputSpec(name, spec.dtype.name, _sizes(spec.shape))
         for name, spec in zip(names, specs, strict=True)
     )
 
 
-def specs_of_graph(graph_def: Any) -> tuple[InputSpec, ...]:
-    """Return the placeholders of a GraphDef."""
-    import tensorflow as tf
+def _spec_of_placeholder(node: NodeDef) -> InputSpec:
+    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).name
+    # `in` first: reading a missing key of a protobuf map creates it.
+    shape = shape_from_proto(node.attr["shape"].shape) if "shape" in node.attr else None
+    return InputSpec(str(node.name), dtype, shape)
 
-    from grappler_pass.graph.shapes import shape_from_proto
 
-    return tuple(
-        InputSpec(
-            str(node.name),
-            tf.dtypes.as_dtype(node.attr["dtype"].type).name,
-            shape_from_proto(node.attr["shape"].shape)
-            if "shape" in node.attr
-            else None,
-        )
-        for node in graph_def.node
-        if node.op == "Placeholder"
-    )
+def set_batch(graph_def: Any, batch: int) -> None:
+    """Put a number, in place, where the first dimension of a placeholder is open."""
+    for node in graph_def.node:
+        # `in` first: reading a missing key of a protobuf map creates it.
+        if node.op == "Placeholder" and "shape" in node.attr:
+            sizes = node.attr["shape"].shape.dim
+            if sizes and sizes[0].size < 0:
+                sizes[0].size = batch
 
 
 def batches_from_file(
@@ -98,22 +108,12 @@ def batches_from_file(
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
+    except UNREADABLE as error:
         raise UnfitDataError(
             f"{path} cannot be read as an .npz file of arrays: {error}. "
             f"{_expected(specs)}"
         ) from error
-    return batches_from_arrays(arrays, specs, str(path))
-
-
-def batches_from_arrays(
-    arrays: Mapping[str, Any], specs: Sequence[InputSpec], source: str = "data"
-) -> tuple[Batch, ...]:
-    """Return the batches that arrays hold, one for every input.
-
-    Raises:
-      UnfitDataError: as for `batches_from_file`.
-    """
+    source = str(path)
     _check_names(arrays, specs, source)
     columns = {s.name: _column(np.asarray(arrays[s.name]), s, source) for s in specs}
     counts = {name: len(column) for name, column in columns.items()}
@@ -148,9 +148,7 @@ def checked_batches(
 def made_up(spec: InputSpec, batch: int) -> Any:
     """Return values for an input that nobody gives any for, the same each time.
 
-    Args:
-      spec: of the input; an unknown rank is taken for 2.
-      batch: size of the first axis, where that is open.
+    `batch` is the size of the first axis, where that is open; an unknown rank is 2.
     """
     shape = spec.shape if spec.shape is not None else (None,) * 2
     sizes = [
@@ -206,8 +204,6 @@ def _column(array: Array, spec: InputSpec, source: str) -> list[Array]:
 
 def _checked(array: Array, spec: InputSpec, source: str) -> Array:
     """Return an array in the input's type, if that holds every value of it."""
-    import tensorflow as tf
-
     if not spec.fits(array.shape) or not _is_same_kind(array, spec.dtype):
         raise _unfit(array, spec, source)
     if array.dtype.kind == "f" and np.isnan(array).any():
@@ -247,5 +243,5 @@ def _name_of(spec: Any) -> str:
     return str(getattr(spec, "name", None) or "input")
 
 
-def _shape_of(spec: Any) -> tuple[int | None, ...] | None:
-    return None if spec.shape.rank is None else tuple(spec.shape.as_list())
+def _sizes(shape: Any) -> tuple[int | None, ...] | None:
+    return None if shape.rank is None else tuple(shape.as_list())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.batches import Batch, specs_of
@@ -19,9 +21,7 @@ def arguments_by_placeholder(
     Raises:
       UnfitDataError: they are more or fewer than the function takes.
     """
-    import tensorflow as tf
-
-    places = places_of(function)
+    places = _places_of(function)
     given = _tensors_of_call(function, args, kwargs)
     if not given:
         return {}
@@ -42,8 +42,13 @@ def arguments_by_placeholder(
 
 
 def batch_by_placeholder(function: Any, batch: Batch) -> dict[str, Array]:
-    """Return the values of a checked batch by the names that a sandbox gives them."""
-    places = places_of(function)
+    """Return the values of a checked batch by the names that a sandbox gives them.
+
+    The function is one that was traced, or a GraphDef.
+    """
+    if isinstance(function, GraphDef):
+        return {f"{name}:0": value for name, value in batch.items()}
+    places = _places_of(function)
     names = [spec.name for spec in specs_of(function)]
     return {
         f"{place.op.name}:0": batch[name]
@@ -55,8 +60,6 @@ def _tensors_of_call(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Any]:
     """Return the tensors of a call in the order of the function's arguments."""
-    import tensorflow as tf
-
     ordered: Any = (args, kwargs)
     try:
         bound = function.function_type.bind(*args, **kwargs)
@@ -70,7 +73,7 @@ def _tensors_of_call(
     return [leaf for leaf in leaves if hasattr(leaf, "dtype")]
 
 
-def places_of(function: Any) -> list[Any]:
+def _places_of(function: Any) -> list[Any]:
     """Return the placeholders of a function's arguments."""
     captured = {id(placeholder) for _, placeholder in function.graph.captures}
     return [t for t in function.inputs if id(t) not in captured]

@@ -1,7 +1,8 @@
 """Run a graph once, in a sandbox, on given values, and fetch tensors.
 
 Each run has a Session of its own and begins with the same values and the same seeds, so
-that two runs of one graph differ by nothing but the order of sums.
+that two runs of one graph differ by nothing but the order of sums. What cannot be run
+so raises NotMeasurableError, which says why.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.annotations import REWRITTEN
+from grappler_pass.functions.conversion import bodies_of
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item, split_input
@@ -45,16 +47,7 @@ _FAILED = "Graph execution error:"
 
 
 def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
-    """Run a graph of a case once and return the tensors that are watched, by name.
-
-    Args:
-      case: what the graph is, or was rewritten from.
-      graph_def: the graph.
-      values: for everything that comes in.
-
-    Raises:
-      NotMeasurableError: it cannot be run by itself, or fails; the message says why.
-    """
+    """Run a graph, a case's or made of it, and return the tensors watched, by name."""
     sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
     wanted = tensors_in(sandbox, graph_def, case.watched)
     if case.settings.fuses:
@@ -90,11 +83,7 @@ def with_run_shapes(case: Case) -> Case:
 
 
 def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
-    """Return values for all that some graphs need: those known, else made-up ones.
-
-    Raises:
-      NotMeasurableError: a graph cannot be run by itself; the message says why.
-    """
+    """Return values for all that some graphs need: those known, else made-up ones."""
     found = dict(case.values)
     for graph_def in graph_defs:
         sandbox = sandbox_of(graph_def, case.item, case.known_shapes, found)
@@ -128,12 +117,9 @@ def sandbox_of(
 def execute(
     sandbox: Sandbox, values: Values, wanted: Mapping[str, tuple[str, int]]
 ) -> dict[str, Array]:
-    """Run a sandbox's graph once on given values.
+    """Run a sandbox's graph once on values of its contents, by name.
 
-    Args:
-      sandbox: what to run.
-      values: of its contents, by name.
-      wanted: the tensors to return, each as a node and the number of its output.
+    Wanted are tensors by name, each as a node and the number of its output.
 
     Raises:
       NotMeasurableError: it fails; the message says why.
@@ -208,8 +194,7 @@ def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
     """Return a sandbox's graph with seeds for its random ops, and given shapes."""
     seeded = GraphDef()
     seeded.CopyFrom(sandbox.graph_def)
-    bodies = (function.node_def for function in seeded.library.function)
-    for node in itertools.chain(seeded.node, *bodies):
+    for node in itertools.chain.from_iterable(bodies_of(seeded).values()):
         if _draws_anew(node):
             node.attr["seed"].i = _SEED
             node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF

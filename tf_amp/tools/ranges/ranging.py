@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from grappler_pass.graph.op_table import ENTER_OPS
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import GraphView
 from tf_amp.config.ranges import Ranges, TensorRange
 from tf_amp.tools import progress
-
-if TYPE_CHECKING:
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import GraphView
-    from tf_amp.tools.graph_runs.batches import Batch
-    from tf_amp.tools.graph_runs.cases import Case, Values
-    from tf_amp.tools.ranges.recording import Records
-    from tf_amp.tools.ranges.statistics import Statistics
-
-_RUNNING = "running batches"
+from tf_amp.tools.graph_runs import batches as data
+from tf_amp.tools.graph_runs import executing
+from tf_amp.tools.graph_runs.call_values import batch_by_placeholder
+from tf_amp.tools.graph_runs.cases import Case, Values
+from tf_amp.tools.ranges.recording import Recorder, Records, Tap, with_records
+from tf_amp.tools.ranges.seen_tensors import seen_tensors
+from tf_amp.tools.ranges.statistics import Statistics
+from tf_amp.tools.verify.function_cases import plain_case
 
 
 def ranges_of(
@@ -40,21 +41,11 @@ def ranges_of(
       UnfitDataError: a batch does not fit; the message names it and what is expected.
       NotMeasurableError: the graph cannot be run by itself; the message says why.
     """
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from tf_amp.tools.graph_runs import batches as data
-    from tf_amp.tools.verify.function_cases import plain_case, plain_case_from_function
-
-    if isinstance(function, GraphDef):
-        specs = data.specs_of_graph(function)
-        case = plain_case(function, tuple(fetches), {})
-        checked = progress.each(data.checked_batches(batches, specs), _RUNNING)
-        return _ranges_of_case(case, map(_by_placeholder, checked))
-    case, place_of = plain_case_from_function(function)
+    case = plain_case(function, fetches)
     taken = data.checked_batches(batches, data.specs_of(function))
-    checked = progress.each(taken, _RUNNING)
-    named = ({place_of[n]: value for n, value in b.items()} for b in checked)
-    return _ranges_of_case(case, named)
+    checked = progress.each(taken, "running batches")
+    values = (batch_by_placeholder(function, batch) for batch in checked)
+    return _ranges_of_case(case, values)
 
 
 def joined(found: Iterable[Ranges]) -> Ranges:
@@ -74,44 +65,27 @@ def joined(found: Iterable[Ranges]) -> Ranges:
     return Ranges(tuple(itertools.chain.from_iterable(rows.values())), batches)
 
 
-def _by_placeholder(batch: Batch) -> Values:
-    return {f"{name}:0": value for name, value in batch.items()}
-
-
 def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
     """Run a case once for each batch."""
-    from grappler_pass.graph.view import GraphView
-    from tf_amp.tools.graph_runs.executing import (
-        completed,
-        execute,
-        sandbox_of,
-        with_run_shapes,
-    )
-    from tf_amp.tools.ranges.recording import Recorder, with_records
-    from tf_amp.tools.ranges.statistics import Statistics
-
     statistics = Statistics()
     recorder = Recorder(statistics.record)
     view = GraphView.from_graph_def(case.graph_def, case.item)
     records = None
     for batch in batches:
         shaped = dataclasses.replace(case, values={**case.values, **batch})
-        shaped = with_run_shapes(shaped)
-        values = completed(shaped, (case.graph_def,))
+        shaped = executing.with_run_shapes(shaped)
+        values = executing.completed(shaped, (case.graph_def,))
         shapes = shaped.known_shapes
         records = records or records_of(view, shapes, statistics)
-        sandbox = sandbox_of(case.graph_def, case.item, shapes, values)
+        sandbox = executing.sandbox_of(case.graph_def, case.item, shapes, values)
         recording = with_records(sandbox.graph_def, records, recorder)
-        execute(dataclasses.replace(sandbox, graph_def=recording), values, {})
+        sandbox = dataclasses.replace(sandbox, graph_def=recording)
+        executing.execute(sandbox, values, {})
     return statistics.ranges()
 
 
 def records_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> Records:
     """Return what to record of a graph so that its ranges are known."""
-    from grappler_pass.graph.op_table import ENTER_OPS
-    from tf_amp.tools.ranges.recording import Records, Tap
-    from tf_amp.tools.ranges.seen_tensors import seen_tensors
-
     tensors = seen_tensors(view, shapes)
     first, begin = statistics.add_graph(tuple(tensors.values()))
     framed = frozenset(n.name for n in view.nodes if view.frame(n.index) is not None)

@@ -42,14 +42,9 @@ class Recorder:
     def node(
         self, name: str, device: str, number: str, value: str, *, dtype: int = FLOAT32
     ) -> NodeDef:
-        """Return a node that calls the function.
+        """Return a node that calls the function with a tensor's number, and the tensor.
 
-        Args:
-          name: of the node.
-          device: of the tensor.
-          number: input string of the tensor's number.
-          value: input string of the tensor.
-          dtype: of the tensor, DataType enum.
+        Both are inputs as strings; of the tensor come device and DataType.
         """
         made = NodeDef(name=name, op=self._call.op, device=_host(device))
         for key in ("token", "Tin", "Tout", "is_async"):
@@ -102,11 +97,7 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
     """Return a copy of a graph that tells of some of its tensors.
 
     Whoever else reads a variable's handle, to change it as well, waits for the record.
-
-    Args:
-      graph_def: not modified.
-      records: what to tell of; what the graph does not hold, or read, is left out.
-      recorder: what is called.
+    What the graph does not hold, or read, is left out.
     """
     recording = GraphDef()
     recording.CopyFrom(graph_def)

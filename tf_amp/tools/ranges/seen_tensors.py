@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from grappler_pass.costs.calls import OpCall, TensorSpec
+from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.work.op_work import works_of
 from grappler_pass.eligibility.exclusions import differentiated
 from grappler_pass.eligibility.propagation import constrain
@@ -26,10 +26,6 @@ def seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
 
     They are what operations make or read that may go low in either type. Nothing has
     been seen of them yet.
-
-    Args:
-      view: of a graph in float32.
-      shapes: static ones, for the depth of sums.
     """
     slots = SlotTable.from_view(view)
     ports = _ports(view, slots, _eligible(view, slots, shapes))
@@ -101,7 +97,11 @@ def _unseen(
 
 def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int | None:
     """Return how many numbers one element of a node's output is the sum of."""
-    call = _call(view, slots, shapes, node)
+
+    def spec(port: Port) -> TensorSpec:
+        return TensorSpec(known_shape(shapes, view, port), "float32")
+
+    call = call_of(node, slots, spec)
     if any(spec.shape is None for spec in (*call.inputs[:1], *call.outputs[:1])):
         return None
     if node.op in _REDUCTIONS and call.inputs and call.outputs:
@@ -113,10 +113,3 @@ def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int
     except (ValueError, IndexError):
         return None
     return next((work.product.k for work in works if work.product), None)
-
-
-def _call(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> OpCall:
-    def spec(port: Port) -> TensorSpec:
-        return TensorSpec(known_shape(shapes, view, port), "float32")
-
-    return call_of(node, slots, spec)

@@ -63,10 +63,8 @@ class Statistics:
         with self._lock:
             tensor = self._tensors[place]
             run = self._runs[tensor.graph]
-            batches = tensor.seen.batches + (run != tensor.last_run)
+            tensor.seen = _widened(tensor.seen, part, run, run != tensor.last_run)
             tensor.last_run = run
-            merged = merged_ranges(tensor.seen, part, run)
-            tensor.seen = dataclasses.replace(merged, batches=batches)
 
     def ranges(self) -> Ranges:
         """Return what was seen; tensors that never came are left out."""
@@ -114,19 +112,14 @@ def range_of_values(value: Array) -> Part:
     )
 
 
-def merged_ranges(seen: TensorRange, part: Part, batch: int) -> TensorRange:
-    """Return a range widened by another value of the tensor.
-
-    Args:
-      seen: so far.
-      part: what comes in.
-      batch: number of the batch that it belongs to.
-    """
+def _widened(seen: TensorRange, part: Part, run: int, is_new_run: bool) -> TensorRange:
+    """Return a range widened by another value of the tensor, from some run."""
     is_larger = part.largest > seen.largest or not seen.values
     return dataclasses.replace(
         seen,
+        batches=seen.batches + is_new_run,
         largest=max(seen.largest, part.largest),
-        largest_in=batch if is_larger else seen.largest_in,
+        largest_in=run if is_larger else seen.largest_in,
         smallest=min(seen.smallest, part.smallest),
         values=seen.values + part.values,
         nonzero=seen.nonzero + part.nonzero,

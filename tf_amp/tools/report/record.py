@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.planning.plan import Plan
@@ -19,14 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ComparedSteps:
-    """How steps that ran both ways have decided on the plan of a graph.
-
-    Attributes:
-      graph: its name.
-      is_faster: whether the plan stays.
-      ratio: median of float32's seconds over those of 16 bits.
-      pairs: how many pairs of steps there were.
-    """
+    """How steps that ran both ways have decided on the plan of a graph."""
 
     graph: str
     is_faster: bool
@@ -50,7 +43,7 @@ class Record:
       left_out: of files that cannot be read, which and why, a sentence each.
     """
 
-    name: str
+    name: str = ""
     plans: tuple[Plan, ...] = ()
     compared: tuple[ComparedSteps, ...] = ()
     predictions: tuple[Prediction, ...] = ()
@@ -118,22 +111,18 @@ def record_from_json(name: str, text: str) -> Record:
       ValueError: it is none of the kinds that tf-amp writes.
     """
     values = json.loads(text)
-    found = [_record_of(name, each) for each in _listed(values)]
-    return _joined(name, found)
+    listed = values if isinstance(values, list) and values else [values]
+    return _joined(name, list(map(_record_of, listed)))
 
 
-def _listed(values: Any) -> list[Any]:
-    return values if isinstance(values, list) and values else [values]
-
-
-def _record_of(name: str, values: Any) -> Record:
+def _record_of(values: Any) -> Record:
     if not isinstance(values, dict):
         raise ValueError("it holds no object with fields")
-    for marks, (kind, read) in _KINDS.items():
+    for marks, kind, read in _KINDS:
         if not set(marks) <= set(values):
             continue
         try:
-            return read(name, values)
+            return read(values)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ValueError(
                 f"it has the fields of {kind}, but not what tf-amp writes into them"
@@ -141,47 +130,44 @@ def _record_of(name: str, values: Any) -> Record:
     raise ValueError(f"it has the fields {', '.join(map(str, list(values)[:6]))}")
 
 
-def _joined(name: str, records: Iterable[Record]) -> Record:
+def _joined(name: str, records: Sequence[Record]) -> Record:
     """Return one record of all, the graph that takes longest first."""
-    found = list(records)
-    plans = [plan for record in found for plan in record.plans]
-    return Record(
-        name,
-        tuple(sorted(dict.fromkeys(plans), key=lambda plan: -plan.seconds_before)),
-        tuple(each for record in found for each in record.compared),
-        tuple(each for record in found for each in record.predictions),
-        tuple(each for record in found for each in record.verifications),
-        tuple(each for record in found for each in record.runs),
-    )
+    found: dict[str, Any] = {
+        field: tuple(each for record in records for each in getattr(record, field))
+        for field in ("plans", "compared", "predictions", "verifications", "runs")
+    }
+    plans = dict.fromkeys(found["plans"])
+    found["plans"] = tuple(sorted(plans, key=lambda plan: -plan.seconds_before))
+    return Record(name, **found)
 
 
-def _from_plan(name: str, values: dict[str, Any]) -> Record:
-    return Record(name, plans=(Plan.from_json(json.dumps(values)),))
+def _from_plan(values: dict[str, Any]) -> Record:
+    return Record(plans=(Plan.from_json(json.dumps(values)),))
 
 
-def _from_prediction(name: str, values: dict[str, Any]) -> Record:
+def _from_prediction(values: dict[str, Any]) -> Record:
     prediction = Prediction.from_json(json.dumps(values))
-    return Record(name, plans=(prediction.plan,), predictions=(prediction,))
+    return Record(plans=(prediction.plan,), predictions=(prediction,))
 
 
-def _from_verification(name: str, values: dict[str, Any]) -> Record:
-    return Record(name, verifications=(Verification.from_json(json.dumps(values)),))
+def _from_verification(values: dict[str, Any]) -> Record:
+    return Record(verifications=(Verification.from_json(json.dumps(values)),))
 
 
-def _from_steps(name: str, values: dict[str, Any]) -> Record:
-    return Record(name, compared=(ComparedSteps(**values),))
+def _from_steps(values: dict[str, Any]) -> Record:
+    return Record(compared=(ComparedSteps(**values),))
 
 
-def _from_run(name: str, values: dict[str, Any]) -> Record:
+def _from_run(values: dict[str, Any]) -> Record:
     plans = (Plan.from_json(json.dumps(each["plan"])) for each in values["plans"])
-    return Record(name, plans=tuple(plans), runs=(values,))
+    return Record(plans=tuple(plans), runs=(values,))
 
 
 # By fields that no other kind has.
-_KINDS: dict[tuple[str, ...], tuple[str, Callable[[str, dict[str, Any]], Record]]] = {
-    ("decisions", "low_dtype"): ("a plan", _from_plan),
-    ("plan", "float32", "mixed"): ("a prediction", _from_prediction),
-    ("checks", "tolerance"): ("a verification", _from_verification),
-    ("graph", "is_faster", "ratio"): ("a comparison of steps", _from_steps),
-    ("plans", "outcome", "scale"): ("a precision report", _from_run),
-}
+_KINDS: tuple[tuple[tuple[str, ...], str, Callable[[dict[str, Any]], Record]], ...] = (
+    (("decisions", "low_dtype"), "a plan", _from_plan),
+    (("plan", "float32", "mixed"), "a prediction", _from_prediction),
+    (("checks", "tolerance"), "a verification", _from_verification),
+    (("graph", "is_faster", "ratio"), "a comparison of steps", _from_steps),
+    (("plans", "outcome", "scale"), "a precision report", _from_run),
+)

@@ -26,11 +26,7 @@ _FLOAT16_EXPONENTS = (-24, -14, 15)
 
 
 def sections_of_runs(record: Record) -> tuple[Section, ...]:
-    """Return what was recorded of steps; for the rest, how to have it recorded.
-
-    Raises:
-      MissingExtraError: plotly is not installed.
-    """
+    """Return what was recorded of steps; for the rest, how to have it recorded."""
     return (
         *(_loss_scale(run) for run in record.runs),
         *(_gradients(run) for run in record.runs),

@@ -7,14 +7,15 @@ same plan without some of them, carried out once and run once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
 from tf_amp.tools import progress
-from tf_amp.tools.verify.bisection import culprits_among
-from tf_amp.tools.verify.culprits import Culprit, culprit_of
+from tf_amp.tools.verify.culprits import Culprit
 from tf_amp.tools.verify.verification import Verification
 from tf_amp.tools.verify.verifying import Controls, low_nodes, rewritten
 from tf_amp.tracing.stamp_reader import origins_of
@@ -24,17 +25,13 @@ from tf_amp.tracing.stamp_reader import origins_of
 _LEVEL = "O3"
 _REASON = "tried in float32"
 
+_T = TypeVar("_T")
+
 
 def with_culprits(found: Verification, controls: Controls, plan: Plan) -> Verification:
     """Return a verification that failed with the operations that are to blame.
 
-    Args:
-      found: of the whole plan.
-      controls: runs of the same case in float32.
-      plan: the whole.
-
-    Raises:
-      NotMeasurableError: a try cannot be run; the message says why.
+    It is of the whole plan, of which parts are tried beside the same controls.
     """
     search = _Search(controls, plan)
     culprits = culprits_among(search.suspects, search.holds_with) or ()
@@ -82,4 +79,52 @@ class _Search:
         origins = origins_of(node.proto)
         origin = origins[-1] if origins else differentiated(name)
         forward = origin or without_call_scopes(name)
-        return culprit_of(name, node.op, forward.rpartition("/")[0])
+        layer = forward.rpartition("/")[0]
+        pattern = f"^{re.escape(without_call_scopes(name))}$"
+        return Culprit(name, node.op, layer, pattern)
+
+
+def culprits_among(
+    suspects: Sequence[_T], holds_with: Callable[[Sequence[_T]], bool]
+) -> tuple[_T, ...] | None:
+    """Return a smallest set of suspects that must be cleared; None: all do not suffice.
+
+    Looked for is the shortest beginning of the sequence that fixes it when cleared: its
+    last member is a culprit. With that one cleared for good the next is looked for
+    before it. So k culprits among n suspects take about k * (log2(n) + 1) tries, not
+    counting the two that tell whether there is anything to look for.
+
+    Args:
+      suspects: in order.
+      holds_with: returns whether all is well with some suspects cleared; clearing more
+        must not do harm.
+
+    Returns:
+      The culprits in order; without any one of them it does not hold.
+    """
+    if not holds_with(suspects):
+        return None
+    found: list[_T] = []
+    end = len(suspects)
+    while not holds_with(found):
+        end = _shortest_beginning(suspects, end, found, holds_with)
+        found.insert(0, suspects[end - 1])
+        end -= 1
+    return tuple(found)
+
+
+def _shortest_beginning(
+    suspects: Sequence[_T],
+    end: int,
+    found: Sequence[_T],
+    holds_with: Callable[[Sequence[_T]], bool],
+) -> int:
+    """Return the least length up to `end` that holds, given that `end` does."""
+    low, high = 0, end
+    while high - low > 1:
+        middle = (low + high) // 2
+        if holds_with([*suspects[:middle], *found]):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.fork_safety import renewed_lock
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Settings
 from tf_amp.errors import NotMeasurableError
+from tf_amp.measuring.sandbox.contents import Content
 from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
 from tf_amp.tools.graph_runs.cases import Case
 from tf_amp.tools.graph_runs.differences import Array
+from tf_amp.tools.graph_runs.executing import sandbox_of
 from tf_amp.tools.ranges.recording import (
     DEREFERENCE,
     READ,
@@ -27,18 +31,9 @@ from tf_amp.tools.ranges.recording import (
     Tap,
     with_records,
 )
-from tf_amp.tools.verify.function_cases import case_from_traced
-from tf_amp.tools.verify.watching import gradients_of, outputs_of
+from tf_amp.tools.verify.function_cases import case_from_traced, watched
 from tf_amp.tracing.grappler_preview import with_bodies
-from tf_amp.tracing.traces import variable_names, with_traced_shapes
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Settings
-    from tf_amp.measuring.sandbox.contents import Content
+from tf_amp.tracing.traces import with_traced_shapes
 
 
 @dataclasses.dataclass(eq=False)
@@ -46,7 +41,6 @@ class _Captured:
     """A graph that is going to run, and what it has got so far."""
 
     case: Case
-    names: tuple[str, ...]
     # Of the function that XLA would have compiled; None for a graph as it is.
     compiled: Uncompiled | None = None
     values: dict[str, Array] = dataclasses.field(default_factory=dict)
@@ -67,13 +61,8 @@ class _Captured:
 class Captures:
     """The graphs of a program with their first inputs, in the order they came."""
 
-    def __init__(self, chosen: Callable[[Settings], Settings]) -> None:
-        """Begin without graphs.
-
-        Args:
-          chosen: from the settings in force to those that rewrites are made with.
-        """
-        self._chosen = chosen
+    def __init__(self) -> None:
+        """Begin without graphs."""
         self._found: list[_Captured] = []
         self._place: list[tuple[_Captured, str]] = []
         self._lock = renewed_lock()
@@ -95,11 +84,9 @@ class Captures:
         if settings.fuses:
             self.skipped[name] = "it has operations that XLA alone can run"
             return None
-        from tf_amp.tools.graph_runs.executing import sandbox_of
-
         whole = with_bodies(graph_def)
         known = with_traced_shapes(whole, shapes())
-        case = case_of_item(whole, item, known, self._chosen(settings), name)
+        case = watched(Case(whole, item, known, settings, {}, name=name))
         try:
             contents = sandbox_of(whole, item, case.shapes, {}).contents
         except NotMeasurableError as error:
@@ -113,12 +100,11 @@ class Captures:
         return tuple(found.complete() for found in self._found if found.values)
 
     def _taps(self, case: Case, contents: tuple[Content, ...]) -> tuple[Tap, ...]:
-        names = tuple(content.name for content in contents)
-        captured = _Captured(case, names, self.without_xla.behind(case.graph_def))
+        captured = _Captured(case, self.without_xla.behind(case.graph_def))
         with self._lock:
             first = len(self._place)
             self._found.append(captured)
-            self._place.extend((captured, name) for name in captured.names)
+            self._place.extend((captured, content.name) for content in contents)
         return tuple(
             Tap(number, content.name, content.dtype, _holder(content))
             for number, content in enumerate(contents, first)
@@ -134,25 +120,6 @@ class Captures:
 def is_recording(graph_def: GraphDef) -> bool:
     """Return whether a graph tells of its tensors already."""
     return any(f"/{RECORDER}_" in node.name for node in graph_def.node)
-
-
-def case_of_item(
-    graph_def: GraphDef, item: Item, shapes: Shapes, settings: Settings, name: str
-) -> Case:
-    """Return a graph that Grappler passes as a case, without values."""
-    view = GraphView.from_graph_def(graph_def, item)
-    variables = variable_names(view)
-    gradients = gradients_of(view, settings.lists, shapes, variables)
-    return Case(
-        graph_def=graph_def,
-        item=item,
-        shapes=shapes,
-        settings=settings,
-        values={},
-        watched=(*outputs_of(view, item.fetch), *gradients),
-        name=name,
-        variables=variables,
-    )
 
 
 def _holder(content: Content) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tf_amp.tools.graph_runs.differences import Array, difference_of, rounded
 from tf_amp.tools.verify.verification import (
@@ -62,12 +63,10 @@ def checks_of(
     runs: Mapping[str, Mapping[str, Array]],
     kinds: Mapping[str, str],
 ) -> tuple[TensorCheck, ...]:
-    """Return a row for every tensor.
+    """Return a row for every tensor of float32's run, by name.
 
-    Args:
-      expected: tensors of float32's run by name.
-      runs: those of the runs "mixed", "noise" and "rounded".
-      kinds: "output" or "gradient" by name.
+    Beside it stand the runs "mixed", "noise" and "rounded"; kinds are "output" and
+    "gradient".
     """
     return tuple(
         TensorCheck(
@@ -90,8 +89,6 @@ def _count_not_finite(value: Array) -> int:
 
 
 def _rounded_inputs(inputs: Inputs, low_dtype: str) -> Inputs:
-    import tensorflow as tf
-
     def round_value(value: Any) -> Any:
         if isinstance(value, tf.Tensor | tf.Variable | np.ndarray):
             array = np.asarray(value)
@@ -112,8 +109,6 @@ def _results(function: Callable[..., Any], inputs: Inputs) -> dict[str, Array]:
 
 def named_leaves(result: Any) -> Iterator[tuple[str, Any]]:
     """Yield every tensor of a structure with its path as a name."""
-    import tensorflow as tf
-
     paths = tf.nest.flatten(_paths(result, ""))
     flat = tf.nest.flatten(result, expand_composites=True)
     if len(paths) != len(flat):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import re
 from collections.abc import Iterable
+
+from grappler_pass.costs.atomic_file import replacing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Culprit:
       op: what it computes, such as "MatMul".
       layer: the name scope around it, which Keras makes of its layers' names; of a
         gradient, that of the operation it belongs to.
-      pattern: regular expression that excludes it.
+      pattern: regular expression that excludes it and no other.
     """
 
     node: str
@@ -31,14 +32,6 @@ class Culprit:
         return f"{self.node} ({self.op}){where}"
 
 
-def culprit_of(name: str, op: str, layer: str) -> Culprit:
-    """Return a culprit with the pattern that finds its name and no other."""
-    from grappler_pass.eligibility.exclusions import without_call_scopes
-
-    plain = without_call_scopes(name)
-    return Culprit(name, op, layer, f"^{re.escape(plain)}$")
-
-
 def write_exclude_list(
     path: pathlib.Path,
     culprits: Iterable[Culprit],
@@ -47,17 +40,10 @@ def write_exclude_list(
 ) -> None:
     """Write the patterns one per line, each behind what it stands for.
 
-    `TF_AMP_EXCLUDE=@FILE` and `--exclude @FILE` read it. A list that was in force when
-    the culprits were found is added to; any other is replaced.
-
-    Args:
-      path: of the file.
-      culprits: to write.
-      heading: a comment at the top of a new list.
-      in_force: patterns that were excluded already.
+    `TF_AMP_EXCLUDE=@FILE` and `--exclude @FILE` read it. A list whose patterns were in
+    force when the culprits were found is added to; any other is replaced by one that
+    begins with the heading as a comment.
     """
-    from grappler_pass.costs.atomic_file import replacing
-
     lines = _lines_in_force(path, frozenset(in_force))
     lines = lines or [f"# {line}" for line in heading.splitlines()]
     for culprit in culprits:

@@ -7,45 +7,24 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import GraphView
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
-from tf_amp.config.amp_config import AmpConfig, checked_dtype, checked_level
 from tf_amp.rewriting.compiled import originals
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.graph_runs.batches import specs_of
-from tf_amp.tools.graph_runs.call_values import arguments_by_placeholder, places_of
+from tf_amp.tools.graph_runs.call_values import arguments_by_placeholder
 from tf_amp.tools.graph_runs.cases import Case
 from tf_amp.tools.graph_runs.differences import Array
+from tf_amp.tools.verify.comparing import named_leaves
+from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.traces import variable_names, with_traced_shapes
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """What the caller sets for the rewrite; None: as in force for the function."""
-
-    dtype: str | None = None
-    opt_level: str | None = None
-    device_profile: str | None = None
-    exclude: tuple[str, ...] = ()
-
-    def applied_to(self, config: AmpConfig) -> AmpConfig:
-        """Return a configuration with the choice in it.
-
-        Raises:
-          ConfigError: the type or the level is unknown.
-        """
-        given: dict[str, Any] = {"exclude": (*config.exclude, *self.exclude)}
-        if self.dtype is not None:
-            given["dtype"] = checked_dtype(self.dtype)
-        if self.opt_level is not None:
-            given["opt_level"] = checked_level(self.opt_level)
-        if self.device_profile is not None:
-            given["device_profile"] = self.device_profile
-        return dataclasses.replace(config, **given)
 
 
 def case_of(
@@ -55,25 +34,16 @@ def case_of(
     choice: Choice,
     fetches: Iterable[str] | None = None,
 ) -> Case:
-    """Return a function as a case, given as to `tf_amp.explain`.
-
-    Args:
-      fn: a `tf.function`, what it could wrap, a ConcreteFunction or a GraphDef.
-      args: what it is called with; of a TensorSpec, the values are made up.
-      kwargs: the same, by name.
-      choice: for the rewrite.
-      fetches: of a GraphDef.
+    """Return a function or a GraphDef as a case, given as to `tf_amp.explain`.
 
     Raises:
       UnfitDataError: the arguments are not those of the function.
     """
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
     check_tensorflow()
     if isinstance(fn, GraphDef):
         graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
         given = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}
-        return case_from_graph(graph_def, kept, choice, given, name=name)
+        return _case_from_graph(graph_def, kept, choice, given, name=name)
     function = explanation.concrete_function(fn, args, kwargs)
     values = arguments_by_placeholder(function, args, kwargs)
     return case_from_function(function, choice, values)
@@ -84,13 +54,10 @@ def case_from_function(
 ) -> Case:
     """Return a ConcreteFunction as a case, with the values its variables have now.
 
-    Args:
-      function: what is run.
-      choice: for the rewrite.
-      values: of its arguments, by the names that a sandbox gives them.
+    Those of its arguments are given, by the names that a sandbox gives them.
     """
     captured, names = captured_values(function)
-    return case_from_graph(
+    return _case_from_graph(
         grappler_preview.graph_with_variables(function.graph),
         grappler_preview.kept_nodes(function.graph),
         choice,
@@ -103,13 +70,8 @@ def case_from_function(
 
 
 def case_from_traced(graph: Any, values: Mapping[str, Array]) -> Case:
-    """Return a function that XLA compiles as a case.
-
-    Args:
-      graph: of the function, as traced.
-      values: of its arguments, by the names that a sandbox gives them.
-    """
-    return case_from_graph(
+    """Return a traced function that XLA compiles as a case, with its arguments."""
+    return _case_from_graph(
         grappler_preview.graph_with_variables(graph),
         grappler_preview.kept_nodes(graph),
         Choice(),
@@ -139,35 +101,18 @@ def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
     return held, names
 
 
-def case_from_graph(
+def _case_from_graph(
     graph_def: Any,
     kept: tuple[str, ...],
     choice: Choice,
     values: Mapping[str, Array],
     *,
-    name: str = "",
+    name: str,
     variables: Mapping[str, str] | None = None,
     outputs: Mapping[str, str] | None = None,
     is_compiled: bool = False,
 ) -> Case:
-    """Return a traced graph as a case.
-
-    Args:
-      graph_def: as traced; not modified.
-      kept: nodes that it is run for.
-      choice: for the rewrite.
-      values: of what comes in.
-      name: for people.
-      variables: names for people by name of the handle; None: as traced.
-      outputs: names for people of the tensors to compare, by `node:output`; None: all
-        that the nodes which are kept make.
-      is_compiled: whether XLA compiles it, and not Grappler prepares it; so is one
-        that calls such a function taken.
-    """
-    from grappler_pass.graph.shapes import shapes_from_graph_def
-    from grappler_pass.graph.view import GraphView
-    from tf_amp.tools.verify.watching import gradients_of, outputs_of
-
+    """Return a traced graph, run for the nodes that are kept, as a case."""
     config = choice.applied_to(explanation.config_for(graph_def))
     # What it calls is in 16 bits already, also where it stays float32 itself.
     is_compiled = is_compiled or originals.has_rewritten(graph_def)
@@ -179,56 +124,50 @@ def case_from_graph(
     if is_compiled:
         chosen = settings_under_xla(chosen)
     shapes = with_traced_shapes(optimized, shapes_from_graph_def(optimized))
-    view = GraphView.from_graph_def(optimized, item)
+    case = Case(optimized, item, shapes, chosen, values, name=name)
+    return watched(case, variables, outputs)
+
+
+def watched(
+    case: Case,
+    variables: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
+) -> Case:
+    """Return a case of which outputs and gradients are compared.
+
+    Args:
+      case: watches nothing yet.
+      variables: names for people by name of the handle; None: as traced.
+      outputs: names for people of the tensors to compare, by `node:output`; None: all
+        that the nodes which are fetched make.
+    """
+    view = GraphView.from_graph_def(case.graph_def, case.item)
     if variables is None:
         variables = variable_names(view)
-    fetches = kept
+    fetches = case.item.fetch
     if outputs is not None:
         fetches = tuple(dict.fromkeys(key.rpartition(":")[0] for key in outputs))
-    gradients = gradients_of(view, chosen.lists, shapes, variables)
-    return Case(
-        graph_def=optimized,
-        item=item,
-        shapes=shapes,
-        settings=chosen,
-        values=values,
-        watched=(*outputs_of(view, fetches, outputs), *gradients),
-        name=name,
-        variables=variables,
+    tensors = (
+        *outputs_of(view, fetches, outputs),
+        *gradients_of(view, case.settings.lists, case.shapes, variables),
     )
+    return dataclasses.replace(case, watched=tensors, variables=variables)
 
 
-def plain_case_from_function(function: Any) -> tuple[Case, dict[str, str]]:
-    """Return a ConcreteFunction as traced, inlined, with the values of its variables.
-
-    Returns:
-      The case, and the names that a sandbox gives the function's arguments.
-    """
-    values, _ = captured_values(function)
-    case = plain_case(
-        grappler_preview.graph_with_variables(function.graph),
-        grappler_preview.kept_nodes(function.graph),
-        values,
-        name=function.graph.name,
-    )
-    names = (spec.name for spec in specs_of(function))
-    places = (f"{place.op.name}:0" for place in places_of(function))
-    return case, dict(zip(names, places, strict=True))
-
-
-def plain_case(
-    graph_def: Any, kept: tuple[str, ...], values: Mapping[str, Array], name: str = ""
-) -> Case:
+def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
     """Return a graph as a case, its functions inlined and nothing fused.
 
     Args:
-      graph_def: as traced; not modified.
-      kept: nodes that it is run for.
-      values: of what comes in, by the names that a sandbox gives it.
-      name: for people.
+      fn: a GraphDef, or a ConcreteFunction, whose variables have their values.
+      fetches: names of the nodes to run, for a GraphDef.
     """
-    from grappler_pass.graph.shapes import shapes_from_graph_def
-
+    if isinstance(fn, GraphDef):
+        graph_def, kept, name = fn, tuple(fetches), ""
+        values: Mapping[str, Array] = {}
+    else:
+        graph_def = grappler_preview.graph_with_variables(fn.graph)
+        kept, name = grappler_preview.kept_nodes(fn.graph), fn.graph.name
+        values, _ = captured_values(fn)
     config = explanation.config_for(graph_def)
     inlined = _inlined_as_traced(graph_def, kept)
     item, chosen = explanation.item_and_settings(inlined, kept, config)
@@ -246,8 +185,6 @@ def _inlined_as_traced(graph_def: Any, kept: tuple[str, ...]) -> Any:
 
 def _outputs_of(function: Any) -> dict[str, str]:
     """Return the names of a function's results by `node:output`."""
-    from tf_amp.tools.verify.comparing import named_leaves
-
     leaves = [name for name, _ in named_leaves(function.structured_outputs)]
     if len(leaves) != len(function.outputs):
         leaves = [f"output_{number}" for number in range(len(function.outputs))]

@@ -8,18 +8,22 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.config.ranges import DEFAULT_UNDERFLOW, Ranges
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import progress
+from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.explain.signatures import signatures_of
 from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs.call_values import batch_by_placeholder
 from tf_amp.tools.ranges.ranging import joined, ranges_of
-from tf_amp.tools.verify.function_cases import Choice, case_from_function, case_of
+from tf_amp.tools.verify.function_cases import case_from_function, case_of
 from tf_amp.tools.verify.verification import TensorCheck, Verdict, Verification
 from tf_amp.tools.verify.verifying import verified
 
@@ -146,9 +150,7 @@ def ranges_of_saved_model(
 ) -> Ranges:
     """Return the ranges of a SavedModel's signatures, or of the one named.
 
-    Raises:
-      ScriptMissingError, ConfigError, UnfitDataError, NotMeasurableError: as for
-        `verify_saved_model`.
+    Errors are those of `verify_saved_model`.
     """
     return joined(
         ranges_of(function, data.batches_from_file(file, data.specs_of(function)))
@@ -213,10 +215,7 @@ def _merged(found: Iterable[Verification]) -> tuple[Verification, ...]:
 
 def _traced_for(fn: Any, batch: Any) -> Any:
     """Return the graph of a function for batches like one, of any size."""
-    import numpy as np
-    import tensorflow as tf
-
-    if hasattr(fn, "structured_input_signature") and hasattr(fn, "graph"):
+    if explanation.is_concrete(fn):
         return fn
 
     def spec(value: Any) -> Any:

@@ -6,20 +6,16 @@ they are compared, but the first step that counts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from tf_amp.tools.graph_runs.cases import Case, Values
 from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.graph_runs.executing import run
 from tf_amp.tools.verify.verification import GRADIENT
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tensorflow.core.framework.graph_pb2 import GraphDef
 
 # In the name of a loss scale that stays what it is.
 _STATIC = "Static"
@@ -30,15 +26,8 @@ _PLACE = 0
 def with_lowered_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:
     """Return values with a loss scale at which the gradients of a graph are finite.
 
-    Where none is found, or losses are not scaled, the values are those given.
-
-    Args:
-      case: what the graph was rewritten from.
-      graph_def: the graph in mixed precision.
-      values: for everything that comes in.
-
-    Raises:
-      NotMeasurableError: the graph cannot be run by itself; the message says why.
+    Where none is found, or losses are not scaled, the values are those given. The graph
+    is the case's in mixed precision.
     """
     tried, names = dict(values), _scales(case, values)
     while names:

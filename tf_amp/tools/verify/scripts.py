@@ -5,23 +5,21 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import GraphView, Item
+from grappler_pass.planning.draft import Settings
 from tf_amp.config.ranges import Ranges
 from tf_amp.rewriting import host
 from tf_amp.rewriting.compiled.uncompiled import WithoutXla
 from tf_amp.tools import running_scripts
+from tf_amp.tools.graph_runs.cases import Case
+from tf_amp.tools.ranges.ranging import records_of
+from tf_amp.tools.ranges.recording import Recorder, with_records
+from tf_amp.tools.ranges.statistics import Statistics
 from tf_amp.tools.verify.capturing import Captures, is_recording
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Settings
-    from tf_amp.tools.graph_runs.cases import Case
-    from tf_amp.tools.ranges.recording import Recorder
-    from tf_amp.tools.ranges.statistics import Statistics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,42 +36,17 @@ def captured_cases(
 ) -> tuple[tuple[Case, ...], dict[str, str]]:
     """Run a script in float32 and return its graphs with what they first got.
 
-    Args:
-      script: what to run.
-      environment: settings for rewrites.
-
-    Returns:
-      The graphs, and by name those that cannot be run again, with the reason.
-
-    Raises:
-      ScriptMissingError: there is no such script.
-      ConfigError: a setting makes no sense.
+    Also, by name, those that cannot be run again, with the reason.
     """
-    captures = Captures(lambda settings: settings)
+    captures = Captures()
     _run(script, environment, captures.observe, captures.without_xla)
     return captures.cases(), captures.skipped
 
 
 def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
-    """Run a script in float32 and return the ranges of its graphs, over all its steps.
-
-    Raises:
-      ScriptMissingError: there is no such script.
-      ConfigError: a setting makes no sense.
-    """
-    from tf_amp.tools.ranges.recording import Recorder
-    from tf_amp.tools.ranges.statistics import Statistics
-
+    """Run a script in float32 and return the ranges of its graphs over all steps."""
     statistics = Statistics()
     recorder = Recorder(statistics.record)
-    _run(script, environment, _observer(statistics, recorder), WithoutXla())
-    return statistics.ranges()
-
-
-def _observer(statistics: Statistics, recorder: Recorder) -> host.Observer:
-    from grappler_pass.graph.view import GraphView
-    from tf_amp.tools.ranges.ranging import records_of
-    from tf_amp.tools.ranges.recording import with_records
 
     def observe(
         graph_def: GraphDef,
@@ -88,7 +61,8 @@ def _observer(statistics: Statistics, recorder: Recorder) -> host.Observer:
         records = records_of(view, shapes(), statistics)
         return with_records(graph_def, records, recorder)
 
-    return observe
+    _run(script, environment, observe, WithoutXla())
+    return statistics.ranges()
 
 
 def _run(

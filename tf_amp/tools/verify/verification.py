@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from grappler_pass.notebook_display import NotebookDisplay
+from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from tf_amp.config.fitted_table import FittedTable
 from tf_amp.tools.graph_runs.differences import Difference
-
-if TYPE_CHECKING:
-    from tf_amp.tools.verify.culprits import Culprit
+from tf_amp.tools.verify.culprits import Culprit
 
 # Roundings of the weights are one kind among those that 16 bits bring; a chain of ops
 # adds a few more to each.
@@ -140,9 +137,7 @@ class Verification(NotebookDisplay):
     @property
     def verdict(self) -> str:
         """One or two sentences."""
-        from tf_amp.tools.verify.verdict_words import words_of
-
-        return words_of(self)
+        return _words_of(self)
 
     def summary(self) -> str:
         """Return the verdict behind the graph's name."""
@@ -150,10 +145,8 @@ class Verification(NotebookDisplay):
 
     def __str__(self) -> str:
         """Print as text, nothing cut off."""
-        out = io.StringIO()
-        console = Console(file=out, width=_WIDTH, color_system=None, highlight=False)
-        console.print(self._group(Table(box=None, pad_edge=False, header_style="")))
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+        table = Table(box=None, pad_edge=False, header_style="")
+        return plain_text(self._group(table), _WIDTH)
 
     def __rich__(self) -> Group:
         """Show in a terminal."""
@@ -168,8 +161,6 @@ class Verification(NotebookDisplay):
     @classmethod
     def from_json(cls, text: str) -> Verification:
         """Load what `to_json` wrote."""
-        from tf_amp.tools.verify.culprits import Culprit
-
         fields: dict[str, Any] = json.loads(text)
         del fields["ok"], fields["verdict"]
         fields["checks"] = tuple(_check_from(row) for row in fields["checks"])
@@ -191,6 +182,65 @@ class Verification(NotebookDisplay):
 def default_tolerance(low_dtype: str) -> float:
     """Return the relative error that is allowed unless the user says otherwise."""
     return _TOLERANCE_IN_EPSILONS * _EPSILON[low_dtype]
+
+
+def _words_of(found: Verification) -> str:
+    """Return one or two sentences that say what holds, and what does not."""
+    if found.low_operations == 0:
+        return "The plan changes nothing here, so there is nothing to verify."
+    if not found.checks:
+        return "Nothing that the graph returns or updates could be compared."
+    if found.ok:
+        return _good(found)
+    return f"{_bad(found)}{_cause(found)}"
+
+
+def _good(found: Verification) -> str:
+    noisy = _with(found, Verdict.NOISY)
+    judged = len(found.checks) - len(_with(found, Verdict.INFORMATION))
+    if not noisy:
+        worst = max((c.mixed.relative for c in found.checks), default=0.0)
+        return (
+            f"The numbers hold: {judged} of {judged} tensors within the tolerance of "
+            f"{found.tolerance:.2g}, the worst relative error is {worst:.2g}."
+        )
+    return (
+        f"Not the plan's doing: {len(noisy)} of {judged} tensors are beyond the "
+        f"tolerance of {found.tolerance:.2g}, but float32 moves them as far when its "
+        f"inputs and weights are merely rounded to {found.low_dtype}, or when it is "
+        "run again. The computation is ill-conditioned for these inputs."
+    )
+
+
+def _bad(found: Verification) -> str:
+    failing = found.failing
+    worst = failing[0]
+    count = f"{len(failing)} of {len(found.checks)} tensors"
+    if worst.mixed.non_finite:
+        return (
+            f"The numbers do not hold: {count} fail; {worst.kind} {worst.name!r} has "
+            f"{worst.mixed.non_finite} elements that are finite in float32 only."
+        )
+    control = max(worst.noise.relative, worst.rounded.relative if worst.rounded else 0)
+    return (
+        f"The numbers do not hold: {count} beyond the tolerance of "
+        f"{found.tolerance:.2g}; {worst.kind} {worst.name!r} is off by "
+        f"{worst.mixed.relative:.2g}, where the controls move it by {control:.2g}."
+    )
+
+
+def _cause(found: Verification) -> str:
+    if found.culprits is None:
+        return ""
+    if not found.culprits:
+        return " No operation that could be kept in float32 fixes it."
+    count = len(found.culprits)
+    what = "1 operation" if count == 1 else f"{count} operations"
+    return f" It holds with {what} in float32 (found in {found.tries} tries):"
+
+
+def _with(found: Verification, verdict: Verdict) -> list[TensorCheck]:
+    return [c for c in found.checks if found.verdict_on(c) is verdict]
 
 
 def _headline(found: Verification) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from grappler_pass import pipeline
+from grappler_pass.planning.plan import Plan
 from tf_amp.tools.graph_runs.cases import Case, Values
 from tf_amp.tools.graph_runs.differences import Array, rounded
 from tf_amp.tools.graph_runs.executing import completed, run, with_run_shapes
 from tf_amp.tools.verify.comparing import checks_of
 from tf_amp.tools.verify.lowered_scale import with_lowered_scale
 from tf_amp.tools.verify.verification import Verification, default_tolerance
-
-if TYPE_CHECKING:
-    from grappler_pass.pipeline import Rewrite
-    from grappler_pass.planning.plan import Plan
 
 _MADE_UP = "made-up data"
 
@@ -42,11 +40,7 @@ class Controls:
 
     @classmethod
     def from_case(cls, case: Case, values: Values, tolerance: float | None) -> Controls:
-        """Run a case in float32.
-
-        Raises:
-          NotMeasurableError: it cannot be run by itself; the message says why.
-        """
+        """Run a case in float32."""
         low_dtype = case.settings.low_dtype
         moved = {name: rounded(v, low_dtype) for name, v in values.items()}
         chosen = default_tolerance(low_dtype) if tolerance is None else tolerance
@@ -59,12 +53,8 @@ class Controls:
             tolerance=chosen,
         )
 
-    def verification_of(self, rewrite: Rewrite) -> Verification:
-        """Run a rewrite of the case and compare.
-
-        Raises:
-          NotMeasurableError: it fails; the message says why.
-        """
+    def verification_of(self, rewrite: pipeline.Rewrite) -> Verification:
+        """Run a rewrite of the case and compare."""
         case = self.case
         mixed: Mapping[str, Array] = self.expected
         if rewrite.changed:
@@ -117,16 +107,11 @@ def verified(
 
 def rewritten(
     case: Case, *, excluded: Iterable[tuple[str, str]] = (), opt_level: str = ""
-) -> Rewrite:
-    """Run the pass on a case.
+) -> pipeline.Rewrite:
+    """Run the pass on a case, at its own level by default.
 
-    Args:
-      case: what to rewrite.
-      excluded: nodes to leave in float32 besides, each with the reason.
-      opt_level: the case's by default.
+    More nodes may be excluded from going low, each with the reason.
     """
-    from grappler_pass import pipeline
-
     item = dataclasses.replace(case.item, excluded=(*case.item.excluded, *excluded))
     settings: Any = case.settings
     if opt_level:

@@ -10,6 +10,8 @@ import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
+import tensorflow as tf
+
 from grappler_pass.annotations import BARRIER
 from grappler_pass.eligibility.reachability import UNREACHED
 from grappler_pass.eligibility.state_updates import state_update_region
@@ -35,10 +37,7 @@ def outputs_of(
 ) -> tuple[Watched, ...]:
     """Return the tensors that some nodes give to the caller.
 
-    Args:
-      view: of the graph.
-      fetches: nodes whose outputs are read.
-      names: of the tensors for people, by `node:output`.
+    They may have names for people, by `node:output`.
     """
     found: list[Watched] = []
     for name in dict.fromkeys(fetches):
@@ -68,11 +67,8 @@ def gradients_of(
 ) -> tuple[Watched, ...]:
     """Return what updates the variables of a training step, each tensor once.
 
-    Args:
-      view: of the graph.
-      lists: of ops, which bound the arithmetic of updates.
-      shapes: static shapes by node name.
-      variables: names for people by name of the variable's handle.
+    The lists bound the arithmetic of updates; variables have names for people by name
+    of the handle.
     """
     hidden = frozenset(hidden_nodes(view, view.order))
     search = _Search(view, state_update_region(view, lists), shapes, hidden)
@@ -227,8 +223,6 @@ def _is_gradient(node: Node) -> bool:
 
 def _is_comparable(dtype: int) -> bool:
     """Tell a tensor of numbers, truth values or text from a handle."""
-    import tensorflow as tf
-
     return bool(dtype) and tf.dtypes.as_dtype(dtype).is_numpy_compatible
 
 

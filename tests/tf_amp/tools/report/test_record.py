@@ -10,7 +10,8 @@ import tensorflow as tf
 import tf_amp
 from tf_amp.errors import ConfigError, UnreadableRecordError
 from tf_amp.tools.report.record import Record, record_from_path
-from tf_amp.tools.report.writing import html_from_record, write_page
+from tf_amp.tools.report.record_page import html_from_record
+from tf_amp.tools.whole_files import write_whole
 
 
 @pytest.fixture(autouse=True)
@@ -102,5 +103,5 @@ def test_what_is_wrong_with_a_plan_is_said_in_plain_words(tmp_path, decisions):
 
 def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path):
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_page(tmp_path / "absent" / "page.html", "text")
+        write_whole(tmp_path / "absent" / "page.html", b"text")
     assert not list(tmp_path.iterdir())

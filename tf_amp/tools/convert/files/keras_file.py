@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
+import tempfile
 import zipfile
+from collections.abc import Iterator
 
 from tf_amp.errors import UnreadableModelError
 
 _UNSAFE = "safe_mode"
 
 
-def export(path: pathlib.Path, folder: pathlib.Path, *, allow_lambda: bool) -> None:
-    """Write the SavedModel of a Keras file.
+@contextlib.contextmanager
+def exported(path: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path]:
+    """Yield the folder of a SavedModel made of a Keras file, for a while.
 
-    Args:
-      path: of the .keras file.
-      folder: of the SavedModel; does not exist yet.
-      allow_lambda: whether Python code stored in the file, as lambda layers have it,
-        may be run.
+    Python code stored in the file, as lambda layers have it, is run only if allowed.
 
     Raises:
       UnreadableModelError: Keras cannot load it; the message says why.
@@ -32,12 +32,15 @@ def export(path: pathlib.Path, folder: pathlib.Path, *, allow_lambda: bool) -> N
         model = keras.saving.load_model(path, compile=False, safe_mode=not allow_lambda)
     except Exception as error:
         raise UnreadableModelError(_reason(path, error)) from error
-    try:
-        model.export(str(folder), verbose=False)
-    except Exception as error:
-        raise UnreadableModelError(
-            f"{path} is loaded, but Keras cannot export it: {error}"
-        ) from error
+    with tempfile.TemporaryDirectory(prefix="tf-amp-") as folder:
+        given = pathlib.Path(folder) / path.stem
+        try:
+            model.export(str(given), verbose=False)
+        except Exception as error:
+            raise UnreadableModelError(
+                f"{path} is loaded, but Keras cannot export it: {error}"
+            ) from error
+        yield given
 
 
 def _reason(path: pathlib.Path, error: Exception) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.functions.conversion import Known
-from grappler_pass.graph.shapes import shape_from_proto, shapes_from_graph_def
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.function_pb2 import FunctionDef
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-
-    from grappler_pass.graph.shapes import Shape, Shapes
+from grappler_pass.graph.shapes import (
+    Shape,
+    Shapes,
+    shape_from_proto,
+    shapes_from_graph_def,
+)
+from tf_amp.tools.graph_runs.batches import set_batch
 
 SHAPES = "_output_shapes"
 _ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
@@ -22,9 +24,8 @@ _ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
 def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
     """Return the shapes of every node's outputs, as far as they are known.
 
-    Args:
-      graph_def: as stored, or made of a stored function.
-      batch: what stands for an unknown first dimension; None leaves it unknown.
+    Of a graph as stored, or made of a stored function; `batch` stands for an unknown
+    first dimension, None leaves it unknown.
     """
     shapes = {node.name: _written(node) for node in graph_def.node if _is_told(node)}
     if batch is None:
@@ -88,10 +89,7 @@ def _with_batch_of_arguments(graph_def: GraphDef, batch: int) -> GraphDef:
     copy.CopyFrom(graph_def)
     for node in copy.node:
         node.attr.pop(SHAPES, None)
-        if node.op == "Placeholder" and "shape" in node.attr:
-            sizes = node.attr["shape"].shape.dim
-            if sizes and sizes[0].size < 0:
-                sizes[0].size = batch
+    set_batch(copy, batch)
     return copy
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
+    TrackableObjectGraph,
+)
 
 from tf_amp.errors import ConversionError, UnreadableModelError
-from tf_amp.tools.convert.files.saved_model import VARIABLES
-
-if TYPE_CHECKING:
-    from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
+from tf_amp.tools.convert.files.stored_models import VARIABLES
 
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
@@ -47,8 +49,6 @@ class VariablesFile:
         Raises:
           UnreadableModelError: the index of the file is damaged, or a part is missing.
         """
-        import tensorflow as tf
-
         path = folder / VARIABLES
         if not path.with_name(f"{path.name}.index").is_file():
             return None
@@ -73,8 +73,6 @@ class VariablesFile:
         Raises:
           UnreadableModelError: the file is damaged or cut off.
         """
-        import tensorflow as tf
-
         try:
             return self._reader.get_tensor(key)
         except (tf.errors.OpError, *_UNREADABLE) as error:
@@ -83,20 +81,12 @@ class VariablesFile:
             ) from error
 
     def check(self) -> None:
-        """Read everything once, one tensor after another.
-
-        Raises:
-          UnreadableModelError: the file is damaged or cut off.
-        """
+        """Read everything once, one tensor after another."""
         for key in self.dtypes:
             self.value(key)
 
     def keys_of_objects(self, objects: SavedObjectGraph) -> dict[int, str]:
         """Return by number of an object the key of its value, for variables."""
-        from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
-            TrackableObjectGraph,
-        )
-
         if _OBJECTS not in self.dtypes:
             return {}
         saved = TrackableObjectGraph.FromString(self.value(_OBJECTS))
@@ -116,19 +106,12 @@ class VariablesFile:
     def write(
         self, path: pathlib.Path, retyped: Collection[str], dtype: np.dtype[Any]
     ) -> None:
-        """Write all tensors to another file, some of them in another type.
-
-        Args:
-          path: prefix of the new files' names; their folder is made.
-          retyped: keys of those that change.
-          dtype: what they change to.
+        """Write all tensors, some of them in another type, to files of another prefix.
 
         Raises:
           ConversionError: the disk is full.
           UnreadableModelError: this file is damaged.
         """
-        import tensorflow as tf
-
         path.parent.mkdir(parents=True, exist_ok=True)
         keys = sorted(self.dtypes)
         tensors = []
@@ -148,8 +131,6 @@ class VariablesFile:
 
 
 def _save(path: str, keys: list[str], tensors: list[Any]) -> None:
-    import tensorflow as tf
-
     part = f"{path}_part"
     tf.raw_ops.SaveV2(
         prefix=part,

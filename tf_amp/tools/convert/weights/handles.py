@@ -7,13 +7,16 @@ handle as an argument. What may share a handle is one group.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
+from grappler_pass.eligibility.reachability import Groups
 from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import (
     CALL_OPS,
@@ -25,10 +28,7 @@ from grappler_pass.graph.op_table import (
 from grappler_pass.graph.view import split_input
 from tf_amp.tools.convert.planner import MAIN
 
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-Readers = Callable[[str], tuple[tuple[NodeDef, int], ...]]
+Readers = Mapping[str, list[tuple[NodeDef, int]]]
 
 _PASSING = (FORWARDING_OPS - SWITCH_OPS) | MERGE_OPS
 
@@ -52,17 +52,10 @@ class Use(NamedTuple):
 class Group:
     """Variables whose handles meet, where they go, and what uses them."""
 
-    places: set[Place] = dataclasses.field(default_factory=set)
+    places: list[Place] = dataclasses.field(default_factory=list)
     uses: list[Use] = dataclasses.field(default_factory=list)
     objects: set[int] = dataclasses.field(default_factory=set)
     keys: set[str] = dataclasses.field(default_factory=set)
-
-    def take(self, other: Group) -> None:
-        """Add all of another group to this one."""
-        self.places |= other.places
-        self.uses.extend(other.uses)
-        self.objects |= other.objects
-        self.keys |= other.keys
 
 
 class Handles:
@@ -74,52 +67,42 @@ class Handles:
         A function that cannot be taken for a graph is missing; what it does with a
         handle is not known.
         """
-        self._bodies = bodies
         self._library = conversion.library_of(bodies[MAIN])
-        self._readers = {name: _readers(body) for name, body in bodies.items()}
-        self._group_of: dict[Place, Group] = {}
+        self._readers = {name: readers_in(body) for name, body in bodies.items()}
+        self._uses: dict[Place, list[Use]] = {}
+        self._meeting: list[tuple[Place, Place]] = []
 
-    def follow(self, place: Place) -> Group:
-        """Return the group of the handle at `place`, which is followed from there."""
-        group = self._group_of.get(place)
-        if group is not None:
-            return group
-        group = Group()
+    def follow(self, place: Place) -> None:
+        """Follow the handle at `place` to all that takes it."""
         waiting = [place]
         while waiting:
             here = waiting.pop()
-            met = self._group_of.get(here)
-            if met is group:
+            if here in self._uses:
                 continue
-            if met is not None:
-                self._merge(group, met)
-                continue
-            self._group_of[here] = group
-            group.places.add(here)
+            self._uses[here] = []
             for use in self._uses_of(here):
                 onward = tuple(self._onward(use))
                 waiting.extend(onward)
+                self._meeting.extend((here, there) for there in onward)
                 if not onward:
-                    group.uses.append(use)
-        return group
+                    self._uses[here].append(use)
 
-    def join(self, places: Sequence[Place]) -> Group:
-        """Make one group of those of several places."""
-        group = self.follow(places[0])
-        for place in places[1:]:
-            self._merge(group, self.follow(place))
-        return group
-
-    def _merge(self, group: Group, other: Group) -> None:
-        if group is other:
-            return
-        group.take(other)
-        for place in other.places:
-            self._group_of[place] = group
+    def join(self, places: Sequence[Place]) -> None:
+        """Make one group of those of several places that were followed."""
+        self._meeting.extend(itertools.pairwise(places))
 
     def groups(self) -> tuple[Group, ...]:
-        """Return all groups found so far."""
-        return tuple({id(group): group for group in self._group_of.values()}.values())
+        """Return all groups found so far, of which nothing but handles is known."""
+        numbers = {place: number for number, place in enumerate(self._uses)}
+        sets = Groups(len(numbers))
+        for first, second in self._meeting:
+            sets.join(numbers[first], numbers[second])
+        found: dict[int, Group] = defaultdict(Group)
+        for place, uses in self._uses.items():
+            group = found[sets.leader(numbers[place])]
+            group.places.append(place)
+            group.uses.extend(uses)
+        return tuple(found.values())
 
     def arguments(self, function: str) -> tuple[Place, ...]:
         """Return the places of the arguments of a function."""
@@ -156,7 +139,7 @@ def _hands_on(node: NodeDef) -> bool:
     return bool(node.attr["T"].type == types_pb2.DT_RESOURCE)
 
 
-def _readers(body: GraphDef) -> dict[str, list[tuple[NodeDef, int]]]:
+def readers_in(body: GraphDef) -> Readers:
     """Return by tensor the nodes, and numbers of their data inputs, that read it."""
     readers: dict[str, list[tuple[NodeDef, int]]] = defaultdict(list)
     for node in body.node:
@@ -169,9 +152,3 @@ def _readers(body: GraphDef) -> dict[str, list[tuple[NodeDef, int]]]:
 
 def _tensor(name: str, output: int) -> str:
     return f"{name}:{output}" if output else name
-
-
-def readers_in(body: GraphDef) -> Readers:
-    """Return a function from a tensor of a graph to what reads it."""
-    found = _readers(body)
-    return lambda tensor: tuple(found.get(tensor, ()))

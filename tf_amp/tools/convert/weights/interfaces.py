@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.variable_pb2 import VariableDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.view import Item, split_input
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
 _NO_RESULTS = CONSTANT_OPS | INPUT_OPS | {"NoOp"}
 
@@ -76,9 +76,6 @@ def _named(meta_graph: MetaGraphDef) -> Iterator[str]:
 
 def _variable_names(value: bytes) -> Iterator[str]:
     """Yield what a stored description of a variable names, if it is one."""
-    from google.protobuf.message import DecodeError
-    from tensorflow.core.framework.variable_pb2 import VariableDef
-
     try:
         variable = VariableDef.FromString(value)
     except DecodeError:

@@ -10,22 +10,19 @@ functions of the model's objects, which Python calls by name, keep their dtypes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
 from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import PLAIN_CALL_OPS
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
-from tf_amp.tools.convert.weights.handles import readers_in
+from tf_amp.tools.convert.weights.handles import Readers, readers_in
 from tf_amp.tools.convert.weights.retyping import cast_up, new_cast
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.function_pb2 import FunctionDef
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
-
-    from tf_amp.tools.convert.weights.handles import Readers
 
 _PLACEHOLDER = "Placeholder"
 _SIGNATURES = "signatures"
@@ -43,10 +40,6 @@ def retype_signatures(meta_graph: MetaGraphDef, low_dtype: int) -> tuple[str, ..
 
     Not done: inputs that are not placeholders, and tensors that are part of sparse or
     ragged ones, stay as they are.
-
-    Args:
-      meta_graph: the graph with its objects, if it has any.
-      low_dtype: DataType of the 16 bits.
 
     Returns:
       What has changed, as "signature.name".
@@ -116,7 +109,7 @@ class _Graph:
     def _cast_up(self, tensor: str) -> None:
         cast = new_cast(self._graph_def, tensor, self.low_dtype, FLOAT32)
         self._low_behind[str(cast.name)] = tensor
-        for reader, position in self._readers(tensor):
+        for reader, position in self._readers.get(tensor, ()):
             reader.input[position] = cast.name
 
 
@@ -170,11 +163,7 @@ def _retype_function(
 ) -> _Retyped:
     """Let a function take and give 16 bits, in place, with casts in its body.
 
-    Args:
-      function: of the library.
-      library: what it may call.
-      bound: how many of its last arguments it has captured; these stay.
-      low_dtype: DataType of the 16 bits.
+    Its last arguments, which it has captured, stay; there are `bound` of them.
     """
     body, item = conversion.graph_from_function(function, library)
     nodes, readers = {node.name: node for node in body.node}, readers_in(body)

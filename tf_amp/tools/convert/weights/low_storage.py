@@ -10,25 +10,22 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.op_table import LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import split_input
+from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.planner import MAIN
 from tf_amp.tools.convert.weights.handles import Group, Handles, Place, Use
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.framework.node_def_pb2 import NodeDef
-    from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
-
-    from tf_amp.tools.convert.files.variables_file import VariablesFile
 
 _HARMLESS = LOOK_OPS | {"DestroyResourceOp", "DisableCopyOnRead", "NoOp"}
 ASSIGNMENTS = frozenset({"Assign", "AssignVariableOp"})
@@ -48,11 +45,11 @@ class LowStorage:
       kept: keys of matrices that stay float32, and why.
     """
 
-    places: frozenset[Place]
-    uses: tuple[Use, ...]
-    objects: frozenset[int]
-    keys: frozenset[str]
-    kept: Mapping[str, str]
+    places: tuple[Place, ...] = ()
+    uses: tuple[Use, ...] = ()
+    objects: frozenset[int] = frozenset()
+    keys: frozenset[str] = frozenset()
+    kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +78,7 @@ class Chooser:
         why = [(group, self._why_not(group)) for group in groups]
         low = [group for group, reason in why if not reason]
         return LowStorage(
-            places=frozenset(place for group in low for place in group.places),
+            places=tuple(place for group in low for place in group.places),
             uses=tuple(use for group in low for use in group.uses),
             objects=frozenset(number for group in low for number in group.objects),
             keys=frozenset(key for group in low for key in group.keys),
@@ -103,15 +100,20 @@ class Chooser:
         places: dict[str, list[Place]] = defaultdict(list)
         for group in handles.groups():
             for key in self._restored_keys(group):
-                places[key].append(next(iter(group.places)))
+                places[key].append(group.places[0])
         keys = self.file.keys_of_objects(self.objects) if self.objects else {}
         for number, key in keys.items():
             places[key].extend(bound.get(number, ()))
+        for found in places.values():
+            handles.join(found)
+        groups = handles.groups()
+        group_at = {place: group for group in groups for place in group.places}
         for key, found in places.items():
-            group = handles.join(found)
-            group.keys.add(key)
-            group.objects.update(n for n, other in keys.items() if other == key)
-        return handles.groups()
+            if found:
+                group = group_at[found[0]]
+                group.keys.add(key)
+                group.objects.update(n for n, other in keys.items() if other == key)
+        return groups
 
     def _restored_keys(self, group: Group) -> Iterator[str]:
         for use in group.uses:

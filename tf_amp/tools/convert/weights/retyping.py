@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.python.framework import tensor_util
 
@@ -26,9 +27,6 @@ from grappler_pass.rewriting.apply import CAST_STEM, cast_constant
 from tf_amp.tools.convert.files.stored_shapes import SHAPES
 from tf_amp.tools.convert.weights.handles import Readers, Use, readers_in
 from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
 
 _SAVE = "SaveV2"
 # What a save takes before the tensors: file, names, slices.
@@ -73,13 +71,7 @@ def retype_variables(
 def retype_constants(
     body: GraphDef, low_dtype: int, is_kept: Callable[[str], object]
 ) -> tuple[str, ...]:
-    """Store large constants of a graph in 16 bits, in place; return their names.
-
-    Args:
-      body: the graph itself, or a function as a graph.
-      low_dtype: DataType they are stored as.
-      is_kept: whether a constant of some name is to stay.
-    """
+    """Store large constants of a graph in 16 bits, in place; return their names."""
     stored = []
     readers = readers_in(body)
     for node in [node for node in body.node if _is_large_constant(node)]:
@@ -133,7 +125,7 @@ def _retype_save(node: NodeDef, readers: Readers, low_dtype: int) -> bool:
     passed, saves = [], []
     waiting = [node]
     for source in waiting:
-        for reader, position in readers(source.name):
+        for reader, position in readers.get(source.name, ()):
             if reader.op == _SAVE:
                 saves.append((reader, position - _BEFORE_TENSORS))
             elif reader.op == "Identity":
@@ -155,7 +147,7 @@ def _cast_reference(
 ) -> None:
     """Save a variable of TensorFlow 1 in 16 bits; give its other readers float32."""
     others = []
-    for reader, position in readers(variable.name):
+    for reader, position in readers.get(variable.name, ()):
         if reader.op == _SAVE:
             types = reader.attr["dtypes"].list.type
             types[position - _BEFORE_TENSORS] = low_dtype
@@ -169,7 +161,7 @@ def _cast_reference(
 
 def cast_up(body: GraphDef, node: NodeDef, readers: Readers, low_dtype: int) -> None:
     """Give all readers of a node's value float32 again."""
-    found = readers(node.name)
+    found = readers.get(node.name)
     if not found:
         return
     cast = new_cast(body, node.name, low_dtype, FLOAT32)
@@ -180,14 +172,7 @@ def cast_up(body: GraphDef, node: NodeDef, readers: Readers, low_dtype: int) -> 
 
 
 def new_cast(body: GraphDef, tensor: str, source: int, target: int) -> NodeDef:
-    """Add a cast of a tensor to a graph and return it; nobody reads it yet.
-
-    Args:
-      body: changed in place.
-      tensor: its name as an input.
-      source: DataType it has.
-      target: DataType wanted.
-    """
+    """Add a cast of a tensor to a graph and return it; nobody reads it yet."""
     wanted = "float32" if target == FLOAT32 else "stored"
     stem = f"{tensor.replace(':', '_')}/{CAST_STEM}{wanted}"
     names = {node.name for node in body.node}

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.functions import conversion
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
+from grappler_pass.graph.view import Item
 from tf_amp.tools.convert.files.variables_file import VariablesFile
-from tf_amp.tools.convert.planner import MAIN
+from tf_amp.tools.convert.planner import MAIN, Planner
 from tf_amp.tools.convert.report import Storage
 from tf_amp.tools.convert.weights.low_storage import Chooser, LowStorage
 from tf_amp.tools.convert.weights.retyping import retype_constants, retype_variables
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-    from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
-
-    from grappler_pass.graph.view import Item
-    from tf_amp.tools.convert.planner import Planner
 
 
 def store_low(
@@ -32,16 +27,12 @@ def store_low(
 ) -> Storage:
     """Store variables and constants of a graph in 16 bits, in place.
 
-    Args:
-      meta_graph: the graph with its objects, if it has any.
-      item: what callers rely on in it.
-      planner: whose settings say which type, and what is excluded.
-      file: of the variables; None for a graph without.
+    What callers rely on in it stays; there is no file for a graph without variables.
     """
     low_dtype = DTYPE_ENUMS[planner.settings.low_dtype]
     bodies = _bodies(meta_graph.graph_def)
     excluded_by = finder(planner.settings.exclude)
-    chosen = LowStorage(frozenset(), (), frozenset(), frozenset(), {})
+    chosen = LowStorage()
     if file is not None:
         has_objects = meta_graph.HasField("object_graph_def")
         objects = meta_graph.object_graph_def if has_objects else None
@@ -63,14 +54,6 @@ def store_low(
     for number in chosen.objects:
         meta_graph.object_graph_def.nodes[number].variable.dtype = low_dtype
     return Storage(tuple(sorted(chosen.keys)), tuple(constants), chosen.kept)
-
-
-def write_variables(
-    file: VariablesFile, target: pathlib.Path, storage: Storage, low_dtype: str
-) -> None:
-    """Write the file of variables with those of `storage` in 16 bits."""
-    dtype = NUMPY_DTYPES[DTYPE_ENUMS[low_dtype]]
-    file.write(target, frozenset(storage.variables), dtype)
 
 
 def _bodies(graph_def: GraphDef) -> dict[str, GraphDef]:

@@ -1,8 +1,7 @@
-"""Put a record on a page, and the page into a file."""
+"""Put a record on a page."""
 
 from __future__ import annotations
 
-import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -17,10 +16,8 @@ from grappler_pass.planning.pages.page import (
 from grappler_pass.planning.pages.plan_sections import sections_of
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.counts import counted
-from tf_amp.errors import ConfigError
 from tf_amp.tools.report.record import Record
 from tf_amp.tools.report.run_sections import sections_of_runs
-from tf_amp.tools.whole_files import why_unwritable, write_whole
 
 if TYPE_CHECKING:
     from tf_amp.training.report import LossScaleState
@@ -32,11 +29,7 @@ _RATIO = re.compile(r"\d+(\.\d+)?x")
 
 
 def html_from_record(record: Record, other: Record | None = None) -> str:
-    """Return a page that opens without a network.
-
-    Args:
-      record: of the job.
-      other: of one to compare it with.
+    """Return a page that opens without a network, perhaps beside another job.
 
     Raises:
       MissingExtraError: Jinja2 or plotly is not installed.
@@ -54,25 +47,6 @@ def html_from_record(record: Record, other: Record | None = None) -> str:
         sections.append(Section("Left out", missing=" ".join(record.left_out)))
     note = f"tf-amp {tf_amp.__version__}"
     return page_from_sections(f"Precision of {record.name}", sections, note)
-
-
-def write_page(path: pathlib.Path, html: str) -> None:
-    """Write a page whole, or not at all.
-
-    Raises:
-      ConfigError: it cannot be written.
-    """
-    write_whole(path, html.encode())
-
-
-def check_writable(path: pathlib.Path) -> None:
-    """Refuse a place that no page can be written to, before anything is run.
-
-    Raises:
-      ConfigError: it is one; the message says why.
-    """
-    if reason := why_unwritable(path):
-        raise ConfigError(f"-o: received {path}, which cannot be written: {reason}.")
 
 
 def _drawn(plans: tuple[Plan, ...]) -> Iterator[Plan]:

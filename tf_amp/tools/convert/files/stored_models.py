@@ -1,0 +1,153 @@
+"""What kinds of models are stored, and the parts of their files.
+
+Of a SavedModel only what changes is written anew: the graphs, and the variables where
+they are stored in another type. Whatever else lies in its folder is copied.
+"""
+
+from __future__ import annotations
+
+import enum
+import pathlib
+import shutil
+from typing import TYPE_CHECKING
+
+from tf_amp.errors import ScriptMissingError, UnreadableModelError
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+SAVED_MODEL_FILES = _GRAPH_FILE, _TEXT_FILE = "saved_model.pb", "saved_model.pbtxt"
+VARIABLES = pathlib.PurePath("variables", "variables")
+# A folder for what belongs to a model but is not part of it; loaders ignore it.
+EXTRAS = pathlib.PurePath("assets.extra", "tf_amp")
+# It is a hash of the graphs; one that no longer fits says less than none.
+_FINGERPRINT = "fingerprint.pb"
+# Written for models whose graph is larger than a protobuf may be.
+_SPLIT_FILE = "saved_model.cpb"
+_WANTED = (
+    "a SavedModel folder (with saved_model.pb), a .keras file, or a frozen graph (.pb)"
+)
+
+
+class Kind(enum.Enum):
+    """What can be converted."""
+
+    SAVED_MODEL = "SavedModel"
+    KERAS = "Keras file"
+    FROZEN = "frozen graph"
+
+
+def kind_of(source: pathlib.Path) -> Kind:
+    """Tell what `source` is by its name and contents.
+
+    Raises:
+      ScriptMissingError: there is no such path.
+      UnreadableModelError: it is none of the kinds; the message names them.
+    """
+    if not source.exists():
+        raise ScriptMissingError(f"{source} does not exist; needed is {_WANTED}.")
+    if source.is_dir():
+        return _kind_of_folder(source)
+    if source.suffix == ".keras":
+        return Kind.KERAS
+    if source.name in SAVED_MODEL_FILES:
+        raise UnreadableModelError(
+            f"{source} is part of a SavedModel; name its folder, {source.parent}."
+        )
+    if source.suffix == ".pb":
+        return Kind.FROZEN
+    raise UnreadableModelError(f"{source} is no model: needed is {_WANTED}.")
+
+
+def _kind_of_folder(source: pathlib.Path) -> Kind:
+    if any((source / name).is_file() for name in SAVED_MODEL_FILES):
+        return Kind.SAVED_MODEL
+    if (source / _SPLIT_FILE).is_file():
+        raise UnreadableModelError(
+            f"{source} holds its graph in several parts ({_SPLIT_FILE}), as models "
+            "over 2 GiB do; these cannot be converted."
+        )
+    raise UnreadableModelError(
+        f"{source} is not a SavedModel: it has no saved_model.pb; needed is {_WANTED}."
+    )
+
+
+def frozen_graph(path: pathlib.Path) -> GraphDef:
+    """Read a frozen graph: one GraphDef whose weights are constants.
+
+    Raises:
+      UnreadableModelError: the file is damaged, or holds no graph.
+    """
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+
+    try:
+        graph_def: GraphDef = GraphDef.FromString(path.read_bytes())
+    except DecodeError as error:
+        raise UnreadableModelError(
+            f"{path} is damaged or no frozen graph (a serialized GraphDef): {error}."
+        ) from error
+    if not graph_def.node or not all(node.op for node in graph_def.node):
+        raise UnreadableModelError(f"{path} holds no graph (a serialized GraphDef).")
+    return graph_def
+
+
+def frozen_extras(path: pathlib.Path) -> pathlib.Path:
+    """Return where the report of a converted frozen graph lies: beside it."""
+    return path.with_name(f"{path.name}.tf_amp")
+
+
+def saved_model(folder: pathlib.Path) -> SavedModel:
+    """Read the graphs of a SavedModel.
+
+    Raises:
+      UnreadableModelError: the file is damaged, or holds no graph.
+    """
+    from google.protobuf import text_format
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
+
+    model = SavedModel()
+    path = folder / _GRAPH_FILE
+    try:
+        if path.is_file():
+            model.ParseFromString(path.read_bytes())
+        else:
+            path = folder / _TEXT_FILE
+            text_format.Parse(path.read_text(), model)
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+        raise UnreadableModelError(
+            f"{path} is damaged or no SavedModel's graph: {error}."
+        ) from error
+    if not model.meta_graphs:
+        raise UnreadableModelError(f"{path} holds no graph; it may have been cut off.")
+    return model
+
+
+def write_saved_model(
+    model: SavedModel, source: pathlib.Path, folder: pathlib.Path, *, variables: bool
+) -> None:
+    """Write the graphs of a SavedModel, and what else `source` holds, to a new folder.
+
+    The files of the variables are copied if `variables` says so.
+    """
+    left_out = {*SAVED_MODEL_FILES, _FINGERPRINT}
+    if not variables:
+        left_out.add(VARIABLES.parts[0])
+    extras = EXTRAS.parts[-1]
+
+    def ignored(path: str, names: list[str]) -> set[str]:
+        if pathlib.Path(path) == source:
+            return left_out.intersection(names)
+        is_extra = pathlib.Path(path).name == EXTRAS.parts[0]
+        return {extras}.intersection(names) if is_extra else set()
+
+    shutil.copytree(source, folder, ignore=ignored)
+    (folder / _GRAPH_FILE).write_bytes(model.SerializeToString())
+
+
+def size_of(path: pathlib.Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
