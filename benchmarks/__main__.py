@@ -33,6 +33,7 @@ from tf_amp.tools.bench.methods import methods_from_text
 from tf_amp.tools.bench.rendering.table import print_record
 
 _MODELS = tuple(each.name for each in MODELS)
+_THEN = "`, then `"
 _ALL_MODELS = (*_MODELS, *(each.name for each in MOBILENET_BATCHES))
 
 
@@ -52,8 +53,8 @@ def main() -> int:
         if options.add:
             others, context = kept_models(raw)
             kept = {**others, **samples}
-            if options.modes != MODES:
-                command = f"{context.command}`, then `{command}"
+            commands = (*context.command.split(_THEN), command)
+            command = _THEN.join(dict.fromkeys(commands))
         keep_models(kept, context_of(command, rounds=options.rounds), raw)
         write_results(path, raw)
         print(f"Written to {path}.")
