@@ -1,97 +1,95 @@
 """Compare whole models: ``python -m benchmarks``."""
 
 import argparse
+import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
+from benchmarks.announcing import announcing
+from benchmarks.benches import job_of, record_of
 from benchmarks.catalog import (
     DEFAULT_VARIANTS,
     MOBILENET_BATCHES,
     MODELS,
     MODES,
     VARIANTS,
+    variant,
 )
 from benchmarks.context import context_of
-from benchmarks.driver import Schedule, run_turn
 from benchmarks.machine import this_machine
-from benchmarks.records import Run
-from benchmarks.report import remarks, terminal_table
+from benchmarks.report import remarks
 from benchmarks.results import (
     RAW,
     RESULTS,
-    command_kept,
-    keep_runs,
-    with_others,
+    Samples,
+    benches_of,
+    keep_models,
+    kept_models,
     write_results,
 )
-from benchmarks.summary import rows_from_runs
+from tf_amp.tools.bench.job import Run
+from tf_amp.tools.bench.methods import methods_from_text
+from tf_amp.tools.bench.rendering.table import print_record
 
 _MODELS = tuple(each.name for each in MODELS)
+_THEN = "`, then `"
 _ALL_MODELS = (*_MODELS, *(each.name for each in MOBILENET_BATCHES))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the schedule of the command line; return 1 if a process failed."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser().parse_args(given)
-    schedule = Schedule(
-        models=options.models,
-        modes=options.modes,
-        variants=options.variants,
-        rounds=options.rounds,
-        seconds=options.seconds,
-    )
-    console = Console()
-    runs = _run_with_progress(schedule, console)
-    rows = rows_from_runs(runs)
-    console.print(terminal_table(rows))
-    for remark in remarks(rows, has_low_units=this_machine().has_low_units):
-        console.print(remark, markup=False)
-    default = RESULTS if options.add else _default_output(schedule)
-    if path := options.output or default:
-        which = ",".join(schedule.models) if options.add else None
-        words = ("MODEL" if word == which else word for word in given)
+def main() -> int:
+    """Measure what the command line names; return 1 if a process failed."""
+    options = _parser().parse_args()
+    samples = _measured(options)
+    low = this_machine().has_low_units
+    for remark in remarks(benches_of(samples), has_low_units=low):
+        print(remark)
+    if path := options.output or _default_output(options):
+        which = ",".join(options.models) if options.add else None
+        words = ("MODEL" if word == which else word for word in sys.argv[1:])
         command = " ".join(("python -m benchmarks", *words))
         raw = RAW if path == RESULTS else path.parent / "raw"
+        kept = samples
         if options.add:
-            runs = with_others(runs, raw)
-            if schedule.modes != MODES:
-                command = f"{command_kept(raw)}`, then `{command}"
-        keep_runs(runs, context_of(command, rounds=schedule.rounds), raw)
+            others, context = kept_models(raw)
+            kept = {**others, **samples}
+            commands = (*context.command.split(_THEN), command)
+            command = _THEN.join(dict.fromkeys(commands))
+        keep_models(kept, context_of(command, rounds=options.rounds), raw)
         write_results(path, raw)
-        console.print(f"Written to {path}.")
-    return int(any(run.failure for run in runs))
+        print(f"Written to {path}.")
+    return int(any(each.failure for found in samples.values() for each in found))
 
 
-def _run_with_progress(schedule: Schedule, console: Console) -> tuple[Run, ...]:
-    columns = (*Progress.get_default_columns()[:-1], MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        task = progress.add_task("starting", total=len(schedule))
+def _measured(options: argparse.Namespace) -> Samples:
+    """Return what processes have measured; print a table as soon as one is whole."""
+    # TensorFlow is installed with its bytecode.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    names = ",".join(variant(name).method for name in options.variants)
+    methods = methods_from_text(names)
+    keys = [(model, mode) for model in options.models for mode in options.modes]
+    found = {}
+    with announcing(len(keys) * options.rounds * len(methods)) as announce:
+        for model, mode in keys:
 
-        runs = []
-        with tempfile.TemporaryDirectory() as folder:
-            for turn in schedule.turns(Path(folder)):
-                progress.update(task, description=str(turn))
-                run = run_turn(turn)
-                if turn.is_counted:
-                    runs.append(run)
-                progress.advance(task)
-    return tuple(runs)
+            def begin(run: Run, where: str = f"{model}, {mode}") -> None:
+                announce(f"{where}, {run}")
+
+            job = job_of(model, mode, methods, seconds=options.seconds)
+            record = record_of(job, options.rounds, begin)
+            print_record(record)
+            found[model, mode] = record.samples
+    return found
 
 
-def _default_output(schedule: Schedule) -> Path | None:
+def _default_output(options: argparse.Namespace) -> Path | None:
     """Return RESULTS.md if everything is measured; else only the terminal is told."""
-    complete = (
-        schedule.models == _MODELS
-        and schedule.modes == MODES
-        and set(DEFAULT_VARIANTS) <= set(schedule.variants)
+    is_whole = (
+        options.models == _MODELS
+        and options.modes == MODES
+        and set(DEFAULT_VARIANTS) <= set(options.variants)
     )
-    return RESULTS if complete else None
+    return RESULTS if options.add or is_whole else None
 
 
 def _parser() -> argparse.ArgumentParser:

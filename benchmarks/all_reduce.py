@@ -7,7 +7,6 @@ accelerators: counts are exact, times are those of one memory copying to itself.
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -204,13 +203,12 @@ def _table(rows: Sequence[Row], seconds: Mapping[str, Sequence[float]]) -> str:
     return markdown_table(_TITLES, cells)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Count, time, print, and write the section of RESULTS.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.all_reduce")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--dry", action="store_true", help="print only")
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     set_up_devices()
     shapes = resnet50_shapes()
     rows = rows_of(shapes)
@@ -222,7 +220,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "all_reduce",
         markdown,
         seconds,
-        given,
         rounds=options.rounds,
         is_whole=not options.dry,
     )

@@ -5,7 +5,6 @@ the gradients of both operands, in turns in one process.
 """
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -59,13 +58,12 @@ Call = Callable[[], Any]
 Samples = dict[str, list[list[float]]]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on block-sparse products."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.block_sparse")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--dry", action="store_true", help="print only")
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     measured = [row for name in _LAYOUTS for row in _measured(name, options.rounds)]
     tf_amp.enable(device_profile=_PROFILE, dtype="bfloat16")
     predicted = [row for name in _LAYOUTS for row in _predicted(name)]
@@ -84,7 +82,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "block_sparse",
         table,
         {", ".join(cells[:4]): samples for cells, samples in measured},
-        given,
         rounds=options.rounds,
         is_whole=not options.dry,
     )

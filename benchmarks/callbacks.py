@@ -7,7 +7,6 @@ A tiny step shows what is added, one of about 20 ms what that amounts to.
 
 import argparse
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -18,9 +17,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from rich.progress import Progress
 
 import tf_amp
+from benchmarks.announcing import announcing
+from benchmarks.report import markdown_table
 from benchmarks.results import publish
 from keras_callbacks import AutoMixedPrecision, LossScaleMonitor
 from keras_callbacks.callback import Callback, Logs
@@ -76,29 +76,25 @@ class TurnTaking(Callback):
         self._baton.hand_on()
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on callbacks."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.callbacks")
     parser.add_argument("--rounds", type=int, default=40, help="epochs of each model")
     parser.add_argument("--steps", type=int, default=50, help="steps of an epoch")
     parser.add_argument("--dry", action="store_true", help="print only")
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     rows, samples = [], {}
-    with Progress() as progress:
-        task = progress.add_task("callbacks", total=len(KITS) * len(SIZES))
+    with announcing(len(KITS) * len(SIZES)) as announce:
         for kit in KITS:
             for size in SIZES:
-                progress.update(task, description=f"{kit}, {size}")
+                announce(f"{kit}, {size}")
                 seconds = measured(KITS[kit], *SIZES[size], options)
                 rows.append(_row(kit, size, *seconds))
                 samples[f"{kit}, {size}: without, with"] = seconds
-                progress.advance(task)
     publish(
         "callbacks",
         _table(rows),
         samples,
-        given,
         rounds=options.rounds,
         is_whole=not options.dry,
     )
@@ -168,9 +164,8 @@ def _row(
 def _table(rows: Sequence[Sequence[str]]) -> str:
     """Return the figures as Markdown."""
     added = "added µs (of 20 ms)"
-    head = ("", "step", "without ms", "with ms", added, f"{added}, fastest")
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    titles = ("", "step", "without ms", "with ms", added, f"{added}, fastest")
+    return markdown_table(titles, rows)
 
 
 if __name__ == "__main__":

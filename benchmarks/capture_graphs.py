@@ -7,7 +7,7 @@ names to fetch and to preserve and the shapes of all outputs by node.
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,11 @@ def capture(first_call: Callable[[], object]) -> CapturedGraph:
     Small graphs that are made on the way (initializers, datasets) are left out: the
     largest counts, and of its two iterations the first.
     """
+    return max(captured(first_call), key=lambda each: len(each.graph_def))
+
+
+def captured(first_call: Callable[[], object]) -> list[CapturedGraph]:
+    """Return each graph that TensorFlow optimizes during a call, once per iteration."""
     seen: list[CapturedGraph] = []
 
     def keep(graph_def: bytes, item: plugin.GrapplerItem) -> None:
@@ -46,7 +51,7 @@ def capture(first_call: Callable[[], object]) -> CapturedGraph:
         first_call()
     finally:
         plugin.clear_callback()
-    return max(seen, key=lambda each: len(each.graph_def))
+    return seen
 
 
 def save(graph: CapturedGraph, stem: Path) -> None:
@@ -56,12 +61,12 @@ def save(graph: CapturedGraph, stem: Path) -> None:
     stem.with_suffix(".json").write_text(json.dumps(facts))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Capture the models named on the command line, all of them by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--models", default=",".join(each.name for each in MODELS))
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.models.split(","):
         keras.backend.clear_session()

@@ -5,28 +5,23 @@ CPU and without measuring, and by the pass that TensorFlow brings. Nothing is ti
 that the figures are the same on every machine of the kind.
 """
 
-import argparse
-import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
-from rich.progress import track
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from benchmarks.capture_graphs import CapturedGraph, capture
+from benchmarks.cases import Found, measure_cases
 from benchmarks.catalog import MODELS, MODES, entry
-from benchmarks.driver import worker_lines
-from benchmarks.report import markdown_table
-from benchmarks.results import publish
 from benchmarks.steps import build_model, step_of
-from benchmarks.variants import switch_on_builtin_pass
+from benchmarks.variants import switch_on
 from grappler_pass.graph.shapes import known_shape
 from grappler_pass.graph.view import GraphView, Item, Node
 from grappler_pass.pipeline import optimize
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import graph_settings
+from tf_amp.tools.bench.methods import TENSORFLOW
 
 _FLOATING = (tf.float32.as_datatype_enum, tf.bfloat16.as_datatype_enum)
 _BYTES = {tf.float32.as_datatype_enum: 4, tf.bfloat16.as_datatype_enum: 2}
@@ -66,46 +61,19 @@ class Casts:
     megabytes: float
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Count, print, and write the section of RESULTS.md on casts."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.casts")
-    names = [model.name for model in MODELS]
-    parser.add_argument("--models", type=lambda text: text.split(","), default=names)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(given)
-    if options.worker:
-        for row in rows_of(options.models[0]):
-            print("|".join(row))
-        return 0
-    rows = [row for name in track(options.models, "counting") for row in _counts(name)]
-    table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
-    publish("casts", table, rows, given, is_whole=options.models == names)
-    return 0
-
-
-def _counts(name: str) -> list[tuple[str, ...]]:
-    """Count one model in a process of its own, since switches outlive a model."""
-    lines = worker_lines("casts", "--worker", "--models", name)
-    return [tuple(line.split("|")) for line in lines[-len(MODES) :]]
-
-
-def rows_of(name: str) -> Iterator[tuple[str, ...]]:
-    """Yield the row of each mode of a model; switches on TensorFlow's own pass."""
+def counted(name: str) -> Found:
+    """Return the row of each mode of a model; switches on TensorFlow's own pass."""
     model = build_model(entry(name))
     plain = {mode: capture(step_of(model, entry(name), mode)) for mode in MODES}
-    switch_on_builtin_pass()
+    switch_on(TENSORFLOW)
+    rows = []
     for mode in MODES:
         ours = casts_in(rewritten(plain[mode]), plain[mode])
         theirs = capture(step_of(model, entry(name), mode))
         builtin = casts_in(GraphDef.FromString(theirs.graph_def), theirs)
-        yield (
-            entry(name).title,
-            mode,
-            str(ours.readers),
-            *_cells(ours),
-            *_cells(builtin),
-        )
+        cells = (str(ours.readers), *_cells(ours), *_cells(builtin))
+        rows.append((entry(name).title, mode, *cells))
+    return rows, rows
 
 
 def rewritten(graph: CapturedGraph) -> GraphDef:
@@ -164,4 +132,5 @@ def _cells(casts: Casts) -> tuple[str, str, str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    names = [model.name for model in MODELS]
+    measure_cases("casts", names, counted, _TITLES, _EXPLANATION)

@@ -1,11 +1,12 @@
 """What is measured: the models with their batch sizes, and the variants.
 
-Nothing here imports TensorFlow, so that the driver stays light; a worker imports
-the module of one model.
+Nothing here imports TensorFlow, so that what starts processes stays light; a process
+imports the module of one model.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+
+from tf_amp.tools.bench.methods import AGAIN, FLOAT32, KERAS, OURS, TENSORFLOW
 
 MODES = ("train", "infer")
 
@@ -33,20 +34,18 @@ class Entry:
         """Return the batch size of a mode, ``train`` or ``infer``."""
         return self.train_batch if mode == "train" else self.infer_batch
 
+    def with_batch(self, batch: int) -> "Entry":
+        """Return the model with another batch size in both modes."""
+        return replace(self, train_batch=batch, infer_batch=batch)
+
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a model; ``prepare`` names a function of ``variants.py``."""
+    """One way to run a model: a method of `tf-amp bench`."""
 
     name: str
     title: str
-    prepare: str = "nothing"
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def learns(self) -> bool:
-        """Return whether a process leaves something behind for the next one."""
-        return self.prepare == "enable_tf_amp" and "TF_AMP_TUNE" not in self.environment
+    method: str
 
 
 MODELS = (
@@ -78,33 +77,21 @@ MOBILENET_BATCHES = tuple(
     )
     for batch in (4, 8, 32, 64)
 )
-
-_OURS = {"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}
+ENTRIES = (*MODELS, *MOBILENET_BATCHES, *DEMO_MODELS)
 
 VARIANTS = (
-    Variant("float32", "float32"),
-    Variant("again", "A/A"),
-    Variant("keras", "Keras policy", "set_keras_policy"),
-    Variant("builtin", "TensorFlow", "switch_on_builtin_pass"),
-    Variant("ours", "tf-amp", "enable_tf_amp", _OURS),
-    Variant("untuned", "tuning off", "enable_tf_amp", _OURS | {"TF_AMP_TUNE": "off"}),
-    Variant("unfused", "not fused", "enable_tf_amp", _OURS | {"TF_AMP_FUSE": "off"}),
+    Variant("float32", "float32", FLOAT32),
+    Variant("again", "A/A", AGAIN),
+    Variant("keras", "Keras policy", KERAS),
+    Variant("builtin", "TensorFlow", TENSORFLOW),
+    Variant("ours", "tf-amp", OURS),
+    Variant("untuned", "tuning off", f"{OURS}:TUNE=off"),
+    Variant("unfused", "not fused", f"{OURS}:FUSE=off"),
     # Prices of a CPU without 16-bit units: what is left are rewrites beside types.
-    Variant(
-        "fused",
-        "fused float32",
-        "enable_tf_amp",
-        _OURS | {"TF_AMP_DEVICE_PROFILE": "cpu-generic"},
-    ),
-    Variant(
-        "ours_float16", "float16", "enable_tf_amp", _OURS | {"TF_AMP_DTYPE": "float16"}
-    ),
-    Variant(
-        "ours_o2", "tf-amp O2", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O2"}
-    ),
-    Variant(
-        "ours_o3", "tf-amp O3", "enable_tf_amp", _OURS | {"TF_AMP_OPT_LEVEL": "O3"}
-    ),
+    Variant("fused", "fused float32", f"{OURS}:DEVICE_PROFILE=cpu-generic"),
+    Variant("ours_float16", "float16", f"{OURS}:DTYPE=float16"),
+    Variant("ours_o2", "tf-amp O2", f"{OURS}:O2"),
+    Variant("ours_o3", "tf-amp O3", f"{OURS}:O3"),
 )
 
 DEFAULT_VARIANTS = ("float32", "again", "keras", "builtin", "ours")
@@ -112,8 +99,7 @@ DEFAULT_VARIANTS = ("float32", "again", "keras", "builtin", "ours")
 
 def entry(name: str) -> Entry:
     """Return the model called ``name``."""
-    known = (*MODELS, *DEMO_MODELS, *MOBILENET_BATCHES)
-    return next(each for each in known if each.name == name)
+    return next(each for each in ENTRIES if each.name == name)
 
 
 def variant(name: str) -> Variant:

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 
 from benchmarks.machine import Machine, this_machine
-from tf_amp.tools.bench.context import revision_of
+from tf_amp.tools.bench.context import revision_of, versions_of
 
-_PACKAGES = ("tf-amp", "tensorflow", "tensorflow-cpu", "keras", "numpy", "scipy")
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "scipy")
 _ROOT = Path(__file__).resolve().parent.parent
 # What the programs write themselves says nothing of what was measured.
 _WRITTEN = ("benchmarks/raw", "benchmarks/RESULTS.md", "benchmarks/gpu", "docs/*.png")
@@ -47,19 +46,9 @@ def context_of(command: str, *, rounds: int) -> Context:
     """Return the context of a measurement made here and now."""
     return Context(
         machine=this_machine(),
-        versions=tuple(_versions().items()),
+        versions=versions_of(_PACKAGES),
         date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         command=command,
         rounds=rounds,
         revision=revision_of(_ROOT, _WRITTEN),
     )
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -1,14 +1,11 @@
 """Seconds and memory of converting a stored model: python -m benchmarks.convert."""
 
 import argparse
-import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from rich.progress import Progress
-
+from benchmarks.announcing import announcing
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
 from benchmarks.serving import run_worker
@@ -23,26 +20,26 @@ _EXPLANATION = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on conversions."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.convert")
     parser.add_argument("--megabytes", type=float, default=100.0)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     found: dict[str, list[dict[str, float]]] = {weights: [] for weights in _WEIGHTS}
-    with Progress() as progress, tempfile.TemporaryDirectory() as folder:
-        task = progress.add_task("convert", total=1 + 2 * options.rounds)
+    total = 1 + 2 * options.rounds
+    with announcing(total) as announce, tempfile.TemporaryDirectory() as folder:
+        announce("making the model")
         source = str(Path(folder) / "model")
         run_worker("weights", source, str(options.megabytes))
         for number in range(options.rounds):
             for weights in _WEIGHTS:
-                progress.update(task, advance=1, description=f"weights {weights}")
+                announce(f"weights {weights}")
                 target = str(Path(folder) / f"{weights}_{number}")
                 run = run_worker("convert", source, target, "--weights", weights)
                 found[weights].append(run)
     table = f"{markdown_table(_TITLES, _rows(found))}\n\n{_EXPLANATION}"
-    publish("convert", table, found, given, rounds=options.rounds)
+    publish("convert", table, found, rounds=options.rounds)
 
 
 def _rows(found: dict[str, list[dict[str, float]]]) -> list[tuple[str, ...]]:

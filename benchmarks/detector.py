@@ -9,13 +9,10 @@ import argparse
 import contextlib
 import copy
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-from rich.progress import Progress
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -25,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 import tf_amp
+from benchmarks.announcing import announcing
 from benchmarks.detector_network import LOSSES_IN_MEAN, build, multibox_loss, quality
 from benchmarks.detector_scenes import Scenes, make_scenes
 from benchmarks.report import markdown_table
@@ -67,33 +65,29 @@ class Training:
         return float(self.losses[-2 * _SMOOTHING_STEPS :].mean())
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Train, print the table, draw the chart, and write a section of RESULTS.md."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.detector")
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--chart", type=Path, default=_CHART)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     os.environ["TF_AMP_TUNE"] = "off"
     held_out = make_scenes(_HELD_OUT_SCENES, seed=999, held_out=True)
     trainings: dict[str, list[Training]] = {title: [] for title, _, _ in _SETTINGS}
-    with Progress() as progress:
-        task = progress.add_task("", total=options.seeds * len(_SETTINGS))
+    with announcing(options.seeds * len(_SETTINGS)) as announce:
         for seed in range(options.seeds):
             scenes = make_scenes(_SCENES, seed)
             for title, words, _ in _SETTINGS:
-                progress.update(task, description=f"{title}, seed {seed}")
+                announce(f"{title}, seed {seed}")
                 run = train(words, scenes, held_out, seed=seed, steps=options.steps)
                 trainings[title].append(run)
-                progress.advance(task)
     table = _table(trainings)
     draw(trainings, options.chart)
     publish(
         "detector",
         table,
         {title: [run.samples() for run in runs] for title, runs in trainings.items()},
-        given,
         rounds=options.seeds,
         is_whole=options.chart == _CHART,
     )

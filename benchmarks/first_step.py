@@ -6,20 +6,21 @@ empty database, and once more with the database that this left behind.
 
 import argparse
 import json
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from rich.progress import Progress
-
+from benchmarks.announcing import Announce, announcing
+from benchmarks.benches import job_of
 from benchmarks.catalog import DEMO_MODELS, MODELS, MODES, entry, variant
-from benchmarks.driver import Turn, run_turn
-from benchmarks.records import Run
 from benchmarks.report import markdown_table
 from benchmarks.results import RAW, publish
+from tf_amp.tools.bench.job import Run
+from tf_amp.tools.bench.measuring import sample_of_run
+from tf_amp.tools.bench.samples import Sample
 
 # What is run in a round, in this order: the title of its column, and the variant.
 _KINDS = (
@@ -60,22 +61,16 @@ class Figure(NamedTuple):
 Figures = dict[tuple[str, str, str], list[Figure]]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on the first step."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.first_step")
     names = [model.name for model in (*DEMO_MODELS, *MODELS)]
     parser.add_argument("--models", type=lambda text: text.split(","), default=names)
     parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     figures: Figures = {}
-    with Progress() as progress:
-        total = len(options.models) * options.rounds * len(_KINDS) * len(MODES)
-        task = progress.add_task("first step", total=total)
-
-        def announce(what: str) -> None:
-            progress.update(task, advance=1, description=what)
-
+    total = len(options.models) * options.rounds * len(_KINDS) * len(MODES)
+    with announcing(total) as announce:
         for model in options.models:
             for number in range(options.rounds):
                 for mode in MODES:
@@ -85,7 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "first_step",
         table,
         {", ".join(key): rounds for key, rounds in figures.items()},
-        given,
         rounds=options.rounds,
         is_whole=options.models == names,
     )
@@ -114,21 +108,23 @@ def _run_round(
     mode: str,
     number: int,
     figures: Figures,
-    announce: Callable[[str], None],
+    announce: Announce,
 ) -> None:
+    methods = {name: variant(name).method for _, name in _KINDS}
+    job = job_of(model, mode, [*methods.values()], seconds=1.0, learns=False)
     with tempfile.TemporaryDirectory() as folder:
         for kind, name in _KINDS:
             announce(f"{model}, {mode}, {kind}")
-            turn = Turn(model, variant(name), number, (mode,), 1.0, Path(folder))
-            run = run_turn(turn)
-            figures.setdefault((kind, model, mode), []).append(_figure(run))
+            run = Run(methods[name], job.batches[0], number)
+            sample = sample_of_run(job, run, Path(folder), threading.Event())
+            figures.setdefault((kind, model, mode), []).append(_figure(model, sample))
 
 
-def _figure(run: Run) -> Figure:
-    if run.failure:
-        raise RuntimeError(f"{run.model}, {run.variant}: {run.failure}")
-    measured = run.measurements[0]
-    return Figure(measured.first_seconds, measured.seconds, measured.ops.low)
+def _figure(model: str, sample: Sample) -> Figure:
+    if sample.failure:
+        raise RuntimeError(f"{model}, {sample}")
+    assert sample.first_step_seconds is not None and sample.ops is not None
+    return Figure(sample.first_step_seconds, sample.seconds, sample.ops.low)
 
 
 def markdown(figures: Figures) -> str:

@@ -5,7 +5,6 @@ each, in float32: as Keras writes their steps, and with updates and normalizatio
 one kernel each. What fusing changes is held against what another seed changes.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,14 +72,12 @@ _NETWORKS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Train, print, and write the section of RESULTS.md on it."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     rows = [_row(name) for name in track(_NETWORKS, "training")]
     table = "\n\n".join((markdown_table(_TITLES, [c for c, _ in rows]), _EXPLANATION))
     samples = {cells[0]: curves for cells, curves in rows}
-    publish("fused_curves", table, samples, given, rounds=len(_SEEDS))
-    return 0
+    publish("fused_curves", table, samples, rounds=len(_SEEDS))
 
 
 def _row(name: str) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -136,4 +133,4 @@ def _root_mean_square(values: Sequence[np.ndarray] | np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,20 +6,14 @@ float32. All three take turns in one process, so that whatever else the machine 
 falls on each.
 """
 
-import argparse
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
-from rich.progress import track
 
 import tf_amp
-from benchmarks.driver import worker_lines
-from benchmarks.report import markdown_table
-from benchmarks.results import publish
+from benchmarks.cases import Found, measure_cases
 from benchmarks.turns import compared
 from grappler_pass.fusions import CHANNEL_SCALES
 
@@ -44,43 +38,9 @@ _EXPLANATION = (
     f"float32 again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
 )
 
-# Cells of the table, and seconds of the calls, round by round.
-Row = tuple[tuple[str, ...], list[list[float]]]
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the section of RESULTS.md on fusions."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fusions")
-    parser.add_argument(
-        "--networks", type=lambda text: tuple(text.split(",")), default=_NETWORKS
-    )
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(given)
-    if options.worker:
-        print(json.dumps(_row(options.networks[0])))
-        return 0
-    rows = [_measured(name) for name in track(options.networks, "measuring")]
-    table = markdown_table(_TITLES, [cells for cells, _ in rows])
-    publish(
-        "fusions",
-        f"{table}\n\n{_EXPLANATION}",
-        {cells[0]: samples for cells, samples in rows},
-        given,
-        rounds=_ROUNDS,
-        is_whole=options.networks == _NETWORKS,
-    )
-    return 0
-
-
-def _measured(name: str) -> Row:
-    """Measure one network in a process of its own."""
-    lines = worker_lines("fusions", "--worker", "--networks", name)
-    cells, seconds = json.loads(lines[-1])
-    return tuple(cells), seconds
-
-
-def _row(name: str) -> Row:
+def measured(name: str) -> Found:
+    """Return the row of a network, and seconds of its calls, round by round."""
     keras.utils.set_random_seed(1)
     network = getattr(keras.applications, name)(
         weights=None, input_shape=(_SIZE, _SIZE, 3)
@@ -102,7 +62,7 @@ def _row(name: str) -> Row:
     rules = [each.rule for plan in tf_amp.plans() for each in plan.fusions]
     folded = str(rules.count(CHANNEL_SCALES))
     timed = compared((plain, again, fused), _ROUNDS)
-    return (name, folded, f"{error:.1e}", *timed.cells), timed.seconds
+    return [(name, folded, f"{error:.1e}", *timed.cells)], timed.seconds
 
 
 def _draw_statistics(network: keras.Model) -> None:
@@ -117,4 +77,4 @@ def _draw_statistics(network: keras.Model) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure_cases("fusions", _NETWORKS, measured, _TITLES, _EXPLANATION, rounds=_ROUNDS)

@@ -6,31 +6,26 @@ them stands what is lost at least: float32 with weights and inputs rounded to bf
 """
 
 import argparse
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
-from rich.progress import Progress
 
+from benchmarks.announcing import announcing
 from benchmarks.catalog import MODELS, Variant, entry, variant
-from benchmarks.driver import worker_environment, worker_lines
+from benchmarks.processes import worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
 from benchmarks.steps import build_model, sample_of
-from benchmarks.variants import PREPARATIONS
+from benchmarks.variants import switch_on
+from tf_amp.tools.bench.methods import FLOAT32
 
-_FLOOR = Variant("floor", "rounded once")
+_FLOOR = Variant("floor", "rounded once", FLOAT32)
 # The same plans on every machine.
-_OURS = Variant(
-    "ours",
-    "tf-amp",
-    "enable_tf_amp",
-    {**variant("untuned").environment, "TF_AMP_DEVICE_PROFILE": "cpu-avx512-bf16"},
-)
+_OURS = Variant("ours", "tf-amp", "tf-amp:TUNE=off+DEVICE_PROFILE=cpu-avx512-bf16")
 _METHODS = (
     variant("float32"),
     variant("again"),
@@ -57,34 +52,30 @@ Gradients = Mapping[str, np.ndarray]
 Figures = tuple[float, float, float]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Compute, print, and write the section of RESULTS.md on gradients."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     names = [model.name for model in MODELS]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gradients")
     parser.add_argument("--models", type=lambda text: text.split(","), default=names)
     parser.add_argument("--worker", nargs=3, metavar=("MODEL", "METHOD", "FILE"))
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     if options.worker:
         name, method, file = options.worker
         np.savez(file, **gradients_of(name, _method(method)))
         return
     figures: dict[str, dict[str, Figures]] = {}
-    with Progress() as progress:
-        task = progress.add_task("", total=len(options.models) * len(_METHODS))
+    with announcing(len(options.models) * len(_METHODS)) as announce:
         for name in options.models:
             found = {}
             for method in _METHODS:
-                progress.update(task, description=f"{name}, {method.title}")
+                announce(f"{name}, {method.title}")
                 found[method.name] = _computed(name, method)
-                progress.advance(task)
             float32 = found.pop("float32")
             figures[name] = {m: compared(g, float32) for m, g in found.items()}
     publish(
         "gradients",
         markdown(figures),
         figures,
-        given,
         is_whole=options.models == names,
     )
 
@@ -97,15 +88,14 @@ def _computed(name: str, method: Variant) -> Gradients:
     """Return the gradients of a model, computed by a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "gradients.npz"
-        words = ("gradients", "--worker", name, method.name, str(file))
-        worker_lines(*words, environment=worker_environment(method))
+        worker_lines("gradients", "--worker", name, method.name, str(file))
         with np.load(file) as kept:
             return dict(kept)
 
 
 def gradients_of(name: str, method: Variant) -> Gradients:
     """Return the gradients of a model's first step by variable, in this process."""
-    PREPARATIONS[method.prepare]()
+    switch_on(method.method)
     model = build_model(entry(name))
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Dropout | keras.layers.MultiHeadAttention):

@@ -91,13 +91,13 @@ def _elapsed_cold(run: Callable[[], object]) -> float:
     return elapsed(run)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, and write the profile anew."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--out", type=Path, default=_FOLDER)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     data = dict(DeviceProfile.load(options.name).data)
     data["call_seconds"] = float(f"{call_seconds():.2g}")
     print(f"a call: {data['call_seconds']} s")

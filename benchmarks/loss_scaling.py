@@ -9,7 +9,6 @@ import argparse
 import gc
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,13 +64,12 @@ class Case:
     gradients: int
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on loss scaling."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.loss_scaling")
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--models", type=lambda text: text.split(","), default=None)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     os.environ["TF_AMP_TUNE"] = "off"
     names = options.models or list(_MODELS)
     measured = {name: _measured(name, options.rounds) for name in names}
@@ -80,7 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "loss_scaling",
         f"{markdown_table(_TITLES, cells)}\n\n{_EXPLANATION}",
         {name: times for name, (_, times) in measured.items()},
-        given,
         rounds=options.rounds,
         is_whole=options.models is None,
     )

@@ -1,10 +1,11 @@
 """Which machine the figures belong to."""
 
 import os
-import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from tf_amp.config import devices
 
 # One folder per GPU, where NVIDIA's driver is.
 _GPUS = Path("/proc/driver/nvidia/gpus")
@@ -35,11 +36,10 @@ class Machine:
 
 def this_machine() -> Machine:
     """Return the machine that this process runs on."""
-    facts = _cpu_facts()
-    flags = tuple(flag for flag in _TELLING_FLAGS if flag in facts["flags"].split())
+    flags = tuple(flag for flag in _TELLING_FLAGS if flag in devices.cpu_flags())
     low = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags]
     return Machine(
-        processor=facts["model name"],
+        processor=devices.cpu_model(),
         kind=next(iter([*gpus(), *low]), "neither avx512_bf16 nor amx_bf16"),
         flags=flags,
         cores=len(os.sched_getaffinity(0)),
@@ -51,12 +51,3 @@ def gpus() -> tuple[str, ...]:
     texts = [path.read_text() for path in sorted(_GPUS.glob("*/information"))]
     found = [re.search(r"^Model:\s*(.+)$", text, re.M) for text in texts]
     return tuple(match[1] for match in found if match)
-
-
-def _cpu_facts() -> dict[str, str]:
-    """Return the fields of the first processor in /proc/cpuinfo."""
-    path = Path("/proc/cpuinfo")
-    text = path.read_text() if path.exists() else ""
-    pairs = (line.partition(":") for line in text.split("\n\n")[0].splitlines())
-    found = {key.strip(): value.strip() for key, _, value in pairs}
-    return {"model name": platform.processor(), "flags": ""} | found

@@ -9,19 +9,18 @@ import dataclasses
 import json
 import re
 import resource
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import tensorflow as tf
-from rich.progress import Progress
 
-from benchmarks.catalog import Variant, entry, variant
-from benchmarks.driver import worker_environment, worker_lines
+from benchmarks.announcing import Announce, announcing
+from benchmarks.catalog import entry, variant
+from benchmarks.processes import worker_environment, worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
 from benchmarks.steps import build_model, step_of
-from benchmarks.variants import PREPARATIONS
+from benchmarks.variants import switch_on
 
 _MODELS = ("resnet50", "bert")
 # Without tuning, since a comparison of steps holds what both of them take.
@@ -61,12 +60,8 @@ class Figures:
     resident: int
 
 
-Announce = Callable[[str], None]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on memory."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--megabytes", type=int, default=1500, help="limit of a batch")
@@ -76,19 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--worker", nargs=3, metavar=("MODEL", "VARIANT", "BATCH"), help="one process"
     )
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     if options.worker:
         name, chosen, batch = options.worker
         print(json.dumps(dataclasses.asdict(_trained(name, chosen, int(batch)))))
         return
     figures: dict[tuple[str, str], list[Figures]] = {}
     batches: dict[tuple[str, str], int] = {}
-    with Progress() as progress:
-        task = progress.add_task("memory", total=None)
-
-        def announce(what: str) -> None:
-            progress.update(task, description=what)
-
+    with announcing() as announce:
         for model in options.models:
             for number in range(options.rounds):
                 for name in _VARIANTS:
@@ -111,7 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             }
             for (model, name), rounds in figures.items()
         },
-        given,
         rounds=options.rounds,
         is_whole=options.models == _MODELS,
     )
@@ -126,7 +115,7 @@ def _run(model: str, name: str, batch: int, limit: int | None) -> Figures | None
       batch: examples in a step.
       limit: megabytes that tensors may take; None for no limit.
     """
-    environment = _environment(variant(name), limit)
+    environment = _environment(limit)
     words = ("memory", "--worker", model, name, str(batch))
     try:
         return Figures(**json.loads(worker_lines(*words, environment=environment)[-1]))
@@ -136,10 +125,10 @@ def _run(model: str, name: str, batch: int, limit: int | None) -> Figures | None
         return None
 
 
-def _environment(chosen: Variant, limit: int | None) -> dict[str, str]:
+def _environment(limit: int | None) -> dict[str, str]:
     most = {} if limit is None else {"TF_CPU_BFC_MEM_LIMIT_IN_MB": str(limit)}
     own = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
-    return worker_environment(chosen) | own | most
+    return worker_environment() | own | most
 
 
 def _largest(
@@ -188,8 +177,8 @@ def _expected(known: dict[int, int], limit: int) -> int:
 
 def _trained(name: str, chosen: str, batch: int) -> Figures:
     """Train some steps in this process and return what they took."""
-    PREPARATIONS[variant(chosen).prepare]()
-    model_entry = dataclasses.replace(entry(name), train_batch=batch)
+    switch_on(variant(chosen).method)
+    model_entry = entry(name).with_batch(batch)
     model = build_model(model_entry)
     step = step_of(model, model_entry, "train")
     for _ in range(_STEPS):

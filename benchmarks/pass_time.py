@@ -6,52 +6,47 @@ copies of it side by side.
 """
 
 import argparse
+import dataclasses
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from rich.progress import Progress
-
-from benchmarks.catalog import variant
-from benchmarks.context import context_of
-from benchmarks.driver import worker_environment, worker_lines
+from benchmarks.announcing import Announce, announcing
 from benchmarks.pass_report import GraphSize, PassFigures
-from benchmarks.results import keep_pass_figures, write_results
+from benchmarks.processes import worker_environment, worker_lines
+from benchmarks.results import publish
+from tf_amp.config.amp_config import SWITCH
 from tf_amp.runtime import autostart
 
 _COPIES = (1, 3, 10)
 _IMPORT = (sys.executable, "-c", "import tensorflow")
-Announce = Callable[[str], None]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on the pass."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pass_time")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--copies", type=_numbers, default=_COPIES)
-    options = parser.parse_args(arguments)
-    with Progress() as progress:
-        pairs = options.rounds + sum(
-            max(1, options.rounds // each) for each in options.copies
-        )
-        task = progress.add_task("pass", total=1 + 2 * pairs)
-
-        def announce(what: str) -> None:
-            progress.update(task, advance=1, description=what)
-
+    options = parser.parse_args()
+    pairs = options.rounds + sum(
+        max(1, options.rounds // each) for each in options.copies
+    )
+    with announcing(1 + 2 * pairs) as announce:
         figures = PassFigures(
             sizes=measure_sizes(options.copies, options.rounds, announce),
             import_seconds=measure_import(options.rounds, announce),
         )
-    command = " ".join(("python -m benchmarks.pass_time", *(arguments or sys.argv[1:])))
-    keep_pass_figures(figures, context_of(command, rounds=options.rounds))
-    write_results()
-    print(figures.markdown())
+    publish(
+        "pass_time",
+        figures.markdown(),
+        dataclasses.asdict(figures),
+        rounds=options.rounds,
+    )
 
 
 def measure_sizes(
@@ -96,14 +91,16 @@ def measure_import(
     """
     if not autostart.is_installed():
         return (), ()
-    switched: dict[str, list[float]] = {"float32": [], "ours": []}
+    without: list[float] = []
+    with_switch: list[float] = []
     for _ in range(rounds):
-        for name, times in switched.items():
-            announce(f"import tensorflow, {variant(name).title}")
+        for times, variables in ((without, {}), (with_switch, {SWITCH: "1"})):
+            announce(f"import tensorflow with {variables}")
+            environment = worker_environment() | variables
             start = time.perf_counter()
-            subprocess.run(_IMPORT, env=worker_environment(variant(name)), check=True)
+            subprocess.run(_IMPORT, env=environment, check=True)
             times.append(time.perf_counter() - start)
-    return tuple(switched["float32"]), tuple(switched["ours"])
+    return tuple(without), tuple(with_switch)
 
 
 def _run_worker(*arguments: str) -> str:

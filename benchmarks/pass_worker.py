@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,14 +116,14 @@ def _forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Do what the command line says and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("action", choices=("capture", "optimize"))
     parser.add_argument("stem", type=Path)
     parser.add_argument("--copies", type=int, default=1)
     parser.add_argument("--with-pass", action="store_true")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if options.action == "capture":
         capture_training_step(options.stem)
         return

@@ -9,17 +9,15 @@ each of which begins with an empty database.
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from rich.progress import Progress
-
-from benchmarks.catalog import MODELS, MODES, entry, variant
-from benchmarks.driver import worker_environment, worker_lines
+from benchmarks.announcing import announcing
+from benchmarks.catalog import MODELS, MODES, entry
+from benchmarks.processes import worker_environment, worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
 
@@ -68,33 +66,28 @@ class Figures:
     applied: bool
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on predictions."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     names = [model.name for model in MODELS]
-    options = _parser(names).parse_args(given)
+    options = _parser(names).parse_args()
     figures: list[Figures] = []
-    with Progress() as progress:
-        total = 2 * options.rounds * len(options.models)
-        task = progress.add_task("prediction", total=total)
+    with announcing(2 * options.rounds * len(options.models)) as announce:
         for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as folder:
                 # Each with what the others have left, whichever comes first.
                 for name in options.models:
+                    announce(f"prices of {name}")
                     _run(name, _FEWEST_SECONDS, options.tune, Path(folder))
-                    progress.update(task, advance=1, description=f"prices of {name}")
                 for name in options.models:
+                    announce(f"steps of {name}")
                     figures += _run(name, options.seconds, options.tune, Path(folder))
-                    progress.update(task, advance=1, description=f"steps of {name}")
     publish(
         "prediction",
         markdown(figures),
         [asdict(each) for each in figures],
-        given,
         rounds=options.rounds,
         is_whole=options.models == names,
     )
-    return 0
 
 
 def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
@@ -111,10 +104,8 @@ def _parser(names: Sequence[str]) -> argparse.ArgumentParser:
 
 def _run(name: str, seconds: float, tune: str, folder: Path) -> list[Figures]:
     """Run one worker, whose measured costs go to a folder of their own."""
-    environment = worker_environment(variant("ours"), folder)
-    environment["TF_AMP_TUNE"] = tune
-    # The worker itself switches the pass on and off.
-    environment.pop("TF_ENABLE_AUTO_MIXED_PRECISION", None)
+    costs = {"TF_AMP_CACHE": str(folder), "TF_AMP_TUNE": tune}
+    environment = worker_environment() | costs
     settings = ("--modes", ",".join(MODES), "--seconds", str(seconds))
     printed = worker_lines(
         "prediction_worker", name, *settings, environment=environment
@@ -214,4 +205,4 @@ def _count(figures: Sequence[Figures], mode: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

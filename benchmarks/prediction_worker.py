@@ -7,17 +7,15 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
 from statistics import median
 
-import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 import tf_amp
 from benchmarks.capture_graphs import CapturedGraph, capture
 from benchmarks.catalog import entry
 from benchmarks.prediction import Figures
-from benchmarks.steps import Step, build_model, step_of
+from benchmarks.steps import Step, build_model, seconds_of, step_of
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import plan_graph
 from grappler_pass.planning.plan import Plan
@@ -29,13 +27,13 @@ _WARM_STEPS = 3
 _FEWEST_PAIRS = 5
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Compare the modes of the model named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("--modes", default="train,infer")
     parser.add_argument("--seconds", type=float, default=4.0)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     model = build_model(entry(options.model))
     # Inference first: a table that was trained by rows is copied whenever it is read.
     for mode in sorted(options.modes.split(",")):
@@ -87,20 +85,13 @@ def _planned(graph: CapturedGraph) -> Plan:
 def _time(float32: Step, mixed: Step, *, seconds: float) -> tuple[float, float]:
     """Return median seconds of both steps, run in turn."""
     for _ in range(_WARM_STEPS):
-        _elapsed(float32)
-        _elapsed(mixed)
+        seconds_of(float32)
+        seconds_of(mixed)
     begin = time.perf_counter()
     pairs: list[tuple[float, float]] = []
     while len(pairs) < _FEWEST_PAIRS or time.perf_counter() - begin < seconds:
-        pairs.append((_elapsed(float32), _elapsed(mixed)))
+        pairs.append((seconds_of(float32), seconds_of(mixed)))
     return median(each for each, _ in pairs), median(each for _, each in pairs)
-
-
-def _elapsed(step: Step) -> float:
-    start = time.perf_counter()
-    step()
-    tf.test.experimental.sync_devices()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

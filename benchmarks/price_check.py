@@ -8,7 +8,7 @@ nodes as measured (the least of several steps, node by node) and as predicted.
 import argparse
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,10 @@ from tensorflow.core.framework import graph_pb2, types_pb2
 from tensorflow.python.framework import op_def_registry
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+from benchmarks.capture_graphs import captured
 from benchmarks.catalog import entry, variant
 from benchmarks.steps import Step, build_model, step_of
-from benchmarks.variants import PREPARATIONS
-from grappler_pass import plugin
+from benchmarks.variants import switch_on
 from grappler_pass.costs import (
     CostModel,
     DeviceProfile,
@@ -47,18 +47,11 @@ class Row:
 
 def capture(first_call: Callable[[], object]) -> tuple[list[Any], Shapes]:
     """Return the nodes of the graph that a first call executes, and their shapes."""
-    seen: list[tuple[bytes, Shapes]] = []
-    plugin.load(
-        lambda graph_def, item: seen.append((graph_def, item.shapes())), ("CPU",)
-    )
-    try:
-        first_call()
-    finally:
-        plugin.clear_callback()
+    seen = captured(first_call)
     # The largest graph is the step; the last of its iterations is what runs.
-    most = max(len(graph_def) for graph_def, _ in seen) // 2
-    graph_def, shapes = [each for each in seen if len(each[0]) >= most][-1]
-    return list(graph_pb2.GraphDef.FromString(graph_def).node), shapes
+    most = max(len(each.graph_def) for each in seen) // 2
+    last = [each for each in seen if len(each.graph_def) >= most][-1]
+    return list(graph_pb2.GraphDef.FromString(last.graph_def).node), last.shapes
 
 
 def trace(step: Step, steps: int) -> tuple[dict[str, float], dict[str, int]]:
@@ -154,7 +147,7 @@ def compare(step: Step, model: CostModel, steps: int) -> dict[tuple[str, str], R
     return rows
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print the comparison for one model."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
@@ -165,9 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--profile", default="cpu-avx512-bf16")
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--least", type=float, default=0.01, help="share to show")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    PREPARATIONS[variant(options.variant).prepare]()
+    switch_on(variant(options.variant).method)
     model = build_model(entry(options.model))
     step = step_of(model, entry(options.model), options.mode)
     rows = compare(step, CostModel(DeviceProfile.load(options.profile)), options.steps)

@@ -7,8 +7,7 @@ fusion is estimated on top of the plan.
 """
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -274,13 +273,12 @@ def _seconds(draft: Draft, *, xla: bool, mixed: bool) -> float:
     return draft.plan.seconds_after + layout_seconds(draft)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Predict, print, and write the section of RESULTS.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.published")
     names = tuple(case.name for case in CASES)
     parser.add_argument("--only", choices=names, help="one model, written nowhere")
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     chosen = [case for case in CASES if options.only in (None, case.name)]
     found = []
     with Progress(transient=True) as progress:
@@ -293,7 +291,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "published",
         markdown(found),
         [asdict(each) for each in found],
-        given,
         is_whole=options.only is None,
     )
 

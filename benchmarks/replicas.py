@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import importlib
 import resource
-import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -136,7 +135,7 @@ def rows_of(
     return rows
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md."""
     names = tuple(model.name for model in MODELS)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replicas")
@@ -145,8 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--models", nargs="+", choices=names, default=["mlp", "bert", "resnet50"]
     )
     parser.add_argument("--dry", action="store_true", help="print only")
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     # TensorFlow takes gradients of one model for those of another in the same process:
     # its collectives are numbered anew in each strategy.
     with ProcessPoolExecutor(
@@ -159,7 +157,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "replicas",
         f"{table}\n\n{_LEGEND}",
         {", ".join(cells[:3]): samples for cells, samples in rows},
-        given,
         rounds=options.rounds,
         is_whole=not options.dry,
     )

@@ -1,19 +1,18 @@
-"""The table of the models, on the terminal and as Markdown."""
+"""The table of the models as Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from rich.table import Table
-
-from benchmarks.catalog import VARIANTS, entry, variant
+from benchmarks.benches import TOLERANCES, Bench, mean_over_peers
+from benchmarks.catalog import VARIANTS, Variant, entry, variant
 from benchmarks.machine import Machine
-from benchmarks.summary import REFERENCE, TOLERANCES, Cell, Row, mean_over_peers
+from tf_amp.tools.bench.methods import FLOAT32
+from tf_amp.tools.bench.summary import Row
 
 # What the best other variant may be ahead before it counts, by 16-bit units.
 _NOISE = {True: 1.04, False: 1.03}
 # Variants that must not be slower than float32, and the noise beside them.
 _FLOORS = ("again", "ours", "untuned")
 _LEAST_SPEED_UP = 0.98
-_WIDTHS = {"model": 8, "mode": 5, "float32 ms": 7, "against best": 7}
 _LEGEND = (
     "Speed-up over float32 of a second float32 run (A/A, the noise), Keras's "
     "mixed_bfloat16 policy, TensorFlow's auto_mixed_precision_onednn_bfloat16, and "
@@ -25,52 +24,39 @@ _LEGEND = (
 )
 
 
-def header(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the titles of the columns."""
-    names = variants_shown(rows)
-    peers = tuple(variant(name).title for name in names if name != REFERENCE)
-    return ("model", "mode", "float32 ms", *peers, "against best")
+def markdown(benches: Sequence[Bench], machine: Machine) -> str:
+    """Return the table and the remarks on it."""
+    found = remarks(benches, has_low_units=machine.has_low_units)
+    listed = "\n".join(f"- {remark}" for remark in found)
+    shown = {row.method for bench in benches for row in bench.rows} - {FLOAT32}
+    peers = [each for each in VARIANTS if each.method in shown]
+    titles = [each.title for each in peers]
+    table = markdown_table(
+        ("model", "mode", "float32 ms", *titles, "against best"),
+        (_line(bench, peers) for bench in benches),
+    )
+    return f"{table}\n\n{_LEGEND}\n\n{listed}"
 
 
-def variants_shown(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the variants that occur, in the order of the catalog."""
-    present = {cell.variant for row in rows for cell in row.cells}
-    return tuple(each.name for each in VARIANTS if each.name in present)
-
-
-def lines(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
-    """Return the table's cells as text, a tuple per row."""
-    names = variants_shown(rows)
-    return tuple(_line(row, names) for row in rows)
-
-
-def _line(row: Row, names: Iterable[str]) -> tuple[str, ...]:
-    base = row.cell(REFERENCE)
-    peers = (_cell(row, name) for name in names if name != REFERENCE)
-    best = row.against_best
+def _line(bench: Bench, peers: Iterable[Variant]) -> tuple[str, ...]:
+    base, best = bench.row("float32"), bench.against_best
     return (
-        entry(row.model).title,
-        row.mode,
-        _milliseconds(base.seconds if base else None),
-        *peers,
+        entry(bench.model).title,
+        bench.mode,
+        _milliseconds(base.step_seconds if base else None),
+        *(_cell(bench, bench.row(each.name)) for each in peers),
         f"{best:.2f}" if best is not None else "-",
     )
 
 
-def _cell(row: Row, name: str) -> str:
-    cell = row.cell(name)
-    if cell is None or cell.seconds is None:
-        return "failed" if cell and cell.failure else "-"
-    if cell.speed_up is None:
-        return _milliseconds(cell.seconds) + " ms" + _remark(row, cell)
-    spread = f"({cell.lowest:.2f}-{cell.highest:.2f})"
-    return f"{cell.speed_up:.2f} {spread}{_remark(row, cell)}"
-
-
-def _remark(row: Row, cell: Cell) -> str:
-    wrong = " WRONG" if row.is_wrong(cell) else ""
-    switched_on = cell.variant not in (REFERENCE, "again")
-    return (" no-op" if switched_on and not cell.is_low else "") + wrong
+def _cell(bench: Bench, row: Row | None) -> str:
+    if row is None or row.step_seconds is None:
+        return "failed" if row and row.failure else "-"
+    remark = " no-op" * row.is_no_op + " WRONG" * bench.is_wrong(row)
+    if row.speed_up is None:
+        return f"{_milliseconds(row.step_seconds)} ms{remark}"
+    spread = f"({row.speed_up.lowest:.2f}-{row.speed_up.highest:.2f})"
+    return f"{row.speed_up.median:.2f} {spread}{remark}"
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -79,85 +65,58 @@ def _milliseconds(seconds: float | None) -> str:
     return f"{1e3 * seconds:.3g}" if seconds < 1 else f"{1e3 * seconds:.0f}"
 
 
-def remarks(rows: Sequence[Row], *, has_low_units: bool) -> tuple[str, ...]:
+def remarks(benches: Sequence[Bench], *, has_low_units: bool) -> tuple[str, ...]:
     """Return what deserves a sentence: the mean, what is slow, wrong or failed."""
     noise = _NOISE[has_low_units]
-    slow = [row for row in rows if (row.against_best or 0.0) > noise]
-    cells = [(row, cell) for row in rows for cell in row.cells]
-    found = [_mean_remark(rows)] if any(row.against_peers for row in rows) else []
-    found += [_floor_remark(rows, name) for name in _FLOORS if _cells(rows, name)]
-    found += [_slow_remark(row, noise) for row in slow]
-    found += [_wrong_remark(row, cell) for row, cell in cells if row.is_wrong(cell)]
-    found += [_failure_remark(row, cell) for row, cell in cells if cell.failure]
-    found += [_warning_remark(row, cell) for row, cell in cells if cell.warning]
-    # Failures and warnings are those of a process, which runs both modes.
-    return tuple(dict.fromkeys(found))
+    found = []
+    if any(bench.against_peers for bench in benches):
+        mean = mean_over_peers(benches)
+        found.append(
+            f"tf-amp is {mean:.2f} times as fast as the better peer of each row "
+            "(geometric mean)."
+        )
+    found += [text for name in _FLOORS for text in _floor_remarks(benches, name)]
+    found += [
+        f"{_name(bench)}: tf-amp takes {bench.against_best:.2f} times as long as the "
+        f"best other variant (noise: {noise})."
+        for bench in benches
+        if (bench.against_best or 0.0) > noise
+    ]
+    return (*found, *(text for bench in benches for text in _faults(bench)))
 
 
-def _mean_remark(rows: Sequence[Row]) -> str:
-    return (
-        f"tf-amp is {mean_over_peers(rows):.2f} times as fast as the better peer of "
-        "each row (geometric mean)."
-    )
-
-
-def _floor_remark(rows: Sequence[Row], name: str) -> str:
+def _floor_remarks(benches: Sequence[Bench], name: str) -> Iterator[str]:
     """Say how many rows are slower than float32, and the worst of all rounds."""
-    cells = _cells(rows, name)
-    under = sum((cell.speed_up or 0.0) < _LEAST_SPEED_UP for cell in cells)
-    worst = min(cell.lowest or 0.0 for cell in cells)
-    return (
-        f"{variant(name).title}: {under} of {len(cells)} medians under "
-        f"{_LEAST_SPEED_UP} times as fast as float32; the lowest of one round is "
-        f"{worst:.2f}."
-    )
+    rows = (bench.row(name) for bench in benches)
+    found = [row.speed_up for row in rows if row is not None and row.speed_up]
+    if found:
+        under = sum(each.median < _LEAST_SPEED_UP for each in found)
+        worst = min(each.lowest for each in found)
+        yield (
+            f"{variant(name).title}: {under} of {len(found)} medians under "
+            f"{_LEAST_SPEED_UP} times as fast as float32; the lowest of one round is "
+            f"{worst:.2f}."
+        )
 
 
-def _cells(rows: Sequence[Row], name: str) -> list[Cell]:
-    found = (row.cell(name) for row in rows)
-    return [cell for cell in found if cell is not None and cell.speed_up is not None]
+def _faults(bench: Bench) -> Iterator[str]:
+    titles = {each.method: each.title for each in VARIANTS}
+    for row in bench.rows:
+        what = f"{_name(bench)}: {titles[row.method]}"
+        if bench.is_wrong(row):
+            tolerance = TOLERANCES[bench.mode]
+            yield (
+                f"{what} is off by {row.error:.2g} relative to float32 (tolerance "
+                f"{tolerance:.2g})."
+            )
+        if row.failure:
+            yield f"{what} failed, {row.failure}."
+        if row.warning:
+            yield f"{what} warned, {row.warning}"
 
 
-def _slow_remark(row: Row, noise: float) -> str:
-    return (
-        f"{entry(row.model).title} {row.mode}: tf-amp takes {row.against_best:.2f} "
-        f"times as long as the best other variant (noise: {noise})."
-    )
-
-
-def _wrong_remark(row: Row, cell: Cell) -> str:
-    return (
-        f"{entry(row.model).title} {row.mode}: {variant(cell.variant).title} is off by "
-        f"{cell.error:.2g} relative to float32 (tolerance {TOLERANCES[row.mode]:.2g})."
-    )
-
-
-def _failure_remark(row: Row, cell: Cell) -> str:
-    title = variant(cell.variant).title
-    return f"{entry(row.model).title}: {title} failed, {cell.failure}."
-
-
-def _warning_remark(row: Row, cell: Cell) -> str:
-    title = variant(cell.variant).title
-    return f"{entry(row.model).title}: {title} warned, {cell.warning}"
-
-
-def terminal_table(rows: Sequence[Row]) -> Table:
-    """Return the table for the terminal."""
-    table = Table(title="Speed-up over float32")
-    for title in header(rows):
-        table.add_column(title, min_width=_WIDTHS.get(title, 11))
-    for line in lines(rows):
-        table.add_row(*line)
-    return table
-
-
-def markdown(rows: Sequence[Row], machine: Machine) -> str:
-    """Return the table and the remarks on it."""
-    found = remarks(rows, has_low_units=machine.has_low_units)
-    listed = "\n".join(f"- {remark}" for remark in found)
-    table = markdown_table(header(rows), lines(rows))
-    return f"{table}\n\n{_LEGEND}\n\n{listed}"
+def _name(bench: Bench) -> str:
+    return f"{entry(bench.model).title} {bench.mode}"
 
 
 def markdown_table(titles: Sequence[str], cells: Iterable[Sequence[str]]) -> str:

@@ -8,7 +8,6 @@ float32.
 import argparse
 import functools
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -36,10 +35,9 @@ _EXPLANATION = (
 Call = Callable[[tf.Tensor], tf.Tensor]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on rows."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    argparse.ArgumentParser(prog="python -m benchmarks.rows").parse_args(given)
+    argparse.ArgumentParser(prog="python -m benchmarks.rows").parse_args()
     rows, samples = [], {}
     for width in _WIDTHS:
         x = tf.random.stateless_normal((_BATCH, _LENGTH, width), seed=(1, 2))
@@ -52,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append(("encoder", str(width), "fused", *timed.cells))
         samples[f"encoder, {width}"] = timed.seconds
     table = "\n\n".join((markdown_table(_TITLES, rows), _EXPLANATION))
-    publish("rows", table, samples, given, rounds=_ROUNDS)
-    return 0
+    publish("rows", table, samples, rounds=_ROUNDS)
 
 
 def _traced(call: Call, x: tf.Tensor) -> Callable[[], tf.Tensor]:
@@ -222,4 +219,4 @@ def _encoder(x: tf.Tensor, width: int) -> Compared:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

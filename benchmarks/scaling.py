@@ -13,8 +13,6 @@ check.
 """
 
 import argparse
-import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -271,13 +269,12 @@ def _link(where: str, link: Link) -> str:
     return f"{where} {1e6 * link.alpha:.0f} µs per hop and {link.beta / 1e9:.0f} GB/s"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print the tables, draw the chart, and write the section of RESULTS.md."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling")
     parser.add_argument("--chart", type=Path, default=CHART, help="where to draw")
     parser.add_argument("--dry", action="store_true", help="print only")
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     if not options.dry:
         # Imported here: only the chart needs matplotlib.
         from benchmarks.scaling_chart import draw
@@ -287,7 +284,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "scaling",
         "\n\n".join((check_table(), scaling_table(), legend())),
         [asdict(model) for model in MODELS],
-        given,
         is_whole=not options.dry,
     )
 

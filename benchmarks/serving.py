@@ -6,17 +6,14 @@ for each size of a batch. Fresh processes take turns in calling the signatures.
 
 import argparse
 import json
-import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from rich.progress import Progress
-
+from benchmarks.announcing import Announce, announcing
 from benchmarks.catalog import entry
-from benchmarks.driver import worker_lines
+from benchmarks.processes import worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
 
@@ -37,7 +34,6 @@ _EXPLANATION = (
     "round. *tf-amp*: converted for that size of batch; TensorFlow alone runs it."
 )
 
-Announce = Callable[[str], None]
 # Milliseconds by variant, one per round.
 Figures = dict[tuple[str, int], dict[str, list[float]]]
 
@@ -51,30 +47,23 @@ class Served:
     variant: str = "float32"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on serving."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
     parser.add_argument("--models", type=lambda t: tuple(t.split(",")), default=_MODELS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     figures: Figures = {}
-    with Progress() as progress, tempfile.TemporaryDirectory() as folder:
-        turns = 5 * options.rounds * len(_BATCHES)
-        total = len(options.models) * (2 + len(_BATCHES) + turns)
-        task = progress.add_task("serving", total=total)
-
-        def announce(what: str) -> None:
-            progress.update(task, advance=1, description=what)
-
+    turns = 5 * options.rounds * len(_BATCHES)
+    total = len(options.models) * (2 + len(_BATCHES) + turns)
+    with announcing(total) as announce, tempfile.TemporaryDirectory() as folder:
         for model in options.models:
             _measure(model, Path(folder), options, figures, announce)
     publish(
         "serving",
         markdown(figures),
         {f"{model}, batch {batch}": times for (model, batch), times in figures.items()},
-        given,
         rounds=options.rounds,
         is_whole=options.models == _MODELS,
     )

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.catalog import entry, variant
-from benchmarks.variants import PREPARATIONS
+from benchmarks.variants import switch_on
 
 _FEWEST_CALLS, _WARM_CALLS = 5, 3
 _WIDTH = 2048
@@ -39,7 +39,7 @@ def main() -> None:
 
 def _export(options: argparse.Namespace) -> Any:
     name, chosen, folder = options.names
-    PREPARATIONS[variant(chosen).prepare]()
+    switch_on(variant(chosen).method)
     from benchmarks.steps import build_model
 
     build_model(entry(name)).export(folder, verbose=False)
@@ -49,7 +49,7 @@ def _export(options: argparse.Namespace) -> Any:
 def _serve(options: argparse.Namespace) -> dict[str, float]:
     """Return the median seconds of a call by size of the batch."""
     folder, chosen = options.names
-    PREPARATIONS[variant(chosen).prepare]()
+    switch_on(variant(chosen).method)
     model = tf.saved_model.load(folder)
     signature = model.signatures["serving_default"]
     ((name, spec),) = signature.structured_input_signature[1].items()

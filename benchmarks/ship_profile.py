@@ -12,7 +12,6 @@ import datetime
 import json
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def write_raw(path: Path, measured: Rounds) -> None:
     path.write_text(json.dumps([[*key, taken] for key, taken in measured.items()]))
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure in turn every class, merge with earlier runs, write the profile."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtypes", default="float32,bfloat16,float16")
     parser.add_argument("--classes", default="", help="prefixes, all by default")
     parser.add_argument("--description", default="measured")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     cases = all_cases(FINE)
     prefixes = tuple(filter(None, options.classes.split(","))) or ("",)
     chosen = [case for case in cases if case.op_class.startswith(prefixes)]

@@ -1,6 +1,10 @@
-"""The two steps that are measured, as ``tf.function`` over tensors kept in memory."""
+"""The two steps that are measured, as ``tf.function`` over tensors kept in memory.
+
+``tf-amp bench benchmarks.steps:MODEL`` measures them; MODEL is a name of the catalog.
+"""
 
 import importlib
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.catalog import Entry
+from benchmarks.catalog import ENTRIES, Entry, entry
 
 _SEED = 7
 _LEARNING_RATES = {"sgd": 1e-2, "adam": 1e-3}
@@ -25,6 +29,18 @@ class Step:
     def __call__(self) -> tf.Tensor:
         """Run one step and return the loss, or the outputs of inference."""
         return self.function(*self.arguments)
+
+
+def __getattr__(name: str) -> Callable[[int, str], Step]:
+    """Return what makes steps of the model called ``name`` for ``tf-amp bench``."""
+    if name not in {each.name for each in ENTRIES}:
+        raise AttributeError(name)
+
+    def make_step(batch: int, mode: str) -> Step:
+        described = entry(name).with_batch(batch)
+        return step_of(build_model(described), described, mode)
+
+    return make_step
 
 
 def build_model(entry: Entry) -> keras.Model:
@@ -60,6 +76,14 @@ def sample_of(entry: Entry, mode: str) -> tuple[Any, Any]:
     sample = module.sample(np.random.default_rng(_SEED), entry.batch(mode))
     inputs, targets = tf.nest.map_structure(tf.constant, sample)
     return inputs, targets
+
+
+def seconds_of(step: Step) -> float:
+    """Run a step, and return how long it took."""
+    begin = time.perf_counter()
+    step()
+    tf.test.experimental.sync_devices()
+    return time.perf_counter() - begin
 
 
 def _optimizer(name: str) -> keras.optimizers.Optimizer:

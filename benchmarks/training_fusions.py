@@ -6,20 +6,13 @@ kernel each, with the types of a CPU without 16-bit units, which are float32. Al
 take turns in one process.
 """
 
-import argparse
-import json
 import math
-import sys
-from collections.abc import Sequence
 
 import keras
-from rich.progress import track
 
 import tf_amp
+from benchmarks.cases import Found, measure_cases
 from benchmarks.catalog import MODELS, entry
-from benchmarks.driver import worker_lines
-from benchmarks.report import markdown_table
-from benchmarks.results import publish
 from benchmarks.steps import Step, build_model, step_of
 from benchmarks.turns import compared
 
@@ -41,43 +34,9 @@ _EXPLANATION = (
     f"float32 again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
 )
 
-# Cells of the table, and seconds of the steps, round by round.
-Row = tuple[tuple[str, ...], list[list[float]]]
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the section of RESULTS.md on them."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.training_fusions")
-    parser.add_argument(
-        "--models", type=lambda text: tuple(text.split(",")), default=_NAMES
-    )
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(given)
-    if options.worker:
-        print(json.dumps(_row(options.models[0])))
-        return 0
-    rows = [_measured(name) for name in track(options.models, "measuring")]
-    table = markdown_table(_TITLES, [cells for cells, _ in rows])
-    publish(
-        "training_fusions",
-        f"{table}\n\n{_EXPLANATION}",
-        {cells[0]: samples for cells, samples in rows},
-        given,
-        rounds=_ROUNDS,
-        is_whole=options.models == _NAMES,
-    )
-    return 0
-
-
-def _measured(name: str) -> Row:
-    """Measure one model in a process of its own."""
-    lines = worker_lines("training_fusions", "--worker", "--models", name)
-    cells, seconds = json.loads(lines[-1])
-    return tuple(cells), seconds
-
-
-def _row(name: str) -> Row:
+def measured(name: str) -> Found:
+    """Return the row of a model, and seconds of its steps, round by round."""
     model = entry(name)
 
     def traced() -> tuple[keras.Model, Step]:
@@ -100,7 +59,7 @@ def _row(name: str) -> Row:
         str(_kernels(fused, "FusedBatchNormV3")),
         *timed.cells,
     )
-    return cells, timed.seconds
+    return [cells], timed.seconds
 
 
 def _kernels(step: Step, kind: str) -> int:
@@ -116,4 +75,6 @@ def _kernels(step: Step, kind: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure_cases(
+        "training_fusions", _NAMES, measured, _TITLES, _EXPLANATION, rounds=_ROUNDS
+    )

@@ -7,26 +7,23 @@ it takes, which holds on a busy machine too.
 
 import argparse
 import json
-import sys
 import time
-from collections.abc import Sequence
 from statistics import median
 
 import tensorflow as tf
-from rich.progress import Progress
 
+from benchmarks.announcing import announcing
 from benchmarks.catalog import entry, variant
-from benchmarks.driver import worker_environment, worker_lines
+from benchmarks.processes import worker_lines
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
-from benchmarks.steps import build_model, step_of
-from benchmarks.variants import PREPARATIONS
-from benchmarks.worker import time_steps
+from benchmarks.steps import build_model, seconds_of, step_of
+from benchmarks.variants import switch_on
 
 _MODELS = ("mlp", "bert")
 _VARIANTS = ("float32", "keras", "ours")
 _LARGE = "resnet50"
-_WARM_STEPS = 3
+_WARM_STEPS, _FEWEST_STEPS = 3, 5
 _TITLES = (
     "model",
     "time",
@@ -44,14 +41,13 @@ _EXPLANATION = (
 Figures = dict[str, dict[str, list[dict[str, float]]]]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Measure, print, and write the section of RESULTS.md on XLA."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.xla")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--worker", nargs=2, metavar=("MODEL", "VARIANT"))
-    options = parser.parse_args(given)
+    options = parser.parse_args()
     if options.worker:
         print(json.dumps(_work(*options.worker, options.seconds)))
         return
@@ -64,44 +60,40 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     table = "\n\n".join((markdown_table(_TITLES, _rows(figures)), _EXPLANATION, told))
     samples = {"steps": figures, "rewriting": {"seconds": seconds, "nodes": nodes}}
-    publish("xla", table, samples, given, rounds=options.rounds)
+    publish("xla", table, samples, rounds=options.rounds)
 
 
 def _measure(rounds: int, seconds: float) -> Figures:
     """Return what each worker reports, by model and variant, round by round."""
     found: Figures = {model: {name: [] for name in _VARIANTS} for model in _MODELS}
-    with Progress() as progress:
-        total = len(_MODELS) * rounds * len(_VARIANTS)
-        task = progress.add_task("xla", total=total)
+    with announcing(len(_MODELS) * rounds * len(_VARIANTS)) as announce:
         for model in _MODELS:
             for number in range(rounds):
                 first = number % len(_VARIANTS)
                 for name in _VARIANTS[first:] + _VARIANTS[:first]:
-                    progress.update(task, description=f"{model}, {name}")
+                    announce(f"{model}, {name}")
                     found[model][name].append(_run_worker(model, name, seconds))
-                    progress.advance(task)
     return found
 
 
 def _run_worker(model: str, name: str, seconds: float) -> dict[str, float]:
-    lines = worker_lines(
-        *("xla", "--worker", model, name, "--seconds", str(seconds)),
-        environment=worker_environment(variant(name)),
-    )
+    lines = worker_lines("xla", "--worker", model, name, "--seconds", str(seconds))
     figures: dict[str, float] = json.loads(lines[-1])
     return figures
 
 
 def _work(model_name: str, variant_name: str, seconds: float) -> dict[str, float]:
     """Return what a step of one variant takes, in this process."""
-    PREPARATIONS[variant(variant_name).prepare]()
+    switch_on(variant(variant_name).method)
     model_entry = entry(model_name)
     model = build_model(model_entry)
     step = step_of(model, model_entry, "train", jit_compile=True)
     for _ in range(_WARM_STEPS):
         step()
     begin = time.process_time()
-    times = time_steps(step, seconds=seconds)
+    times: list[float] = []
+    while len(times) < _FEWEST_STEPS or sum(times) < seconds:
+        times.append(seconds_of(step))
     processor = (time.process_time() - begin) / len(times)
     return {"step": median(times), "processor": processor}
 

@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from benchmarks.variants import (
-    enable_tf_amp,
-    nothing,
-    set_keras_policy,
-    switch_on_builtin_pass,
-)
+from tf_amp.tools.bench.methods import FLOAT32, KERAS, OURS, TENSORFLOW
 
 REFERENCE = "float32"
 _OWN_PREFIXES = ("TF_AMP_", "TF_ENABLE_AUTO_MIXED", "TF_AUTO_MIXED")
@@ -37,21 +32,22 @@ class Method:
       title: for people.
       environment: variables of its processes.
       share: of a family's steps that it trains; float16 is emulated on a CPU.
-      prepare: what a process does before it builds a model.
+      switched: what a process switches on before it builds a model, as `tf-amp bench`
+        calls it.
     """
 
     name: str
     title: str
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     share: float = 1.0
-    prepare: Callable[[], None] = nothing
+    switched: str = FLOAT32
 
 
 METHODS = (
     Method(REFERENCE, "float32"),
-    Method("keras", "Keras' policy, bfloat16", prepare=set_keras_policy),
-    Method("tensorflow", "TensorFlow's pass, bfloat16", prepare=switch_on_builtin_pass),
-    Method("bfloat16", "tf-amp, bfloat16 at O2", _OURS, prepare=enable_tf_amp),
+    Method("keras", "Keras' policy, bfloat16", switched=KERAS),
+    Method("tensorflow", "TensorFlow's pass, bfloat16", switched=TENSORFLOW),
+    Method("bfloat16", "tf-amp, bfloat16 at O2", _OURS, switched=OURS),
     Method(
         "float16",
         "tf-amp, float16 at O2",
@@ -61,7 +57,7 @@ METHODS = (
             "TF_AMP_LOSS_SCALE": "dynamic",
         },
         share=0.5,
-        prepare=enable_tf_amp,
+        switched=OURS,
     ),
 )
 

@@ -16,6 +16,7 @@ import numpy as np
 
 import tf_amp
 from benchmarks.executed import count_executed_ops
+from benchmarks.variants import switch_on
 from evidence.families import family_of
 from evidence.methods import method_of
 
@@ -45,7 +46,7 @@ class Trial:
 
 def run(family_name: str, method_name: str, seed: int, steps: int) -> Trial:
     """Train once; the first step is not part of the time."""
-    method_of(method_name).prepare()
+    switch_on(method_of(method_name).switched)
     keras.utils.set_random_seed(seed)
     task = family_of(family_name).make(seed)
     losses: list[float] = []

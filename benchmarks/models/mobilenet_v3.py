@@ -1,34 +1,11 @@
 """MobileNetV3-Large with random weights on 128 x 128 images."""
 
-import keras
-import numpy as np
+import functools
 
-_SIDE = 128
-_CLASSES = 1000
+from benchmarks.models import image_networks
 
-
-def build() -> keras.Model:
-    """Return the network; its output is logits [batch, classes] in float32."""
-    inputs = keras.Input((_SIDE, _SIDE, 3))
-    trunk = keras.applications.MobileNetV3Large(
-        weights=None,
-        include_top=False,
-        pooling="avg",
-        input_tensor=inputs,
-        include_preprocessing=False,
-    )
-    logits = keras.layers.Dense(_CLASSES)(trunk.output)
-    return keras.Model(
-        inputs, keras.layers.Activation("linear", dtype="float32")(logits)
-    )
-
-
-def loss() -> keras.losses.Loss:
-    """Return the loss of training."""
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-
-def sample(rng: np.random.Generator, batch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return images [batch, side, side, 3] and class numbers [batch]."""
-    images = rng.standard_normal((batch, _SIDE, _SIDE, 3), dtype=np.float32)
-    return images, rng.integers(_CLASSES, size=batch)
+build = functools.partial(
+    image_networks.build, "MobileNetV3Large", include_preprocessing=False
+)
+loss = image_networks.loss
+sample = image_networks.sample

@@ -1,9 +1,8 @@
-"""The benchmark's driver on its smallest model, and how its report reads."""
+"""The models under `tf-amp bench`, and how their report reads."""
 
 import importlib
 import json
 import os
-import pathlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,139 +13,155 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from benchmarks import first_step, gradients, memory
+from benchmarks.benches import bench_of, job_of
 from benchmarks.capture_graphs import CapturedGraph
 from benchmarks.casts import Casts, casts_in
-from benchmarks.catalog import DEMO_MODELS, variant
+from benchmarks.catalog import DEMO_MODELS, ENTRIES, MODES, variant
 from benchmarks.context import Context, context_of
-from benchmarks.driver import Schedule, worker_environment
 from benchmarks.executed import count_step_nodes
 from benchmarks.machine import Machine
 from benchmarks.pass_report import GraphSize, PassFigures
-from benchmarks.records import Measurement, Run, run_from_json, run_to_json
+from benchmarks.processes import worker_environment
 from benchmarks.replicate import replicated
 from benchmarks.report import markdown
 from benchmarks.results import (
-    command_kept,
-    keep_pass_figures,
-    keep_runs,
+    keep_models,
     keep_table,
-    with_others,
+    kept_models,
     write_results,
 )
-from benchmarks.summary import rows_from_runs
 from tests.processes import ROOT, folder_that_hides
 from tests.text_graph import graph_from_text
+from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.worker.executed_ops import OpCounts
 
 WITH_LOW_UNITS = Machine("test", "avx512_bf16", ("avx512_bf16",), 2)
 
 
-def run_of(variant_name, seconds, *, number=0, values=(1.0, 2.0), low=0):
-    ops = OpCounts(total=9, low=low, casts=low, onednn=0)
-    measured = Measurement("train", (seconds, seconds, 9.0), tuple(values), ops)
-    return Run("mlp", variant_name, number, (measured,), peak_bytes=1)
+def sample_of(variant_name, seconds, *, number=0, values=(1.0, 2.0), low=0):
+    return Sample(
+        variant(variant_name).method,
+        256,
+        number,
+        step_seconds=(9.0, seconds, seconds),
+        first_step_seconds=5.0,
+        peak_bytes=1,
+        values=tuple(values),
+        ops=OpCounts(total=9, low=low, casts=low, onednn=0),
+    )
+
+
+def failed(variant_name, failure):
+    return Sample(variant(variant_name).method, 256, 0, failure=failure)
+
+
+def told(*samples):
+    return markdown([bench_of("mlp", "train", samples)], WITH_LOW_UNITS)
 
 
 @pytest.mark.slow
-def test_driver_measures_the_tiny_mlp_from_end_to_end(tmp_path):
-    output = tmp_path / "results.md"
-    command = [sys.executable, "-m", "benchmarks", "--models", "tiny_mlp"]
-    command += ["--variants", "float32,builtin", "--rounds", "1", "--seconds", "0.05"]
+def test_a_row_is_measured_and_added_to_those_of_other_models(tmp_path):
+    output, raw = tmp_path / "results.md", tmp_path / "raw"
+    earlier = [sample_of("float32", 0.1)]
+    others = {(name, mode): earlier for name in ("mlp", "tiny_mlp") for mode in MODES}
+    keep_models(others, context_of("python -m benchmarks", rounds=1), raw)
+    command = [sys.executable, "-m", "benchmarks", "--add", "--models", "tiny_mlp"]
+    command += ["--modes", "infer", "--variants", "float32,builtin,untuned"]
     done = subprocess.run(
-        [*command, "--output", str(output)],
+        [*command, "--rounds=1", "--seconds=0.05", "--output", str(output)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(folder_that_hides())},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    assert "benchmarks.steps:tiny_mlp, infer" in done.stdout
     text = output.read_text()
-    assert "| tiny MLP | train |" in text and "| tiny MLP | infer |" in text
-    assert "failed" not in text and "WRONG" not in text
-    assert (tmp_path / "raw" / "models.json").exists()
+    assert "| MLP | train | 100 |" in text and "| tiny MLP | infer |" in text
+    assert "`python -m benchmarks`, then `python -m benchmarks --add" in text
+    assert "failed" not in text and "WRONG" not in text and "warned" not in text
+    samples, _ = kept_models(raw)
+    measured = samples.pop(("tiny_mlp", "infer"))
+    methods = ["float32", "float32 again", "tensorflow", "tf-amp:TUNE=off"]
+    assert [each.method for each in measured] == methods
+    assert all(each.first_step_seconds > each.seconds > 0.0 for each in measured)
+    assert measured[0].ops.total > 0 == measured[0].ops.low
+    assert len(measured[0].values) == 256
+    assert [each for found in samples.values() for each in found] == [
+        replace(earlier[0], step_seconds=(0.1,))
+    ] * 3
 
 
 def test_table_shows_speed_up_with_the_spread_of_the_rounds():
-    runs = [
-        run_of("float32", 0.100),
-        run_of("ours", 0.050, low=3),
-        run_of("float32", 0.120, number=1),
-        run_of("ours", 0.040, number=1, low=3),
+    samples = [
+        sample_of("float32", 0.100),
+        sample_of("ours", 0.050, low=3),
+        sample_of("float32", 0.120, number=1),
+        sample_of("ours", 0.040, number=1, low=3),
     ]
-    text = markdown(rows_from_runs(runs), WITH_LOW_UNITS)
+    text = told(*samples)
     assert "| model | mode | float32 ms | tf-amp | against best |" in text
     assert "| MLP | train | 110 | 2.44 (2.00-3.00) | 0.41 |" in text
     assert "times as long as the best other" not in text
 
 
 def test_table_says_where_a_variant_ran_no_16_bit_operation():
-    runs = [run_of("float32", 0.1), run_of("again", 0.1), run_of("builtin", 0.1)]
-    text = markdown(rows_from_runs(runs), WITH_LOW_UNITS)
+    samples = [sample_of(name, 0.1) for name in ("float32", "again", "builtin")]
+    text = told(*samples)
     assert (
         "| MLP | train | 100 | 1.00 (1.00-1.00) | 1.00 (1.00-1.00) no-op | - |" in text
     )
 
 
 def test_remarks_name_what_is_slow_wrong_or_failed():
-    runs = [
-        run_of("float32", 0.1),
-        run_of("keras", 0.1, low=1, values=(1.0, 3.0)),
-        replace(run_of("ours", 0.2, low=1), warning="graph 'g' stays float32: why"),
-        Run("mlp", "builtin", 0, failure="exit status 1: no memory"),
+    samples = [
+        sample_of("float32", 0.1),
+        sample_of("keras", 0.1, low=1, values=(1.0, 3.0)),
+        replace(sample_of("ours", 0.2, low=1), warning="graph 'g' stays float32: why"),
+        failed("builtin", "exit status 1: no memory"),
     ]
-    text = markdown(rows_from_runs(runs), WITH_LOW_UNITS)
+    text = told(*samples)
     assert "- MLP train: tf-amp takes 2.00 times as long" in text
     assert "- MLP train: Keras policy is off by 0.45" in text
-    assert "- MLP: TensorFlow failed, exit status 1: no memory." in text
-    assert "- MLP: tf-amp warned, graph 'g' stays float32: why" in text
+    assert "- MLP train: TensorFlow failed, exit status 1: no memory." in text
+    assert "- MLP train: tf-amp warned, graph 'g' stays float32: why" in text
     assert "WRONG" in text and "| failed |" in text
 
 
 def test_the_mean_against_the_better_peer_of_each_row_is_told():
-    runs = [
-        *(run_of("float32", 0.4), run_of("keras", 0.2, low=1)),
-        *(run_of("builtin", 0.3, low=1), run_of("ours", 0.1, low=1)),
+    samples = [
+        *(sample_of("float32", 0.4), sample_of("keras", 0.2, low=1)),
+        *(sample_of("builtin", 0.3, low=1), sample_of("ours", 0.1, low=1)),
     ]
-    text = markdown(rows_from_runs(runs), WITH_LOW_UNITS)
+    text = told(*samples)
     assert "tf-amp is 2.00 times as fast as the better peer" in text
 
 
 def test_not_a_number_counts_as_wrong():
-    runs = [run_of("float32", 0.1), run_of("ours", 0.1, values=(1.0, float("nan")))]
-    (row,) = rows_from_runs(runs)
-    assert row.is_wrong(row.cell("ours"))
+    wrong = sample_of("ours", 0.1, values=(1.0, float("nan")))
+    bench = bench_of("mlp", "train", [sample_of("float32", 0.1), wrong])
+    assert bench.is_wrong(bench.row("ours"))
 
 
 def test_a_model_whose_every_process_failed_is_still_reported():
-    rows = rows_from_runs([Run("mlp", "float32", 0, failure="exit status -9: ")])
-    assert "MLP: float32 failed" in markdown(rows, WITH_LOW_UNITS)
+    text = told(failed("float32", "ended by SIGKILL"))
+    assert "MLP train: float32 failed, ended by SIGKILL." in text
 
 
-def test_runs_travel_as_json():
-    run = run_of("ours", 0.5, low=2)
-    assert run_from_json(run_to_json(run)) == run
-
-
-def test_variants_take_turns_and_each_round_starts_with_another():
-    schedule = Schedule(("mlp",), ("infer",), ("float32", "keras", "ours"), 2, 1.0)
-    turns = list(schedule.turns(pathlib.Path("folder")))
-    names = [turn.variant.name for turn in turns if turn.is_counted]
-    assert names == ["float32", "keras", "ours", "keras", "ours", "float32"]
-    assert len(schedule) == len(turns)
-    ours = [turn for turn in turns if turn.variant.name == "ours"]
-    assert [turn.is_counted for turn in ours] == [False, True] * 2
-    caches = [turn.cache for turn in ours]
-    assert caches[0] == caches[1] != caches[2] == caches[3]
-
-
-def test_workers_get_no_switch_but_that_of_their_variant(monkeypatch):
+def test_workers_get_no_switch(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION", "float16")
     monkeypatch.setenv("TF_AMP_LOG", "somewhere")
-    plain = worker_environment(variant("float32"))
+    plain = worker_environment()
     switches = [n for n in plain if n.startswith(("TF_AMP", "TF_ENABLE_AUTO"))]
     assert switches == ["TF_AMP_VERBOSE"]
-    ours = worker_environment(variant("ours"))
-    assert ours["TF_ENABLE_AUTO_MIXED_PRECISION"] == "1"
+
+
+@pytest.mark.parametrize("name", [each.name for each in ENTRIES])
+def test_every_model_of_the_catalog_is_a_function_for_the_bench(name):
+    job = job_of(name, "infer", ("float32", "float32 again"))
+    module, _, function = job.target.name.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert not hasattr(importlib.import_module(module), f"{name}_unknown")
 
 
 def test_unknown_model_is_named_with_the_known_ones():
@@ -170,23 +185,27 @@ def test_copies_of_a_graph_are_independent():
     assert list(copies.node[3].attr["_class"].list.s) == [b"loc:@copy1/a", b"other"]
 
 
-def test_results_hold_both_sections_read_back_from_the_raw_figures(tmp_path):
+def test_results_hold_the_models_and_the_other_sections(tmp_path):
     context = Context(WITH_LOW_UNITS, (("tensorflow", "2"),), "today", "a command", 1)
+    keep_models({("mlp", "train"): [sample_of("float32", 0.1)]}, context, tmp_path)
+    keep_table("pass_time", "told of the pass", {}, context, tmp_path)
+    write_results(tmp_path / "R.md", tmp_path)
+    text = (tmp_path / "R.md").read_text()
+    assert "| MLP | train | 100 | - |" in text
+    assert text.index("## Models") < text.index("## The pass itself")
+    assert text.count("kind **avx512_bf16**") == 2 and "told of the pass" in text
+
+
+def test_the_figures_of_the_pass_are_told_by_size_of_the_graph():
     sizes = (
         GraphSize(10_000, 2_000_000, 7, 2.5, 1.0, 0.9, 1e6, 9e6, (("view", 0.25),)),
         GraphSize(20_000, 4_000_000, 14, 6.0, 2.2, 2.1, 1e6, 1e7, (("view", 0.5),)),
     )
-    figures = PassFigures(sizes, ((1.0, 3.0), (1.5, 2.9)))
-    keep_runs([run_of("float32", 0.1)], context, tmp_path)
-    keep_pass_figures(figures, context, tmp_path)
-    write_results(tmp_path / "R.md", tmp_path)
-    text = (tmp_path / "R.md").read_text()
-    assert "| MLP | train | 100 | - |" in text
+    text = PassFigures(sizes, ((1.0, 3.0), (1.5, 2.9))).markdown()
     assert "| 10,000 | 2.0 | 2.50 | 1.00 | 0.90 | 1.00 | 8 | 4.0 | 7 |" in text
     assert "| 20,000 | 4.0 | 6.00 | 2.20 | 2.10 | 1.02 | 9 | 2.2 | 14 |" in text
     assert "Stages at 10,000 nodes: view 0.25 s." in text
     assert "a difference of the medians of +0.20 s." in text
-    assert text.count("kind **avx512_bf16**") == 2
 
 
 def test_a_section_keeps_its_samples_and_shows_the_revision_where_there_is_one(
@@ -244,40 +263,27 @@ def test_the_first_step_is_told_with_its_share_for_the_demo_too():
 
 def test_rows_that_are_slower_than_float32_are_counted():
     seconds = {"float32": (1.0, 1.0), "again": (1.0, 0.9), "ours": (1.25, 1.25)}
-    runs = [
-        run_of(name, each, number=number)
+    samples = [
+        sample_of(name, each, number=number)
         for name, rounds in seconds.items()
         for number, each in enumerate(rounds)
     ]
-    text = markdown(rows_from_runs(runs), WITH_LOW_UNITS)
+    text = told(*samples)
     assert "- tf-amp: 1 of 1 medians under 0.98 times as fast as float32; the" in text
     assert "- A/A: 0 of 1 medians under 0.98" in text and "round is 1.00" in text
 
 
-def test_runs_are_added_to_those_of_other_models(tmp_path):
-    (tmp_path / "raw").mkdir()
+def test_of_each_process_the_median_of_its_later_steps_is_kept(tmp_path):
+    many = sample_of("ours", 0.5, values=[1.23456789] * 1024, low=2)
+    gone = failed("keras", "ended by SIGKILL")
     context = context_of("python -m benchmarks", rounds=1)
-    first = [run_of("ours", 1.0), replace(run_of("ours", 2.0), model="lstm")]
-    keep_runs(first, context, tmp_path / "raw")
-    again = with_others([run_of("ours", 3.0)], tmp_path / "raw")
-    assert [(run.model, run.measurements[0].seconds) for run in again] == [
-        ("lstm", 2.0),
-        ("mlp", 3.0),
-    ]
-
-
-def test_runs_of_one_mode_leave_those_of_the_other(tmp_path):
-    (tmp_path / "raw").mkdir()
-    (train,) = run_of("ours", 1.0).measurements
-    infer = replace(train, mode="infer")
-    both = replace(run_of("ours", 1.0), measurements=(train, infer))
-    keep_runs([both], context_of("python -m benchmarks", rounds=1), tmp_path / "raw")
-    again = replace(both, measurements=(replace(infer, step_seconds=(3.0,)),))
-    found = [
-        m for run in with_others([again], tmp_path / "raw") for m in run.measurements
-    ]
-    assert [(m.mode, m.seconds) for m in found] == [("train", 1.0), ("infer", 3.0)]
-    assert command_kept(tmp_path / "raw") == "python -m benchmarks"
+    samples = {("mlp", "infer"): [many, gone], ("lstm", "train"): [many]}
+    keep_models(samples, context, tmp_path)
+    kept, where = kept_models(tmp_path)
+    assert where == context
+    assert [*kept] == [("lstm", "train"), ("mlp", "infer")]
+    short = replace(many, step_seconds=(0.5,), values=(1.23457,) * 256)
+    assert kept["mlp", "infer"] == (short, gone)
 
 
 def test_gradients_are_held_against_the_better_peer_and_against_rounding_once():

@@ -41,7 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--methods",
         default="float32,keras,tensorflow,tf-amp",
         metavar="LIST",
-        help="of float32, keras, tensorflow, tf-amp, tf-amp:O2 (all but the last)",
+        help="of float32, keras, tensorflow, tf-amp (these four if none are given); "
+        "tf-amp with a level, or settings without TF_AMP_: tf-amp:O2+TUNE=off",
     )
     add("--batches", metavar="LIST", help="batch sizes, such as 1,8,32")
     add("--mode", choices=_MODES, help="which steps; train, of a SavedModel infer")
@@ -61,7 +62,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="call a step that is not a script's for so long (3)",
     )
-    add("--warm", action="store_true", help="use your own database of measured costs")
+    costs = parser.add_mutually_exclusive_group()
+    costs.add_argument(
+        "--warm", action="store_true", help="use your own database of measured costs"
+    )
+    costs.add_argument(
+        "--learn",
+        action="store_true",
+        help="before each process of tf-amp run one that measures costs from nothing, "
+        "and does not count",
+    )
     add("--json", type=pathlib.Path, metavar="FILE", help="keep and continue it there")
     add("--html", type=pathlib.Path, metavar="FILE", help="write a page with a chart")
     add("--png", type=pathlib.Path, metavar="FILE", help="write a chart")
@@ -108,11 +118,12 @@ def main(options: argparse.Namespace) -> int:
 def _job_of(options: argparse.Namespace) -> Job:
     from tf_amp.config.amp_config import AmpConfig
     from tf_amp.tools.bench import job as jobs
+    from tf_amp.tools.bench import methods
     from tf_amp.tools.bench.environments import settings_of
 
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
-    methods = jobs.methods_from_text(options.methods)
+    compared = methods.methods_from_text(options.methods)
     given = options.batches
     batches = None if given is None else jobs.batches_from_text(given)
     target = jobs.target_of(options.target, options.script_arguments, options.signature)
@@ -124,11 +135,12 @@ def _job_of(options: argparse.Namespace) -> Job:
     return jobs.Job(
         target,
         options.mode or ("infer" if is_stored else "train"),
-        methods,
+        compared,
         jobs.batches_of(target, batches),
         options.seconds,
         options.step_seconds,
         options.warm,
+        options.learn,
         settings,
     )
 

@@ -46,6 +46,14 @@ def forks(batch):
         time.sleep(1e6)
     return lambda: time.sleep(0.01)
 
+def started(batch):
+    seen = os.path.join(os.environ["TF_AMP_CACHE"], "seen")
+    os.makedirs(os.path.dirname(seen), exist_ok=True)
+    with open(seen, "a+") as file:
+        file.write("x")
+    count = os.path.getsize(seen)
+    return lambda: (time.sleep(0.002), np.float32(count))[1]
+
 def fails(batch):
     raise ValueError("no such data")
 
@@ -133,6 +141,32 @@ def processes_in(folder: pathlib.Path) -> list[str]:
             if (process / "cwd").resolve() == folder.resolve():
                 found.append((process / "cmdline").read_text())
     return found
+
+
+@pytest.mark.parametrize(
+    ("learn", "expected"),
+    [
+        ((), {"float32": {1, 2}, "tf-amp:O2+TUNE=full": {1, 2}, "tf-amp": {1, 2}}),
+        (("--learn",), {"float32": {1}, "tf-amp:O2+TUNE=full": {2}, "tf-amp": {1}}),
+    ],
+)
+def test_a_process_that_learns_is_not_counted(
+    folder: pathlib.Path, learn: tuple[str, ...], expected: dict[str, set[int]]
+) -> None:
+    # Tests run without measuring.
+    methods = "tf-amp,tf-amp:O2+TUNE=full"
+    command = ("light:started", "--methods", methods, "--batches", "4", "--rounds", "2")
+    command = (*command, "--step-seconds", "0.01")
+    done = bench(folder, *command, *learn, "--json", "kept.json")
+    assert done.code == 0, done.err
+    samples = kept_in(folder / "kept.json")["samples"]
+    assert len(samples) == 8
+    # How many processes have used the folder of costs of the method, or of its round.
+    found = {
+        method: {each["values"][0] for each in samples if each["method"] == method}
+        for method in expected
+    }
+    assert found == expected
 
 
 def test_a_program_that_fails_is_reported_in_one_line(folder: pathlib.Path) -> None:
@@ -232,6 +266,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["light:quick", "--batches", "0,-1,x"], "--batches: received '0'"),
         (["light:quick", "--batches", "8,-1"], "--batches: received '-1'"),
         (["light:quick", "--methods", "jax"], "--methods: received 'jax'; allowed"),
+        (["light:quick", "--methods", "tf-amp:TUNE=x"], "TF_AMP_TUNE: received 'x'"),
+        (["light:quick", "--methods", "tf-amp:SPEED=1"], "names of DEVICE_PROFILE, "),
         (["light:quick", "--rounds", "0"], "--rounds must be 1 or more, got 0"),
         (["light:quick", "--signature", "s"], "--signature belongs to SavedModels"),
         (["light:quick", "--", "--fast"], "Arguments after `--` belong to scripts"),

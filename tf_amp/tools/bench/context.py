@@ -41,16 +41,17 @@ def context_of(target: Target) -> Context:
     """Return the context of a measurement that begins here and now."""
     now = datetime.datetime.now(datetime.timezone.utc)
     return Context(
-        (("Python", platform.python_version()), *_versions()),
+        (("Python", platform.python_version()), *versions_of(_PACKAGES)),
         _processor(),
         revision_of(_folder_of(target)),
         f"{now:%Y-%m-%d %H:%M} UTC",
     )
 
 
-def _versions() -> tuple[tuple[str, str], ...]:
+def versions_of(packages: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Return the version of tf-amp, and of those packages that are installed."""
     found = [("tf-amp", tf_amp.__version__)]
-    for name in _PACKAGES:
+    for name in packages:
         try:
             found.append((name, metadata.version(name)))
         except metadata.PackageNotFoundError:

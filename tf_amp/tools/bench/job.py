@@ -9,7 +9,7 @@ import dataclasses
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from tf_amp.config.amp_config import BENCH_BATCH, LEVELS
+from tf_amp.config.amp_config import BENCH_BATCH
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tools.bench.digests import (
     digest_of_file,
@@ -17,14 +17,6 @@ from tf_amp.tools.bench.digests import (
     digest_of_saved_model,
 )
 
-FLOAT32, AGAIN, KERAS, TENSORFLOW, OURS = (
-    "float32",
-    "float32 again",
-    "keras",
-    "tensorflow",
-    "tf-amp",
-)
-METHODS = (FLOAT32, KERAS, TENSORFLOW, OURS)
 MODES = ("train", "infer")
 SCRIPT, FUNCTION, SAVED_MODEL = "script", "function", "saved_model"
 BATCH_PLACE = "{batch}"
@@ -63,6 +55,8 @@ class Job:
       seconds: that a process may take.
       step_seconds: for which a step is called that is not a script's.
       is_warm: whether tf-amp uses the user's own database of costs.
+      learns: whether each process of tf-amp that counts follows one that does not,
+        which finds no costs and leaves its own.
       settings: variables of the environment that are tf-amp's.
     """
 
@@ -73,6 +67,7 @@ class Job:
     seconds: float
     step_seconds: float
     is_warm: bool = False
+    learns: bool = False
     settings: tuple[tuple[str, str], ...] = ()
 
     def runs(self, rounds: int) -> Iterator[Run]:
@@ -179,26 +174,3 @@ def batches_from_text(text: str) -> tuple[int, ...]:
             )
         found.append(int(each))
     return tuple(dict.fromkeys(found))
-
-
-def methods_from_text(text: str) -> tuple[str, ...]:
-    """Return methods from a list, with float32 and its repetition in front.
-
-    Raises:
-      ConfigError: one is unknown.
-    """
-    given = [_checked_method(each.strip()) for each in text.split(",")]
-    return tuple(dict.fromkeys((FLOAT32, AGAIN, *given)))
-
-
-def _checked_method(text: str) -> str:
-    name, colon, level = text.partition(":")
-    if text in METHODS:
-        return text
-    if name == OURS and colon and level.upper() in LEVELS:
-        return f"{name}:{level.upper()}"
-    levels = ", ".join(LEVELS)
-    raise ConfigError(
-        f"--methods: received {text!r}; allowed are {', '.join(METHODS)}, and "
-        f"{OURS}:LEVEL with a level of {levels}."
-    )

@@ -8,8 +8,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 
+from tf_amp.config.amp_config import TUNE
+from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
 from tf_amp.tools.bench.environments import environment_of
-from tf_amp.tools.bench.job import FLOAT32, Job, Run
+from tf_amp.tools.bench.job import Job, Run
+from tf_amp.tools.bench.methods import FLOAT32, is_ours, settings_of_method
 from tf_amp.tools.bench.processes import run_worker
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.samples import Sample, sample_of
@@ -50,25 +53,42 @@ def measured(
             begin(run)
             if failed & {(run.method, run.batch), (FLOAT32, run.batch)}:
                 continue
-            sample = _sample(record.job, run, pathlib.Path(folder), stop)
+            sample = sample_of_run(record.job, run, pathlib.Path(folder), stop)
             if not sample.is_measured:
                 failed.add((run.method, run.batch))
             record = record.with_sample(sample)
             yield record
 
 
-def _sample(job: Job, run: Run, folder: pathlib.Path, stop: threading.Event) -> Sample:
-    """Run one process.
+def sample_of_run(
+    job: Job, run: Run, folder: pathlib.Path, stop: threading.Event
+) -> Sample:
+    """Run one process, and return what it has measured.
 
-    The methods of tf-amp each have a database of costs, which lasts from the first
-    process to the last, so that later rounds find what earlier ones have measured.
+    Each method of tf-amp has a database of costs in the folder, where its next process
+    finds what earlier ones have measured. Where it learns first, it has one for each
+    batch size and round.
+
+    Raises:
+      KeyboardInterrupt: `stop` was set; no process is left.
     """
     journal = folder / "journal"
-    journal.unlink(missing_ok=True)
-    cache = folder / run.method.replace(":", "-")
-    environment = environment_of(job, run, os.environ, str(cache))
+    costs = folder / f"costs-{job.methods.index(run.method)}"
+    if job.learns:
+        costs = costs / f"{run.batch}-{run.round}"
+    environment = environment_of(job, run, os.environ, str(costs))
     task = Task(
         job.target, run.method, job.mode, run.batch, job.step_seconds, str(journal)
     )
-    ended = run_worker(task.to_json(), environment, job.seconds, stop)
+    for _ in range(2 if job.learns and _learns(job, run.method) else 1):
+        journal.unlink(missing_ok=True)
+        ended = run_worker(task.to_json(), environment, job.seconds, stop)
     return sample_of(run, job.mode, lines_of(journal), ended)
+
+
+def _learns(job: Job, method: str) -> bool:
+    """Return whether a process of a method leaves costs for the next one."""
+    if not is_ours(method):
+        return False
+    settings = {**dict(job.settings), **settings_of_method(method)}
+    return checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"

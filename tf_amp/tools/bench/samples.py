@@ -27,6 +27,8 @@ _TITLES = {"train": "fit", "predict": "predict", "test": "evaluate"}
 # TensorFlow's names of functions are "__inference_step_123".
 _NAME = re.compile(r"^(?:__inference_)?(.*?)(?:_\d+)?$")
 _NOTE = "tf-amp: "
+# Of the log of `tf_amp.rewriting.failures`.
+_WARNING = re.compile(r"graph '.*' stays float32: .*")
 
 Step = tuple[float, float, int]
 
@@ -48,6 +50,7 @@ class Sample:
       failure: how it ended, if not well, or why there is nothing else; "" otherwise.
       was_ended: whether it was still running when its time was over.
       note: what tf-amp said on stderr, its first line.
+      warning: what its log says there of a graph that it failed to rewrite.
     """
 
     method: str
@@ -62,6 +65,7 @@ class Sample:
     failure: str = ""
     was_ended: bool = False
     note: str = ""
+    warning: str = ""
 
     def __str__(self) -> str:
         """Return why it failed, in one line."""
@@ -100,6 +104,7 @@ def sample_of(
         peak_bytes=ended.peak_bytes,
         was_ended=ended.is_out_of_time,
         note=_note_in(ended.errors),
+        warning=_warning_in(ended.errors),
     )
     source = _source_of(lines, mode)
     if len(source.steps) < FEWEST_STEPS:
@@ -233,6 +238,11 @@ def _ops_between(
 def _note_in(errors: str) -> str:
     found = (line for line in errors.splitlines() if line.startswith(_NOTE))
     return next(found, "").removeprefix(_NOTE)[:200]
+
+
+def _warning_in(errors: str) -> str:
+    found = _WARNING.search(errors)
+    return found[0][:200] if found else ""
 
 
 def sample_from_dict(fields: Mapping[str, Any]) -> Sample:

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
-from tf_amp.tools.bench.job import AGAIN, FLOAT32, Job
+from tf_amp.tools.bench.job import Job
+from tf_amp.tools.bench.methods import AGAIN, FLOAT32
 from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.speed_ups import SpeedUp, largest_error, speed_up_of
 from tf_amp.tools.bench.worker.executed_ops import OpCounts
@@ -43,6 +44,7 @@ class Row:
       timed: what its steps are, in words.
       failure: of the first process that failed, before others one without steps.
       note: what tf-amp said.
+      warning: what its log said of a graph that it failed to rewrite.
     """
 
     method: str
@@ -60,6 +62,7 @@ class Row:
     timed: str
     failure: str
     note: str
+    warning: str
 
 
 def summarized(job: Job, samples: Sequence[Sample]) -> tuple[Row, ...]:
@@ -109,6 +112,7 @@ def _row(
         timed=done[-1].timed if done else "",
         failure=_failure(samples),
         note=next((s.note for s in samples if s.note), ""),
+        warning=next((s.warning for s in samples if s.warning), ""),
     )
 
 

@@ -30,12 +30,8 @@ def test_only_tf_amp_gets_settings_of_tf_amp() -> None:
             "TF_AMP_BENCH_BATCH": "8",
             "TF_AMP_CACHE": "fresh",
         }
-    assert variables("tf-amp")["TF_AMP_EXCLUDE"] == "head/"
-
-
-def test_a_level_goes_before_the_users() -> None:
-    assert variables("tf-amp:O2")["TF_AMP_OPT_LEVEL"] == "O2"
-    assert "TF_AMP_OPT_LEVEL" not in variables("tf-amp")
+    for method in ("tf-amp", "tf-amp:O2", "tf-amp:TUNE=off"):
+        assert variables(method)["TF_AMP_EXCLUDE"] == "head/"
 
 
 def test_the_database_of_costs_is_the_users_only_if_warm() -> None:

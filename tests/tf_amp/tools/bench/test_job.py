@@ -14,7 +14,6 @@ from tf_amp.tools.bench.job import (
     SCRIPT,
     batches_from_text,
     batches_of,
-    methods_from_text,
     target_of,
 )
 from tf_amp.tools.bench.worker.task import Task
@@ -35,21 +34,6 @@ def test_methods_take_turns_and_each_round_starts_with_the_next() -> None:
 def test_each_round_measures_every_batch_size() -> None:
     runs = job_of(batches=(1, 32)).runs(2)
     assert [(r.round, r.batch) for r in runs][::2] == [(0, 1), (0, 32), (1, 1), (1, 32)]
-
-
-def test_float32_and_its_repetition_are_always_measured_first() -> None:
-    assert methods_from_text("tf-amp:o2, keras") == (
-        "float32",
-        "float32 again",
-        "tf-amp:O2",
-        "keras",
-    )
-
-
-@pytest.mark.parametrize("text", ["jax", "tf-amp:O7", "keras:O2", "", "tf-amp:"])
-def test_an_unknown_method_is_named_with_those_allowed(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"--methods: received .*tf-amp:LEVEL"):
-        methods_from_text(text)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1,,8", "1.5", ""])

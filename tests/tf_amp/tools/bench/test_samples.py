@@ -159,6 +159,14 @@ def test_many_steps_are_thinned() -> None:
 def test_what_tf_amp_says_is_noted() -> None:
     ended = dataclasses.replace(WELL, errors="x\ntf-amp: stays float32\ntf-amp: y\n")
     assert sample([], ended=ended).note == "stays float32"
+    assert sample([], ended=ended).warning == ""
+
+
+def test_a_graph_that_could_not_be_rewritten_is_noted() -> None:
+    said = "W0000 failures.py:76] graph 'step' stays float32: KeyError: 'x' (AMP202)\n"
+    ended = dataclasses.replace(WELL, errors=f"more\n{said}more\n")
+    found = sample([], ended=ended)
+    assert found.warning == "graph 'step' stays float32: KeyError: 'x' (AMP202)"
 
 
 def test_a_sample_survives_as_fields() -> None:

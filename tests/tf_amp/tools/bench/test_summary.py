@@ -73,7 +73,10 @@ def test_a_method_that_ran_nothing_in_16_bits_is_a_no_op(
 ) -> None:
     samples = samples_of("tensorflow", [0.1], low=low)
     assert row_of(samples).is_no_op is is_no_op
-    said = remarks(record_of(job_of("tensorflow"), FLOAT32, AGAIN, samples))
+    (first, *others) = samples
+    warned = [dataclasses.replace(first, warning="graph 'g' stays float32: why")]
+    said = remarks(record_of(job_of("tensorflow"), FLOAT32, AGAIN, warned + others))
+    assert "tensorflow, batch 8: graph 'g' stays float32: why" in said
     assert any("tensorflow, batch 8: a no-op" in each for each in said) is is_no_op
     assert ("no-op" in cells(row_of(samples))[-1]) is is_no_op
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterator, Sequence
 
 from tf_amp.errors import MissingExtraError
-from tf_amp.tools.bench.job import FLOAT32
+from tf_amp.tools.bench.methods import FLOAT32
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.rendering.words import title_of
 from tf_amp.tools.bench.speed_ups import SpeedUp

@@ -6,7 +6,8 @@ import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from tf_amp.tools.bench.job import AGAIN, FLOAT32, SCRIPT, Job
+from tf_amp.tools.bench.job import SCRIPT, Job
+from tf_amp.tools.bench.methods import AGAIN, FLOAT32
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.speed_ups import SpeedUp
 from tf_amp.tools.bench.summary import FEWEST_ROUNDS, Row, noise_of, summarized
@@ -136,6 +137,8 @@ def _remarks_on(row: Row) -> Iterator[str]:
         )
     if row.failure:
         yield f"{where}: failed, {row.failure}."
+    if row.warning:
+        yield f"{where}: {row.warning}"
     if row.method == FLOAT32 and row.ops is not None and row.ops.low:
         yield (
             f"{where}: executed {row.ops.low} 16-bit operations; the program itself "

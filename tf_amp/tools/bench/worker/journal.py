@@ -55,7 +55,9 @@ class Journal:
 
     def call(self, number: int, begin: float, end: float) -> None:
         """Write when an instance of a function was called, in seconds of `now`."""
-        self._write(CALL, number, begin, end)
+        # Most calls are within a step that is timed.
+        with self.looking():
+            self._write(CALL, number, begin, end)
 
     def step(self, kind: str, begin: float, end: float, count: int = 1) -> None:
         """Write when so many steps of a kind were done, in seconds of `now`."""

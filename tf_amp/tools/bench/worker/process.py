@@ -6,6 +6,7 @@ Started by `processes` with the task as JSON; exits as the target does.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import pathlib
 import signal
 import sys
@@ -19,6 +20,8 @@ from tf_amp.tools.bench.worker.sampled import sampled_values
 from tf_amp.tools.bench.worker.task import Task
 
 _FEWEST_STEPS = 12
+_COMPARED_CALLS = "tf_amp.measuring.steps.compared_calls"
+_MOST_COMPARING_SECONDS = 90.0
 _SET_SIGNAL_OF_PARENTS_DEATH = 1
 
 
@@ -57,19 +60,41 @@ def _step_of(task: Task) -> steps.Step:
 
 
 def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
-    """Call a step for a while after its first time."""
-    count, until = 0, float("inf")
-    while count < _FEWEST_STEPS or journal.now() < until:
-        begin = journal.now()
+    """Call a step once, until tf-amp has compared it, and then for a while.
+
+    What is compared is written as one step, a mean: half of it runs in float32.
+    """
+    numbers = itertools.count()
+
+    def call() -> None:
         computed = step()
         _sync_devices()
-        journal.step(OWN_KIND, begin, journal.now())
-        if count == 0:
-            until = journal.now() + seconds
-        if count < COMPARED_STEPS:
+        if next(numbers) < COMPARED_STEPS:
             with journal.looking():
                 journal.values(OWN_KIND, sampled_values(computed))
-        count += 1
+
+    def timed_call() -> None:
+        begin = journal.now()
+        call()
+        journal.step(OWN_KIND, begin, journal.now())
+
+    timed_call()
+    compared, begin = 0, journal.now()
+    while _is_comparing() and journal.now() < begin + _MOST_COMPARING_SECONDS:
+        call()
+        compared += 1
+    if compared:
+        journal.step(OWN_KIND, begin, journal.now(), compared)
+    timed, until = 1, journal.now() + seconds
+    while timed < _FEWEST_STEPS or journal.now() < until:
+        timed_call()
+        timed += 1
+
+
+def _is_comparing() -> bool:
+    """Return whether tf-amp runs a function both ways, to see which is faster."""
+    module = sys.modules.get(_COMPARED_CALLS)
+    return module is not None and module.is_any_open()
 
 
 def _sync_devices() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -21,10 +22,11 @@ def step_of_function(name: str, batch: int, mode: str) -> Step:
     """Return what "module:function" makes of a batch size.
 
     Args:
-      name: of the function, which gets the batch size; it returns a callable that does
-        a step, or a Keras model with data of at least as many examples.
+      name: of the function, which gets the batch size, and the mode if it has a
+        parameter of that name; it returns a callable that does a step, or a Keras
+        model with data of at least as many examples.
       batch: examples per step.
-      mode: "train" or "infer", for a Keras model.
+      mode: "train" or "infer".
 
     Raises:
       ConfigError: there is no such function, or it returns something else.
@@ -39,7 +41,8 @@ def step_of_function(name: str, batch: int, mode: str) -> Step:
     function = getattr(module, function_name, None)
     if not callable(function):
         raise ConfigError(f"{name}: {module.__file__} has no such function.")
-    made = function(batch)
+    takes_mode = "mode" in inspect.signature(function).parameters
+    made = function(batch, mode=mode) if takes_mode else function(batch)
     if isinstance(made, tuple) and 2 <= len(made) <= 3:
         return _step_of_keras(name, made, batch, mode)
     if callable(made):

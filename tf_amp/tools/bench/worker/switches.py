@@ -11,10 +11,16 @@ from typing import Any
 import wrapt
 
 from tf_amp.tools import running_scripts
-from tf_amp.tools.bench.job import KERAS, OURS, TENSORFLOW
+from tf_amp.tools.bench.methods import (
+    KERAS,
+    TENSORFLOW,
+    is_ours,
+    settings_of_method,
+)
 
 _POLICY = "mixed_bfloat16"
-_OPTION = "auto_mixed_precision_onednn_bfloat16"
+_PASS = "auto_mixed_precision"
+_PASS_OF_CPUS = "auto_mixed_precision_onednn_bfloat16"
 
 
 def switch_on(method: str) -> None:
@@ -23,15 +29,13 @@ def switch_on(method: str) -> None:
     Raises:
       ConfigError: a setting of tf-amp in the environment makes no sense.
     """
-    name = method.partition(":")[0]
-    if name == KERAS:
+    if method == KERAS:
         wrapt.register_post_import_hook(_set_keras_policy, "keras")
         wrapt.register_post_import_hook(_set_legacy_policy, "tf_keras")
-    if name == TENSORFLOW:
+    if method == TENSORFLOW:
         wrapt.register_post_import_hook(_switch_on_builtin_pass, "tensorflow")
-    if name == OURS:
-        # The environment has the settings.
-        running_scripts.switch_on({})
+    if is_ours(method):
+        running_scripts.switch_on(settings_of_method(method))
 
 
 def _set_keras_policy(keras: Any) -> None:
@@ -43,4 +47,6 @@ def _set_legacy_policy(keras: Any) -> None:
 
 
 def _switch_on_builtin_pass(tensorflow: Any) -> None:
-    tensorflow.config.optimizer.set_experimental_options({_OPTION: True})
+    has_gpus = bool(tensorflow.config.list_physical_devices("GPU"))
+    option = _PASS if has_gpus else _PASS_OF_CPUS
+    tensorflow.config.optimizer.set_experimental_options({option: True})

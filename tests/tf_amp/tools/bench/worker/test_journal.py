@@ -6,6 +6,8 @@ import os
 import pathlib
 import time
 
+import pytest
+
 from tf_amp.tools.bench.worker.executed_ops import OpCounts
 from tf_amp.tools.bench.worker.journal import Journal, lines_of
 from tf_amp.tools.bench.worker.sampled import sampled_values
@@ -45,6 +47,16 @@ def test_a_forked_child_writes_nothing(tmp_path: pathlib.Path) -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert lines_of(path) == []
+
+
+def test_the_clock_stands_still_while_a_call_is_written(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(tmp_path / "journal")
+    monkeypatch.setattr(journal, "_write", lambda *_: time.sleep(0.2))
+    begin = journal.now()
+    journal.call(0, 1.0, 2.0)
+    assert journal.now() - begin < 0.2
 
 
 def test_the_clock_stands_still_while_something_is_looked_at(

@@ -45,3 +45,20 @@ import os
 print(os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"])
 """
     assert run_forked(code).lines() == ["1"]
+
+
+def test_settings_of_a_method_go_before_the_users() -> None:
+    code = """
+from tf_amp.tools.bench.worker import switches
+switches.switch_on("tf-amp:DTYPE=bfloat16+TUNE=off")
+from tf_amp.config.amp_config import AmpConfig
+config = AmpConfig.from_env()
+print(config.enabled, config.dtype, config.tune, config.exclude)
+"""
+    users = {
+        "TF_ENABLE_AUTO_MIXED_PRECISION": "float16",
+        "TF_AMP_TUNE": "full",
+        "TF_AMP_EXCLUDE": "head/",
+    }
+    printed = run_forked(code, env=users).lines()
+    assert printed == ["True bfloat16 off ('head/',)"]

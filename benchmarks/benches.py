@@ -1,0 +1,105 @@
+"""The models under several methods, as `tf-amp bench` measures and summarizes them."""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean
+
+from benchmarks.catalog import entry, variant
+from tf_amp.tools.bench.context import context_of
+from tf_amp.tools.bench.job import FUNCTION, Job, Run, Target
+from tf_amp.tools.bench.measuring import measured
+from tf_amp.tools.bench.methods import AGAIN, FLOAT32
+from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.samples import Sample
+from tf_amp.tools.bench.summary import Row, summarized
+
+_BFLOAT16_EPSILON = 2.0**-8
+# Losses are means over a batch; outputs carry the rounding of each layer.
+TOLERANCES = {"train": 8 * _BFLOAT16_EPSILON, "infer": 32 * _BFLOAT16_EPSILON}
+_LONGEST_PROCESS_SECONDS = 900.0
+_PEERS = ("keras", "builtin")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """All variants of one model in one mode."""
+
+    model: str
+    mode: str
+    rows: tuple[Row, ...]
+
+    def row(self, name: str) -> Row | None:
+        """Return what was measured of a variant, or None."""
+        method = variant(name).method
+        return next((row for row in self.rows if row.method == method), None)
+
+    @property
+    def against_best(self) -> float | None:
+        """Time of tf-amp over that of the fastest other variant, the A/A run aside."""
+        return self._against(("float32", *_PEERS))
+
+    @property
+    def against_peers(self) -> float | None:
+        """Time of tf-amp over that of the faster peer, float32 not being one."""
+        return self._against(_PEERS)
+
+    def _against(self, names: Sequence[str]) -> float | None:
+        ours, *others = (
+            None if row is None else row.step_seconds
+            for row in map(self.row, ("ours", *names))
+        )
+        times = [seconds for seconds in others if seconds is not None]
+        return ours / min(times) if ours is not None and times else None
+
+    def is_wrong(self, row: Row) -> bool:
+        """Return whether a variant computed something other than float32."""
+        return row.error is not None and not row.error <= TOLERANCES[self.mode]
+
+
+def job_of(
+    model: str,
+    mode: str,
+    methods: Sequence[str],
+    *,
+    seconds: float = 0.0,
+    learns: bool = True,
+) -> Job:
+    """Return the measurement of a model in a mode.
+
+    Args:
+      model: its name.
+      mode: "train" or "infer".
+      methods: of `tf-amp bench`, float32 and its repetition first.
+      seconds: timed part of a process, which is the later half of its steps.
+      learns: whether each process of tf-amp finds what one before it has measured.
+    """
+    return Job(
+        Target(FUNCTION, f"benchmarks.steps:{model}"),
+        mode,
+        tuple(methods),
+        (entry(model).batch(mode),),
+        seconds=_LONGEST_PROCESS_SECONDS,
+        step_seconds=2.0 * seconds,
+        learns=learns,
+    )
+
+
+def record_of(job: Job, rounds: int, begin: Callable[[Run], None]) -> Record:
+    """Measure a job, and return all of it."""
+    record = Record(job, context_of(job.target))
+    for grown in measured(record, rounds, begin, threading.Event()):
+        record = grown
+    return record
+
+
+def bench_of(model: str, mode: str, samples: Sequence[Sample]) -> Bench:
+    """Return what the samples of a model in a mode come to."""
+    methods = dict.fromkeys((FLOAT32, AGAIN, *(each.method for each in samples)))
+    return Bench(model, mode, summarized(job_of(model, mode, [*methods]), samples))
+
+
+def mean_over_peers(benches: Iterable[Bench]) -> float:
+    """Return how many times as fast as the better peer tf-amp is, geometric mean."""
+    against = (each.against_peers for each in benches)
+    return geometric_mean(1 / ratio for ratio in against if ratio)
