@@ -18,9 +18,9 @@ from grappler_pass.costs.calls import DTYPE_BYTES, TensorSpec
 from grappler_pass.costs.work.op_classes import ELEMENTWISE
 from grappler_pass.eligibility.existing_casts import is_foldable
 from grappler_pass.graph import op_table as table
+from grappler_pass.graph.loops import Frame
 from grappler_pass.graph.shapes import Shapes, known_shape
 from grappler_pass.graph.type_slots import NO_SLOT, SlotTable, dtype_name
-from grappler_pass.graph.loops import Frame
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
 from grappler_pass.planning.casts import CastPlan, Conversion
 

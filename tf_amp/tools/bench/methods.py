@@ -8,8 +8,15 @@ from __future__ import annotations
 
 import re
 
-from tf_amp.config.amp_config import CACHE, OPT_LEVEL, OWN_NAMES, OWN_PREFIX, AmpConfig
-from tf_amp.config.presets import DEFAULT_LEVEL, level_names
+from tf_amp.config.amp_config import (
+    CACHE,
+    DEFAULT_LEVEL,
+    LEVELS,
+    OPT_LEVEL,
+    OWN_NAMES,
+    OWN_PREFIX,
+    AmpConfig,
+)
 from tf_amp.errors import ConfigError
 
 FLOAT32, AGAIN, KERAS, TENSORFLOW, OURS = (
@@ -59,7 +66,7 @@ def _checked(text: str) -> str:
         return method
     settings = settings_of_method(method) if is_ours(method) else {"": ""}
     level = settings.get(OPT_LEVEL, DEFAULT_LEVEL)
-    is_known = settings.keys() <= _SETTINGS and level in level_names()
+    is_known = settings.keys() <= _SETTINGS and level in LEVELS
     if not (is_known and all(settings.values())):
         raise ConfigError(f"--methods: received {text!r}; allowed are {_allowed()}.")
     try:
@@ -73,5 +80,5 @@ def _allowed() -> str:
     names = sorted(name.removeprefix(OWN_PREFIX) for name in _SETTINGS)
     return (
         f"{', '.join(METHODS)}, and {OURS}:LEVEL+NAME=VALUE, both or one of them, with "
-        f"a level of {', '.join(level_names())} and names of {', '.join(names)}"
+        f"a level of {', '.join(LEVELS)} and names of {', '.join(names)}"
     )

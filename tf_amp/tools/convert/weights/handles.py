@@ -16,7 +16,7 @@ from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.eligibility.reachability import Groups
+from grappler_pass.eligibility.reachability import connected
 from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import (
     CALL_OPS,
@@ -93,16 +93,17 @@ class Handles:
 
     def groups(self) -> tuple[Group, ...]:
         """Return all groups found so far, of which nothing but handles is known."""
-        numbers = {place: number for number, place in enumerate(self._uses)}
-        sets = Groups(len(numbers))
-        for first, second in self._meeting:
-            sets.join(numbers[first], numbers[second])
-        found: dict[int, Group] = defaultdict(Group)
-        for place, uses in self._uses.items():
-            group = found[sets.leader(numbers[place])]
-            group.places.append(place)
-            group.uses.extend(uses)
-        return tuple(found.values())
+        places = tuple(self._uses)
+        numbers = {place: number for number, place in enumerate(places)}
+        alone = ((number, number) for number in numbers.values())
+        meeting = ((numbers[first], numbers[second]) for first, second in self._meeting)
+        return tuple(
+            Group(
+                places=[places[n] for n in members],
+                uses=[use for n in members for use in self._uses[places[n]]],
+            )
+            for members in connected(itertools.chain(alone, meeting))
+        )
 
     def arguments(self, function: str) -> tuple[Place, ...]:
         """Return the places of the arguments of a function."""
