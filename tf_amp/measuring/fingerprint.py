@@ -32,20 +32,8 @@ from tf_amp.tracing.grappler_preview import with_bodies
 
 # Names of things, which say nothing about the time that they take.
 _NAMES = frozenset(
-    {
-        "container",
-        "frame_name",
-        "index",
-        "message",
-        "seed",
-        "seed2",
-        "shared_name",
-        "tensor_array_name",
-        "tensor_name",
-        "token",
-        "value",
-        "var_name",
-    }
+    """container frame_name index message seed seed2 shared_name tensor_array_name
+    tensor_name token value var_name""".split()
 )
 # Of what TensorFlow notes beside a node: only this tells the size of a variable whose
 # handle the caller brings in.
@@ -74,12 +62,9 @@ def fingerprint_of(trial: Trial) -> str:
 
 
 def fingerprint_of_graph(graph_def: GraphDef, shapes: Shapes | None = None) -> str:
-    """Return a digest of a graph as it comes, by what its nodes compute.
+    """Return a digest of a graph as Grappler passes it, by what its nodes compute.
 
-    Args:
-      graph_def: as Grappler passes it.
-      shapes: static shapes by name of node, without which what the caller brings in may
-        have any.
+    Without static shapes, what the caller brings in may have any.
     """
     return _digest_of_graph(graph_def, Item(fetch=()), shapes or {}).hex()
 
@@ -92,10 +77,6 @@ def digest_of_seeds(graph_def: GraphDef, shapes: Shapes) -> str:
     one name (`step`, `<lambda>`, Keras' own) and fetch nodes of one name. The products
     and convolutions stay as they are between the visits, and differ from graph to graph
     of a process.
-
-    Args:
-      graph_def: as Grappler passes it.
-      shapes: static shapes by name of node.
     """
     seeds = sorted(
         (node.name, node.op, *map(repr, _shapes_at(node, shapes)))

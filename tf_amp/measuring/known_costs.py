@@ -72,13 +72,10 @@ class KnownCosts:
         return cls(device_type, key, tensorflow, prices, database)
 
     def is_known(self, key: str, dtype: str, *, surely: bool = False) -> bool:
-        """Return whether there is a price, or none to be had.
+        """Return whether there is a price of a probe, or none to be had.
 
-        Args:
-          key: of a probe.
-          dtype: that it is measured at.
-          surely: whether a price that runs far apart have left unsure does not count;
-            it does once this process has measured it: another try would end alike.
+        `surely`: one that runs far apart have left unsure does not count, but once this
+        process has measured it: another try would end alike.
         """
         if (key, dtype) in self.failed or (key, dtype) in self.measured:
             return True
@@ -133,11 +130,7 @@ class GraphLedger:
     """What finding out about one graph has taken, remembered between processes.
 
     One of other shapes is another graph: what takes long there need not take long here.
-
-    Attributes:
-      costs: of the device that the graph runs on.
-      graph_def: the graph, looked at only if something is left to be found out.
-      shapes: returns its static shapes; called only then, too.
+    Graph and shapes are looked at only if something is left to be found out.
     """
 
     costs: KnownCosts

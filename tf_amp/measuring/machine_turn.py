@@ -59,8 +59,7 @@ per_process(_turn.renew)
 def process_turn(patience: float) -> Iterator[bool]:
     """Wait until no other thread of this process measures, `patience` seconds at most.
 
-    Yields:
-      Whether it is this thread's turn.
+    Yield whether it is this thread's turn.
     """
     lock = _turn.lock
     is_mine = lock.acquire(timeout=patience)
@@ -76,14 +75,8 @@ def machine_turn(folder: pathlib.Path | None, patience: float) -> Iterator[bool]
     """Wait until no other process of this machine that shares the folder measures.
 
     The lock is the operating system's and goes with the process, however that ends.
-    Where there can be none (no folder, or one that is read-only), nobody waits.
-
-    Args:
-      folder: of the database.
-      patience: seconds to wait.
-
-    Yields:
-      Whether it is this process' turn.
+    Where there can be none (no folder, or one that is read-only), nobody waits. Yield
+    whether it is this process' turn.
     """
     try:
         file = _lock_file(folder, "a+")
@@ -124,9 +117,6 @@ def asked_turn(folder: pathlib.Path | None) -> Iterator[None]:
     """Wait for the turn of the process and of the machine, and say for whom to wait.
 
     For figures that somebody has asked for, at nobody's expense.
-
-    Args:
-      folder: of the database.
 
     Raises:
       NotMeasurableError: it has not come in time; the message says who has it.

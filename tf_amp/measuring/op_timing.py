@@ -90,12 +90,9 @@ class TimingGraph:
             return [tf.constant(array) for array in arrays]
 
     def chain(self, call: Call, sets: Sequence[Sequence[Any]], length: int) -> Chain:
-        """Return `length` runs of an op that take the sets of inputs in turn.
+        """Return so many runs of an op in a row, which take the sets of inputs in turn.
 
-        Args:
-          call: makes the op from one set of inputs and returns it.
-          sets: of tensors from `hold` and `constants`.
-          length: at least 1.
+        `call` makes the op from one set, of tensors from `hold` and `constants`.
         """
         used = sets[:length]
         with self._building():
@@ -128,11 +125,7 @@ class TimingGraph:
 
 @contextlib.contextmanager
 def timing_graph(device: str) -> Iterator[TimingGraph]:
-    """Open a Session of its own; what it holds is freed at the end.
-
-    Args:
-      device: of the ops, such as "/CPU:0".
-    """
+    """Open a Session of its own; what it holds is freed at the end."""
     graph = tf.Graph()
     config = quiet_config()
     config.inter_op_parallelism_threads = 1

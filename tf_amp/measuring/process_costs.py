@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import pathlib
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from grappler_pass.fork_safety import per_process, renewed_lock
 from tf_amp import _tensorflow_private as private
@@ -27,9 +27,25 @@ if TYPE_CHECKING:
     from tf_amp.measuring.known_costs import KnownCosts
     from tf_amp.measuring.tuner import OnlineTuner
 
-# Graphs arrive on several threads at once; `functools.cache` alone would give each of
-# them costs of its own, and keep the last.
 _lock = renewed_lock()
+_Load = TypeVar("_Load", bound=Callable[..., Any])
+
+
+def _once_per_process(load: _Load) -> _Load:
+    """Load something once, and anew in a forked child.
+
+    Graphs arrive on several threads at once; `functools.cache` alone would give each of
+    them costs of its own, and keep the last.
+    """
+    cached = functools.cache(load)
+    per_process(cached.cache_clear)
+
+    @functools.wraps(load)
+    def loaded(*args: Any) -> Any:
+        with _lock:
+            return cached(*args)
+
+    return cast(_Load, loaded)
 
 
 def prices_for(config: AmpConfig, device_type: str) -> PriceList | None:
@@ -51,11 +67,10 @@ def tuner_for(
     Args:
       config: says whether, and for how long.
       device_type: of the device that the graph runs on.
-      graph: equal values share the time for one graph; a function is asked for it
-        once time is needed.
-      graph_def: the graph itself, by which later processes know it again; None: they
-        do not.
-      shapes: infers static shapes of `graph_def`, by which they do so as well.
+      graph: equal values share the time for one graph; a function is asked for it once
+        time is needed.
+      graph_def: by which later processes know the graph again; None: they do not.
+      shapes: infers its static shapes, by which they do so as well.
     """
     budget = budget_of(config.tune)
     why = _why_refused(config)
@@ -93,20 +108,9 @@ def is_all_kept(cache_dir: pathlib.Path | None) -> bool:
     return all([database is not None and database.flush() for database in known])
 
 
+@_once_per_process
 def known_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCosts:
     """Return what this process knows of the costs of its devices of one type."""
-    with _lock:
-        return _loaded_costs(cache_dir, device_type)
-
-
-def budget_of(tune: str) -> Budget | None:
-    """Return the time that this process has under a setting; None for "off"."""
-    with _lock:
-        return _begun_budget(tune)
-
-
-@functools.cache
-def _loaded_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCosts:
     import tensorflow as tf
 
     from tf_amp.measuring.known_costs import KnownCosts
@@ -115,18 +119,10 @@ def _loaded_costs(cache_dir: pathlib.Path | None, device_type: str) -> KnownCost
     return KnownCosts.load(device_type, key, tf.__version__, cache_dir)
 
 
-@functools.cache
-def _begun_budget(tune: str) -> Budget | None:
+@_once_per_process
+def budget_of(tune: str) -> Budget | None:
+    """Return the time that this process has under a setting; None for "off"."""
     from tf_amp.measuring.budget import Budget, limits_of, process_age
 
     limits = limits_of(tune)
     return None if limits is None else Budget(limits, age=process_age())
-
-
-def _forget_parent() -> None:
-    """Start anew in a forked child, where threads of the parent hold locks."""
-    _loaded_costs.cache_clear()
-    _begun_budget.cache_clear()
-
-
-per_process(_forget_parent)

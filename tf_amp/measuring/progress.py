@@ -46,22 +46,14 @@ class Left:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Another process measures on this machine, and this one waits.
-
-    Attributes:
-      by: the other one, for people.
-    """
+    """Another process, named for people, measures here, and this one waits."""
 
     by: str
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Nothing is measured for a graph, whatever its plan hangs on.
-
-    Attributes:
-      why: the reason, for people.
-    """
+    """Nothing is measured for a graph, whatever its plan hangs on, for a reason."""
 
     why: str
 
@@ -73,11 +65,9 @@ _readers: list[Reader] = []
 
 
 def report_to(reader: Reader) -> None:
-    """Report what is measured from now on, in the measuring thread.
+    """Report from now on what is measured, in the measuring thread.
 
-    Args:
-      reader: receives the progress; and what is not measured, and why, on the thread
-        of the graph.
+    What is not measured, and why, is reported on the thread of the graph.
     """
     _readers.append(reader)
 

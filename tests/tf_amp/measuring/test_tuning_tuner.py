@@ -229,7 +229,7 @@ def test_measuring_counts_against_the_budget(heard, state):
 
 
 def test_it_stops_when_the_program_wants_to_exit(heard, state, monkeypatch):
-    stopping = own_thread._Flag()
+    stopping = threading.Event()
     monkeypatch.setattr(own_thread, "_leaving", stopping)
     progress.report_to(lambda note: stopping.set())
     assert not tuner_of(costs_of()).measure(stakes_of(SMALL), "bfloat16")

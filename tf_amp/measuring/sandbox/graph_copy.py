@@ -61,12 +61,8 @@ def sandbox_from_graph(graph_def: GraphDef, item: Item, shapes: Shapes) -> Sandb
     After    VarHandleOp(private) --> ReadVariableOp --> MatMul --> NoOp, NoOp
 
     Not done: nodes that nothing fetched or preserved needs are left out; functions are
-    called if they do nothing outside, else their results are made up.
-
-    Args:
-      graph_def: as Grappler passes it, or rewritten; not modified.
-      item: what is run, as in the program.
-      shapes: static shapes by node name; unknown sizes are guessed as for prices.
+    called if they do nothing outside, else their results are made up. Unknown sizes are
+    guessed as for prices.
 
     Raises:
       NotRunnableError: something needed has no known type or shape.

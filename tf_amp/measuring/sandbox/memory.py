@@ -23,11 +23,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def most_bytes(device_type: str = "CPU") -> int:
-    """Return how many bytes a measurement may hold now: a quarter of what is free.
-
-    Args:
-      device_type: of the device whose memory it takes, "CPU" or "GPU".
-    """
+    """Return how many bytes a measurement may hold now: a quarter of what is free."""
     return int(SHARE * free_bytes(device_type))
 
 

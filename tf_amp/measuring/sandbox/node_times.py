@@ -26,12 +26,8 @@ def node_seconds(
 ) -> dict[str, NodeSeconds]:
     """Return seconds per step by name of sandbox and node, loops included.
 
-    Args:
-      sandboxes: what to run, by name.
-      seconds: how long it may take, on all of them.
-
     Raises:
-      NotRunnableError: a graph does not run, or not in time.
+      NotRunnableError: a graph does not run, or not in the seconds given for all.
     """
     return run_separately(lambda stopped: _traced(sandboxes, seconds), seconds)
 

@@ -38,16 +38,7 @@ def return_memory() -> None:
     _malloc_trim()(0)
 
 
-class _Flag:
-    """A boolean that needs no lock."""
-
-    is_set = False
-
-    def set(self) -> None:
-        self.is_set = True
-
-
-_leaving = _Flag()
+_leaving = threading.Event()
 # Work under way must end before the interpreter does.
 atexit.register(_leaving.set)
 
@@ -56,24 +47,21 @@ def run_in_own_thread(work: Callable[[Callable[[], bool]], _T], patience: float)
     """Run `work` in a thread of its own, wait, and return or raise its outcome.
 
     The caller may hold no lock that the work could need. Graphs that the work runs are
-    not rewritten.
-
-    Args:
-      work: gets a function that returns whether to stop: the one who waits has been
-        interrupted, or the program is about to exit.
-      patience: seconds to wait, far more than the work is meant to take.
+    not rewritten. It gets a function that returns whether to stop: the one who waits
+    has been interrupted, or the program is about to exit. The patience is far more
+    seconds than it is meant to take.
 
     Raises:
       StuckError: it is still under way; it stops as soon as it asks.
     """
-    unwanted = _Flag()
+    unwanted = threading.Event()
     results: list[_T] = []
     errors: list[BaseException] = []
 
     def body() -> None:
         try:
             with bypass.leaving_graphs_alone():
-                results.append(work(lambda: unwanted.is_set or _leaving.is_set))
+                results.append(work(lambda: unwanted.is_set() or _leaving.is_set()))
         except BaseException as error:
             errors.append(error)
         return_memory()

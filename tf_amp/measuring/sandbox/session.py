@@ -7,14 +7,13 @@ graph that is being optimized. Grappler is off in it, so each graph runs as it i
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import graphs as private_graphs
-from tf_amp.measuring.op_timing import quiet_config
+from tf_amp.measuring.op_timing import elapsed, quiet_config
 from tf_amp.measuring.sandbox.contents import FILL, Content, Values, filling_graph
 from tf_amp.measuring.sandbox.graph_copy import STEP, NotRunnableError, Sandbox
 from tf_amp.measuring.sandbox.own_thread import StuckError, run_in_own_thread
@@ -40,9 +39,7 @@ class SandboxSession:
           tf.errors.OpError: the step fails, or takes longer than the time limit.
         """
         options = _options(timeout_seconds)
-        start = time.perf_counter()
-        self._steps[name](options=options)
-        return time.perf_counter() - start
+        return elapsed(lambda: self._steps[name](options=options))
 
     def trace(self, name: str, timeout_seconds: float) -> Any:
         """Run one step and return its RunMetadata, with the time of every node.
@@ -104,12 +101,8 @@ def filled_session(
 ) -> Iterator[Any]:
     """Yield a Session of a graph whose private variables are filled in.
 
-    Args:
-      graph: that holds all that is to be run.
-      contents: of the variables.
-      values: of the contents, by name; None: they are made up.
-      config: of the Session; `quiet_config` by default.
-      options: of filling in.
+    Values are by name of the contents, None to make them up; the options are for this,
+    the config for the Session, by default `quiet_config`.
     """
     filling, feeds = filling_graph(contents, values)
     ends = [FILL, *feeds]
@@ -122,14 +115,10 @@ def filled_session(
 
 
 def run_separately(work: Callable[[Callable[[], bool]], _T], seconds: float) -> _T:
-    """Run what opens sandboxes in a thread of its own, and return its outcome.
-
-    Args:
-      work: as for `run_in_own_thread`.
-      seconds: that it is meant to take.
+    """Run what opens sandboxes in a thread of its own, as `run_in_own_thread` does.
 
     Raises:
-      NotRunnableError: a graph does not run, or not in time.
+      NotRunnableError: a graph does not run, or not in about the seconds given.
     """
     try:
         return run_in_own_thread(work, seconds + _PATIENCE_SECONDS)

@@ -57,10 +57,7 @@ class Inputs:
 def inputs_of(probe: Probe, dtype: str, number: int = 0) -> Inputs:
     """Return how to make the inputs of a probe at a dtype.
 
-    Args:
-      probe: the op.
-      dtype: that it is run at.
-      number: of the set: what integers select differs from set to set.
+    What integers select differs from one numbered set to the next.
 
     Raises:
       UnfitError: an input is of a type, or selects in a way, that is not known here.

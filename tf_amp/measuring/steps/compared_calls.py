@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from grappler_pass.costs.database.records import Verdict
 from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.op_traits import keeps_kernel
-from tf_amp._tensorflow_private import calls
+from tf_amp._tensorflow_private import calls, eager_context
 from tf_amp.measuring.steps.step_comparison import (
     FLOAT32,
     LABELS,
@@ -66,10 +66,7 @@ class _Known:
 class _Callee(NamedTuple):
     """What is called, in one instance or another.
 
-    Attributes:
-      key: of a function its name, of a run what is fed, fetched and run.
-      known: of its kind.
-      is_run: whether it is a run of a Session's graph.
+    A function's key is its name, that of a run what is fed, fetched and run.
     """
 
     key: Hashable
@@ -93,7 +90,9 @@ class _Callee(NamedTuple):
 
     def has_instances(self, trial: Trial) -> bool:
         """Return whether two graphs may be run in turn."""
-        return _shares_kernels(trial) if self.is_run else _has_functions()
+        if self.is_run:
+            return _shares_kernels(trial)
+        return calls.has_instances(eager_context())
 
 
 class _Thread(threading.local):
@@ -135,10 +134,7 @@ def comparing_runs(
 ) -> Callable[..., Any]:
     """Wrap the method that runs a graph in a Session.
 
-    Args:
-      run: the method.
-      times_changed: returns how often the settings of a graph have changed, which is
-        then optimized anew, too.
+    The graph is optimized anew, too, as often as its settings have changed.
     """
 
     @functools.wraps(run)
@@ -165,12 +161,7 @@ def comparing_runs(
 
 
 def _in_turn(callee: _Callee, call: Callable[[str], Any]) -> Any:
-    """Make a call in the instance whose turn it is.
-
-    Args:
-      callee: what is called.
-      call: makes the call in the instance of a label.
-    """
+    """Make a call, given its label, in the instance whose turn it is."""
     key, known, _ = callee
     counted = known.counts.get(key)
     if counted is not None:
@@ -207,13 +198,6 @@ def _called(
         return call(*args, **kwargs)
     finally:
         _thread.callee, _thread.label = outer
-
-
-def _has_functions() -> bool:
-    """Return whether a function may have two instances."""
-    from tensorflow.python.eager import context
-
-    return calls.has_instances(context.context())
 
 
 def _shares_kernels(trial: Trial) -> bool:
@@ -277,12 +261,8 @@ def is_float32_instance() -> bool:
 def begin(trial: Trial, decided: Decided) -> bool:
     """Compare the steps of what the graph belongs to that has just been rewritten.
 
-    Args:
-      trial: both graphs.
-      decided: called once with the outcome.
-
-    Returns:
-      Whether that can be done: it is called on this thread, and has instances.
+    Return whether that can be done: it is called on this thread, and has instances. The
+    outcome is reported once.
     """
     callee = _thread.callee
     if callee is None or not callee.has_instances(trial):
@@ -312,14 +292,9 @@ def check(
 ) -> None:
     """Compare the instances of this thread's call anew if steps contradict a verdict.
 
-    Where float32 is remembered, there is no instance in 16 bits. It is made as that of
-    a next plan is, the first one having lost.
-
-    Args:
-      trial: both graphs.
-      verdict: that is remembered of them.
-      decided: called once with the outcome, if the instances are compared anew.
-      forget: called before that.
+    The verdict is forgotten before that, and the outcome reported once. Where float32
+    is remembered, there is no instance in 16 bits. It is made as that of a next plan
+    is, the first one having lost.
     """
     callee = _thread.callee
     if callee is None or is_another_plan() or not callee.has_instances(trial):

@@ -2,10 +2,9 @@
 
 TensorFlow keeps several instances of one function, distinguished by the options of its
 calls, and a Session several of one graph (`compared_calls`). While a plan is in doubt,
-calls alternate between the
-instance that is rewritten and one that is not, in blocks of a few calls, on the same
-variables and data: nothing is copied, nothing is made up, and every call is a step of
-the program.
+calls alternate between the instance that is rewritten and one that is not, in blocks of
+a few calls, on the same variables and data: nothing is copied, nothing is made up, and
+every call is a step of the program.
 
   call      1..4     5 6       7 8   9 10   11 12   13 14 ...
   instance  16 bits  float32   16    32     32      16
@@ -105,12 +104,7 @@ class StepComparison:
     """
 
     def __init__(self, number: int = 1, name: str = "") -> None:
-        """Begin with the calls that are not counted.
-
-        Args:
-          number: of the plan, counted from 1.
-          name: of the function, for people.
-        """
+        """Begin to compare a plan, counted from 1. The name is for people."""
         self.number = number
         self.name = name
         self.mixed = _PLANS[number - 1]
@@ -138,11 +132,7 @@ class StepComparison:
         self._agree = agree
 
     def run(self, call: Callable[[str], Any]) -> Any:
-        """Make a call of the function in the instance whose turn it is.
-
-        Args:
-          call: makes it in the instance of a label.
-        """
+        """Make a call, given its label, in the instance whose turn it is."""
         if self.is_faster is not None or not self._timing.acquire(blocking=False):
             return call(FLOAT32 if self.is_faster is False else self.mixed)
         try:

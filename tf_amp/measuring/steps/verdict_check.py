@@ -38,12 +38,7 @@ class VerdictCheck:
     """
 
     def __init__(self, verdict: Verdict, contradicted: Callable[[], None]) -> None:
-        """Begin with calls that are not timed.
-
-        Args:
-          verdict: that is remembered.
-          contradicted: called once if steps contradict it.
-        """
+        """Begin with calls that are not timed; tell if they contradict a verdict."""
         self.decided: list[Decided] = []
         self.is_over = False
         self._verdict = verdict

@@ -34,16 +34,11 @@ _SPREAD = 0.2
 def outcome_of(
     trial: Trial, costs: KnownCosts, decided: Callable[[bool], None]
 ) -> Outcome:
-    """Tell which of two graphs is faster, or have it found out.
+    """Tell which of two graphs is faster, or have it found out and reported once.
 
     What is certain without is not compared, nor is what keeps state in its kernels: a
     second instance would repeat the random numbers of the first, or miss what lies in
     its queues.
-
-    Args:
-      trial: both graphs.
-      costs: of the device that they run on, with the database.
-      decided: called once with whether the rewritten graph is, if that is open.
     """
     fingerprint = fingerprint_of(trial)
     keep = functools.partial(_keep, trial, fingerprint, costs, decided)
@@ -108,8 +103,7 @@ def _keep(
 ) -> bool:
     """Remember what steps have found; a failure may be this process' alone.
 
-    Returns:
-      Whether prices were corrected, so that another plan may be made.
+    Return whether prices were corrected, so that another plan may be made.
     """
     compared, name = steps.compared, trial.name or "A graph"
     kept = "16 bits are kept" if is_faster else "it is slower in 16 bits"
