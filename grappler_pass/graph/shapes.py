@@ -18,6 +18,10 @@ from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from grappler_pass import _grappler_c_api
 from grappler_pass.graph.view import GraphView, Port
 
+# Before this version of graphs, no sizes of a placeholder were not a scalar's shape but
+# an unknown one.
+_SCALARS_SINCE = 24
+
 Shape = tuple[int | None, ...]
 Shapes = Mapping[str, tuple[Shape | None, ...]]
 
@@ -45,7 +49,7 @@ def shapes_from_graph_def(graph_def: GraphDef) -> Shapes:
       ValueError: TensorFlow cannot import the graph.
     """
     with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(_without_placement(graph_def), name="")
+        tf.graph_util.import_graph_def(_importable(graph_def), name="")
     shaped = graph.as_graph_def(add_shapes=True)
     return {
         node.name: tuple(map(shape_from_proto, node.attr["_output_shapes"].list.shape))
@@ -60,10 +64,12 @@ def known_shape(shapes: Shapes, view: GraphView, port: Port) -> Shape | None:
     return outputs[port.output] if port.output < len(outputs) else None
 
 
-def _without_placement(graph_def: GraphDef) -> GraphDef:
+def _importable(graph_def: GraphDef) -> GraphDef:
     """Return a copy free of devices, which take half the time of an import."""
     copy = GraphDef()
     copy.CopyFrom(graph_def)
+    # What is made of functions and probes tells no version.
+    copy.versions.producer = copy.versions.producer or _SCALARS_SINCE
     for node in copy.node:
         node.ClearField("device")
         if "_class" in node.attr:

@@ -112,6 +112,16 @@ def test_what_is_known_of_arguments_gives_every_node_its_shape():
     assert shapes_from_graph_def(graph_def)[item.fetch[0]] == ((5, 3),)
 
 
+def test_an_argument_that_is_known_as_a_scalar_counts_as_one():
+    specs = tf.TensorSpec((4, 4)), tf.TensorSpec(())
+    library = bodies_of(tf.function(lambda x, factor: x * factor), *specs)
+    (function,) = library.values()
+    function.ClearField("arg_attr")
+    known = (Known((4, 4)), Known(()))
+    graph_def, item = graph_from_function(function, library, known)
+    assert shapes_from_graph_def(graph_def)[item.fetch[0]] == ((4, 4),)
+
+
 def test_a_new_node_in_front_of_a_result_is_part_of_the_body():
     library = bodies_of(tf.function(lambda x: tf.split(x, 2)[1]), tf.TensorSpec((4,)))
     (function,) = library.values()

@@ -192,6 +192,14 @@ def test_a_probe_turns_back_into_the_call_it_was_made_of() -> None:
     assert calls == {found.key: OpCall("Conv2D", attrs, tuple(inputs), (output,))}
 
 
+def test_a_scalar_operand_leaves_the_shape_of_the_result_known() -> None:
+    scalar = TensorSpec((), MEASURED_DTYPE)
+    row = TensorSpec((32, 48), MEASURED_DTYPE)
+    found = Probe("Mul", (), (("T", 0),), (row, scalar))
+    (call,) = calls_from_probes([found]).values()
+    assert call.outputs == (TensorSpec((32, 48), "float32"),)
+
+
 def test_one_probe_that_is_refused_does_not_spoil_the_others() -> None:
     good = probe("y = MatMul(x, w)")
     assert good is not None
