@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Settings
 from tf_amp.tools.graph_runs.differences import Array
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Settings
 
 Values = Mapping[str, Array]
 
