@@ -75,6 +75,20 @@ def test_a_prediction_is_loaded_as_it_was_saved(measured: Prediction) -> None:
     assert Prediction.from_json(measured.to_json()) == measured
 
 
+def test_parts_of_a_split_op_count_for_it_and_not_as_casts() -> None:
+    kernel, bias = tf.ones([3, 3, 8, 16]), tf.ones([16])
+
+    @tf.function
+    def net(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias))
+
+    # Its fused kernel does not take float16 on a CPU.
+    with tf_amp.mixed_precision_scope("float16", opt_level="O2"):
+        prediction = tf_amp.explain(net, tf.ones([4, 64, 64, 8]), measure=True)
+    ops = {row.op: row.mixed.measured_seconds for row in prediction.ops}
+    assert ops["_FusedConv2D"] > 5 * ops[ADDED_CASTS] > 0.0
+
+
 def test_an_empty_plan_takes_the_same_time_either_way() -> None:
     prediction = tf_amp.explain(lambda x: x + 1.0, tf.TensorSpec([8, 8]), measure=True)
     assert prediction.plan.is_empty

@@ -16,6 +16,7 @@ from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Draft, Outcome, Settings, Stake, Trial
 from grappler_pass.planning.trying import trial_from_draft
+from grappler_pass.rewriting.apply import CAST_STEM
 from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.sandbox.graph_copy import SOURCE, WAIT, NotRunnableError
 from tf_amp.measuring.sandbox.node_times import node_seconds
@@ -25,6 +26,8 @@ from tf_amp.tools.explain.sandbox_steps import AFTER, BEFORE, measure, sandboxes
 # Steps of each kind there should be time for.
 _STEPS = 12
 _SECONDS = 10.0
+# Behind the name of a node, before that of a part it was split into.
+_PART = "/tf_amp_"
 
 
 def prediction_of(
@@ -119,9 +122,16 @@ def _predicted(draft: Draft) -> tuple[dict[str, float], dict[str, float]]:
 def _by_op(
     seconds: Iterable[tuple[str, float]], op_of: Mapping[str, str]
 ) -> dict[str, float]:
-    """Add up by op; what stands for data of the program counts for nothing."""
+    """Add up by op, parts of a node that was split under its own.
+
+    What stands for data of the program counts for nothing.
+    """
     total: dict[str, float] = defaultdict(float)
     for node, took in seconds:
-        if SOURCE not in node and WAIT not in node:
-            total[op_of.get(node, ADDED_CASTS)] += took
+        if SOURCE in node or WAIT in node:
+            continue
+        if f"/{CAST_STEM}" in node:
+            total[ADDED_CASTS] += took
+        elif op := op_of.get(node) or op_of.get(node.partition(_PART)[0]):
+            total[op] += took
     return total
