@@ -15,7 +15,7 @@ from grappler_pass.planning.pages.plan_sections import (
 if TYPE_CHECKING:
     from tf_amp.tools.explain.prediction import Prediction
     from tf_amp.tools.report.record import Record
-    from tf_amp.tools.verify.verification import Verification
+    from tf_amp.tools.verify.verification import TensorCheck, Verification
 
 _MILLI = 1e3
 _BAD_COLOR = "#c1443c"
@@ -118,7 +118,7 @@ def _numbers(verifications: Sequence[Verification]) -> tuple[Section, ...]:
                         _short(check.noise.relative),
                         found.verdict_on(check).value,
                     )
-                    for check in found.checks
+                    for check in _worst_first(found)
                 ),
             ),
         )
@@ -126,8 +126,14 @@ def _numbers(verifications: Sequence[Verification]) -> tuple[Section, ...]:
     )
 
 
+def _worst_first(found: Verification) -> list[TensorCheck]:
+    """Return what was checked, what is not a number before all others."""
+    errors = {check: check.mixed.relative for check in found.checks}
+    return sorted(errors, key=lambda c: (errors[c] == errors[c], -errors[c]))
+
+
 def _errors_figure(found: Verification) -> Any:
-    checks = sorted(found.checks, key=lambda check: -check.mixed.relative)[:_TENSORS]
+    checks = _worst_first(found)[:_TENSORS]
     if not checks:
         return None
     names = [check.name for check in checks]
@@ -148,6 +154,7 @@ def _errors_figure(found: Verification) -> Any:
             hovertemplate="%{y}: %{x:.2g}<extra></extra>",
         )  # fmt: skip
     figure.add_vline(x=found.tolerance, line_dash="dash", line_color=_BAD_COLOR)
+    figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title=f"relative error; dashed: what is allowed; {_LEAST_TEXT}")
     return figure
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 
 import pytest
 import tensorflow as tf
@@ -11,6 +13,7 @@ import tf_amp
 from tf_amp.errors import ConfigError, UnreadableRecordError
 from tf_amp.tools.report.record import Record, record_from_path
 from tf_amp.tools.report.record_page import html_from_record
+from tf_amp.tools.report.run_sections import sections_of_runs
 from tf_amp.tools.whole_files import write_whole
 
 
@@ -55,6 +58,27 @@ def test_a_folder_is_read_whole_but_for_what_is_not_ours(folder):
     html = html_from_record(record)
     for text in ("1.25x", "Numbers of", "Predicted and measured times", "Not recorded"):
         assert text in html
+
+
+def test_the_largest_error_is_on_top(folder):
+    (found,) = record_from_path(folder).verifications
+    small, large, lost = (
+        dataclasses.replace(
+            found.checks[0],
+            name=name,
+            mixed=dataclasses.replace(found.checks[0].mixed, relative=error),
+        )
+        for name, error in {"small": 1e-4, "large": 1e-2, "lost": math.nan}.items()
+    )
+    held = dataclasses.replace(found, checks=(small, large, lost))
+    (section,) = (
+        each
+        for each in sections_of_runs(Record("job", verifications=(held,)))
+        if each.title.startswith("Numbers of")
+    )
+    assert [row[0] for row in section.table.rows] == ["lost", "large", "small"]
+    assert section.figure.data[0].y == ("lost", "large", "small")
+    assert section.figure.layout.yaxis.autorange == "reversed"
 
 
 def test_a_job_beside_another_shows_whose_types_differ(folder):
