@@ -82,6 +82,25 @@ def test_the_rule_holds_on_replicas():
     assert run_forked(code, env={"TF_AMP_TUNE": "off"}).lines() == ["right"] * len(rows)
 
 
+def test_what_replicas_have_noted_skips_no_step_of_another_training():
+    calls = (Block("function", (Take(),)),)
+    unmet = Recipe(calls, plants=(BAD,), untaken=(False,), replicas=2)
+    rows = [unmet, Recipe(traced=False)]
+    code = f"""
+    import gc
+
+    from tests.skip_check import check, prepare
+    from tests.skip_recipes import *
+
+    # The first model outlasts its training.
+    gc.disable()
+    prepare()
+    for recipe in {rows}:
+        print(check(recipe).failure or "right")
+    """
+    assert run_forked(code, env={"TF_AMP_TUNE": "off"}).lines() == ["right"] * len(rows)
+
+
 def test_a_step_that_is_not_skipped_breaks_the_rule():
     failure = check(Recipe(plants=(BAD,)), NoOpLossScale()).failure
     assert "weight 0 was to stay" in failure

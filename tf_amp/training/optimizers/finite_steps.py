@@ -17,7 +17,7 @@ from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import outwards
 from tf_amp.training.finiteness import tallies, votes
 from tf_amp.training.finiteness.of_gradients import agreed, are_finite, is_scalable
-from tf_amp.training.loss_scale.variables import states_in_use
+from tf_amp.training.loss_scale.variables import latest_state, states_in_use
 from tf_amp.training.loss_scale.weights import shape_of
 from tf_amp.training.optimizers import called_functions, eager_steps
 from tf_amp.training.optimizers.towers import update_as_one_step
@@ -35,7 +35,7 @@ def finite_step(grads: Sequence[Any], optimizer: Any = None) -> Any:
     if not parts:
         return None
     states = [state for state in states_in_use() if _can_be_read(state)]
-    noted = tallies.meet(states, parts)
+    noted = tallies.meet(list(filter(_is_concerned, states)), parts)
     if tf.executing_eagerly():
         if not all(map(bool, noted)):
             return False
@@ -113,6 +113,15 @@ def _can_be_read(state: Any) -> bool:
     return own or not any(
         isinstance(v, tf.distribute.DistributedValues) for v in variables
     )
+
+
+def _is_concerned(state: Any) -> bool:
+    """Say whether replicas of a state may meet here: not for another training's step.
+
+    Where no strategy is in force, the state may be of one whose training rests.
+    """
+    is_of_strategy = state.strategy is tf.distribute.get_strategy()
+    return is_of_strategy or tf.distribute.has_strategy() or state is latest_state()
 
 
 def _finite_elsewhere(
