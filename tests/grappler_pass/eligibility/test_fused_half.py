@@ -11,7 +11,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.eligibility.numerics.kernel_limits import has_kernel
 from tests.fresh_process import output_of
-from tf_amp.config import devices
+from tests.onednn import needs_onednn
 
 PROGRAM = """
 import numpy as np
@@ -102,9 +102,8 @@ for name, case in CASES.items():
 """
 
 
-@pytest.mark.skipif(
-    not devices.cpu_key().onednn, reason="float32 kernels refuse them too"
-)
+# Without it float32 kernels refuse them, too.
+@needs_onednn
 def test_convolutions_that_float16_kernels_of_a_cpu_refuse_still_run() -> None:
     assert output_of(PARTICULAR) == [
         "dilated True",

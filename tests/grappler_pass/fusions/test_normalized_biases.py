@@ -182,10 +182,11 @@ def test_keras_trains_as_before() -> None:
     )
     rules = [each.rule for plan in plans for each in plan.fusions]
     assert rules.count("normalized_biases") == 2
+    # Up to 5e-5 by oneDNN's kernels; up to 2e-4 by Eigen's.
     for one, other in zip(before.weights, after.weights, strict=True):
-        tolerance = 5e-5 * max(1.0, float(np.abs(one.numpy()).max()))
+        tolerance = 3e-4 * max(1.0, float(np.abs(one.numpy()).max()))
         np.testing.assert_allclose(other.numpy(), one.numpy(), atol=tolerance)
-    np.testing.assert_allclose(found, wanted, atol=5e-5 * np.abs(wanted).max())
+    np.testing.assert_allclose(found, wanted, atol=3e-4 * np.abs(wanted).max())
 
 
 def test_the_normalization_can_then_be_in_16_bits() -> None:

@@ -14,6 +14,7 @@ from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from grappler_pass.planning.plan import Cause
 from tests.coloring import color
 from tests.fresh_process import output_of
+from tests.onednn import needs_onednn
 from tf_amp.config.list_edits import PREFIX
 
 SHIPPED = OpLists.for_dtype("bfloat16")
@@ -161,6 +162,7 @@ def test_a_part_that_was_taken_off_its_list_is_named() -> None:
     )
 
 
+@needs_onednn
 def test_lists_hold_for_what_a_running_program_had_fused() -> None:
     lines = output_of(
         LAYERS

@@ -10,6 +10,7 @@ from grappler_pass.graph.view import Item
 from grappler_pass.planning.plan import Plan
 from grappler_pass.pricing.seconds import Pricer
 from tests.grappler_pass.fusions.rewriting import fused
+from tests.onednn import needs_onednn
 from tf_amp._tensorflow_private.executed import executed_graphs
 
 # What activates it stays float32; by itself, a bias takes longer in 16 bits.
@@ -92,6 +93,7 @@ def test_so_does_the_sum_with_a_shortcut(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rows["shifted"].seconds_float32 > 0.0
 
 
+@needs_onednn
 @pytest.mark.parametrize("batch", [2, None])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda d: d.name)
 def test_tensorflow_makes_one_kernel_of_all_that(dtype: tf.DType, batch: int | None):

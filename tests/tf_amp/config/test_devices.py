@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from grappler_pass.costs import DeviceProfile, ProfileError
 from tests.forking import run_forked
+from tests.onednn import needs_onednn
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.devices import Device
@@ -134,7 +135,7 @@ def test_the_key_has_the_threads_that_tensorflow_starts(chosen, variable, thread
     assert found == (threads, others)
 
 
-@pytest.mark.skipif(not devices.cpu_key().onednn, reason="oneDNN is off")
+@needs_onednn
 @pytest.mark.parametrize(
     "variables",
     [

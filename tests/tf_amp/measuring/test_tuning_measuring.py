@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.costs.database.probes import cast_probe
+from tests.onednn import needs_onednn
 from tests.probe_samples import matmul, measure, probe
 from tf_amp.measuring import op_timing, probe_timing, turns
 from tf_amp.measuring.sandbox import memory
@@ -60,6 +61,10 @@ def test_a_fused_op_is_measured_as_it_is():
 
 def test_a_dtype_without_a_kernel_has_no_row():
     assert dtypes_measured(probe("Cholesky", (4, 4))) == ["float32"]
+
+
+@needs_onednn
+def test_a_fused_op_without_a_kernel_or_parts_has_no_row():
     unsplittable = {**FUSED, "fused_ops": 'list { s: "BiasAdd" s: "GeluExact" }'}
     fused = probe("_FusedMatMul", (32, 64), (64, 16), (16,), **unsplittable)
     assert dtypes_measured(fused, ("float32", "float16")) == ["float32"]

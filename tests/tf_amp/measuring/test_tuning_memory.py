@@ -11,6 +11,7 @@ from grappler_pass.costs import OpCall
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
+from tests.onednn import needs_onednn
 from tests.op_calls import spec
 from tests.text_graph import graph_from_text
 from tf_amp.config import devices
@@ -97,6 +98,8 @@ def test_an_op_needs_room_on_its_device_and_on_the_host(room: dict[str, int]) ->
         room[short] += 1
 
 
+# Only then does TensorFlow count what a CPU's memory holds.
+@needs_onednn
 def test_what_is_free_is_what_tensorflow_may_still_allocate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
