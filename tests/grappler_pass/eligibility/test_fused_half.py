@@ -5,7 +5,6 @@ Their parts run, so the fused node is split; what has no parts stays float32.
 
 from __future__ import annotations
 
-import pytest
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
