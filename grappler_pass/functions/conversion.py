@@ -9,11 +9,10 @@ branches among them, come along in the graph's library, as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
-from tensorflow.core.framework.attr_value_pb2 import NameAttrList
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -22,7 +21,7 @@ from tensorflow.core.framework.op_def_pb2 import OpDef
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.shapes import Shape, proto_from_shape
 from grappler_pass.graph.type_slots import attr_of, op_def_of
-from grappler_pass.graph.view import Item, split_input
+from grappler_pass.graph.view import Item, function_attrs, split_input
 
 Library = Mapping[str, FunctionDef]
 
@@ -53,12 +52,6 @@ class Known(NamedTuple):
 def library_of(graph_def: GraphDef) -> dict[str, FunctionDef]:
     """Return the functions of a graph by name."""
     return {str(f.signature.name): f for f in graph_def.library.function}
-
-
-def function_attrs(node: NodeDef) -> Iterator[NameAttrList]:
-    """Yield what refers to functions in a node's attributes."""
-    for value in node.attr.values():
-        yield from [value.func] if value.HasField("func") else value.list.func
 
 
 def bodies_of(graph_def: GraphDef) -> dict[str, Sequence[NodeDef]]:

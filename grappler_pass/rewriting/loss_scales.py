@@ -24,7 +24,7 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.op_table import ENTER_OPS, MERGE_OPS
-from grappler_pass.graph.view import Item
+from grappler_pass.graph.view import Item, function_attrs
 from grappler_pass.rewriting.named_graphs import (
     Readers,
     awaited,
@@ -110,9 +110,8 @@ def _without(
 def _check_calls(graph: _Graph) -> None:
     """Raise if the graph calls functions, which may scale or unscale for themselves."""
     for node in graph.outside.values():
-        for value in node.attr.values():
-            if value.HasField("func") or value.list.func:
-                raise _NotWholeError(node.name)
+        if any(function_attrs(node)):
+            raise _NotWholeError(node.name)
 
 
 def _check_states(graph: _Graph) -> None:

@@ -11,7 +11,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.eligibility.reachability import connected
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, INPUT_OPS, RESULT_OPS
 from grappler_pass.graph.type_slots import kernel_exists, op_def_of, signature_of
-from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.graph.view import GraphView, Node, function_attrs
 
 _COLOCATION = b"loc:@"
 # Belong to whoever calls the graph, or decide which of its nodes run.
@@ -30,7 +30,7 @@ def may_move(view: GraphView, node: Node, device_types: Sequence[str]) -> bool:
     """
     if node.name in view.item.untouchable or view.frame(node.index) is not None:
         return False
-    if not _is_pure(node.op) or _calls_functions(node.proto):
+    if not _is_pure(node.op) or any(function_attrs(node.proto)):
         return False
     signature = signature_of(node.proto)
     if not {arg.dtype for arg in (*signature.inputs, *signature.outputs)} <= _PLAIN:
@@ -72,9 +72,3 @@ def _is_pure(op: str) -> bool:
     if op_def is None or op_def.is_stateful or op in _FIXED:
         return False
     return not any(arg.is_ref for arg in (*op_def.input_arg, *op_def.output_arg))
-
-
-def _calls_functions(proto: NodeDef) -> bool:
-    return any(
-        value.HasField("func") or value.list.func for value in proto.attr.values()
-    )

@@ -27,7 +27,7 @@ from grappler_pass.graph.op_table import (
 )
 from grappler_pass.graph.op_traits import is_random, is_update
 from grappler_pass.graph.type_slots import op_def_of
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.view import GraphView, function_attrs
 
 OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 
@@ -152,11 +152,7 @@ def takes_functions(op: str) -> bool:
 def _called_by(node: NodeDef) -> list[str]:
     """Name the functions that a node calls, itself if it is a call by name."""
     named = [node.op] if op_def_of(node.op) is None else []
-    for value in node.attr.values():
-        if value.WhichOneof("value") == "func":
-            named.append(value.func.name)
-        named.extend(function.name for function in value.list.func)
-    return named
+    return [*named, *(function.name for function in function_attrs(node))]
 
 
 def roots_of(view: GraphView) -> list[int]:
