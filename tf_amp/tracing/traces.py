@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from grappler_pass.graph.op_table import FORWARDING_OPS, REF_VARIABLE_OPS
-from grappler_pass.graph.view import GraphView, Node
 from tf_amp._tensorflow_private import tracing
 from tf_amp.tracing import graph_registry
 from tf_amp.tracing.stamps import traced_op
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
     from grappler_pass.graph.shapes import Shapes
+    from grappler_pass.graph.view import GraphView, Node
 
 # The value of the variable that a node is or reads, as a NumPy array; None: not known.
 Values = Callable[[Any], Any]

@@ -77,7 +77,7 @@ class ScaleState:
         self._are_initialized: dict[str, Any] = {}
         if self.in_graph:
             self._are_initialized = {
-                kind: tf.compat.v1.is_variable_initialized(self._local(kind))
+                kind: self._local(kind).is_initialized()
                 for kind in self.variables_by_kind
             }
 
@@ -186,7 +186,7 @@ class ScaleState:
             return variable.assign_add(step, read_value=False)
         # Nobody may have initialized it.
         return tf.cond(
-            tf.compat.v1.is_variable_initialized(self._local("counters")),
+            self._local("counters").is_initialized(),
             lambda: _done(variable.assign_add(step, read_value=False)),
             lambda: _done(
                 variable.assign(self._initial["counters"] + step, read_value=False)
@@ -304,7 +304,7 @@ class ScaleState:
     def _value_or_initial(self, kind: str) -> Any:
         variable, initial = self._local(kind), self._initial[kind]
         return tf.cond(
-            tf.compat.v1.is_variable_initialized(variable),
+            variable.is_initialized(),
             lambda: _read(variable),
             lambda: tf.constant(initial),
         )
