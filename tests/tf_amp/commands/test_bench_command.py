@@ -325,7 +325,7 @@ def test_a_missing_extra_is_said_before_anything_runs(
     missing: str,
     extra: str,
 ) -> None:
-    page._template.cache_clear()
+    page.check_extra.cache_clear()
     monkeypatch.chdir(folder)
     monkeypatch.setitem(sys.modules, missing, None)
     error = refused(capsys, "light:quick", option, "written")
