@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.view import Item
+from tests import onednn
 from tests.equivalence import Baseline
 from tests.fuzz_check import check_seed
 from tests.random_graphs import random_graph
@@ -43,6 +44,13 @@ def test_a_program_that_refuses_what_is_cast_by_hand_tells_nothing() -> None:
     outcome = check_seed(3571, ("float16",))
     assert outcome.failures == () and outcome.chaotic
     assert not check_seed(3571, ("bfloat16",)).chaotic
+
+
+def test_a_program_that_a_cpu_has_no_kernel_for_tells_nothing() -> None:
+    # It takes gradients of a dilated convolution.
+    outcome = check_seed(5410, ("bfloat16",))
+    assert outcome.failures == ()
+    assert outcome.chaotic or onednn.IS_ON
 
 
 def test_a_seed_names_one_program() -> None:
