@@ -13,7 +13,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.functions.conversion import Library, called_by
 from grappler_pass.graph.op_table import CALL_OPS
-from grappler_pass.graph.view import function_attrs
+from grappler_pass.graph.walks import function_attrs
 
 
 class Call(NamedTuple):

@@ -9,7 +9,7 @@ branches among them, come along in the graph's library, as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tensorflow.core.framework import types_pb2
@@ -21,7 +21,8 @@ from tensorflow.core.framework.op_def_pb2 import OpDef
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.shapes import Shape, proto_from_shape
 from grappler_pass.graph.type_slots import attr_of, op_def_of
-from grappler_pass.graph.view import Item, function_attrs, split_input
+from grappler_pass.graph.view import Item, split_input
+from grappler_pass.graph.walks import function_attrs, reached
 
 Library = Mapping[str, FunctionDef]
 
@@ -68,14 +69,11 @@ def called_by(node: NodeDef, library: Library) -> tuple[str, ...]:
 
 def reachable_from(nodes: Iterable[NodeDef], library: Library) -> tuple[str, ...]:
     """Name all functions that nodes call, and what these call, callers first."""
-    found: dict[str, None] = {}
-    waiting = [name for node in nodes for name in called_by(node, library)]
-    for name in waiting:
-        if name not in found:
-            found[name] = None
-            for node in library[name].node_def:
-                waiting.extend(called_by(node, library))
-    return tuple(found)
+
+    def called_in(nodes: Iterable[NodeDef]) -> Iterator[str]:
+        return (name for node in nodes for name in called_by(node, library))
+
+    return tuple(reached(called_in(nodes), lambda n: called_in(library[n].node_def)))
 
 
 def graph_from_function(

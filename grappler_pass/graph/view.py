@@ -9,10 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from tensorflow.core.framework.attr_value_pb2 import NameAttrList
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
@@ -170,12 +169,6 @@ def port_text(view: GraphView, port: Port) -> str:
     """Return the input string that names `port`."""
     name = view.nodes[port.node].name
     return f"{name}:{port.output}" if port.output else name
-
-
-def function_attrs(node: NodeDef) -> Iterator[NameAttrList]:
-    """Yield what refers to functions in a node's attributes."""
-    for value in node.attr.values():
-        yield from [value.func] if value.HasField("func") else value.list.func
 
 
 def split_input(name: str) -> tuple[str, int]:

@@ -24,7 +24,8 @@ from tensorflow.python.framework import tensor_util
 from grappler_pass.annotations import BARRIER, LOSS_SCALE, SCALE, SCALE_UPDATE
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.op_table import ENTER_OPS, MERGE_OPS
-from grappler_pass.graph.view import Item, function_attrs
+from grappler_pass.graph.view import Item
+from grappler_pass.graph.walks import function_attrs
 from grappler_pass.rewriting.named_graphs import (
     Readers,
     awaited,

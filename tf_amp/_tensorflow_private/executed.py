@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from grappler_pass.graph.walks import function_attrs
 from tf_amp._tensorflow_private import eager_context
 
 
@@ -49,7 +50,5 @@ def definitions(context: Any, name: bytes) -> Sequence[Any]:
 
 def _called_by(definition: Any) -> Iterator[bytes]:
     for node in definition.node_def:
-        for attr in node.attr.values():
-            for function in (attr.func, *attr.list.func):
-                if function.name:
-                    yield function.name.encode()
+        for function in function_attrs(node):
+            yield function.name.encode()

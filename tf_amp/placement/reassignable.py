@@ -11,7 +11,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.eligibility.reachability import connected
 from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, INPUT_OPS, RESULT_OPS
 from grappler_pass.graph.type_slots import kernel_exists, op_def_of, signature_of
-from grappler_pass.graph.view import GraphView, Node, function_attrs
+from grappler_pass.graph.view import GraphView, Node
+from grappler_pass.graph.walks import function_attrs
 
 _COLOCATION = b"loc:@"
 # Belong to whoever calls the graph, or decide which of its nodes run.

@@ -27,7 +27,8 @@ from grappler_pass.graph.op_table import (
 )
 from grappler_pass.graph.op_traits import is_random, is_update
 from grappler_pass.graph.type_slots import op_def_of
-from grappler_pass.graph.view import GraphView, function_attrs
+from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.walks import function_attrs
 
 OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
 
