@@ -5,7 +5,7 @@ which TensorFlow has taken to start; 3 seconds per graph and 20 per process at m
 other shapes a graph is another one. A graph for which an earlier process has measured,
 whether it was of use or not, gets nothing more: the second run of a job starts at once,
 and with the same prices. What went into waiting for other processes does not count.
-Decides nothing about what the time is used for.
+Decides neither what the time is used for nor whether that is worth it: see the tuner.
 """
 
 from __future__ import annotations
@@ -186,6 +186,10 @@ class Allowance:
             self.budget.open(self._key, self.ledger.spent)
         return self.budget.remaining(self._key)
 
+    def spent(self) -> float:
+        """Return what the graph has taken, earlier processes included, waits not."""
+        return self.budget.spent_on(self._key)
+
     @property
     def is_limited(self) -> bool:
         """Whether there is a limit for one graph, in all processes together."""
@@ -209,4 +213,4 @@ class Allowance:
         What it has waited is not counted against them: they may wait less.
         """
         if self.ledger is not None:
-            self.ledger.keep(self.budget.spent_on(self._key))
+            self.ledger.keep(self.spent())

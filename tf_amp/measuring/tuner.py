@@ -36,6 +36,8 @@ _LEAST_SECONDS = 0.02
 _AMPLE_SECONDS = 0.3
 # What is measured is written so often, lest it is lost when the job is killed.
 _KEEP_SECONDS = 1.0
+# Measuring takes no longer than what wrong prices could cost a job in so many steps.
+_STEPS_AT_STAKE = 20
 # A measurement that takes so much longer than it may, is given up.
 _PATIENCE_SECONDS = 60.0
 
@@ -66,6 +68,8 @@ class OnlineTuner:
     def measure(self, stakes: Sequence[Stake], low_dtype: str) -> bool:
         """Measure one after the other while the budget lasts.
 
+        Where graphs have a limit, a graph gets no more than wrong prices could cost it
+        in some steps: of small steps the job's own tell sooner which plan is faster.
         What is known already, or was found impossible, is not measured again. A price
         that its runs left unsure is, once, where graphs have no limit of their own: a
         job that has one starts at once the second time.
@@ -74,7 +78,7 @@ class OnlineTuner:
           Whether a price of the models has changed.
         """
         is_new = False
-        if self._wanted(stakes, low_dtype) and self._has_time():
+        if self._has_time_for(self._wanted(stakes, low_dtype)):
             is_new = self._measure_when_free(stakes, low_dtype)
         self._note_left(stakes, low_dtype)
         return is_new
@@ -91,12 +95,18 @@ class OnlineTuner:
             return Outcome.UNKNOWN
         return verdicts.outcome_of(trial, self.costs, decided)
 
-    def _time(self) -> float:
+    def _time_for(self, wanted: Sequence[Stake]) -> float:
         """Return the seconds that are left for measuring prices."""
-        return 0.0 if _state.is_broken else self.allowance.remaining()
+        if _state.is_broken:
+            return 0.0
+        left = self.allowance.remaining()
+        if self.allowance.is_limited:
+            at_stake = _STEPS_AT_STAKE * sum(stake.seconds for stake in wanted)
+            left = min(left, at_stake - self.allowance.spent())
+        return left
 
-    def _has_time(self) -> bool:
-        return self._time() > _LEAST_SECONDS
+    def _has_time_for(self, wanted: Sequence[Stake]) -> bool:
+        return bool(wanted) and self._time_for(wanted) > _LEAST_SECONDS
 
     def _wanted(self, stakes: Sequence[Stake], low_dtype: str) -> list[Stake]:
         """Return what is not known, each once, in the order that it is asked for."""
@@ -151,13 +161,13 @@ class OnlineTuner:
             for costs in self._all_costs:
                 costs.refresh()
             wanted = self._wanted(stakes, low_dtype)
-            if is_mine and wanted and self._has_time():
+            if is_mine and self._has_time_for(wanted):
                 self._measure_separately(wanted, low_dtype)
 
     def _measure_separately(self, wanted: Sequence[Stake], low_dtype: str) -> None:
         """Measure in a thread of its own; what goes wrong ends tuning, not the job."""
         longest = _LONGEST_PROBE_SECONDS * len(wanted)
-        patience = min(self._time(), longest) + _PATIENCE_SECONDS
+        patience = min(self._time_for(wanted), longest) + _PATIENCE_SECONDS
         try:
             with self.allowance.spending():
                 run_in_own_thread(
@@ -173,7 +183,7 @@ class OnlineTuner:
         self, wanted: Sequence[Stake], low_dtype: str, stopped: Callable[[], bool]
     ) -> None:
         begin = kept = time.monotonic()
-        time_given = self._time()
+        time_given = self._time_for(wanted)
         note(Measuring(0, len(wanted)))
         for number, stake in enumerate(wanted):
             left = time_given - (time.monotonic() - begin)

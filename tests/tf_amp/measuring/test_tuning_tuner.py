@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures as futures
 import dataclasses
 import threading
+import time
 
 import pytest
 import tensorflow as tf
@@ -188,6 +189,26 @@ def test_no_more_is_measured_than_the_budget_allows(heard, state):
     assert not spent.measure(stakes_of(SMALL), "bfloat16")
     assert heard == []
     assert tuner_of(costs).measure(stakes_of(SMALL[:1]), "bfloat16")
+
+
+def test_measuring_takes_no_longer_than_what_some_steps_could_lose(heard, state):
+    small = [Stake(each, 1e-5) for each in SMALL]
+    assert not tuner_of(costs_of(), DEFAULT, age=_HOUR).measure(small, "bfloat16")
+    assert not heard
+    # More seconds are worth it, and any where the user named a limit.
+    many = [Stake(each, 0.1) for each in SMALL]
+    assert tuner_of(costs_of(), DEFAULT, age=_HOUR).measure(many, "bfloat16")
+    assert tuner_of(costs_of(), Limits(per_process=20.0)).measure(small, "bfloat16")
+
+
+def test_what_a_graph_has_taken_counts_against_what_is_at_stake(heard, state):
+    budget = Budget(DEFAULT, age=_HOUR)
+    costs, allowance = costs_of(), budget.allowance("graph")
+    with allowance.spending():
+        time.sleep(0.1)
+    tuner = OnlineTuner(costs, allowance)
+    assert not tuner.measure([Stake(SMALL[0], 0.005)], "bfloat16")
+    assert tuner.measure([Stake(SMALL[0], 0.1)], "bfloat16")
 
 
 def test_a_graph_that_had_its_time_in_an_earlier_process_starts_at_once(
