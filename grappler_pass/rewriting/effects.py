@@ -14,6 +14,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph.op_table import INPUT_OPS, LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.op_traits import has_effects
+from grappler_pass.graph.walks import reached
 from grappler_pass.rewriting.named_graphs import name_in
 
 # They have state, and change none.
@@ -29,9 +30,11 @@ def lost_effects(
 
     `changed` names the old nodes that have other inputs among the new.
     """
+    behind = _at_or_behind_effects(old)
     for name in changed:
-        near = _near(name, new, old)
-        given_up = _sources(old[name]) - near
+        awaited = _sources(old[name]) & behind
+        near = _near(name, new, old) if awaited else set()
+        given_up = awaited - near
         missing = set(_effects(given_up, old, near)) if given_up else set()
         yield from ((name, effect) for effect in _not_before(name, missing, new))
 
@@ -43,6 +46,16 @@ def has_effect(op: str) -> bool:
 
 def _sources(node: NodeDef) -> set[str]:
     return set(map(name_in, node.input))
+
+
+def _at_or_behind_effects(nodes: Nodes) -> set[str]:
+    """Name the nodes that have effects, and all that wait for one of these."""
+    readers: dict[str, list[str]] = {name: [] for name in nodes}
+    for name, node in nodes.items():
+        for source in _sources(node):
+            readers[source].append(name)
+    effects = (name for name, node in nodes.items() if has_effect(node.op))
+    return set(reached(effects, readers.__getitem__))
 
 
 def _near(name: str, new: Nodes, old: Nodes) -> set[str]:
