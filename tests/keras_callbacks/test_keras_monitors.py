@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 import tf_amp
 from keras_callbacks import (
@@ -105,8 +106,7 @@ def test_the_scale_of_a_loss_scale_optimizer_is_told(kit):
     assert told == [[2.0], [skipped], [2]]
 
 
-@both_keras
-@pytest.mark.parametrize("last", [3, 1])
+@pytest.mark.parametrize(("kit", "last"), [(keras, 1), (tf_keras, 3)])
 def test_steps_are_timed_and_examples_counted(kit, last):
     def stop(batch, logs):
         model.stop_training = batch == last
@@ -169,8 +169,7 @@ def test_so_does_that_of_a_loss_scale_optimizer(kit):
     assert history["gradient_underflow"] == [0.0]
 
 
-@both_keras
-@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize(("kit", "value"), [(keras, np.inf), (tf_keras, np.nan)])
 def test_gradients_of_a_step_that_is_skipped_are_counted_as_computed(kit, value):
     inputs = X.copy()
     inputs[8:16] = value
@@ -253,8 +252,10 @@ def written_to_tensorboard(folder):
     return written
 
 
-@both_keras
-@pytest.mark.parametrize("scaled_by", ["package", "optimizer"])
+@pytest.mark.parametrize(
+    ("kit", "scaled_by"),
+    [(keras, "optimizer"), (tf_keras, "optimizer"), (tf_keras, "package")],
+)
 def test_tensorboard_has_the_scale_and_the_time_of_every_step(
     kit, tmp_path, scaled_by, monkeypatch
 ):

@@ -45,7 +45,7 @@ def test_fit_and_loops_equal_one_device_at_the_same_global_batch(either_keras):
     assert trained == (
         [f"{both}1"]
         if either_keras["keras"] == "tf_keras"
-        else [f"{by_fit}0", f"{in_loop}1", f"{both}1"]
+        else [f"{by_fit}0", f"{in_loop}1", f"{by_fit}1"]
     )
     assert [first, before, after] == [
         "4 gradients on 2 replicas, per step",

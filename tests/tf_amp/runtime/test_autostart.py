@@ -185,12 +185,19 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     return environment
 
 
-@pytest.fixture(scope="module")
-def off_then_bad(installed: Environment) -> list[str]:
-    """Return what a program prints that sets the switch to one value after another."""
-    return installed.run("""
+# The switch is off, then bad, then on, and each kind of program runs in turn.
+PROGRAMS = """
 import os, sys
+import keras, tf_keras, tempfile
 import tensorflow as tf
+class Model(tf.Module):
+    @tf.function(input_signature=[tf.TensorSpec((256, 256))])
+    def __call__(self, x):
+        for _ in range(3):
+            x = tf.nn.relu(tf.matmul(x, x))
+        return x
+folder = tempfile.mkdtemp()
+tf.saved_model.save(Model(), folder)
 for value in ("", "0", "False", "OFF"):
     os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = value
     print(float(tf.function(lambda x: tf.matmul(x, x))(tf.ones((2, 2)))[0, 0]))
@@ -203,37 +210,6 @@ for _ in range(2):
     except Exception as error:
         text = str(error)
         print(type(error).__name__, "bfloat17" in text and "bfloat16" in text)
-os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "bfloat16"
-import tf_amp
-print(float(tf.function(lambda x: x + 1)(1.0)), tf_amp.is_enabled())
-""")
-
-
-def test_a_program_that_leaves_the_switch_off_is_as_it_was(
-    off_then_bad: list[str],
-) -> None:
-    assert off_then_bad[:5] == ["2.0"] * 4 + ["[]"]
-
-
-def test_a_bad_value_is_named_for_every_trace_until_it_is_fixed(
-    off_then_bad: list[str],
-) -> None:
-    assert off_then_bad[5:] == ["ConfigError True"] * 2 + ["2.0 True"]
-
-
-# Each is run with the switch set after everything is imported.
-PROGRAMS = """
-import os
-import keras, tf_keras, tempfile
-import tensorflow as tf
-class Model(tf.Module):
-    @tf.function(input_signature=[tf.TensorSpec((256, 256))])
-    def __call__(self, x):
-        for _ in range(3):
-            x = tf.nn.relu(tf.matmul(x, x))
-        return x
-folder = tempfile.mkdtemp()
-tf.saved_model.save(Model(), folder)
 
 def saved_model():
     tf.saved_model.load(folder)(tf.zeros((256, 256)))
@@ -253,11 +229,29 @@ os.environ["TF_ENABLE_AUTO_MIXED_PRECISION"] = "1"
 for program in (saved_model, lambda: fit(keras), lambda: fit(tf_keras), session):
     program()
     import tf_amp
-    print(len(tf_amp.plans()))
+    print(tf_amp.is_enabled(), len(tf_amp.plans()))
 """
 
 
-def test_each_kind_of_program_runs_in_mixed_precision(installed: Environment) -> None:
-    printed = installed.run(PROGRAMS, TF_AMP_OPT_LEVEL="O2")
-    plans = [0, *map(int, printed)]
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return what the programs print where the package and TensorFlow are."""
+    environment = Environment(tmp_path_factory.mktemp("real") / "venv")
+    environment.pip("install", "--no-deps", "--no-index", str(built_wheel()))
+    return environment.run(PROGRAMS, TF_AMP_OPT_LEVEL="O2")
+
+
+def test_a_program_that_leaves_the_switch_off_is_as_it_was(printed: list[str]) -> None:
+    assert printed[:5] == ["2.0"] * 4 + ["[]"]
+
+
+def test_a_bad_value_is_named_for_every_trace_until_it_is_fixed(
+    printed: list[str],
+) -> None:
+    assert printed[5:7] == ["ConfigError True"] * 2
+    assert printed[7].startswith("True ")
+
+
+def test_each_kind_of_program_runs_in_mixed_precision(printed: list[str]) -> None:
+    plans = [0, *(int(line.split()[1]) for line in printed[7:])]
     assert len(plans) == 5 and sorted(set(plans)) == plans

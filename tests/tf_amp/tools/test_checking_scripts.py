@@ -144,14 +144,14 @@ body, huge = (
     for name in ("body", "huge")
 )
 
-def forward(x):
-    fine = tf.tanh(tf.matmul(x, body))
-    return tf.reduce_mean(tf.tanh(tf.matmul(fine * 1e5, huge, name="culprit") * 1e-5))
+def forward(x, factor=1e5):
+    fine = tf.tanh(tf.matmul(x, body)) * factor
+    return tf.reduce_mean(tf.tanh(tf.matmul(fine, huge, name="culprit") / factor))
 
 @tf.function(jit_compile=True)
 def train(x):
     with tf.GradientTape() as tape:
-        value = forward(x)
+        value = forward(x, factor=1.0)
     for each, gradient in zip((body, huge), tape.gradient(value, (body, huge))):
         each.assign_sub(0.1 * gradient)
     return value
@@ -169,7 +169,7 @@ def test_compiled_functions_are_verified_under_xla(tmp_path):
     plain = run_forked_command([str(script)], cwd=tmp_path)
     options = ("--bisect", "--write", file, "--json")
     # XLA compiles a graph anew for each scale that is tried, down from this one.
-    forced = {**_FORCED, "TF_AMP_LOSS_SCALE": "dynamic:initial=16"}
+    forced = {**_FORCED, "TF_AMP_LOSS_SCALE": "dynamic:initial=2"}
     done = _tf_amp("verify", script, *options, cwd=tmp_path, **forced)
     assert done.code == 1, done.err
     wanted, loss = (_loss(each).split()[1:] for each in (plain.out, done.err))

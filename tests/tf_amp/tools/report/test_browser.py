@@ -87,7 +87,7 @@ def open_report(page, tmp_path, plan):
     return seconds, time.perf_counter() - begin
 
 
-def test_a_click_on_an_operation_tells_its_reason(page, tmp_path):
+def test_a_click_on_an_operation_tells_its_reason_and_a_pattern_to_copy(page, tmp_path):
     open_report(page, tmp_path, large_plan(2))
     page.locator("#chart-2 .slice", has_text="op_0").last.click()
     details = page.locator("#details-2")
@@ -96,11 +96,7 @@ def test_a_click_on_an_operation_tells_its_reason(page, tmp_path):
     assert "16 bits are faster here" in text and "model/layer_0/op_0" in text
     assert "^model/layer_0/op_0$" in text and "^model/layer_0/" in text
 
-
-def test_a_pattern_is_copied_or_selected_where_that_is_refused(page, tmp_path):
-    open_report(page, tmp_path, large_plan(2))
-    page.locator("#chart-2 .slice", has_text="op_0").last.click()
-    button = page.locator("#details-2 button").first
+    button = details.locator("button").first
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     button.click()
     page.get_by_role("button", name="copied").wait_for()
@@ -114,8 +110,15 @@ def test_a_pattern_is_copied_or_selected_where_that_is_refused(page, tmp_path):
     assert page.evaluate("String(getSelection())") == pattern
 
 
-def test_a_click_on_a_scope_enters_it_and_on_the_top_one_leaves_it(page, tmp_path):
+def test_charts_appear_once_scrolled_to_and_clicks_enter_and_leave_a_scope(
+    page, tmp_path
+):
     open_report(page, tmp_path, large_plan(20))
+    charts = page.locator(".chart")
+    assert charts.count() == 3
+    for number in range(charts.count()):
+        charts.nth(number).scroll_into_view_if_needed()
+        charts.nth(number).locator(".main-svg").first.wait_for(state="visible")
     slices = page.locator("#chart-2 .slice")
 
     def layer(number):
@@ -126,15 +129,6 @@ def test_a_click_on_a_scope_enters_it_and_on_the_top_one_leaves_it(page, tmp_pat
     layer(0).wait_for(state="detached")
     layer(1).click()
     layer(0).wait_for()
-
-
-def test_every_chart_appears_once_it_is_scrolled_to(page, tmp_path):
-    open_report(page, tmp_path, large_plan(30))
-    charts = page.locator(".chart")
-    assert charts.count() == 3
-    for number in range(charts.count()):
-        charts.nth(number).scroll_into_view_if_needed()
-        charts.nth(number).locator(".main-svg").first.wait_for(state="visible")
 
 
 def traced(opt_level):

@@ -32,12 +32,12 @@ def traced(opt_level, cubed=False):
     return step.get_concrete_function(tf.TensorSpec((256, 256)))
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A folder with one file of each kind."""
+@pytest.fixture(scope="module")
+def texts():
+    """One file of each kind, by name."""
     function = traced("O2", cubed=True)
     plan = tf_amp.explain(function)
-    texts = {
+    return {
         "1.plan.json": plan.to_json(),
         "prediction.json": f"[{tf_amp.explain(function, measure=True).to_json()}]",
         "verification.json": tf_amp.verify(function, tf.ones((256, 256))).to_json(),
@@ -46,6 +46,11 @@ def folder(tmp_path):
         ),
         "else.json": '{"of": "somebody else"}',
     }
+
+
+@pytest.fixture
+def folder(tmp_path, texts):
+    """A folder with these files."""
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -81,7 +86,7 @@ def test_the_largest_error_is_on_top(folder):
     assert section.figure.layout.yaxis.autorange == "reversed"
 
 
-def test_a_job_beside_another_shows_whose_types_differ(folder):
+def test_a_job_beside_another_shows_whose_types_differ():
     low, kept = tf_amp.explain(traced("O2")), tf_amp.explain(traced("O0"))
     html = html_from_record(Record("now", (low,)), Record("before", (kept,)))
     assert "Beside before" in html and "float32 to bfloat16" in html
