@@ -20,7 +20,7 @@ from tests.forking import run_forked
 from tests.processes import folder_that_hides
 
 # Judged by few examples, so that nothing but the time differs.
-TRIALS = f"""
+TRIAL = """
 import dataclasses, json
 from evidence import data, trial
 
@@ -29,22 +29,15 @@ def split_off_few(*arrays):
     learned, held_out = split(*arrays)
     return learned, tuple(array[:32] for array in held_out)
 data.split = split_off_few
-for name in {NAMES}:
-    print(json.dumps(dataclasses.asdict(trial.run(name, "bfloat16", seed=1, steps=3))))
+print(json.dumps(dataclasses.asdict(trial.run(NAME, "bfloat16", seed=1, steps=3))))
 """
 
 
-@pytest.fixture(scope="module")
-def trials() -> dict[str, dict]:
-    """Train each family for a few steps."""
-    env = method_of("bfloat16").environment
-    lines = run_forked(TRIALS, env=env).lines()[-len(NAMES) :]
-    return dict(zip(NAMES, map(json.loads, lines), strict=True))
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_a_family_trains_in_16_bits(name: str, trials: dict[str, dict]) -> None:
-    trial = Trial(**trials[name])
+def test_a_family_trains_in_16_bits(name: str) -> None:
+    env = method_of("bfloat16").environment
+    lines = run_forked(f"NAME = {name!r}\n{TRIAL}", env=env).lines()
+    trial = Trial(**json.loads(lines[-1]))
     assert trial.steps == len(trial.losses) == 3
     assert all(map(math.isfinite, trial.losses)) and trial.low_ops > 0
     assert math.isfinite(trial.metrics[-1][-1])
