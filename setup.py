@@ -24,6 +24,8 @@ from setuptools.errors import CompileError
 AUTOSTART_FILE = "tf_amp_autostart.pth"
 DEVICE_TYPES = ("CPU", "GPU")
 ZIG = [sys.executable, "-m", "ziglang", "cc"]
+# Not optimized, zig would add checks, whose library it first compiles for a minute.
+FLAGS = ["-std=gnu11", "-O2", "-Wall", "-fPIC", "-shared", "-fvisibility=hidden"]
 
 
 def find_compiler() -> list[str] | None:
@@ -38,7 +40,7 @@ def can_compile(compiler: list[str]) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         source = pathlib.Path(folder, "probe.c")
         source.write_text("#include <pthread.h>\n#include <stdlib.h>\nint probe;\n")
-        command = [*compiler, "-shared", "-fPIC", "-o", f"{folder}/probe.so", source]
+        command = [*compiler, *FLAGS, "-o", f"{folder}/probe.so", source]
         try:
             return subprocess.run(command, capture_output=True).returncode == 0
         except OSError:
@@ -62,16 +64,8 @@ class BuildShim(build_ext):
             )
         target = pathlib.Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
-        flags = [
-            "-std=gnu11",
-            "-O2",
-            "-Wall",
-            "-fPIC",
-            "-shared",
-            "-fvisibility=hidden",
-        ]
         macros = [f"-D{name}={value}" for name, value in ext.define_macros]
-        command = [*compiler, *flags, *macros, "-o", str(target), *ext.sources]
+        command = [*compiler, *FLAGS, *macros, "-o", str(target), *ext.sources]
         self.spawn([*command, "-lpthread", "-ldl"])
 
 

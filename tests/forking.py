@@ -30,7 +30,7 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.processes import ROOT, Outcome, environment
+from tests.processes import ROOT, Outcome, environment, sources
 
 _TIMEOUT_SECONDS = 300
 # What TensorFlow and Python read from the environment as they start.
@@ -133,7 +133,7 @@ def _answer(question: Mapping[str, object]) -> Any:
 def _server() -> subprocess.Popen[str]:
     """Start the process that forks, once per process of the tests."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.forking"],
+        [sys.executable, "-m", "tests.forking", sources()["PYTHONPATH"]],
         env=environment({"PYTHONPATH": str(ROOT)}),
         cwd=ROOT,
         stdin=subprocess.PIPE,
@@ -156,6 +156,8 @@ def _serve() -> None:
     import tensorflow  # noqa: F401 - so that the children need not
 
     _import_all("grappler_pass", "tf_amp", "keras_callbacks")
+    # What children start need not import what no test needs.
+    os.environ["PYTHONPATH"] = sys.argv[1]
     # What was imported is nothing that a child's garbage collector need look at.
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from tests.forking import run_forked
-from tests.processes import ROOT, Outcome, run
+from tests.processes import Outcome, run, sources
 
 # float32 keeps both low bits of VALUE, float16 one of them, bfloat16 none.
 PROBE = """
@@ -35,8 +35,7 @@ def run_interpreter(
     cwd: pathlib.Path | None = None,
 ) -> Outcome:
     """Run this interpreter with arguments, and the source folder importable."""
-    paths = {"PYTHONPATH": str(ROOT)}
-    return run([sys.executable, *command], env={**paths, **(env or {})}, cwd=cwd)
+    return run([sys.executable, *command], env={**sources(), **(env or {})}, cwd=cwd)
 
 
 def output_of(program: str, *, env: Mapping[str, str] | None = None) -> list[str]:

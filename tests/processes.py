@@ -58,13 +58,17 @@ def run_python(
 
     It does not see what Keras would import and no test needs.
     """
-    paths = os.pathsep.join([str(folder_that_hides()), str(ROOT)])
-    source_folder = {"PYTHONPATH": paths} if python is None else {}
+    ours = sources() if python is None else {}
     return run(
         [str(python or sys.executable), *options, "-c", textwrap.dedent(code)],
-        env={**source_folder, **(env or {})},
+        env={**ours, **(env or {})},
         cwd=cwd,
     )
+
+
+def sources() -> dict[str, str]:
+    """Return what lets interpreters see the source folder, less what is hidden."""
+    return {"PYTHONPATH": os.pathsep.join([str(folder_that_hides()), str(ROOT)])}
 
 
 def hide_in(folder: pathlib.Path) -> None:

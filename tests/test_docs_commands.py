@@ -6,17 +6,15 @@ out: that these exist is told by the parser.
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
 import shlex
 import shutil
-import sys
 
 import pytest
 
 from tests.forking import run_forked, run_forked_command
-from tests.processes import ROOT, Outcome, run
+from tests.processes import ROOT, Outcome
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
@@ -74,6 +72,14 @@ def commands_of(page: pathlib.Path) -> list[str]:
     return [" ".join(p.split()) for p in plain if not LEFT_OUT.match(p)]
 
 
+# Of each page, those that stand on no page before it.
+COMMANDS: dict[pathlib.Path, list[str]] = {}
+for _page in PAGES:
+    _earlier = {command for found in COMMANDS.values() for command in found}
+    _own = dict.fromkeys(commands_of(_page))
+    COMMANDS[_page] = [command for command in _own if command not in _earlier]
+
+
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """Return a folder with what the commands name."""
@@ -95,7 +101,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if commands_of(page)], ids=lambda page: page.stem
+    "page", [page for page in PAGES if COMMANDS[page]], ids=lambda page: page.stem
 )
 def test_commands_run_in_order(
     page: pathlib.Path, prepared: pathlib.Path, tmp_path: pathlib.Path
@@ -105,7 +111,7 @@ def test_commands_run_in_order(
         example = re.search(r"```python\n(.*?)```", page.read_text(), re.S)
         assert example
         (folder / "train.py").write_text(example[1])
-    for command in commands_of(page):
+    for command in COMMANDS[page]:
         done = outcome_of(command, folder)
         expected = FAILS.get(command, 0)
         assert done.code == expected, f"{command}\n{done.out}\n{done.err}"
@@ -119,8 +125,7 @@ def outcome_of(command: str, folder: pathlib.Path) -> Outcome:
         name, _, value = words.pop(0).partition("=")
         env[name] = value
     if words[0] == "python":
-        path = {"PYTHONPATH": str(ROOT), **os.environ, **env}
-        return run([sys.executable, *words[1:]], env=path, cwd=folder)
+        return run_forked_command(words[1:], env=env, cwd=folder)
     own, dashes, of_script = command.partition(" -- ")
     words = ["-m", "tf_amp", *shlex.split(own)[1 + len(env) :]]
     words += BRIEFLY.get(words[2], [])

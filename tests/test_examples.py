@@ -11,7 +11,8 @@ import pytest
 
 from grappler_pass.planning.plan import Plan
 from tests.forking import run_forked, run_forked_command
-from tests.fresh_process import ROOT, run_interpreter
+from tests.fresh_process import run_interpreter
+from tests.processes import ROOT
 from tf_amp.config.amp_config import LOG, OPT_LEVEL, STRICT, SWITCH
 from tf_amp.runtime import autostart
 
@@ -32,7 +33,7 @@ TOLERANCE = 3 * (2 * 0.97 * 0.03 / 450) ** 0.5
 MIXED = {SWITCH: "1", OPT_LEVEL: "O2", STRICT: "1"}
 
 
-# It chooses its Keras before it imports TensorFlow.
+# It chooses its Keras before it imports TensorFlow, and has its data of scikit-learn.
 FRESH = ("legacy_keras",)
 
 
@@ -45,8 +46,10 @@ def output_of(
     bare = env.get(SWITCH) == "1" and not autostart.is_installed()
     starter = ("-m", "tf_amp", "run") if bare else ()
     command = (*starter, str(EXAMPLES / f"{name}.py"), *arguments)
-    run = run_interpreter if name in FRESH else run_forked_command
-    return run(command, env=env, cwd=folder).lines()
+    if name in FRESH:
+        env = {**env, "PYTHONPATH": str(ROOT)}
+        return run_interpreter(command, env=env, cwd=folder).lines()
+    return run_forked_command(command, env=env, cwd=folder).lines()
 
 
 def accuracy(lines: list[str]) -> float:

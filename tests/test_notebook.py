@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.processes import ROOT
+from tests.processes import ROOT, sources
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def cells(
     """Run the notebook with this interpreter, in another folder."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", sources()["PYTHONPATH"])
     notebook = nbformat.read(ROOT / "examples" / "plan.ipynb", as_version=4)
     at = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=120, resources=at).execute()

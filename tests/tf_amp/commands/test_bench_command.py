@@ -16,14 +16,7 @@ from typing import Any
 import pytest
 
 from grappler_pass.planning.pages import page
-from tests.processes import (
-    ROOT,
-    Outcome,
-    environment,
-    folder_that_hides,
-    run,
-    run_python,
-)
+from tests.processes import Outcome, environment, run, run_python, sources
 from tf_amp.commands import cli
 
 # Steps without TensorFlow, so that a process takes no time to speak of.
@@ -80,8 +73,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 def bench(folder: pathlib.Path, *arguments: str) -> Outcome:
     # What Keras would import and no step needs takes as long as most of these.
-    env = {"PYTHONPATH": os.pathsep.join([str(folder_that_hides()), str(ROOT)])}
-    return run([*COMMAND, *arguments], env=env, cwd=folder)
+    return run([*COMMAND, *arguments], env=sources(), cwd=folder)
 
 
 def kept_in(path: pathlib.Path) -> dict[str, Any]:
@@ -117,9 +109,9 @@ def test_what_is_measured_of_a_program_without_an_end_is_used(
     folder: pathlib.Path,
 ) -> None:
     command = ("light:hangs", "--methods", "float32", "--batches", "4", "--rounds", "1")
-    done = bench(folder, *command, "--seconds", "10")
+    done = bench(folder, *command, "--seconds", "5")
     assert done.code == 0, done.err
-    assert "ended after 10 s, and measured up to there: float32" in done.out
+    assert "ended after 5 s, and measured up to there: float32" in done.out
 
 
 @pytest.mark.parametrize("name", ["prints", "forks"])
@@ -234,7 +226,7 @@ def started(
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env=environment({"PYTHONPATH": str(ROOT)}),
+        env=environment(sources()),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -320,7 +320,7 @@ print("W0101 00:00:00.1 1 a.py:1] of Python", file=sys.stderr)
 def test_the_log_of_native_code_is_shown_if_asked_for(folder, options, has_log):
     (folder / "loud.py").write_text(CHATTER)
     command = ("audit", "loud.py", "--device-profile", "v100", *options)
-    done = fresh_tf_amp_of(folder, *command)
+    done = tf_amp_of(folder, *command)
     assert ("oneDNN is on" in done.err) is ("a.cc:2" in done.err) is has_log
     assert "the end" in done.err and "of Python" in done.err
     assert "tf-amp: " in done.err

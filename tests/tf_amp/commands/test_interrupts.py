@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.forking import run_forked_command
-from tests.processes import ROOT, run
+from tests.processes import run, sources
 
 COMMANDS = {
     "audit": ("--device-profile", "v100"),
@@ -43,7 +43,7 @@ def test_a_command_says_that_it_was_interrupted(folder, command):
 
 def test_a_script_that_is_run_ends_as_under_python(folder):
     command = (sys.executable, "-m", "tf_amp", "run", "script.py")
-    done = run(command, env={"PYTHONPATH": str(ROOT)}, cwd=folder)
+    done = run(command, env=sources(), cwd=folder)
     assert done.code == -signal.SIGINT
     assert done.err.endswith("KeyboardInterrupt\n")
     assert "tf-amp: interrupted" not in done.err

@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 
-from tests.processes import ROOT, environment, run
+from tests.forking import run_forked_command
+from tests.processes import environment, sources
 
-ENVIRONMENT = {"PYTHONPATH": str(ROOT)}
 COMMAND = (sys.executable, "-m", "tf_amp", "explain", "script.py")
 LOG = "I0000 00:00:1795627006.288093 25469 port.cc:153] of no interest"
 FATAL = "F0000 00:00:1795627006.288093 25469 port.cc:154] Check failed"
@@ -22,7 +22,7 @@ def test_what_a_process_writes_as_it_dies_is_shown(tmp_path):
         "native = ctypes.PyDLL(None)\n"
         f"native.write(2, {text!r}, {len(text)}), native.abort()"
     )
-    done = run(COMMAND, env=ENVIRONMENT, cwd=tmp_path)
+    done = run_forked_command(COMMAND[1:], cwd=tmp_path)
     assert done.code == -signal.SIGABRT
     assert done.err.splitlines() == [FATAL]
 
@@ -35,7 +35,7 @@ def test_a_script_that_waits_for_its_children_waits_for_no_other(tmp_path):
         "try: os.wait()\n"
         "except ChildProcessError: print('no more')\n"
     )
-    assert "no more\n" in run(COMMAND, env=ENVIRONMENT, cwd=tmp_path).out
+    assert "no more\n" in run_forked_command(COMMAND[1:], cwd=tmp_path).out
 
 
 def test_a_child_that_lives_on_goes_on_writing_and_holds_nobody_up(tmp_path):
@@ -46,7 +46,7 @@ def test_a_child_that_lives_on_goes_on_writing_and_holds_nobody_up(tmp_path):
     process = subprocess.Popen(
         COMMAND,
         cwd=tmp_path,
-        env=environment(ENVIRONMENT),
+        env=environment(sources()),
         stderr=subprocess.PIPE,
         text=True,
     )

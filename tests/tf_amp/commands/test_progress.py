@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.processes import ROOT, run
+from tests.processes import run, sources
 from tf_amp.commands import cli
 from tf_amp.tools import progress
 
@@ -68,7 +68,7 @@ def test_a_terminal_shows_a_bar_and_the_output_is_that_of_a_pipe(folder):
 
     reader = threading.Thread(target=read)
     reader.start()
-    env = {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "100"}
+    env = {**sources(), "TERM": "xterm", "COLUMNS": "100"}
     shell = " ".join(command) + f" 2> {os.ttyname(slave)}"
     done = run(["bash", "-c", shell], env=env)
     os.close(slave)
