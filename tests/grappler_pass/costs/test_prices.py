@@ -234,7 +234,7 @@ anchors = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(anchors, sizes, sizes)
 def test_a_correction_lies_between_those_measured(
     measured_at: list[Anchor], x: float, y: float
@@ -245,7 +245,7 @@ def test_a_correction_lies_between_those_measured(
     assert min(values) - 1e-9 <= found.log_ratio <= max(values) + 1e-9
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(ratios, st.floats(0, 10), st.floats(0.01, 10))
 def test_the_error_grows_with_distance(ratio: float, near: float, more: float) -> None:
     anchor = Anchor(place(0.0), ratio, 0.05)

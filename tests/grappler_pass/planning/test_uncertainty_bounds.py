@@ -49,7 +49,7 @@ def moved(problem: Problem, offsets: Sequence[float]) -> Problem:
     return dataclasses.replace(problem, low_seconds=low)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(uncertain_problems())
 def test_what_is_not_at_stake_keeps_its_color_at_any_prices_in_between(
     drawn: tuple[Problem, list[float], list[float]],
@@ -66,7 +66,7 @@ def test_what_is_not_at_stake_keeps_its_color_at_any_prices_in_between(
     assert here.seconds(certain) == pytest.approx(here.seconds(low), rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(uncertain_problems())
 def test_dearer_prices_gain_less(drawn: tuple[Problem, list[float], object]) -> None:
     problem, errors, _ = drawn

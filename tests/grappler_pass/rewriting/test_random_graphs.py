@@ -21,7 +21,7 @@ from tests.soundness import FLOAT32, assert_sound, assert_valid
 def test_random_programs_agree_before_and_after() -> None:
     totals = np.zeros(3)
 
-    @settings(max_examples=12)
+    @settings(max_examples=8)
     @given(st.integers(0, 2**31))
     def run(seed: int) -> None:
         outcome = check_seed(seed)

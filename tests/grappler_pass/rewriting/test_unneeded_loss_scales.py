@@ -43,12 +43,16 @@ def stepper(w, optimizer=None):
 def counted():
     # A loss scale of this test, rather than one of another test, is the latest.
     stepper(tf.Variable(W))(X)
+    return latest_counts()
+
+
+def latest_counts():
     state = loss_scale_state()
     return state.good_steps, state.skipped_steps
 
 
 def counts_since(before):
-    return tuple(now - then for now, then in zip(counted(), before, strict=True))
+    return tuple(now - then for now, then in zip(latest_counts(), before, strict=True))
 
 
 def trained(inputs):

@@ -182,7 +182,7 @@ def test_a_network_learns_alike_and_its_plan_lists_the_kernels() -> None:
             )
             model.compile(keras.optimizers.SGD(0.01), "mse")
             x, y = numbers(0, (64, 8, 8, 4)), numbers(1, (64, 1))
-            fitted = model.fit(x, y, batch_size=16, epochs=3, verbose=0)
+            fitted = model.fit(x, y, batch_size=16, epochs=2, verbose=0)
             losses.append(fitted.history["loss"])
 
             def step(x, y, model=model):

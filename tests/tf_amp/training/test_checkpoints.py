@@ -20,7 +20,7 @@ from tf_amp import (
 from tf_amp.training.checkpoints import object_based
 
 OPTIMIZERS = {
-    "keras": lambda: keras.optimizers.Adam(0.1),
+    "keras": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
     "tf_keras": lambda: tf_keras.optimizers.Adam(0.1),
 }
 
@@ -42,9 +42,16 @@ def trained(loss_scale, folder, optimizer="keras"):
         return checkpoint_of(model).save(str(folder / "c")), figures(loss_scale)
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Return what `trained` does, of one training for all tests."""
+    return trained(dynamic(), tmp_path_factory.mktemp("saved"))
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_state_waits_for_its_loss_scale_to_be_used(optimizer, tmp_path):
-    path, expected = trained(dynamic(), tmp_path, optimizer)
+def test_a_state_waits_for_its_loss_scale_to_be_used(optimizer, saved, tmp_path):
+    is_saved = optimizer == "keras"
+    path, expected = saved if is_saved else trained(dynamic(), tmp_path, optimizer)
     assert expected == (2.0**9, 2, 1)
     with training(dynamic()) as loss_scale:
         model = Model(OPTIMIZERS[optimizer]())
@@ -90,8 +97,8 @@ def test_every_loss_scale_gets_its_own_state(tmp_path):
             assert after.good_steps == expected[1] + 1
 
 
-def test_plain_tensorflow_restores_what_was_saved_and_consumes_it_all(tmp_path):
-    path, _ = trained(dynamic(), tmp_path)
+def test_plain_tensorflow_restores_what_was_saved_and_consumes_it_all(saved):
+    path, _ = saved
     assert tf.train.load_checkpoint(path).has_tensor(object_based.KEY)
     model = Model(OPTIMIZERS["keras"]())
     checkpoint_of(model).restore(path).assert_consumed()
@@ -110,8 +117,8 @@ def test_a_checkpoint_of_before_restores_and_the_scale_starts_fresh(tmp_path, ca
     assert caplog.text.count("holds no state of a loss scale") == 1
 
 
-def test_the_state_of_another_loss_scale_is_refused(tmp_path):
-    path, _ = trained(dynamic(), tmp_path)
+def test_the_state_of_another_loss_scale_is_refused(saved):
+    path, _ = saved
     with training(StatisticalLossScale()):
         model = Model(OPTIMIZERS["keras"]())
         checkpoint_of(model).restore(path)
@@ -134,8 +141,8 @@ def test_a_damaged_state_is_told_of_and_the_scale_starts_fresh(
     assert "cannot be read" in caplog.text
 
 
-def test_weights_alone_bring_no_state_along(tmp_path, caplog):
-    path, _ = trained(dynamic(), tmp_path)
+def test_weights_alone_bring_no_state_along(saved, caplog):
+    path, _ = saved
     with training(dynamic()) as loss_scale:
         model = Model(OPTIMIZERS["keras"]())
         tf.train.Checkpoint(weight=model.weight).restore(path).expect_partial()
@@ -157,8 +164,8 @@ def test_weights_updated_by_hand_take_the_state_along(tmp_path):
         assert figures(loss_scale) == (2.0**9, 2, 1)
 
 
-def test_what_was_restored_is_saved_again_without_a_step(tmp_path):
-    path, expected = trained(dynamic(), tmp_path)
+def test_what_was_restored_is_saved_again_without_a_step(saved, tmp_path):
+    path, expected = saved
     with training(dynamic()):
         model = Model(OPTIMIZERS["keras"]())
         checkpoint_of(model).restore(path)

@@ -66,8 +66,13 @@ def saved_before(folder):
             return made.saver.save(made.session, str(folder / "before"))
 
 
-def test_a_saver_saves_the_state_and_restores_it(tmp_path):
-    path = saved(tmp_path, dynamic())
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    """Return a checkpoint of which there is one for all tests."""
+    return saved(tmp_path_factory.mktemp("saved"), dynamic())
+
+
+def test_a_saver_saves_the_state_and_restores_it(path):
     loss_scale = dynamic()
     with program(loss_scale) as made:
         made.saver.restore(made.session, path)
@@ -110,23 +115,23 @@ def test_a_checkpoint_of_before_restores_and_the_scale_starts_fresh(
     assert caplog.text.count("holds no state of a loss scale") == 1
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
-def test_with_a_scale_that_nothing_can_be_scaled_by_it_starts_fresh(
-    scale, tmp_path, caplog
-):
+def test_with_a_scale_that_nothing_can_be_scaled_by_it_starts_fresh(tmp_path, caplog):
+    scales, paths = (0.0, -1.0, float("nan"), float("inf")), []
     with program(dynamic()) as made:
         made.session.run(made.initialize)
         made.run(X)
         (floats,) = (v for v in v1.global_variables() if v.op.name.endswith("/floats"))
-        floats.load([scale], made.session)
-        path = made.saver.save(made.session, str(tmp_path / "c"))
+        for number, scale in enumerate(scales):
+            floats.load([scale], made.session)
+            paths.append(made.saver.save(made.session, str(tmp_path / f"c{number}")))
     loss_scale = dynamic()
     with program(loss_scale) as made:
-        made.saver.restore(made.session, path)
-        assert figures(loss_scale) == (2.0**10, 0, 0)
-        made.run(X)
-        assert figures(loss_scale) == (2.0**10, 1, 0)
-    assert f"is {scale:g}" in caplog.text
+        for scale, path in zip(scales, paths, strict=True):
+            made.saver.restore(made.session, path)
+            assert figures(loss_scale) == (2.0**10, 0, 0)
+            made.run(X)
+            assert figures(loss_scale) == (2.0**10, 1, 0)
+            assert f"is {scale:g}" in caplog.text
 
 
 def test_a_variable_that_is_missing_otherwise_is_an_error_still(tmp_path):
@@ -138,8 +143,7 @@ def test_a_variable_that_is_missing_otherwise_is_an_error_still(tmp_path):
             made.saver.restore(made.session, path)
 
 
-def test_the_state_of_another_loss_scale_is_refused(tmp_path):
-    path = saved(tmp_path, dynamic())
+def test_the_state_of_another_loss_scale_is_refused(path):
     with program(StatisticalLossScale()) as made:
         with pytest.raises(
             CheckpointMismatchError, match=r"DynamicLossScale.*Statistical"
@@ -155,8 +159,7 @@ def test_a_number_chosen_by_the_program_goes_before_the_saved_one(tmp_path):
         assert figures(loss_scale) == (128.0, 2, 1)
 
 
-def test_a_program_without_tf_amp_restores_what_was_saved(tmp_path):
-    path = saved(tmp_path, dynamic())
+def test_a_program_without_tf_amp_restores_what_was_saved(path):
     with tf.Graph().as_default():
         made = Program()
         with made.session:

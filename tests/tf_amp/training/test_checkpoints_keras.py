@@ -1,6 +1,8 @@
 """Loss scales beside the files that Keras writes, and files that are exported."""
 
+import functools
 import pathlib
+import shutil
 
 import h5py
 import keras
@@ -55,56 +57,66 @@ def weights_of(model):
 
 
 # Keras cannot go on training what it loads from "m.h5".
-FILES = [
-    (keras, "m.keras"),
-    (keras, "m.weights.h5"),
-    (tf_keras, "m.keras"),
-    (tf_keras, "m.weights.h5"),
-    (tf_keras, "m.h5"),
-    (tf_keras, "folder"),
-]
+FILES = {
+    keras: ("m.keras", "m.weights.h5"),
+    tf_keras: ("m.keras", "m.weights.h5", "m.h5", "folder"),
+}
 
 
-@pytest.mark.parametrize(("library", "name"), FILES)
-def test_a_file_of_keras_has_the_state_beside_it(library, name, tmp_path, caplog):
-    path = str(tmp_path / name)
-    only_weights = name == "m.weights.h5"
-    with training(dynamic()) as loss_scale:
-        model = fitted(library)
-        assert figures(loss_scale) == AFTER
-        (model.save_weights if only_weights else model.save)(path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [name, f"{name}.tf_amp.json"]
-    with training(dynamic()) as loss_scale:
-        if only_weights:
-            model = compiled(library)
-            model.load_weights(path)
-        else:
-            model = library.models.load_model(path)
-        fit(model)
-        assert figures(loss_scale) == (2.0**9, 4, 1)
-    assert "holds no state" not in caplog.text
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Return what stores a model after `fitted`, once per library, in every format.
+
+    It returns the folder and the weights.
+    """
+
+    @functools.cache
+    def stored_by(library):
+        folder = tmp_path_factory.mktemp("stored")
+        with training(dynamic()) as loss_scale:
+            model = fitted(library)
+            assert figures(loss_scale) == AFTER
+            for name in FILES[library]:
+                save = model.save_weights if name == "m.weights.h5" else model.save
+                save(str(folder / name))
+        return folder, weights_of(model)
+
+    return stored_by
 
 
 @BOTH
-def test_the_files_are_what_keras_writes_and_loads_without_tf_amp(library, tmp_path):
-    with training(dynamic()):
-        model = fitted(library)
-        model.save(str(tmp_path / "m.keras"))
-        model.save_weights(str(tmp_path / "m.weights.h5"))
-        expected = weights_of(model)
-    assert not any(b"tf_amp" in p.read_bytes() for p in tmp_path.glob("*[5s]"))
+def test_a_file_of_keras_has_the_state_beside_it(library, stored, caplog):
+    folder, _ = stored(library)
+    names = [n for name in FILES[library] for n in (name, f"{name}.tf_amp.json")]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+    for name in FILES[library]:
+        with training(dynamic()) as loss_scale:
+            if name == "m.weights.h5":
+                model = compiled(library)
+                model.load_weights(str(folder / name))
+            else:
+                model = library.models.load_model(str(folder / name))
+            fit(model)
+            assert figures(loss_scale) == (2.0**9, 4, 1), name
+        assert "holds no state" not in caplog.text, name
+
+
+@BOTH
+def test_the_files_are_what_keras_writes_and_loads_without_tf_amp(library, stored):
+    folder, expected = stored(library)
+    assert not any(b"tf_amp" in p.read_bytes() for p in folder.glob("m.*[5s]"))
     dtypes = set()
 
     def note(_, item):
         if isinstance(item, h5py.Dataset):
             dtypes.add(str(item.dtype))
 
-    with h5py.File(tmp_path / "m.weights.h5") as file:
+    with h5py.File(folder / "m.weights.h5") as file:
         file.visititems(note)
     assert dtypes <= {"float32", "int32", "int64"}
-    loaded = library.models.load_model(str(tmp_path / "m.keras"))
+    loaded = library.models.load_model(str(folder / "m.keras"))
     other = compiled(library)
-    other.load_weights(str(tmp_path / "m.weights.h5"))
+    other.load_weights(str(folder / "m.weights.h5"))
     for model in (loaded, other):
         assert all(map(np.array_equal, weights_of(model), expected))
 
@@ -129,10 +141,11 @@ def test_weights_that_were_never_trained_say_nothing(tmp_path, caplog):
     assert "holds no state" not in caplog.text
 
 
-def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(tmp_path, caplog):
+def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(
+    stored, tmp_path, caplog
+):
+    shutil.copytree(stored(keras)[0], tmp_path, dirs_exist_ok=True)
     path = str(tmp_path / "m.keras")
-    with training(dynamic()):
-        fitted(keras).save(path)
     side_file.path_beside(path).write_text('{"tf_amp": 1, "rec')
     with training(dynamic()) as loss_scale:
         fit(keras.models.load_model(path))
@@ -142,16 +155,16 @@ def test_a_damaged_side_file_is_put_aside_and_training_starts_fresh(tmp_path, ca
     assert aside.exists() and not side_file.path_beside(path).exists()
 
 
-def test_a_state_of_other_weights_is_not_used(tmp_path, caplog):
-    first, second = tmp_path / "first.keras", tmp_path / "second.keras"
+def test_a_state_of_other_weights_is_not_used(stored, tmp_path, caplog):
+    shutil.copytree(stored(keras)[0], tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "m.keras"
+    record = side_file.path_beside(path).read_bytes()
+    model = keras.models.load_model(path)
+    model.set_weights([2.0 * weight for weight in model.get_weights()])
+    model.save(path)
+    side_file.path_beside(path).write_bytes(record)
     with training(dynamic()):
-        model = fitted(keras)
-        model.save(first)
-        fit(model)
-        model.save(second)
-    second.replace(first)
-    with training(dynamic()):
-        fit(keras.models.load_model(first))
+        fit(keras.models.load_model(path))
     assert caplog.text.count("belongs to other weights") == 1
 
 
@@ -202,10 +215,9 @@ def test_side_files_follow_those_that_callbacks_replace_and_delete(tmp_path):
     assert names == ["best.keras", "best.keras.tf_amp.json"]
 
 
-def test_a_model_without_a_state_leaves_no_file_beside(tmp_path):
+def test_a_model_without_a_state_leaves_no_file_beside(stored, tmp_path):
+    shutil.copytree(stored(keras)[0], tmp_path, dirs_exist_ok=True)
     path = tmp_path / "m.keras"
-    with training(dynamic()):
-        fitted(keras).save(path)
     compiled(keras).save(path)
     assert side_file.path_beside(path).exists()
     with training(dynamic()):

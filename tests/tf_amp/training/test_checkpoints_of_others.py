@@ -45,6 +45,13 @@ def stored(path, *inputs, loss_scale=None):
     return path
 
 
+@pytest.fixture(scope="module")
+def overflowed(tmp_path_factory):
+    """Return the path of a model that overflowed once and took one step."""
+    path = tmp_path_factory.mktemp("overflowed") / "m.keras"
+    return stored(path, BAD, X, loss_scale=dynamic())
+
+
 @pytest.mark.parametrize("with_record", [False, True])
 def test_a_model_loaded_beside_a_training_leaves_its_scale_alone(with_record, tmp_path):
     of_teacher = dynamic(2.0**5) if with_record else None
@@ -66,11 +73,10 @@ def test_a_model_loaded_beside_a_training_leaves_its_scale_alone(with_record, tm
     assert [saved.values["scale"] for saved in record.loss_scales] == [2.0**9]
 
 
-def test_each_of_two_models_goes_on_as_it_was_saved(tmp_path):
-    student = stored(tmp_path / "student.keras", BAD, X, loss_scale=dynamic())
+def test_each_of_two_models_goes_on_as_it_was_saved(overflowed, tmp_path):
     teacher = stored(tmp_path / "teacher.keras", X, X, loss_scale=dynamic(2.0**5))
     with training(dynamic()) as loss_scale:
-        model = keras.models.load_model(student)
+        model = keras.models.load_model(overflowed)
         other = keras.models.load_model(teacher)
         fit(model)
         assert figures(loss_scale) == (2.0**9, 2, 1)
@@ -90,10 +96,9 @@ def test_a_training_from_scratch_has_nothing_of_a_model_that_was_loaded(tmp_path
         assert kept.built
 
 
-def test_what_was_skipped_in_the_training_of_another_is_not_counted(tmp_path):
-    teacher = stored(tmp_path / "t.keras", BAD, X, loss_scale=dynamic())
+def test_what_was_skipped_in_the_training_of_another_is_not_counted(overflowed):
     with training(dynamic()):
-        kept, student = keras.models.load_model(teacher), compiled()
+        kept, student = keras.models.load_model(overflowed), compiled()
         readings = ScaleReadings(student)
         fit(student, BAD, X)
         assert readings.read().skipped_here == 1
@@ -124,13 +129,12 @@ def test_a_model_loaded_anew_goes_on_as_saved_once_it_is_trained(tmp_path):
         assert figures(loss_scale) == (2.0**9, 2, 1)
 
 
-def test_weights_without_a_record_let_what_was_resumed_stay(tmp_path):
-    student = stored(tmp_path / "s.keras", BAD, X, loss_scale=dynamic())
+def test_weights_without_a_record_let_what_was_resumed_stay(overflowed, tmp_path):
     plain = compiled()
     fit(plain)
     plain.save_weights(tmp_path / "plain.weights.h5")
     with training(dynamic()) as loss_scale:
-        model = keras.models.load_model(student)
+        model = keras.models.load_model(overflowed)
         model.load_weights(tmp_path / "plain.weights.h5")
         fit(model)
         assert figures(loss_scale) == (2.0**9, 2, 1)
@@ -138,7 +142,7 @@ def test_weights_without_a_record_let_what_was_resumed_stay(tmp_path):
 
 def test_the_checkpoint_of_another_optimizer_leaves_the_scale_alone(tmp_path):
     def restored(x, path):
-        model = Model(keras.optimizers.Adam(0.1))
+        model = Model(keras.optimizers.SGD(0.1, momentum=0.9))
         model.step(x)
         return tf.train.Checkpoint(optimizer=model.optimizer), path
 
@@ -146,9 +150,9 @@ def test_the_checkpoint_of_another_optimizer_leaves_the_scale_alone(tmp_path):
         checkpoint, path = restored(X, str(tmp_path / "c"))
         path = checkpoint.save(path)
     with training(dynamic()) as loss_scale:
-        model = Model(keras.optimizers.Adam(0.1))
+        model = Model(keras.optimizers.SGD(0.1, momentum=0.9))
         model.step(BAD)
-        other = Model(keras.optimizers.Adam(0.1))
+        other = Model(keras.optimizers.SGD(0.1, momentum=0.9))
         tf.train.Checkpoint(optimizer=other.optimizer).restore(path)
         assert figures(loss_scale) == (2.0**9, 0, 1)
         tf.train.Checkpoint(optimizer=model.optimizer).restore(path)

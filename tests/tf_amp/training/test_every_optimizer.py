@@ -63,71 +63,86 @@ V1 = names_in(v1.train, v1.train.Optimizer, without=("SyncReplicasOptimizer",))
 
 
 def check(step, everything):
-    """Run good, bad and good steps; the bad one is to change nothing."""
+    """Run good, bad and good steps; the bad one is to change nothing.
+
+    Args:
+      step: takes a factor of the loss.
+      everything: returns each optimizer's variables by its name, the weight first.
+    """
     with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
         run = tf.function(step)
         run(tf.constant(1.0))
-        before = values_of(everything())
+        before = {name: values_of(found) for name, found in everything().items()}
         run(tf.constant(math.inf))
-        assert are_equal(before, values_of(everything()))
+        for name, found in everything().items():
+            assert are_equal(before[name], values_of(found)), name
         run(tf.constant(1.0))
         assert figures(loss_scale) == (2.0**9, 1, 1)
-    after = values_of(everything())
-    # The first is the weight, whose average may be what trains.
-    assert not are_equal(before[:1], after[:1])
-    assert all(np.isfinite(value).all() for value in after)
+    for name, found in everything().items():
+        after = values_of(found)
+        # The average of a weight may be what trains.
+        assert not are_equal(before[name][:1], after[:1]), name
+        assert all(np.isfinite(value).all() for value in after), name
 
 
-def slopes_of(weight, x):
+def slopes_of(weights, x):
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(weight**3) * x
-    return tape.gradient(loss, weight)
+        loss = tf.add_n([tf.reduce_sum(weight**3) for weight in weights]) * x
+    return tape.gradient(loss, weights)
 
 
-@pytest.mark.parametrize("name", KERAS)
-def test_of_keras(name):
-    weight = keras.Variable(np.eye(2, dtype=np.float32) + 1, name="kernel")
-    optimizer = getattr(keras.optimizers, name)(0.1)
-
-    def step(x):
-        optimizer.apply([slopes_of(weight.value, x)], [weight])
-
-    check(step, lambda: [weight, *optimizer.variables])
-
-
-@pytest.mark.parametrize("name", TF_KERAS)
-def test_of_tf_keras(name):
-    weight = tf.Variable(tf.eye(2) + 1)
-    optimizer = getattr(tf_keras.optimizers, name)(0.1, jit_compile=False)
-    # Traced twice, as whatever makes variables is, Nadam divides by zero.
-    optimizer.build([weight])
+def test_of_keras():
+    start = np.eye(2, dtype=np.float32) + 1
+    weights = [keras.Variable(start, name="kernel") for _ in KERAS]
+    optimizers = [getattr(keras.optimizers, name)(0.1) for name in KERAS]
+    for optimizer, weight in zip(optimizers, weights, strict=True):
+        optimizer.build([weight])
 
     def step(x):
-        optimizer.apply_gradients([(slopes_of(weight, x), weight)])
+        slopes = slopes_of([weight.value for weight in weights], x)
+        for optimizer, slope, weight in zip(optimizers, slopes, weights, strict=True):
+            optimizer.apply([slope], [weight])
 
-    check(step, lambda: [weight, *optimizer.variables])
-
-
-@pytest.mark.parametrize("name", LEGACY)
-def test_of_tf_keras_legacy(name):
-    weight = tf.Variable(tf.eye(2) + 1)
-    optimizer = getattr(tf_keras.optimizers.legacy, name)(0.1)
-
-    def step(x):
-        optimizer.apply_gradients([(slopes_of(weight, x), weight)])
-
-    check(step, lambda: [weight, *optimizer.variables()])
+    found = dict(zip(KERAS, zip(weights, optimizers, strict=True), strict=True))
+    check(step, lambda: {n: [w, *o.variables] for n, (w, o) in found.items()})
 
 
-@pytest.mark.parametrize("name", INNER)
-def test_of_the_keras_within_tensorflow(name):
-    weight = tf.Variable(tf.eye(2) + 1)
-    optimizer = INNER[name](0.1)
+def check_of_tf_keras(optimizers, variables_of):
+    """Check optimizers, by name, that are given gradients as tf_keras does."""
+    weights = {name: tf.Variable(tf.eye(2) + 1) for name in optimizers}
 
     def step(x):
-        optimizer.apply_gradients([(slopes_of(weight, x), weight)])
+        slopes = slopes_of([*weights.values()], x)
+        for (name, weight), slope in zip(weights.items(), slopes, strict=True):
+            optimizers[name].apply_gradients([(slope, weight)])
 
-    check(step, lambda: [weight, *optimizer.variables()])
+    def everything():
+        return {
+            name: [weights[name], *variables_of(optimizer)]
+            for name, optimizer in optimizers.items()
+        }
+
+    for name, weight in weights.items():
+        # Traced twice, as whatever makes variables is, Nadam divides by zero.
+        if hasattr(optimizers[name], "build"):
+            optimizers[name].build([weight])
+    check(step, everything)
+
+
+def test_of_tf_keras():
+    kinds = tf_keras.optimizers
+    made = {name: getattr(kinds, name)(0.1, jit_compile=False) for name in TF_KERAS}
+    check_of_tf_keras(made, lambda optimizer: optimizer.variables)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [{name: getattr(tf_keras.optimizers.legacy, name) for name in LEGACY}, INNER],
+    ids=["in_tf_keras", "within_tensorflow"],
+)
+def test_of_legacy_keras(kinds):
+    made = {name: kind(0.1) for name, kind in kinds.items()}
+    check_of_tf_keras(made, lambda optimizer: optimizer.variables())
 
 
 @pytest.mark.parametrize("name", V1)
@@ -157,7 +172,10 @@ def test_of_keras_made_of_several():
 
     def step(x):
         # Of two calls for gradients, only the first may overflow.
-        slopes = [slopes_of(weights[0].value, x), slopes_of(weights[1].value, 1.0)]
+        slopes = [
+            *slopes_of([weights[0].value], x),
+            *slopes_of([weights[1].value], 1.0),
+        ]
         optimizer.apply(slopes, weights)
 
     with scaled_by(DynamicLossScale(initial=2.0**10)):

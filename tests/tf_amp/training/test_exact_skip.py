@@ -45,6 +45,16 @@ def check_skips(step, everything, *, overflow=None):
     assert all(np.isfinite(value).all() for value in after)
 
 
+def built(optimizer, variables):
+    """Return an optimizer whose first step makes no variables, and so traces once."""
+    optimizer.build(variables)
+    return optimizer
+
+
+def momentum(variables):
+    return built(keras.optimizers.SGD(0.1, momentum=0.9), variables)
+
+
 OPTIMIZERS = {
     "adam": lambda: keras.optimizers.AdamW(
         keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5),
@@ -77,7 +87,8 @@ def test_every_variable_of_a_keras_optimizer_stays(name):
 
 def test_finite_steps_are_those_without_scaling():
     def trained(loss_scale):
-        variables, optimizer = weights(), OPTIMIZERS["adam"]()
+        variables = weights()
+        optimizer = built(OPTIMIZERS["adam"](), variables)
         with scaled_by(loss_scale):
 
             @tf.function
@@ -168,7 +179,8 @@ GRADIENTS = {
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_what_happens_to_gradients_on_their_way_does_not_matter(name):
-    variables, optimizer = weights(), keras.optimizers.Adam(0.1)
+    variables = weights()
+    optimizer = momentum(variables)
     with scaled_by(DynamicLossScale(initial=2.0**10)):
 
         @tf.function
@@ -180,7 +192,8 @@ def test_what_happens_to_gradients_on_their_way_does_not_matter(name):
 
 @pytest.mark.parametrize("where", ["gradients", "all", "step"])
 def test_eager_steps_are_skipped_too(where):
-    variables, optimizer = weights(), keras.optimizers.Adam(0.1)
+    variables = weights()
+    optimizer = momentum(variables)
     with scaled_by(DynamicLossScale(initial=2.0**10)) as loss_scale:
         compute = tf.function(gradients_of) if where == "gradients" else gradients_of
 
@@ -196,9 +209,12 @@ def test_eager_steps_are_skipped_too(where):
 
 
 def test_accumulation_drops_only_the_step_that_overflowed():
-    def trained(batches, loss_scale):
-        variables, optimizer = weights(), keras.optimizers.SGD(0.1)
+    def trained(runs, loss_scale):
+        variables = weights()
+        optimizer = built(keras.optimizers.SGD(0.1), variables)
         sums = [tf.Variable(tf.zeros_like(v)) for v in variables]
+        everything = [*variables, *optimizer.variables, *sums]
+        begun = values_of(everything)
         with scaled_by(loss_scale):
 
             @tf.function
@@ -211,15 +227,19 @@ def test_accumulation_drops_only_the_step_that_overflowed():
             def apply():
                 optimizer.apply([s.read_value() for s in sums], variables)
 
-            for x in batches:
-                collect(tf.constant(x))
-            apply()
-        return values_of([*variables, *optimizer.variables])
+            for batches in runs:
+                for variable, value in zip(everything, begun, strict=True):
+                    variable.assign(value)
+                for x in batches:
+                    collect(tf.constant(x))
+                apply()
+                yield values_of([*variables, *optimizer.variables])
 
     bad = X * np.float32(math.inf)
-    plain = trained([X, -X], NoOpLossScale())
-    for batches in ([X, bad, -X], [X, -X, bad], [bad, X, -X]):
-        assert are_equal(plain, trained(batches, DynamicLossScale(initial=2.0**10)))
+    (plain,) = trained([[X, -X]], NoOpLossScale())
+    runs = [[X, bad, -X], [X, -X, bad], [bad, X, -X]]
+    for found in trained(runs, DynamicLossScale(initial=2.0**10)):
+        assert are_equal(plain, found)
 
 
 def test_what_is_written_by_hand_stays():
@@ -239,7 +259,7 @@ def test_what_is_written_by_hand_stays():
 @pytest.mark.parametrize("shared", [True, False])
 def test_two_losses_share_a_scale_or_have_their_own(shared):
     first, second = weights(), weights()
-    optimizers = keras.optimizers.Adam(0.1), keras.optimizers.Adam(0.1)
+    optimizers = momentum(first), momentum(second)
     mine = DynamicLossScale(initial=2.0**10)
     other = mine if shared else DynamicLossScale(initial=2.0**10)
 
@@ -257,7 +277,8 @@ def test_two_losses_share_a_scale_or_have_their_own(shared):
 
 
 def test_rows_of_a_table_stay():
-    table, optimizer = tf.Variable(X), keras.optimizers.Adagrad(0.1)
+    table = tf.Variable(X)
+    optimizer = built(keras.optimizers.Adagrad(0.1), [table])
     with scaled_by(StaticLossScale(2.0**10)):
 
         @tf.function

@@ -31,8 +31,10 @@ def check_skipped(apply, variables, optimizer):
     assert int(optimizer.iterations) == 2
 
 
-@pytest.mark.parametrize("traced", PLACES)
-@pytest.mark.parametrize("company", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("traced", "company"),
+    [*((place, 0.1) for place in PLACES), ("nothing", 0.0), ("both", 0.0)],
+)
 def test_an_overflow_taken_first_is_skipped_when_it_is_applied_last(traced, company):
     models, optimizers = [weights(), weights()], [momentum(), momentum()]
     compute = tf.function(gradients_of) if traced in PLACES[1::2] else gradients_of

@@ -68,12 +68,12 @@ def test_a_dynamic_loss_scale_of_the_programs_own_finds_its_level(build):
         taken.assign_add(tf.cast(finite, tf.int32))
 
     with scaled_by(DynamicLossScale(growth_interval=8)) as loss_scale:
-        for _ in range(200):
+        for _ in range(80):
             step(tf.ones(4))
         scales = figures(loss_scale)[0], float(own)
     assert math.isfinite(scales[1])
     assert scales[0] * scales[1] <= 2.0**18
-    assert int(taken) > 60
+    assert int(taken) > 24
     np.testing.assert_array_equal(weight, tf.fill(4, -0.125 * float(taken)))
 
 
@@ -180,13 +180,12 @@ def check_kept(step, written):
 
 
 def written_by(writes):
-    """Return variables for each way of writing, by its name, and what writes them."""
-    written = {write.__name__: weights() for write in writes}
+    """Return a matrix for each way of writing, by its name, and what writes them."""
+    written = {write.__name__: weights()[:1] for write in writes}
 
     def update(slopes):
-        for write, variables in zip(writes, written.values(), strict=True):
-            for variable, slope in zip(variables, slopes, strict=True):
-                write(variable, slope)
+        for write, (variable,) in zip(writes, written.values(), strict=True):
+            write(variable, slopes[0])
 
     return written, update
 
@@ -258,27 +257,31 @@ def test_a_momentum_by_hand_and_its_step_stay():
 
 
 @pytest.mark.parametrize("is_resource", [True, False])
-@pytest.mark.parametrize("way", ["assign_sub", "assign", "slice", "factors"])
-def test_what_a_session_writes_by_hand_is_skipped(way, is_resource):
+def test_what_a_session_writes_by_hand_is_skipped(is_resource):
+    ways = {
+        "assign_sub": lambda w, slope: v1.assign_sub(w, 0.1 * slope),
+        "assign": lambda w, slope: v1.assign(w, w - 0.1 * slope),
+        "slice": lambda w, slope: w[1:3].assign((w - 0.1 * slope)[1:3]),
+        "factors": lambda w, slope: v1.scatter_mul(w, tf.range(4), 1.0 - 0.1 * slope),
+    }
     with tf.Graph().as_default(), v1.Session() as session, scaled_by(scale()):
         x = v1.placeholder(tf.float32, [16, 4])
-        weight = v1.get_variable("w", [4, 1], use_resource=is_resource)
-        slope = tf.gradients(tf.reduce_mean((x @ weight) ** 2), [weight])[0]
-        if way == "assign":
-            train = v1.assign(weight, weight - 0.1 * slope)
-        elif way == "slice":
-            train = weight[1:3].assign((weight - 0.1 * slope)[1:3])
-        elif way == "factors":
-            train = v1.scatter_mul(weight, tf.range(4), 1.0 - 0.1 * slope)
-        else:
-            train = v1.assign_sub(weight, 0.1 * slope)
+        weights = [v1.get_variable(n, [4, 1], use_resource=is_resource) for n in ways]
+        losses = [tf.reduce_mean((x @ weight) ** 2) for weight in weights]
+        slopes = tf.gradients(losses, weights)
+        train = [
+            write(weight, slope)
+            for write, weight, slope in zip(ways.values(), weights, slopes, strict=True)
+        ]
         session.run(v1.global_variables_initializer())
         session.run(train, {x: X})
-        before = session.run(weight)
+        before = session.run(weights)
         session.run(train, {x: BAD})
-        np.testing.assert_array_equal(session.run(weight), before)
+        for way, was, weight in zip(ways, before, weights, strict=True):
+            np.testing.assert_array_equal(session.run(weight), was, way)
         session.run(train, {x: X})
-        assert not np.array_equal(session.run(weight), before)
+        for way, was, weight in zip(ways, before, weights, strict=True):
+            assert not np.array_equal(session.run(weight), was), way
 
 
 @built

@@ -28,8 +28,7 @@ def losses_scaled():
     return DynamicLossScale(initial=2.0**10)
 
 
-@pytest.mark.parametrize("references", [False, True])
-@pytest.mark.parametrize("scope", ["", "part"])
+@pytest.mark.parametrize(("references", "scope"), [(False, "part"), (True, "")])
 def test_an_update_has_the_name_it_was_given_and_is_in_its_collection(
     references, scope
 ):
@@ -123,8 +122,8 @@ def test_a_function_waits_for_an_update_of_an_optimizer_of_before():
 
 
 def test_micro_steps_add_up_in_a_graph_without_the_one_that_overflowed():
-    def trained(loss_scale, batches):
-        with a_graph(loss_scale), v1.Session() as session:
+    def trained(loss_scale, *runs):
+        with a_graph(loss_scale):
             x, optimizer = batch(), v1.train.MomentumOptimizer(0.1, 0.9)
             pairs = optimizer.compute_gradients(loss_of(x))
             sums = [
@@ -139,17 +138,21 @@ def test_micro_steps_add_up_in_a_graph_without_the_one_that_overflowed():
             train = optimizer.apply_gradients(
                 zip(means, [v for _, v in pairs], strict=True)
             )
-            session.run(v1.global_variables_initializer())
-            for _ in range(2):
-                session.run(clear)
-                for value in batches:
-                    session.run(collect, {x: value})
-                session.run(train)
-            return session.run([v for _, v in pairs])
+            begin = v1.global_variables_initializer()
+            for batches in runs:
+                with v1.Session() as session:
+                    session.run(begin)
+                    for _ in range(2):
+                        session.run(clear)
+                        for value in batches:
+                            session.run(collect, {x: value})
+                        session.run(train)
+                    yield session.run([v for _, v in pairs])
 
-    plain = trained(NoOpLossScale(), [X, X])
-    for batches in ([BAD, X, X], [X, BAD, X], [X, X, BAD]):
-        assert are_equal(plain, trained(losses_scaled(), batches))
+    (plain,) = trained(NoOpLossScale(), [X, X])
+    runs = [BAD, X, X], [X, BAD, X], [X, X, BAD]
+    for found in trained(losses_scaled(), *runs):
+        assert are_equal(plain, found)
 
 
 def test_an_overflow_at_the_minimum_raises_from_the_session_and_changes_nothing():
