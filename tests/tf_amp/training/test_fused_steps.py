@@ -17,7 +17,7 @@ from tests.forking import run_forked
 
 Make = Callable[[], keras.Optimizer]
 SHAPE = (256, 256)
-STEPS = 40
+STEPS = 100
 
 # What changes a step in other ways than by its formula.
 AROUND: dict[str, dict] = {
@@ -138,7 +138,7 @@ def assert_close(before, after, bound: float) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_forty_steps_change_weights_and_slots_as_keras_does(name: str) -> None:
+def test_a_hundred_steps_change_weights_and_slots_as_keras_does(name: str) -> None:
     make, kernel, bound = KERNELS[name]
     with enabled(fuse="off"):
         plain = Training(make)
