@@ -29,6 +29,8 @@ WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
 	"tests/test_end_to_end.py::$(LEARNS)[keras]"
 # Processes of tests compile what they import once, also where the environment says not.
 export PYTHONDONTWRITEBYTECODE :=
+# Not empty where TensorFlow has oneDNN on by itself; elsewhere all tests run without.
+HAS_ONEDNN := $(shell grep -oEm1 'avx(512)?_vnni|avx512_bf16|amx_tile' /proc/cpuinfo | head -1)
 # A file's tests share what is set up for them, and so stay in one process. Their order
 # is that of tests/conftest.py, not by the number of tests.
 PYTEST := python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -40,7 +42,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/demo.py
 
 test: lint
-	TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/$(PYTEST) -q $(WITHOUT_ONEDNN)
+	$(if $(HAS_ONEDNN),TF_ENABLE_ONEDNN_OPTS=0 $(BIN)/$(PYTEST) -q $(WITHOUT_ONEDNN))
 	$(BIN)/$(PYTEST) --durations=20
 
 # Without the tests that take more than ten seconds each.
