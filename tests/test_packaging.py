@@ -134,7 +134,7 @@ def test_an_editable_installation_starts_and_uninstalling_removes_it(
     sources = tmp_path / "sources"
     sources.mkdir()
     copy_sources(sources)
-    environment = Environment(tmp_path / "venv", with_tensorflow=False)
+    environment = Environment(tmp_path / "venv")
     install = ("install", "--no-deps", "--no-index", "--no-build-isolation")
     environment.pip(*install, "--editable", str(sources))
     assert environment.has_autostart()
