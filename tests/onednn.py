@@ -1,10 +1,17 @@
-"""What TensorFlow does where its oneDNN kernels are on, as on CPUs with AVX-512."""
+"""What TensorFlow does where its oneDNN kernels are on, and where 16 bits gain."""
 
 from __future__ import annotations
 
 import pytest
 
+from grappler_pass.costs import choose_profile
 from tf_amp.config import devices
 
-IS_ON = devices.cpu_key().onednn
+_KEY = devices.cpu_key()
+IS_ON = _KEY.onednn
 needs_onednn = pytest.mark.skipif(not IS_ON, reason="oneDNN is off on this CPU")
+_PROFILE = choose_profile(_KEY.flags, _KEY.onednn, cpu_model=_KEY.model)
+needs_gains = pytest.mark.skipif(
+    _PROFILE not in {"cpu-avx512-bf16", "cpu-amx-bf16"},
+    reason="no plan hangs on a price where products in 16 bits are slower",
+)

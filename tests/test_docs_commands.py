@@ -29,8 +29,10 @@ FAILS = {
     "tf-amp verify train.py --dtype float16 --opt-level O2 --bisect": 1,
     "tf-amp verify model --data bad.npz": 2,
 }
-# Said to take hours, or minutes in which they are tested elsewhere.
-LEFT_OUT = re.compile(r"python -m tests.yardstick|.*python examples/")
+# Said to take hours, or minutes in which they, or their like, are tested elsewhere.
+LEFT_OUT = re.compile(
+    r"python -m tests.yardstick|.*python examples/|tf-amp bench (scorer|train.py$)"
+)
 
 SCRIPT = """
 import keras, numpy as np

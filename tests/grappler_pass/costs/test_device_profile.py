@@ -21,6 +21,7 @@ from grappler_pass.costs import (
 SHIPPED = {
     "cpu-generic",
     "cpu-avx512-bf16",
+    "cpu-intel-avx512-bf16",
     "cpu-amx-bf16",
     "v100",
     "t4",
@@ -28,6 +29,7 @@ SHIPPED = {
     "h100",
     "h200",
 }
+INTEL = "Intel(R) Xeon(R) Processor"
 KEY = DeviceKey("Some CPU", frozenset({"avx2", "avx512_bf16"}), threads=4, onednn=True)
 
 
@@ -183,6 +185,27 @@ def test_a_profile_that_extends_another_takes_what_it_lacks():
 )
 def test_a_cpu_is_chosen_by_its_flags_and_onednn(flags, onednn, expected):
     assert choose_profile(frozenset(flags), onednn) == expected
+
+
+def test_of_two_makers_of_cpus_with_avx512_bf16_each_has_its_profile():
+    flags = frozenset({"avx512f", "avx512_bf16"})
+    names = [choose_profile(flags, True, cpu_model=m) for m in ("AMD EPYC", INTEL)]
+    assert names == ["cpu-avx512-bf16", "cpu-intel-avx512-bf16"]
+    assert choose_profile(flags, False, cpu_model=INTEL) == "cpu-generic"
+    with_amx = flags | {"amx_bf16"}
+    assert choose_profile(with_amx, True, cpu_model=INTEL) == "cpu-amx-bf16"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_faster"), [("cpu-avx512-bf16", True), ("cpu-intel-avx512-bf16", False)]
+)
+def test_products_of_whole_layers_gain_where_the_units_do(name, is_faster):
+    profile = DeviceProfile.load(name)
+    float32, low = (
+        profile.grid("matmul", dtype).seconds((1024, 1024, 1024))
+        for dtype in ("float32", "bfloat16")
+    )
+    assert (low < float32) == is_faster
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,8 @@ from grappler_pass.costs.database.price_database import CostDatabase, costs_path
 from tests.forking import run_forked
 from tests.gelu_program import gelu_program
 from tests.lock_holding import lock_held
+from tests.onednn import needs_gains
 from tests.processes import ROOT, Outcome
-from tf_amp.config.devices import cpu_flags
-
-needs_stakes = pytest.mark.skipif(
-    not cpu_flags() & {"avx512_bf16", "amx_bf16"},
-    reason="without 16-bit units no plan hangs on a price",
-)
 
 TUNE = """
 import os, sys
@@ -58,7 +53,7 @@ def prices_in(cache: pathlib.Path) -> set[tuple[str, str]]:
     return {(row.measured.probe.key, row.measured.dtype) for row in costs}
 
 
-@needs_stakes
+@needs_gains
 def test_what_was_left_when_time_was_over_is_counted(cache):
     done = tuned(cache, gelu_program(), "--seconds", "0.03")
     assert done.code == 0, done.err
@@ -73,12 +68,12 @@ clock = time.monotonic
 def leap(state):
     if getattr(state, "done", 0) == 2:
         time.monotonic = lambda: clock() + 60.0
-        tuner.OnlineTuner._time = lambda self: 0.0
+        tuner.OnlineTuner._time_for = lambda self, wanted: 0.0
 progress.report_to(leap)
 """
 
 
-@needs_stakes
+@needs_gains
 def test_what_was_left_is_said_beside_what_was_measured(cache):
     done = tuned(cache, gelu_program(), "--seconds", "60", before=OVER)
     assert "prices measured; kept in" in done.err
@@ -143,7 +138,7 @@ def test_a_script_without_tensorflow_is_said_to_be_one(tmp_path):
     assert "the script did not import TensorFlow" in " ".join(done.stderr.split())
 
 
-@needs_stakes
+@needs_gains
 def test_prices_that_could_not_be_written_are_not_said_to_be_kept(cache):
     cache.mkdir()
     foreign = sqlite3.connect(costs_path(cache))
@@ -159,7 +154,7 @@ def test_prices_that_could_not_be_written_are_not_said_to_be_kept(cache):
         assert "kept in" not in done.err.replace("cannot be kept in", "")
 
 
-@needs_stakes
+@needs_gains
 def test_who_waits_for_another_process_says_so_once(cache):
     cache.mkdir()
     with lock_held(cache) as holder:
@@ -197,7 +192,7 @@ tf.function(lambda x: tf.nn.gelu(x @ v))(tf.ones([320, 320]))
 """
 
 
-@needs_stakes
+@needs_gains
 def test_one_that_is_killed_keeps_its_prices_and_the_next_measures_the_rest(cache):
     script = gelu_program() + ANOTHER
     killed = tuned(cache, script, before=KILLED)
@@ -233,7 +228,7 @@ atexit.register(lambda: (time.sleep(0.2), print(shown.decode())))
 """
 
 
-@needs_stakes
+@needs_gains
 def test_a_terminal_shows_a_bar_that_goes_when_measuring_is_over(cache):
     done = tuned(cache, gelu_program(), before=ON_A_TERMINAL)
     assert done.code == 0, done.out

@@ -9,12 +9,9 @@ import pytest
 from grappler_pass.costs.database.price_database import CostDatabase, costs_path
 from tests.forking import run_forked
 from tests.gelu_program import gelu_program
-from tf_amp.config.devices import cpu_flags
+from tests.onednn import needs_gains
 
-pytestmark = pytest.mark.skipif(
-    not cpu_flags() & {"avx512_bf16", "amx_bf16"},
-    reason="without 16-bit units nothing is measured",
-)
+pytestmark = needs_gains
 
 # All that the plan hangs on can be measured within the time, which is not used up.
 BEFORE = """

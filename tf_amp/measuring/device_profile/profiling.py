@@ -88,7 +88,7 @@ def _profile(
     cases: Sequence[Case], measured: Measurements, key: DeviceKey, seconds: float
 ) -> dict[str, Any]:
     classes = classes_from(cases, measured)
-    nearest = choose_profile(key.flags, key.onednn)
+    nearest = choose_profile(key.flags, key.onednn, cpu_model=key.model)
     threads = f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}"
     return {
         "format": 1,
