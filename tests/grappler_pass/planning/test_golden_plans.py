@@ -16,8 +16,9 @@ def test_the_plan_for_a_shipped_profile_is_as_reviewed(profile_name: str) -> Non
     )
 
 
-def test_no_16_bit_plan_is_made_where_the_cpu_has_no_16_bit_units() -> None:
-    assert plan_for("cpu-generic").is_empty
+@pytest.mark.parametrize("name", ["cpu-generic", "cpu-intel-avx512-bf16"])
+def test_no_16_bit_plan_is_made_where_products_do_not_gain(name: str) -> None:
+    assert plan_for(name).is_empty
 
 
 @pytest.mark.parametrize("profile_name", ["v100", "t4", "a100", "h100", "h200"])
