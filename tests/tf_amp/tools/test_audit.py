@@ -158,7 +158,7 @@ def test_every_shipped_device_can_be_audited(name):
     specs = tf.TensorSpec((8192, 4096)), tf.TensorSpec((4096, 4096))
     audit = tf_amp.audit(layer, *specs, device_profile=name)
     assert audit.plan.seconds_before >= audit.plan.seconds_after > 0.0
-    pays = name != "cpu-generic"
+    pays = name not in {"cpu-generic", "cpu-intel-avx512-bf16"}
     assert ("does not pay" not in str(audit)) == pays
 
 
