@@ -15,7 +15,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.graph.op_table import INPUT_OPS, LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.op_traits import has_effects
 from grappler_pass.graph.walks import reached
-from grappler_pass.rewriting.named_graphs import name_in
+from grappler_pass.rewriting.named_graphs import name_in, readers_in
 
 # They have state, and change none.
 _ONLY_READ = READ_OPS | LOOK_OPS | VARIABLE_OPS | INPUT_OPS
@@ -50,12 +50,9 @@ def _sources(node: NodeDef) -> set[str]:
 
 def _at_or_behind_effects(nodes: Nodes) -> set[str]:
     """Name the nodes that have effects, and all that wait for one of these."""
-    readers: dict[str, list[str]] = {name: [] for name in nodes}
-    for name, node in nodes.items():
-        for source in _sources(node):
-            readers[source].append(name)
+    readers = readers_in(nodes.values(), _sources)
     effects = (name for name, node in nodes.items() if has_effect(node.op))
-    return set(reached(effects, readers.__getitem__))
+    return set(reached(effects, lambda name: [n.name for n in readers.get(name, ())]))
 
 
 def _near(name: str, new: Nodes, old: Nodes) -> set[str]:

@@ -234,11 +234,9 @@ for program in (saved_model, lambda: fit(keras), lambda: fit(tf_keras), session)
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return what the programs print where the package and TensorFlow are."""
-    environment = Environment(tmp_path_factory.mktemp("real") / "venv")
-    environment.pip("install", "--no-deps", "--no-index", str(built_wheel()))
-    return environment.run(PROGRAMS, TF_AMP_OPT_LEVEL="O2")
+def printed(installed: Environment) -> list[str]:
+    """Return what the programs print, each in its turn."""
+    return installed.run(PROGRAMS, TF_AMP_OPT_LEVEL="O2")
 
 
 def test_a_program_that_leaves_the_switch_off_is_as_it_was(printed: list[str]) -> None:

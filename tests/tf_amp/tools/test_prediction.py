@@ -76,7 +76,7 @@ def test_a_prediction_is_loaded_as_it_was_saved(measured: Prediction) -> None:
 
 
 def test_parts_of_a_split_op_count_for_it_and_not_as_casts() -> None:
-    kernel, bias = tf.ones([3, 3, 8, 16]), tf.ones([16])
+    kernel, bias = tf.ones([3, 3, 32, 32]), tf.ones([32])
 
     @tf.function
     def net(x: tf.Tensor) -> tf.Tensor:
@@ -84,9 +84,9 @@ def test_parts_of_a_split_op_count_for_it_and_not_as_casts() -> None:
 
     # Its fused kernel does not take float16 on a CPU.
     with tf_amp.mixed_precision_scope("float16", opt_level="O2"):
-        prediction = tf_amp.explain(net, tf.ones([4, 64, 64, 8]), measure=True)
+        prediction = tf_amp.explain(net, tf.ones([4, 64, 64, 32]), measure=True)
     ops = {row.op: row.mixed.measured_seconds for row in prediction.ops}
-    assert ops["_FusedConv2D"] > 2 * ops[ADDED_CASTS] > 0.0
+    assert ops["_FusedConv2D"] > 5 * ops[ADDED_CASTS] > 0.0
 
 
 def test_an_empty_plan_takes_the_same_time_either_way() -> None:
