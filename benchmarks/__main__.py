@@ -20,6 +20,8 @@ from benchmarks.context import context_of
 from benchmarks.machine import this_machine
 from benchmarks.report import remarks
 from benchmarks.results import (
+    BESIDE,
+    COMPARED,
     RAW,
     RESULTS,
     Samples,
@@ -45,17 +47,19 @@ def main() -> int:
     for remark in remarks(benches_of(samples), has_low_units=low):
         print(remark)
     if path := options.output or _default_output(options):
-        which = ",".join(options.models) if options.add else None
+        grows = options.add or options.beside
+        name = BESIDE if options.beside else COMPARED
+        which = ",".join(options.models) if grows else None
         words = ("MODEL" if word == which else word for word in sys.argv[1:])
         command = " ".join(("python -m benchmarks", *words))
         raw = RAW if path == RESULTS else path.parent / "raw"
         kept = samples
-        if options.add:
-            others, context = kept_models(raw)
+        if grows and (raw / f"{name}.json").exists():
+            others, context = kept_models(raw, name)
             kept = {**others, **samples}
             commands = (*context.command.split(_THEN), command)
             command = _THEN.join(dict.fromkeys(commands))
-        keep_models(kept, context_of(command, rounds=options.rounds), raw)
+        keep_models(kept, context_of(command, rounds=options.rounds), raw, name)
         write_results(path, raw)
         print(f"Written to {path}.")
     return int(any(each.failure for found in samples.values() for each in found))
@@ -89,7 +93,7 @@ def _default_output(options: argparse.Namespace) -> Path | None:
         and options.modes == MODES
         and set(DEFAULT_VARIANTS) <= set(options.variants)
     )
-    return RESULTS if options.add or is_whole else None
+    return RESULTS if options.add or options.beside or is_whole else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -100,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--modes", type=_subset(MODES), default=MODES)
     add("--variants", type=_subset(names), default=DEFAULT_VARIANTS)
     add("--add", action="store_true", help="to what RESULTS.md has of other models")
+    add("--beside", action="store_true", help="variants that the table lacks")
     add("--rounds", type=int, default=5, help="processes per variant and model")
     add("--seconds", type=float, default=2.0, help="timed part of a mode in a process")
     add("--output", type=Path, help="Markdown file; the raw figures go to raw/ there")

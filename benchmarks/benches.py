@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from benchmarks.catalog import entry, variant
@@ -97,6 +97,20 @@ def bench_of(model: str, mode: str, samples: Sequence[Sample]) -> Bench:
     """Return what the samples of a model in a mode come to."""
     methods = dict.fromkeys((FLOAT32, AGAIN, *(each.method for each in samples)))
     return Bench(model, mode, summarized(job_of(model, mode, [*methods]), samples))
+
+
+def joined(benches: Iterable[Bench], others: Iterable[Bench]) -> tuple[Bench, ...]:
+    """Return benches with the rows of others, compared with their own float32."""
+    rows = {
+        (bench.model, bench.mode): tuple(
+            row for row in bench.rows if row.method not in (FLOAT32, AGAIN)
+        )
+        for bench in others
+    }
+    return tuple(
+        replace(bench, rows=bench.rows + rows.get((bench.model, bench.mode), ()))
+        for bench in benches
+    )
 
 
 def mean_over_peers(benches: Iterable[Bench]) -> float:

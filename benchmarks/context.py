@@ -31,15 +31,19 @@ class Context:
         """Return the facts as a list."""
         machine = self.machine
         versions = ", ".join(f"{name} {version}" for name, version in self.versions)
-        revision = f", revision {self.revision}" if self.revision else ""
         return "\n".join(
             (
                 f"- Machine: {machine.processor}, {machine.cores} cores, kind "
                 f"**{machine.kind}** (flags: {' '.join(machine.flags)})",
                 f"- Versions: {versions}",
-                f"- {self.date}, `{self.command}`, {self.rounds} rounds{revision}",
+                f"- {self.measured()}",
             )
         )
+
+    def measured(self) -> str:
+        """Return when it was measured, by which command, and of which revision."""
+        revision = f", revision {self.revision}" if self.revision else ""
+        return f"{self.date}, `{self.command}`, {self.rounds} rounds{revision}"
 
 
 def context_of(command: str, *, rounds: int) -> Context:

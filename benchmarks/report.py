@@ -13,6 +13,7 @@ _NOISE = {True: 1.04, False: 1.03}
 # Variants that must not be slower than float32, and the noise beside them.
 _FLOORS = ("again", "ours", "untuned")
 _LEAST_SPEED_UP = 0.98
+_IN_FLOAT32 = variant("fused").method
 _LEGEND = (
     "Speed-up over float32 of a second float32 run (A/A, the noise), Keras's "
     "mixed_bfloat16 policy, TensorFlow's auto_mixed_precision_onednn_bfloat16, and "
@@ -52,7 +53,8 @@ def _line(bench: Bench, peers: Iterable[Variant]) -> tuple[str, ...]:
 def _cell(bench: Bench, row: Row | None) -> str:
     if row is None or row.step_seconds is None:
         return "failed" if row and row.failure else "-"
-    remark = " no-op" * row.is_no_op + " WRONG" * bench.is_wrong(row)
+    is_no_op = row.is_no_op and row.method != _IN_FLOAT32
+    remark = " no-op" * is_no_op + " WRONG" * bench.is_wrong(row)
     if row.speed_up is None:
         return f"{_milliseconds(row.step_seconds)} ms{remark}"
     spread = f"({row.speed_up.lowest:.2f}-{row.speed_up.highest:.2f})"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.benches import Bench, bench_of
+from benchmarks.benches import Bench, bench_of, joined
 from benchmarks.catalog import ENTRIES, MODES
 from benchmarks.context import Context, context_of
 from benchmarks.machine import Machine, gpus
@@ -18,6 +18,8 @@ from tf_amp.tools.bench.samples import Sample, sample_from_dict
 HERE = Path(__file__).resolve().parent / ("gpu" if gpus() else "")
 RESULTS = HERE / "RESULTS.md"
 RAW = HERE / "raw"
+# Variants that are compared with each other, and those that have their own float32.
+COMPARED, BESIDE = "models", "models_beside"
 # Sections that keep their table as they print it, in the order of the page.
 _TABLES = {
     "prediction": "Predicted against measured",
@@ -51,19 +53,27 @@ _TITLE = "# Measured results\n\nWritten by the programs of this folder; do not e
 Samples = Mapping[tuple[str, str], Sequence[Sample]]
 
 
-def keep_models(samples: Samples, context: Context, folder: Path = RAW) -> None:
+def keep_models(
+    samples: Samples, context: Context, folder: Path = RAW, name: str = COMPARED
+) -> None:
     """Write the samples of the models, of each process's times the median."""
     order = [(each.name, mode) for each in ENTRIES for mode in MODES]
     kept = {
         ", ".join(key): [dataclasses.asdict(shortened(each)) for each in samples[key]]
         for key in sorted(samples, key=order.index)
     }
-    _keep("models", {"samples": kept}, context, folder)
+    _keep(name, {"samples": kept}, context, folder)
 
 
-def kept_models(folder: Path = RAW) -> tuple[Samples, Context]:
-    """Return the samples of the models, and where the last of them are from."""
-    kept = json.loads((folder / "models.json").read_text())
+def kept_models(folder: Path = RAW, name: str = COMPARED) -> tuple[Samples, Context]:
+    """Return the samples of the models, and where the last of them are from.
+
+    Args:
+      folder: of the raw figures.
+      name: ``COMPARED``, or ``BESIDE`` for the variants that ran in turns with a float32
+        of their own.
+    """
+    kept = json.loads((folder / f"{name}.json").read_text())
     samples = {
         (model, mode): tuple(map(sample_from_dict, fields))
         for key, fields in kept["samples"].items()
@@ -130,10 +140,15 @@ def write_results(path: Path = RESULTS, folder: Path = RAW) -> None:
 
 
 def _sections(folder: Path) -> Iterator[str]:
-    if (folder / "models.json").exists():
+    if (folder / f"{COMPARED}.json").exists():
         samples, context = kept_models(folder)
-        body = markdown(benches_of(samples), context.machine)
-        yield f"## Models\n\n{context.markdown()}\n\n{body}\n"
+        benches, facts = benches_of(samples), context.markdown()
+        if (folder / f"{BESIDE}.json").exists():
+            others, where = kept_models(folder, BESIDE)
+            benches = joined(benches, benches_of(others))
+            facts += f"\n- Beside them, {where.measured()}"
+        body = markdown(benches, context.machine)
+        yield f"## Models\n\n{facts}\n\n{body}\n"
     for name, title in _TABLES.items():
         if (table := folder / f"{name}.json").exists():
             kept = json.loads(table.read_text())

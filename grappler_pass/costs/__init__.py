@@ -10,8 +10,9 @@ from grappler_pass.costs.choosing import (
     DECISIVE_FLAGS,
     calibrated_path,
     calibrated_profile,
-    choose_profile,
     keep_profile,
+    nearest_to_cpu,
+    nearest_to_gpu,
     profile_for,
 )
 from grappler_pass.costs.device_key import DeviceKey
@@ -30,7 +31,8 @@ __all__ = [
     "attrs_from_node_def",
     "calibrated_path",
     "calibrated_profile",
-    "choose_profile",
     "keep_profile",
+    "nearest_to_cpu",
+    "nearest_to_gpu",
     "profile_for",
 ]

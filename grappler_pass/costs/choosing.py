@@ -20,37 +20,28 @@ DECISIVE_FLAGS = frozenset(
 )
 
 
-def choose_profile(
-    cpu_flags: frozenset[str],
-    onednn: bool,
-    gpu: str | None = None,
-    capability: tuple[int, int] | None = None,
-    cpu_model: str = "",
-) -> str:
-    """Return the name of the shipped profile nearest to a device.
+def nearest_to_cpu(key: DeviceKey) -> str:
+    """Return the name of the shipped profile nearest to a CPU.
 
-    Args:
-        cpu_flags: as in /proc/cpuinfo.
-        onednn: whether TensorFlow's oneDNN kernels are on: without them 16 bits are
-            emulated whatever the CPU has.
-        gpu: its name, or None to plan for the CPU.
-        capability: compute capability of that GPU.
-        cpu_model: as in /proc/cpuinfo. Products by avx512_bf16 take Intel's CPUs
-            longer than those in float32, and AMD's half the time: both measured.
+    Without oneDNN's kernels 16 bits are emulated, whatever the CPU has. Products by
+    avx512_bf16 take Intel's CPUs longer than those in float32, and AMD's half the time:
+    both measured.
     """
-    if gpu is not None and capability is not None:
-        return _gpu_profile(gpu, capability)
-    if not onednn:
-        return "cpu-generic"
-    if "amx_bf16" in cpu_flags:
+    if key.onednn and "amx_bf16" in key.flags:
         return "cpu-amx-bf16"
-    if "avx512_bf16" in cpu_flags:
-        intel = cpu_model.startswith("Intel")
+    if key.onednn and "avx512_bf16" in key.flags:
+        intel = key.model.startswith("Intel")
         return "cpu-intel-avx512-bf16" if intel else "cpu-avx512-bf16"
     return "cpu-generic"
 
 
-def _gpu_profile(gpu: str, capability: tuple[int, int]) -> str:
+def nearest_to_gpu(name: str, capability: tuple[int, int]) -> str:
+    """Return the name of the shipped profile nearest to a GPU.
+
+    Args:
+        name: as TensorFlow reports it.
+        capability: compute capability.
+    """
     if capability < (7, 0):
         # No tensor cores: the prices under which nothing is worth converting.
         return "cpu-generic"
@@ -60,7 +51,7 @@ def _gpu_profile(gpu: str, capability: tuple[int, int]) -> str:
         return "v100"
     if capability < (9, 0):
         return "a100"
-    return "h200" if "H200" in gpu.upper() else "h100"
+    return "h200" if "H200" in name.upper() else "h100"
 
 
 def calibrated_path(cache_folder: Path, key: DeviceKey) -> Path:
@@ -103,12 +94,10 @@ def profile_for(
     """
     if requested:
         return DeviceProfile.load(requested)
-    if gpu is None and cache_folder is not None:
-        measured = calibrated_profile(cache_folder, key)
-        if measured is not None:
-            return measured
-    nearest = choose_profile(key.flags, key.onednn, gpu, capability, key.model)
-    return DeviceProfile.load(nearest)
+    if gpu is not None and capability is not None:
+        return DeviceProfile.load(nearest_to_gpu(gpu, capability))
+    measured = calibrated_profile(cache_folder, key) if cache_folder else None
+    return measured or DeviceProfile.load(nearest_to_cpu(key))
 
 
 def keep_profile(profile: DeviceProfile, path: Path) -> Path | None:

@@ -25,6 +25,7 @@ from benchmarks.processes import worker_environment
 from benchmarks.replicate import replicated
 from benchmarks.report import markdown
 from benchmarks.results import (
+    BESIDE,
     keep_models,
     keep_table,
     kept_models,
@@ -194,6 +195,23 @@ def test_results_hold_the_models_and_the_other_sections(tmp_path):
     assert "| MLP | train | 100 | - |" in text
     assert text.index("## Models") < text.index("## The pass itself")
     assert text.count("kind **avx512_bf16**") == 2 and "told of the pass" in text
+
+
+def test_variants_measured_beside_the_others_are_a_column_over_their_own_float32(
+    tmp_path,
+):
+    context = Context(WITH_LOW_UNITS, (("tensorflow", "2"),), "today", "a command", 1)
+    compared = [sample_of("float32", 0.1), sample_of("ours", 0.05, low=1)]
+    keep_models({("mlp", "train"): compared}, context, tmp_path)
+    beside = [sample_of("float32", 0.3), sample_of("fused", 0.2)]
+    later = replace(context, command="another", revision="0123456789ab")
+    keep_models({("mlp", "train"): beside}, later, tmp_path, BESIDE)
+    write_results(tmp_path / "R.md", tmp_path)
+    text = (tmp_path / "R.md").read_text()
+    assert "| tf-amp | fused float32 | against best |" in text
+    cells = "2.00 (2.00-2.00) | 1.50 (1.50-1.50) | 0.50"
+    assert f"| MLP | train | 100 | {cells} |" in text
+    assert "- Beside them, today, `another`, 1 rounds, revision 0123456789ab\n" in text
 
 
 def test_the_figures_of_the_pass_are_told_by_size_of_the_graph():

@@ -44,6 +44,8 @@ _MOST_LOOKUPS = 64
 _BEYOND_CACHE = 1.5
 # An op predicted to take so many times the time there is, is not begun.
 _HOPELESS = 2.0
+# Of large inputs; they are made as arrays, and copied to where they are held.
+_MADE_BYTES_PER_SECOND = 1e9
 
 _FAILURES = (
     *(tf.errors.OpError, TypeError, ValueError, NotImplementedError),
@@ -233,11 +235,13 @@ def _spec_of(tensor: Any) -> TensorSpec:
 def _check_affordable(
     call: OpCall, predicted: float, seconds: float, device_type: str
 ) -> None:
-    """Raise where one run would take far too long, or hold too much memory."""
+    """Raise where one run with its inputs takes far too long, or too much memory."""
+    made = _bytes(call.inputs)
+    predicted += made / _MADE_BYTES_PER_SECOND
     if predicted > _HOPELESS * seconds:
         raise UnfitError(f"{predicted:.2g} s predicted, {seconds:.2g} s left")
     # Inputs are held twice while they are made.
-    held = 2 * _bytes(call.inputs) + _bytes(call.outputs)
+    held = 2 * made + _bytes(call.outputs)
     if held > _most_bytes(device_type):
         raise UnfitError(f"it would hold {held >> 20} MiB")
 

@@ -13,8 +13,9 @@ from grappler_pass.costs import (
     ProfileError,
     calibrated_path,
     calibrated_profile,
-    choose_profile,
     keep_profile,
+    nearest_to_cpu,
+    nearest_to_gpu,
     profile_for,
 )
 
@@ -184,16 +185,18 @@ def test_a_profile_that_extends_another_takes_what_it_lacks():
     ],
 )
 def test_a_cpu_is_chosen_by_its_flags_and_onednn(flags, onednn, expected):
-    assert choose_profile(frozenset(flags), onednn) == expected
+    key = DeviceKey("A CPU", frozenset(flags), 2, onednn)
+    assert nearest_to_cpu(key) == expected
 
 
 def test_of_two_makers_of_cpus_with_avx512_bf16_each_has_its_profile():
     flags = frozenset({"avx512f", "avx512_bf16"})
-    names = [choose_profile(flags, True, cpu_model=m) for m in ("AMD EPYC", INTEL)]
-    assert names == ["cpu-avx512-bf16", "cpu-intel-avx512-bf16"]
-    assert choose_profile(flags, False, cpu_model=INTEL) == "cpu-generic"
-    with_amx = flags | {"amx_bf16"}
-    assert choose_profile(with_amx, True, cpu_model=INTEL) == "cpu-amx-bf16"
+    amd, intel = (DeviceKey(m, flags, 2, True) for m in ("AMD EPYC", INTEL))
+    assert nearest_to_cpu(amd) == "cpu-avx512-bf16"
+    assert nearest_to_cpu(intel) == "cpu-intel-avx512-bf16"
+    assert nearest_to_cpu(dataclasses.replace(intel, onednn=False)) == "cpu-generic"
+    with_amx = dataclasses.replace(intel, flags=flags | {"amx_bf16"})
+    assert nearest_to_cpu(with_amx) == "cpu-amx-bf16"
 
 
 @pytest.mark.parametrize(
@@ -222,12 +225,17 @@ def test_products_of_whole_layers_gain_where_the_units_do(name, is_faster):
     ],
 )
 def test_a_gpu_is_chosen_by_its_capability(gpu, capability, expected):
-    assert choose_profile(frozenset(), True, gpu, capability) == expected
+    assert nearest_to_gpu(gpu, capability) == expected
 
 
-@given(st.frozensets(st.text()), st.booleans(), st.none() | st.text(), st.none())
-def test_whatever_the_device_there_is_a_profile(flags, onednn, gpu, capability):
-    assert choose_profile(flags, onednn, gpu, capability) in SHIPPED
+@given(st.text(), st.frozensets(st.text()), st.booleans())
+def test_whatever_the_cpu_there_is_a_profile(model, flags, onednn):
+    assert nearest_to_cpu(DeviceKey(model, flags, 2, onednn)) in SHIPPED
+
+
+@given(st.text(), st.tuples(st.integers(0, 20), st.integers(0, 9)))
+def test_whatever_the_gpu_there_is_a_profile(name, capability):
+    assert nearest_to_gpu(name, capability) in SHIPPED
 
 
 def test_a_measured_profile_wins_on_the_device_it_was_measured_on(tmp_path):

@@ -7,7 +7,7 @@ import re
 import pytest
 import tensorflow as tf
 
-from grappler_pass.costs import OpCall
+from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
@@ -96,6 +96,14 @@ def test_an_op_needs_room_on_its_device_and_on_the_host(room: dict[str, int]) ->
         with pytest.raises(UnfitError, match="would hold 12 MiB"):
             probe_timing._check_affordable(call, 1e-3, 1.0, "GPU")
         room[short] += 1
+
+
+def test_an_op_needs_time_for_its_inputs_too() -> None:
+    table, rows = TensorSpec((1 << 20, 64), "float32"), spec(1024)
+    call = OpCall("GatherV2", {}, (table, rows), (spec(MIB),))
+    probe_timing._check_affordable(call, 1e-3, 0.2, "CPU")
+    with pytest.raises(UnfitError, match="0.27 s predicted, 0.1 s left"):
+        probe_timing._check_affordable(call, 1e-3, 0.1, "CPU")
 
 
 # Only then does TensorFlow count what a CPU's memory holds.

@@ -18,7 +18,7 @@ from typing import Any
 import rich.progress
 import tensorflow as tf
 
-from grappler_pass.costs import DeviceKey, DeviceProfile, choose_profile, keep_profile
+from grappler_pass.costs import DeviceKey, DeviceProfile, keep_profile, nearest_to_cpu
 from tf_amp.measuring.device_profile import elementwise, movement, products, rows
 from tf_amp.measuring.device_profile.assembling import (
     Measurements,
@@ -88,7 +88,7 @@ def _profile(
     cases: Sequence[Case], measured: Measurements, key: DeviceKey, seconds: float
 ) -> dict[str, Any]:
     classes = classes_from(cases, measured)
-    nearest = choose_profile(key.flags, key.onednn, cpu_model=key.model)
+    nearest = nearest_to_cpu(key)
     threads = f"{key.threads} threads, oneDNN {'on' if key.onednn else 'off'}"
     return {
         "format": 1,
