@@ -70,8 +70,8 @@ def kept_models(folder: Path = RAW, name: str = COMPARED) -> tuple[Samples, Cont
 
     Args:
       folder: of the raw figures.
-      name: ``COMPARED``, or ``BESIDE`` for the variants that ran in turns with a float32
-        of their own.
+      name: ``COMPARED``, or ``BESIDE`` for variants that ran in turns with a float32 of
+        their own.
     """
     kept = json.loads((folder / f"{name}.json").read_text())
     samples = {

@@ -37,7 +37,7 @@ _AMPLE_SECONDS = 0.3
 # What is measured is written so often, lest it is lost when the job is killed.
 _KEEP_SECONDS = 1.0
 # Measuring takes no longer than what wrong prices could cost a job in so many steps.
-_STEPS_AT_STAKE = 20
+_STEPS_AT_STAKE = 10
 # A measurement that takes so much longer than it may, is given up.
 _PATIENCE_SECONDS = 60.0
 

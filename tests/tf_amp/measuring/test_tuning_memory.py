@@ -102,7 +102,7 @@ def test_an_op_needs_time_for_its_inputs_too() -> None:
     table, rows = TensorSpec((1 << 20, 64), "float32"), spec(1024)
     call = OpCall("GatherV2", {}, (table, rows), (spec(MIB),))
     probe_timing._check_affordable(call, 1e-3, 0.2, "CPU")
-    with pytest.raises(UnfitError, match="0.27 s predicted, 0.1 s left"):
+    with pytest.raises(UnfitError, match=r"0\.27 s predicted, 0\.1 s left"):
         probe_timing._check_affordable(call, 1e-3, 0.1, "CPU")
 
 
