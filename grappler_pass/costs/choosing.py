@@ -96,8 +96,11 @@ def profile_for(
         return DeviceProfile.load(requested)
     if gpu is not None and capability is not None:
         return DeviceProfile.load(nearest_to_gpu(gpu, capability))
-    measured = calibrated_profile(cache_folder, key) if cache_folder else None
-    return measured or DeviceProfile.load(nearest_to_cpu(key))
+    if gpu is None and cache_folder is not None:
+        measured = calibrated_profile(cache_folder, key)
+        if measured is not None:
+            return measured
+    return DeviceProfile.load(nearest_to_cpu(key))
 
 
 def keep_profile(profile: DeviceProfile, path: Path) -> Path | None:

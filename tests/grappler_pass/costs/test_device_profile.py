@@ -244,6 +244,9 @@ def test_a_measured_profile_wins_on_the_device_it_was_measured_on(tmp_path):
     assert profile_for(None, KEY, tmp_path) == profile
     assert profile_for("t4", KEY, tmp_path).name == "t4"
     assert profile_for(None, KEY, tmp_path, "Tesla T4", (7, 5)).name == "t4"
+    # What was measured on the CPU says nothing of a GPU, known or not.
+    unknown = profile_for(None, KEY, tmp_path, "A GPU", None)
+    assert unknown.name == "cpu-avx512-bf16"
     assert profile_for(None, KEY, None).name == "cpu-avx512-bf16"
 
 
