@@ -150,6 +150,7 @@ class Settings:
         alone (`fusions.kept_weights`): its variables change seldom.
       fold_constants: whether a constant is rounded now where 16 bits are read; if not,
         it stays as it is with a cast behind it.
+      predicts_memory: whether the plan is shown, and so has bytes of activations.
     """
 
     low_dtype: str
@@ -166,6 +167,7 @@ class Settings:
     fusions: tuple[str, ...] = ()
     keeps_weights: bool = False
     fold_constants: bool = True
+    predicts_memory: bool = True
 
     @property
     def uses_lists(self) -> bool:
