@@ -7,12 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
-from tf_amp.errors import CheckpointMismatchError
+from tf_amp.errors import CheckpointMismatchError, UnreadableRecordError
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.checkpoints import side_file
 from tf_amp.training.checkpoints.record import (
     Record,
-    UnreadableRecordError,
     records_from_text,
     text_from_records,
 )

@@ -26,7 +26,7 @@ from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.errors import AmpError
+from tf_amp.errors import AmpError, StageError
 from tf_amp.measuring import process_costs
 from tf_amp.measuring.fingerprint import digest_of_seeds
 from tf_amp.tools import progress
@@ -104,7 +104,7 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
     for name in progress.each(names, "planning functions"):
         try:
             outcome = _outcome(name, graph_def, item, library, planner)
-        except (LeftAloneError, conversion.FunctionError, pipeline.StageError) as error:
+        except (LeftAloneError, conversion.FunctionError, StageError) as error:
             left_alone[name] = str(error)
             continue
         if outcome.plan is not None:

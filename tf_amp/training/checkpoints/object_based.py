@@ -17,11 +17,11 @@ from absl import logging
 
 from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp.errors import UnreadableRecordError
 from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints import snapshot
 from tf_amp.training.checkpoints.record import (
     Record,
-    UnreadableRecordError,
     records_from_text,
     text_from_records,
 )
