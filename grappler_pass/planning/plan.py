@@ -18,7 +18,7 @@ from rich.text import Text
 from grappler_pass.eligibility.reasons import DECIDED, LOW, cause_of
 from grappler_pass.eligibility.reasons import Cause as Cause
 from grappler_pass.eligibility.reasons import Reason as Reason
-from grappler_pass.graph.type_slots import Slot
+from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.layers import LayerTimes, times_by_layer
 from grappler_pass.planning.plan_table import folded_table, table_text
@@ -43,7 +43,7 @@ class Decision:
       error: standard deviation of the price's logarithm: 0.1 is about 10 %.
     """
 
-    slot: Slot
+    slot: TypeSlot
     op: str
     dtype: str
     reason: Reason
@@ -275,7 +275,7 @@ def _row_from_json(row: dict[str, Any]) -> Decision:
     cause, detail = row.pop("reason")
     shape = row.pop("shape")
     return Decision(
-        slot=Slot(*row.pop("slot")),
+        slot=TypeSlot(*row.pop("slot")),
         reason=Reason(Cause[cause], detail),
         shape=None if shape is None else tuple(shape),
         **row,

@@ -234,7 +234,7 @@ def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
         return
     for watcher in tuple(host.current().watchers):
         watcher(rewrite)
-    notices.tell_of_plan(rewrite.plan, config)
+    notices.announce_plan(rewrite.plan, config)
     if rewrite.changed:
         _keep_plan(rewrite.plan, config)
     if _is_logged():
@@ -259,7 +259,7 @@ def _keep_plan(plan: Plan, config: AmpConfig) -> None:
     from tf_amp.measuring.steps import compared_calls
 
     def decided(is_faster: bool, steps: Steps) -> bool:
-        notices.tell_of_steps(plan, config, is_faster, steps.compared)
+        notices.announce_steps(plan, config, is_faster, steps.compared)
         if config.log_dir is not None and steps.compared is not None:
             dumps.dump_steps(config.log_dir, plan.graph, is_faster, steps.compared)
         if not is_faster:
@@ -276,4 +276,4 @@ def _mention_unstamped(data: bytes) -> None:
     config = in_force.current_config()
     is_shown = config is not None and config.verbose
     if is_shown and any(seed in data for seed in _SEEDS):
-        notices.tell_of_earlier_trace()
+        notices.announce_earlier_trace()

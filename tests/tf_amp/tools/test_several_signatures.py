@@ -1,4 +1,4 @@
-"""Every signature of a model is measured, calibrated and verified, or it is told."""
+"""Every signature of a model is measured, observed and verified, or reported."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_signatures_have_alike_is_one_row(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("large", _NAMES)
-def test_every_signature_that_the_data_fits_is_calibrated(
+def test_every_signature_that_the_data_fits_is_observed(
     tmp_path: pathlib.Path, large: str
 ) -> None:
     base = stored(tmp_path, large)
@@ -82,8 +82,8 @@ def test_every_signature_that_the_data_fits_is_calibrated(
     ]
     assert sum(row.reason.cause.name == "MEASURED_RANGE" for row in rows) >= 1
     assert report.is_verified and set(report.verifications) == set(_NAMES)
-    (uncalibrated, unverified) = report.warnings
-    assert uncalibrated.startswith("third was not calibrated")
+    (unobserved, unverified) = report.warnings
+    assert unobserved.startswith("third did not run on the data")
     assert unverified.startswith("third is not verified") and "lacks z" in unverified
 
 

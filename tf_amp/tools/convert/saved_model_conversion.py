@@ -11,7 +11,7 @@ from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from tf_amp.errors import ConfigError
 from tf_amp.tools import progress
-from tf_amp.tools.convert import back, calibrating, comparison, mixing
+from tf_amp.tools.convert import back, comparison, mixing, observed_ranges
 from tf_amp.tools.convert.files import stored_models
 from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.job import Job
@@ -36,7 +36,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     file = VariablesFile.of(job.given)
     if file is not None:
         file.check()
-    seen, uncalibrated = calibrating.ranges_of_model(job)
+    seen, unobserved = observed_ranges.ranges_of_model(job)
     planner = mixing.planner_for(job.options, model.meta_graphs[0].graph_def, seen)
     low_io = _retype_signatures(job, model, planner)
     mixed = _mix(job, model, planner, file)
@@ -46,7 +46,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
         warnings.append(
             "the model has no signatures; the functions of its objects were converted"
         )
-    warnings += (*mixing.size_remarks(job.options, mixed.plans), *uncalibrated)
+    warnings += (*mixing.size_remarks(job.options, mixed.plans), *unobserved)
     found = {**mixed._asdict(), "low_io": low_io}
     if job.options.verify:
         found["verifications"], unverified = comparison.compared_signatures(

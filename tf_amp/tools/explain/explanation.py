@@ -103,7 +103,7 @@ def explain(
     plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
     if _is_graph_def(fn):
         return plan
-    return explaining.plan_with_compiled(plan, fn.graph, _told_of_body)
+    return explaining.plan_with_compiled(plan, fn.graph, _settings_of_body)
 
 
 def _compiled_plan(function: Any, measure: bool) -> Plan:
@@ -112,10 +112,10 @@ def _compiled_plan(function: Any, measure: bool) -> Plan:
             f"{function.graph.name} is compiled by XLA, of which single operations "
             "cannot be timed: explain it without measure=True, or without jit_compile."
         )
-    return explaining.plan_of_compiled(function.graph, _told_of_body)
+    return explaining.plan_of_compiled(function.graph, _settings_of_body)
 
 
-def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
+def _settings_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
     """Return what the pass receives of a body, beside what is known of its calls."""
     own, chosen = item_and_settings(graph_def, item.fetch, config_for(graph_def))
     preserve = (*item.preserve, *own.preserve)

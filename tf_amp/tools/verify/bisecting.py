@@ -18,7 +18,7 @@ from tf_amp.tools import progress
 from tf_amp.tools.verify.culprits import Culprit
 from tf_amp.tools.verify.verification import Verification
 from tf_amp.tools.verify.verifying import Controls, low_nodes, rewritten
-from tf_amp.tracing.stamp_reader import origins_of
+from tf_amp.tracing.stamp_reader import forward_names
 
 # Whatever is not excluded goes low, wherever it stands: so a try is the plan without
 # what is cleared, and nothing else is missing.
@@ -76,9 +76,9 @@ class _Search:
     def described(self, name: str) -> Culprit:
         """Return a node as people know it."""
         node = self._nodes[name]
-        origins = origins_of(node.proto)
-        origin = origins[-1] if origins else differentiated(name)
-        forward = origin or without_call_scopes(name)
+        forward_ops = forward_names(node.proto)
+        forward = forward_ops[-1] if forward_ops else differentiated(name)
+        forward = forward or without_call_scopes(name)
         layer = forward.rpartition("/")[0]
         pattern = f"^{re.escape(without_call_scopes(name))}$"
         return Culprit(name, node.op, layer, pattern)

@@ -27,7 +27,7 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
     Of a graph as stored, or made of a stored function; `batch` stands for an unknown
     first dimension, None leaves it unknown.
     """
-    shapes = {node.name: _written(node) for node in graph_def.node if _is_told(node)}
+    shapes = {node.name: _written(node) for node in graph_def.node if _has_shapes(node)}
     if batch is None:
         missing = (node for node in graph_def.node if _needs_shape(node))
         if any(node.name not in shapes for node in missing):
@@ -47,7 +47,7 @@ def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
     """Return what the reads of variables in a function tell of its handles."""
     contents: dict[str, tuple[int, Shape | None]] = {}
     for node in function.node_def:
-        if node.op == "ReadVariableOp" and _is_told(node):
+        if node.op == "ReadVariableOp" and _has_shapes(node):
             (shape,) = _written(node) or (None,)
             contents[node.input[0]] = (int(node.attr["dtype"].type), shape)
     arguments = (str(arg.name) for arg in function.signature.input_arg)
@@ -57,7 +57,7 @@ def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
     )
 
 
-def _is_told(node: NodeDef) -> bool:
+def _has_shapes(node: NodeDef) -> bool:
     # `in` first: reading a missing key of a protobuf map creates it.
     return SHAPES in node.attr
 

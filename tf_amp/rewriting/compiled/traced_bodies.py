@@ -11,7 +11,7 @@ import zlib
 from typing import Any
 
 # By the name of a function, as it was; None for one that was made for another alone.
-_originals: dict[str, bytes | None] = {}
+_bodies: dict[str, bytes | None] = {}
 
 
 def keep(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
@@ -23,26 +23,24 @@ def keep(graph: Any, definition: Any, copies: tuple[str, ...]) -> None:
       copies: names of the functions that are made for it alone.
     """
     name = str(definition.signature.name)
-    _originals.update(dict.fromkeys(copies))
-    _originals[name] = zlib.compress(definition.SerializeToString(), 1)
+    _bodies.update(dict.fromkeys(copies))
+    _bodies[name] = zlib.compress(definition.SerializeToString(), 1)
     weakref.finalize(graph, _forget, (name, *copies)).atexit = False
 
 
 def has_rewritten(graph_def: Any) -> bool:
     """Return whether a graph calls functions that were rewritten for XLA."""
-    return any(f.signature.name in _originals for f in graph_def.library.function)
+    return any(f.signature.name in _bodies for f in graph_def.library.function)
 
 
 def restore(graph_def: Any) -> None:
     """Put every rewritten function in a graph's library back, in place."""
     functions = graph_def.library.function
     for function in functions:
-        kept = _originals.get(function.signature.name)
+        kept = _bodies.get(function.signature.name)
         if kept is not None:
             function.ParseFromString(zlib.decompress(kept))
-    remaining = [
-        f for f in functions if _originals.get(f.signature.name, b"") is not None
-    ]
+    remaining = [f for f in functions if _bodies.get(f.signature.name, b"") is not None]
     if len(remaining) < len(functions):
         del functions[:]
         functions.extend(remaining)
@@ -50,4 +48,4 @@ def restore(graph_def: Any) -> None:
 
 def _forget(names: tuple[str, ...]) -> None:
     for name in names:
-        _originals.pop(name, None)
+        _bodies.pop(name, None)
