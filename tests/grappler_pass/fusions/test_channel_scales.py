@@ -15,9 +15,10 @@ from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import RULES
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite, Settings, optimize
+from grappler_pass.pipeline import Settings
 from grappler_pass.planning.draft import Outcome, Trial
 from grappler_pass.planning.plan import Plan
+from tests.grappler_pass.fusions.rewriting import fusing
 from tests.large_prices import LargePrices
 from tests.programs import (
     Program,
@@ -58,24 +59,7 @@ SHORTCUT = BEFORE.replace(
     """summed = AddN(x, scaled) N=2
 shifted = AddV2(summed, shift)""",
 )
-
-
-def fused(text: str = BEFORE, item: Item | None = None, **given: object) -> Rewrite:
-    """Rewrite a graph on a CPU without 16-bit units; some shapes may be others."""
-    sizes = SHAPES | {name: given.pop(name) for name in SHAPES.keys() & given.keys()}
-    low_dtype = given.pop("low_dtype", "bfloat16")
-    settings = Settings(
-        low_dtype=low_dtype,
-        lists=OpLists.for_dtype(low_dtype),
-        models={"CPU": PROFILE},
-        fusions=RULES,
-    )
-    return optimize(
-        graph_from_text(text),
-        item or Item(fetch=("fetch",)),
-        dataclasses.replace(settings, **given),
-        shapes=lambda: {name: (shape,) for name, shape in sizes.items()},
-    )
+fused = fusing(BEFORE, SHAPES, ("fetch",))
 
 
 def test_scales_go_to_the_weights_and_shifts_become_a_bias() -> None:

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from grappler_pass.planning.draft import Outcome, Trial
-from tests.tf_amp.measuring.test_namesakes import (
+from tests.tf_amp.measuring.given_steps import (
     FASTER,
     SLOWER,
     Steps,
@@ -17,21 +17,13 @@ from tests.tf_amp.measuring.test_namesakes import (
     trial_of,
 )
 from tf_amp.measuring.known_costs import KnownCosts
-from tf_amp.measuring.steps import compared_calls, verdicts
+from tf_amp.measuring.steps import verdicts
 from tf_amp.measuring.steps.comparison import Comparison
 
 
 @pytest.fixture
 def trial() -> Trial:
     return trial_of(product(16))
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
-    """Steps that begin in this process."""
-    steps = Steps()
-    monkeypatch.setattr(compared_calls, "begin", steps.begin)
-    return steps
 
 
 def outcome(trial: Trial, folder: pathlib.Path) -> Outcome:

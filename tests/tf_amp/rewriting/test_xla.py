@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,12 +9,7 @@ import tensorflow as tf
 import tf_amp
 from tests.xla_chain import DEPTH, WEIGHTS, Chain, X, error, exact
 
-
-@pytest.fixture(autouse=True)
-def everything_eligible() -> Iterator[None]:
-    tf_amp.enable("bfloat16", opt_level="O2", strict=True, loss_scale="none")
-    yield
-    tf_amp.disable()
+pytestmark = pytest.mark.usefixtures("everything_eligible")
 
 
 def assert_16_bits(found: list[tf.Tensor], wanted: list[np.ndarray]) -> None:

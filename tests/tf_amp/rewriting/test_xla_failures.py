@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import tensorflow as tf
 
@@ -11,12 +9,7 @@ import tf_amp
 from tests.xla_chain import Chain, error, exact
 from tf_amp.errors import RewriteError
 
-
-@pytest.fixture(autouse=True)
-def everything_eligible() -> Iterator[None]:
-    tf_amp.enable("bfloat16", opt_level="O2", strict=True, loss_scale="none")
-    yield
-    tf_amp.disable()
+pytestmark = pytest.mark.usefixtures("everything_eligible")
 
 
 @pytest.fixture

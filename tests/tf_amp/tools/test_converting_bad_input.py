@@ -26,13 +26,6 @@ from tf_amp.errors import (
 PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("given") / "model"
-    stored_models.functional(folder)
-    return folder
-
-
 @pytest.fixture
 def graph(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     path = tmp_path / "graph.pb"

@@ -15,20 +15,12 @@ import pytest
 import tensorflow as tf
 
 import tf_amp
-from tests import stored_models
 from tests.forking import Child
 from tests.processes import ROOT
 from tf_amp.errors import ConfigError, ConversionError
 from tf_amp.tools.convert.files import writing
 
 PLANNED = {"device_profile": "cpu-avx512-bf16", "opt_level": "O2", "dtype": "bfloat16"}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("given") / "model"
-    stored_models.functional(folder)
-    return folder
 
 
 def test_a_model_at_the_target_is_not_harmed(

@@ -6,11 +6,10 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
-from tests.checkpointing import BAD, Model, X, training
+from tests.checkpointing import BAD, Model, X, dynamic, training
 from tests.forking import run_forked
 from tests.scaling import figures
 from tf_amp import (
-    DynamicLossScale,
     LossScale,
     NoOpLossScale,
     StaticLossScale,
@@ -27,10 +26,6 @@ OPTIMIZERS = {
 
 def checkpoint_of(model):
     return tf.train.Checkpoint(weight=model.weight, optimizer=model.optimizer)
-
-
-def dynamic():
-    return DynamicLossScale(initial=2.0**10, growth_interval=4)
 
 
 def trained(loss_scale, folder, optimizer="keras"):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.checkpointing import BAD, X, training
+from tests.checkpointing import BAD, X, dynamic, training
 from tests.scaling import figures
-from tf_amp import DynamicLossScale, StaticLossScale, StatisticalLossScale
+from tf_amp import StaticLossScale, StatisticalLossScale
 from tf_amp.errors import CheckpointMismatchError
 from tf_amp.rewriting import host
 from tf_amp.rewriting.resumed_plans import PlanRecord
@@ -16,10 +16,6 @@ from tf_amp.training.checkpoints import side_file
 from tf_amp.training.loss_scale.scale_state import PREFIX
 
 v1 = tf.compat.v1
-
-
-def dynamic():
-    return DynamicLossScale(initial=2.0**10, growth_interval=4)
 
 
 class Program:
