@@ -27,6 +27,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 _MODES = ("train", "infer")
 
 SUMMARY = "time your own model: float32, Keras' policy, TensorFlow's pass, tf-amp"
+TAKES_SCRIPT = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

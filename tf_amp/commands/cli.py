@@ -27,7 +27,7 @@ from types import ModuleType
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands.shared import completion, model_options, native_log
+from tf_amp.commands.shared import completion, native_log
 from tf_amp.errors import AmpError
 
 _USAGE_ERROR = 2
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments and arguments[0] not in _commands() and arguments[0][:1] != "-":
         arguments.insert(0, "run")
-    arguments, own = model_options.split(arguments)
+    arguments, own = split(arguments)
     options = _parser().parse_args(arguments)
     options.script_arguments = own
     is_scripts = getattr(options.command, "LOG_IS_SCRIPTS", False)
@@ -65,6 +65,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a command line, and what follows `--` in it where a script may stand."""
+    command = _commands().get(arguments[0]) if arguments else None
+    if not getattr(command, "TAKES_SCRIPT", False) or "--" not in arguments:
+        return list(arguments), []
+    end = list(arguments).index("--")
+    return list(arguments[:end]), list(arguments[end + 1 :])
+
+
 @functools.cache
 def _commands() -> dict[str, ModuleType]:
     """Return the modules of commands by name.
@@ -72,7 +81,8 @@ def _commands() -> dict[str, ModuleType]:
     Each has a `SUMMARY`; `add_options`, which gets a parser; and `main`, which gets
     what was parsed and returns the exit code, or raises an AmpError that says in a line
     what is wrong. One with `LOG_IS_SCRIPTS` leaves all logs to the script, and
-    `--verbose` is its own.
+    `--verbose` is its own; of one with `TAKES_SCRIPT` the script's arguments follow
+    `--`.
     """
     names = [each.name for each in pkgutil.iter_modules(commands.__path__)]
     modules = (importlib.import_module(f"{commands.__name__}.{n}") for n in names)

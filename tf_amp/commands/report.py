@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
+TAKES_SCRIPT = True
 _NAMES = {"script": "script", "model": "SavedModel"}
 
 

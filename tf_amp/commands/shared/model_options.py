@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-from collections.abc import Sequence
 
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.errors import ConfigError, ScriptMissingError
 
-# Commands that take a model or a script, whose arguments follow `--`.
-_COMMANDS = {"audit", "bench", "explain", "ranges", "report", "verify"}
 # Options that make sense for SavedModels only; no command has to have all of them.
 _OF_MODELS = ("data", "signature", "batch", "measure")
-
-
-def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a command line, and what follows `--` in it where a script may stand."""
-    if not set(arguments[:1]) & _COMMANDS or "--" not in arguments:
-        return list(arguments), []
-    end = list(arguments).index("--")
-    return list(arguments[:end]), list(arguments[end + 1 :])
 
 
 def add_to(parser: argparse.ArgumentParser, *, data: str | None = None) -> None:
