@@ -16,7 +16,6 @@ from keras_callbacks.running_fit.values import number
 from tf_amp.runtime import model_scopes
 from tf_amp.tracing import stack as scope_stack
 
-ROLES = ("train", "test", "predict")
 StepFunction = Callable[..., Any]
 
 _LAYER = "_tf_amp_layer"

@@ -15,10 +15,10 @@ from grappler_pass.graph.shapes import (
     shape_from_proto,
     shapes_from_graph_def,
 )
+from tf_amp.measuring.sandbox.roles import HANDLES
 from tf_amp.tools.graph_runs.batches import set_batch
 
 SHAPES = "_output_shapes"
-_ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
 
 
 def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
@@ -68,7 +68,7 @@ def _written(node: NodeDef) -> tuple[Shape | None, ...]:
 
 def _needs_shape(node: NodeDef) -> bool:
     """Say whether a price hangs on it; a result is an Identity without attributes."""
-    return node.op not in _ARGUMENTS and len(node.attr) > 1
+    return node.op not in HANDLES and len(node.attr) > 1
 
 
 def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
