@@ -90,10 +90,8 @@ class Outcome(enum.Enum):
 
     FASTER = "earlier steps were faster with it"
     SLOWER = "earlier steps were not faster with it"
-    OPEN = "in doubt: applied until steps have been compared, from the fifth call on"
-    WITHHELD = (
-        "in doubt: float32 until steps have been compared, from the fifth call on"
-    )
+    OPEN = "in doubt: applied, until calls from the fifth on have been compared"
+    WITHHELD = "in doubt: float32, until calls from the fifth on have been compared"
     KERNEL_STATE = "predictions decide: steps cannot be compared, as kernels keep state"
     UNKNOWN = "predictions decide"
 

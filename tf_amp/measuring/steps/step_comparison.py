@@ -15,8 +15,9 @@ decide for a function that is called no more often than that.
 
 Not counted are the first calls of each instance, which prepare kernels, and the first
 call of each block, which finds the caches as the other instance has left them. How many
-pairs decide is said in `comparison`; at most 60, and once their calls have taken
-60 s, what they lean to. The loser is not called again. TensorFlow frees its kernels with the function.
+pairs decide is said in `comparison`: 6 to 60, or what they lean to once their calls
+have taken 60 s. The loser is not called again. TensorFlow frees its kernels with the
+function.
 
 Of a plan that has lost, a few more calls of each instance are profiled, in turn. If
 what its nodes take refutes their prices, another plan is made, with an instance of its
