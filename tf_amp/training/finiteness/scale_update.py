@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.protocol import Seen, State, check_names, find_rests
+from tf_amp.training.finiteness import finite_branches
 from tf_amp.training.finiteness.of_gradients import largest_of, must_select
 from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
-from tf_amp.training.optimizers import finite_branches
 
 # What tells that a call has been counted.
 _COUNTED = ("skipped_steps", "good_steps", "scale")
