@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
@@ -10,7 +11,9 @@ from rich.text import Text
 
 from grappler_pass.notebook_display import plain_text
 from tf_amp.config.fitted_table import FittedTable
-from tf_amp.config.ranges import Ranges, TensorRange
+
+if TYPE_CHECKING:
+    from tf_amp.config.ranges import Ranges, TensorRange
 
 _WIDTH = 250
 _NUMBERS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from tf_amp.commands.doctor import Finding
 from tf_amp.commands.machine.gpu_links import MEANINGS, Gpu, Links, weakest_of
 from tf_amp.commands.machine.processors import Machine, Node, cpu_list
+from tf_amp.commands.shared.findings import Finding
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 
-from tf_amp.commands.doctor import Finding, Findings, show
 from tf_amp.commands.machine import gpu_links
 from tf_amp.commands.machine.advice import advise
 from tf_amp.commands.machine.gpu_links import Gpu, Links
 from tf_amp.commands.machine.processors import Machine, cpu_list, machine_of
+from tf_amp.commands.shared.findings import Finding, Findings, show
 from tf_amp.errors import UnclearMachineError
 
 

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
-from tf_amp.commands.doctor import (
+from tf_amp.commands.shared.findings import (
     FIX_SETTING,
     REINSTALL,
     Finding,

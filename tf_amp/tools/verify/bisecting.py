@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from grappler_pass import pipeline
 from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
 from tf_amp.tools import progress
+from tf_amp.tools.graph_runs.cases import Case
 from tf_amp.tools.verify.culprits import Culprit
 from tf_amp.tools.verify.verification import Verification
-from tf_amp.tools.verify.verifying import Controls, low_nodes, rewritten
 from tf_amp.tracing.stamp_reader import forward_names
+
+if TYPE_CHECKING:
+    from tf_amp.tools.verify.verifying import Controls
 
 # Whatever is not excluded goes low, wherever it stands: so a try is the plan without
 # what is cleared, and nothing else is missing.
@@ -26,6 +30,32 @@ _LEVEL = "O3"
 _REASON = "tried in float32"
 
 _T = TypeVar("_T")
+
+
+def rewritten(
+    case: Case, *, excluded: Iterable[tuple[str, str]] = (), opt_level: str = ""
+) -> pipeline.Rewrite:
+    """Run the pass on a case, at its own level by default.
+
+    More nodes may be excluded from going low, each with the reason.
+    """
+    item = dataclasses.replace(case.item, excluded=(*case.item.excluded, *excluded))
+    settings: Any = case.settings
+    if opt_level:
+        settings = dataclasses.replace(settings, opt_level=opt_level)
+    return pipeline.optimize(
+        case.graph_def,
+        item,
+        dataclasses.replace(settings, tuner=None, memory=None),
+        shapes=lambda: case.shapes,
+        name=case.name,
+    )
+
+
+def low_nodes(plan: Plan | None) -> tuple[str, ...]:
+    """Name the nodes that a plan moves to 16 bits, each once, in its order."""
+    rows = plan.decisions if plan is not None else ()
+    return tuple(dict.fromkeys(row.slot.node for row in rows if row.is_low))
 
 
 def with_culprits(found: Verification, controls: Controls, plan: Plan) -> Verification:
