@@ -27,7 +27,7 @@ WITHOUT_ONEDNN := tests/grappler_pass/costs/test_device_profile.py \
 	tests/grappler_pass/pricing/test_product_epilogues.py \
 	tests/grappler_pass/rewriting/test_patterns_numerics.py \
 	tests/tf_amp/config/test_devices.py \
-	tests/tf_amp/training/test_batch_statistics.py \
+	tests/tf_amp/training/fusions/test_batch_statistics.py \
 	"tests/test_end_to_end.py::$(LEARNS)[function]" \
 	"tests/test_end_to_end.py::$(LEARNS)[keras]"
 # Processes of tests compile what they import once, also where the environment says not.
