@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-import os
 import pathlib
 import pickle
-import subprocess
 import sys
 from typing import Any
 
@@ -18,7 +16,7 @@ from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 import tf_amp
 from tests import stored_models
-from tests.processes import ROOT, folder_that_hides
+from tests.processes import ROOT, folder_that_hides, run
 from tf_amp.tools.convert.files.stored_models import EXTRAS
 
 EPSILON = 2.0**-8
@@ -60,16 +58,12 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Converted:
 
 
 def run_elsewhere(base: pathlib.Path, names: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "scripts" / "loads_alone.py"), str(base)],
-        input="\n".join(names),
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=base,
-        env={**os.environ, "PYTHONPATH": str(folder_that_hides())},
+    program = ROOT / "tests" / "scripts" / "loads_alone.py"
+    hidden = {"PYTHONPATH": str(folder_that_hides())}
+    done = run(
+        [sys.executable, program, base], env=hidden, cwd=base, given="\n".join(names)
     )
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.err
 
 
 KINDS = tuple(stored_models.KINDS)
