@@ -77,7 +77,10 @@ class Probe:
                 for dtype, shape in plain["inputs"]
             ),
             constants=tuple(
-                (int(position), Constant(str(dtype), tuple(shape), tuple(values)))
+                (
+                    int(position),
+                    Constant(str(dtype), tuple(map(int, shape)), tuple(values)),
+                )
                 for position, dtype, shape, values in plain["constants"]
             ),
         )

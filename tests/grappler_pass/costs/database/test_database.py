@@ -61,7 +61,7 @@ def test_nothing_is_made_before_something_is_kept(path):
 
 
 def test_what_is_kept_is_there_for_the_next_process(path):
-    rows = [measured(1), measured(2), dataclasses.replace(measured(2), dtype="float16")]
+    rows = [measured(1), measured(2), measured(2)._replace(dtype="float16")]
     CostDatabase(path).keep(rows_of(*rows))
     assert set(CostDatabase(path).load(DEVICE, VERSION)) == set(rows)
 
