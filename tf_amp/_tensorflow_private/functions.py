@@ -54,7 +54,11 @@ def is_compiled_function(function: Any) -> bool:
     return definition is not None and is_compiled(dict(definition.attr))
 
 
-@unless_gone("GraphOrParentsInXlaContext", "loops under XLA are not looked into", False)
+@unless_gone(
+    "GraphOrParentsInXlaContext",
+    "functions compiled by XLA branch where they could select",
+    False,
+)
 def is_traced_for_xla(graph: Any) -> bool:
     """Return whether a graph is made while a function is traced that XLA compiles."""
     module = importlib.import_module("tensorflow.python.ops.control_flow_util")

@@ -22,6 +22,8 @@ from tf_amp._tensorflow_private import (
     unless_gone,
     warn_once,
 )
+from tf_amp._tensorflow_private.functions import is_traced_for_xla
+from tf_amp._tensorflow_private.tracing import traced_graph
 
 _UNSCALED = "losses are not scaled for the gradients it computes"
 _UNSKIPPED = "steps whose gradients overflow are taken, not skipped"
@@ -198,20 +200,10 @@ def in_function() -> bool:
     return bool(tf.compat.v1.get_default_graph().building_function)
 
 
-@unless_gone(
-    "GraphOrParentsInXlaContext",
-    "functions compiled by XLA branch where they could select",
-    False,
-)
 def in_xla_context() -> bool:
     """Return whether the function being traced will be compiled by XLA."""
-    import tensorflow as tf
-
-    if tf.executing_eagerly():
-        return False
-    module = importlib.import_module("tensorflow.python.ops.control_flow_util")
-    graph = tf.compat.v1.get_default_graph()
-    return bool(module.GraphOrParentsInXlaContext(graph))
+    graph = traced_graph()
+    return graph is not None and is_traced_for_xla(graph)
 
 
 def runs_what_is_written() -> bool:
