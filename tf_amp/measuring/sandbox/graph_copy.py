@@ -32,9 +32,7 @@ from tf_amp.measuring.sandbox.roles import (
     HANDLES,
     OPAQUE,
     Role,
-    needed_by,
     roles_for,
-    roots_of,
 )
 
 STEP = "tf_amp_step"
@@ -88,12 +86,11 @@ class _Copy:
 
     def sandbox(self) -> Sandbox:
         view = self._view
-        roots = roots_of(view)
-        live = needed_by(view, roots)
+        live = view.behind(view.roots)
         back_edges = []
         for i in view.order:
             node = view.nodes[i]
-            if not live[i]:
+            if i not in live:
                 continue
             if node.op in MERGE_OPS:
                 back_edges.append(node)
@@ -101,7 +98,7 @@ class _Copy:
         for node in back_edges:
             self._check_merge(node)
         step = self._made.node.add(name=STEP, op="NoOp")
-        step.input.extend(f"^{view.nodes[root].name}" for root in roots)
+        step.input.extend(f"^{view.nodes[root].name}" for root in view.roots)
         return Sandbox(self._made, tuple(self._contents.values()))
 
     def _copy(self, node: Node) -> None:
