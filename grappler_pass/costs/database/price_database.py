@@ -32,7 +32,6 @@ from grappler_pass.costs.database.records import (
     Verdict,
     best_rows,
     better,
-    flaw_of,
     row_from_text,
     text_from_row,
 )
@@ -82,7 +81,7 @@ class CostDatabase:
         self._sound: FileIdentity | None = None
         # What could not be written yet.
         self._waiting: tuple[Row, ...] = ()
-        self._warned: set[str] = set()
+        self._has_warned = False
         # By device and version, the file and the number of the last row loaded.
         self._loaded: dict[tuple[str, str], tuple[FileIdentity | None, int]] = {}
 
@@ -121,14 +120,8 @@ class CostDatabase:
 
     def keep(self, rows: Sequence[Row]) -> None:
         """Keep rows; of two with one identity the better stays."""
-        sound = []
-        for row in rows:
-            if (flaw := flaw_of(row)) is None:
-                sound.append(row)
-            else:
-                self._warn_once("row", f"not a cost to be kept: {flaw}")
         with _turn:
-            waiting = self._waiting = best_rows((*self._waiting, *sound))
+            waiting = self._waiting = best_rows((*self._waiting, *rows))
             if self._attempt(lambda: self.put(waiting)) is not None:
                 self._waiting = ()
 
@@ -185,17 +178,15 @@ class CostDatabase:
         try:
             return work()
         except (OSError, sqlite3.Error) as error:
-            self._warn_once(
-                "file",
-                f"measured costs cannot be kept in {self.path} and are remembered by "
-                f"this program alone: {error}",
-            )
+            if not self._has_warned:
+                self._has_warned = True
+                logging.warning(
+                    "measured costs cannot be kept in %s and are remembered by this "
+                    "program alone: %s",
+                    self.path,
+                    error,
+                )
             return None
-
-    def _warn_once(self, subject: str, message: str) -> None:
-        if subject not in self._warned:
-            self._warned.add(subject)
-            logging.warning("%s", message)
 
     def _read(self, work: Work[_T]) -> _T | None:
         """Return what `work` finds, waiting for no writer; None without a file."""
@@ -276,8 +267,7 @@ def _select(
 
 
 def _known(reader: sqlite3.Connection, identity: Identity) -> Row | None:
-    found = _select(reader, identity).values()
-    return next((row for row in found if row.identity == identity), None)
+    return next(iter(_select(reader, identity).values()), None)
 
 
 def _put(writer: sqlite3.Connection, row: Row, always: bool) -> bool:

@@ -135,15 +135,6 @@ def row_from_text(text: str | bytes) -> Row:
     return CostRow(plain["device"], plain["tensorflow"], measured)
 
 
-def flaw_of(row: Row) -> str | None:
-    """Return why a row is not acceptable; None where it is."""
-    try:
-        row_from_text(text_from_row(row))
-    except (ValueError, TypeError) as error:
-        return str(error)
-    return None
-
-
 def better(known: _R | None, row: _R) -> _R:
     """Return which of two rows of one identity is to be kept, the known one if equal.
 
