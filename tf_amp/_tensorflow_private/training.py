@@ -157,11 +157,10 @@ def is_recording() -> bool:
     return bool(record.could_possibly_record())
 
 
+@unless_gone("_GradientsHelper", _UNSCALED, None)
 def gradients_function(module: Any) -> Method | None:
     """Return what `tf.gradients` calls in a module; None where it is gone."""
-    function: Method | None = getattr(module, "_GradientsHelper", None)
-    if function is None:
-        warn_once("_GradientsHelper", _UNSCALED)
+    function: Method = module._GradientsHelper
     return function
 
 
@@ -185,11 +184,9 @@ def differentiated_parts(values: list[Any]) -> list[Any]:
     return list(parts(values))
 
 
+@unless_gone("GradientTape._tape", "tapes count each time they are entered", False)
 def holds_recording(tape: Any) -> bool:
     """Return whether a tape that is entered would go on with what it has recorded."""
-    if not hasattr(tape, "_tape"):
-        warn_once("GradientTape._tape", "tapes count each time they are entered")
-        return False
     return tape._tape is not None
 
 
@@ -283,11 +280,11 @@ def as_one_operation(function: Callable[..., Any]) -> Callable[..., Any]:
     return call_alone
 
 
+@unless_gone(
+    "stop_recording", "nested gradients take longer to trace", contextlib.nullcontext()
+)
 def _not_recording() -> contextlib.AbstractContextManager[None]:
     record: Any = importlib.import_module("tensorflow.python.eager.record")
-    if not hasattr(record, "stop_recording"):
-        warn_once("stop_recording", "nested gradients take longer to trace")
-        return contextlib.nullcontext()
     return record.stop_recording()  # type: ignore[no-any-return]
 
 
@@ -338,20 +335,15 @@ def branching_on_references() -> Iterator[None]:
         module.__dict__["ENABLE_CONTROL_FLOW_V2"] = before
 
 
+@unless_gone(
+    "_remove_all_control_inputs",
+    "towers of one step change the loss scale one by one",
+    None,
+)
 def wait_instead(operation: Any, old: Iterable[Any], new: Iterable[Any]) -> None:
-    """Let an operation wait for others than it did."""
-    remove = getattr(operation, "_remove_all_control_inputs", None)
-    if remove is None or not hasattr(operation, "_add_control_inputs"):
-        warn_once(
-            "_remove_all_control_inputs",
-            "towers of one step change the loss scale one by one",
-        )
-        return
-    gone = {_operation_of(value) for value in old}
+    """Let an operation wait for others than it did; both are operations or tensors."""
+    remove, add = operation._remove_all_control_inputs, operation._add_control_inputs
+    gone = {getattr(value, "op", value) for value in old}
     kept = [other for other in operation.control_inputs if other not in gone]
     remove()
-    operation._add_control_inputs([*kept, *map(_operation_of, new)])
-
-
-def _operation_of(value: Any) -> Any:
-    return getattr(value, "op", value)
+    add([*kept, *(getattr(value, "op", value) for value in new)])

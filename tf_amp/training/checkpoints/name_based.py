@@ -227,12 +227,6 @@ class _Feeding:
         return self._session.run(fetches, feeds, **kwargs)
 
 
-def _remove_beside(
-    result: None, checkpoint_prefix: Any, *args: Any, **kwargs: Any
-) -> None:
-    side_file.remove(checkpoint_prefix)
-
-
 def _is_ours(name: str) -> bool:
     return name.startswith(_OURS)
 
@@ -242,6 +236,8 @@ HOOKS = {
     private.SAVE_NAMES: saving,
     private.RESTORE_NAMES: restoring,
     private.RESTORE_OBJECTS_BY_NAMES: leaving_out,
-    private.REMOVE_CHECKPOINT: acting_after(_remove_beside),
+    private.REMOVE_CHECKPOINT: acting_after(
+        lambda result, checkpoint_prefix, *_, **__: side_file.remove(checkpoint_prefix)
+    ),
     private.REPORT_UNINITIALIZED: reporting,
 }

@@ -25,8 +25,7 @@ from tf_amp.training.checkpoints.record import (
     records_from_text,
     text_from_records,
 )
-from tf_amp.training.checkpoints.restored_weights import RestoredWeights, weights_among
-from tf_amp.training.loss_scale.weights import Handles
+from tf_amp.training.loss_scale.weights import Handles, RestoredWeights, weights_among
 from tf_amp.training.optimizers import skipping
 
 KEY = "_TF_AMP_RECORD"
