@@ -8,8 +8,7 @@ from pathlib import Path
 
 from absl import logging
 
-from grappler_pass.costs.device_key import DeviceKey
-from grappler_pass.costs.device_profile import DeviceProfile, ProfileError
+from grappler_pass.costs.device_profile import DeviceKey, DeviceProfile, ProfileError
 
 # The instruction sets that decide which 16-bit kernels a CPU runs.
 DECISIVE_FLAGS = frozenset(
