@@ -13,8 +13,6 @@ import importlib
 from collections.abc import Callable, Collection
 from typing import Any, ParamSpec, TypeVar
 
-from absl import logging
-
 from tf_amp.message_codes import Code
 
 Method = Callable[..., Any]
@@ -226,8 +224,8 @@ def warn_once(name: str, without: str) -> None:
     _warned.add(name)
     import tensorflow as tf
 
-    logging.warning(
-        Code.NAME_IS_GONE.ends("TensorFlow %s has no %s any more: %s."),
+    Code.NAME_IS_GONE.warn(
+        "TensorFlow %s has no %s any more: %s.",
         tf.__version__,
         name,
         without,

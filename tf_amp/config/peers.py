@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from absl import logging
-
 from tf_amp._tensorflow_private import workers as private
 from tf_amp.message_codes import Code
 
@@ -83,9 +81,6 @@ def is_joint(graph_def: Any) -> bool:
 
 def _say_unreachable(error: Exception) -> None:
     text = str(error).partition("\n")[0]
-    logging.log_first_n(
-        logging.WARNING,
-        Code.WORKER_IS_SILENT.ends("Workers do not hear of each other's plans: %s"),
-        1,
-        text,
+    Code.WORKER_IS_SILENT.warn_once(
+        "Workers do not hear of each other's plans: %s", text
     )

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import acting_after, acting_before
 from tf_amp._tensorflow_private import checkpoints as private
@@ -60,10 +59,8 @@ def _put_back(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
     if record is None and not _steps_of(model):
         return
     if record is None and records:
-        logging.warning(
-            Code.RECORD_IS_UNUSABLE.ends(
-                "%s belongs to other weights, and is not used."
-            ),
+        Code.RECORD_IS_UNUSABLE.warn(
+            "%s belongs to other weights, and is not used.",
             side_file.path_beside(path),
         )
     weights = RestoredWeights([model, *model.trainable_variables])

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
@@ -145,10 +144,8 @@ def _usable(
         scale = state.scale_among(held)
         if scale is None or is_usable(scale):
             continue
-        logging.warning(
-            Code.RECORD_IS_UNUSABLE.ends(
-                "A loss scale in the checkpoint %s is %g, and is not used."
-            ),
+        Code.RECORD_IS_UNUSABLE.warn(
+            "A loss scale in the checkpoint %s is %g, and is not used.",
             path,
             scale,
         )

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
@@ -105,8 +104,9 @@ def _record_in(path: str) -> Record | None:
     try:
         return next(iter(records_from_text(reader.get_tensor(KEY).decode())), None)
     except (UnreadableRecordError, UnicodeDecodeError) as error:
-        text = "The state of tf-amp in %s cannot be read: %s"
-        logging.warning(Code.RECORD_IS_UNUSABLE.ends(text), path, error)
+        Code.RECORD_IS_UNUSABLE.warn(
+            "The state of tf-amp in %s cannot be read: %s", path, error
+        )
         return None
 
 
