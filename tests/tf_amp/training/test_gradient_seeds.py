@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import logging
 
 from tests.scaling import figures, scaled_by
 from tf_amp import DynamicLossScale, StaticLossScale
@@ -20,9 +21,13 @@ def told(monkeypatch):
     """Collect what is said at most so many times."""
     lines = []
 
+    def log_first_n(level, message, count, *args):
+        lines.append(message % args)
+
     def warn_once(code, text, *values):
         lines.append(code.ends(text) % values)
 
+    monkeypatch.setattr(logging, "log_first_n", log_first_n)
     monkeypatch.setattr(Code, "warn_once", warn_once)
     return lines
 
