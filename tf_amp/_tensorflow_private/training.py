@@ -1,7 +1,7 @@
 """The private hooks of gradients and optimizers.
 
 Keras may be imported after mixed precision was enabled, or not at all: its hooks are
-installed once it is there, by `install_if_loaded`.
+installed by `install_when_imported`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import (
     Hook,
     Method,
-    install,
     stand_in_for,
     unless_gone,
     warn_once,
@@ -127,16 +125,6 @@ USER_SCALING = tuple(
         (_LOSS_SCALE_OPTIMIZER, "MixedPrecisionLossScaleOptimizer", "_scale_loss"),
     )
 )
-
-_installing = renewed_lock()
-
-
-def install_if_loaded(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
-    """Install a hook, unless its module has not been imported."""
-    if hook.module not in sys.modules:
-        return False
-    with _installing:
-        return install(hook, wrap)
 
 
 def has_own_moments(layer: Any) -> bool:
