@@ -4,7 +4,8 @@ A profile is one JSON object::
 
     name, kind ("cpu" or "gpu"), description
     provenance   date, device, how it was obtained, sources
-    device       the key that a calibrated profile is found again by, or null
+    device       the text of the `DeviceKey` that a calibrated profile is found again
+                 by, or null
     roofline     the fields of ``Roofline``
     classes      op class -> {"axes": {axis: [sizes]}, "seconds": {dtype: [seconds]}}
     call_seconds optional: what starting a graph takes on the host, whatever it holds
@@ -24,7 +25,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,24 +64,14 @@ class DeviceKey:
     onednn: bool
     float32_products: str = ""
 
-    def to_json(self) -> dict[str, object]:
-        """Return plain values for a profile's "device" entry."""
-        values = asdict(self) | {"flags": sorted(self.flags)}
-        if not self.float32_products:
-            # Profiles are kept under what is returned; older ones lack it.
-            del values["float32_products"]
-        return values
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DeviceKey:
-        """Read what ``to_json`` wrote."""
-        return cls(
-            model=str(data["model"]),
-            flags=frozenset(data["flags"]),
-            threads=int(data["threads"]),
-            onednn=bool(data["onednn"]),
-            float32_products=str(data.get("float32_products", "")),
-        )
+    def __str__(self) -> str:
+        """Return all of it in words, which profiles and measured costs are kept by."""
+        flags = " ".join(sorted(self.flags)) or "no vector instructions"
+        onednn = "on" if self.onednn else "off"
+        name = f"{self.model}, {flags}, {self.threads} threads, oneDNN {onednn}"
+        if self.float32_products:
+            return f"{name}, float32 products in {self.float32_products}"
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,7 @@ class DeviceProfile:
     kind: str
     description: str
     provenance: Mapping[str, Any]
-    device: DeviceKey | None
+    device: str | None
     roofline: Roofline
     grids: Mapping[tuple[str, str], Grid]
     data: Mapping[str, Any]
@@ -142,7 +133,7 @@ class DeviceProfile:
                 kind=str(data["kind"]),
                 description=str(data["description"]),
                 provenance=data["provenance"],
-                device=DeviceKey.from_json(device) if device else None,
+                device=None if device is None else str(device),
                 roofline=_roofline(data["roofline"]),
                 grids=grids,
                 data=data,

@@ -143,13 +143,7 @@ def cost_key(device: Device) -> str:
     if device.device_type == "GPU":
         tf32 = ", TF32 off" if _lacks_tf32(device) else ""
         return f"{device.model or 'GPU'}, driver {_gpu_driver()}{tf32}"
-    key = cpu_key()
-    flags = " ".join(sorted(key.flags)) or "no vector instructions"
-    onednn = "on" if key.onednn else "off"
-    name = f"{key.model}, {flags}, {key.threads} threads, oneDNN {onednn}"
-    if key.float32_products:
-        return f"{name}, float32 products in {key.float32_products}"
-    return name
+    return str(cpu_key())
 
 
 @functools.cache

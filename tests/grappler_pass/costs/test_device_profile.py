@@ -1,7 +1,6 @@
 """Profiles load, refuse nonsense, and are chosen as promised."""
 
 import dataclasses
-import math
 
 import pytest
 from hypothesis import given
@@ -41,7 +40,7 @@ def data(**changes):
         "kind": "cpu",
         "description": "a CPU",
         "provenance": {"date": "2026-01-01", "device": "a CPU", "how": "guessed"},
-        "device": KEY.to_json(),
+        "device": str(KEY),
         "roofline": {
             "overhead_seconds": 1e-6,
             "matrix_flops": {"float32": 1e11, "bfloat16": 2e11},
@@ -136,8 +135,6 @@ def test_a_garbled_file_is_refused(tmp_path, text):
         ),
         (data(roofline={**data()["roofline"], "overhead_seconds": 0}), "overhead"),
         (data(roofline={**data()["roofline"], "matrix_flops": {}}), "float32"),
-        (data(device={**KEY.to_json(), "threads": "four"}), "lacks or garbles"),
-        (data(device={**KEY.to_json(), "threads": math.inf}), "lacks or garbles"),
         (data(roofline={**data()["roofline"], "matrix_flops": "all"}), "garbles"),
         (data(call_seconds="few"), "lacks or garbles"),
         (data(extends="cpu-generic", scale="twice"), "lacks or garbles"),
@@ -270,11 +267,9 @@ def test_a_measured_profile_serves_its_own_device_however_products_are_rounded(
 ):
     for key in (KEY, dataclasses.replace(KEY, float32_products="bf16")):
         path = calibrated_path(tmp_path, key)
-        own = {**data(), "device": key.to_json()}
+        own = {**data(), "device": str(key)}
         keep_profile(DeviceProfile.from_json(own), path)
-        assert calibrated_profile(tmp_path, key).device == key
-    # As written before there was a word of products.
-    assert set(KEY.to_json()) == {"model", "flags", "threads", "onednn"}
+        assert calibrated_profile(tmp_path, key).device == str(key)
 
 
 def test_a_profile_moved_from_another_device_is_not_believed(tmp_path):

@@ -135,7 +135,7 @@ def _profile(
             "how": f"tf-amp calibrate, {seconds:.0f} seconds",
             "tensorflow": tf.__version__,
         },
-        "device": key.to_json(),
+        "device": str(key),
         "extends": nearest,
         "scale": _scale(measured, DeviceProfile.load(nearest)),
         "roofline": roofline_from(classes),
