@@ -17,6 +17,7 @@ import tensorflow as tf
 from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.message_codes import Code
+from tf_amp.tracing.bypass import holding
 from tf_amp.training.checkpoints import snapshot
 from tf_amp.training.checkpoints.record import (
     Record,
@@ -47,11 +48,8 @@ def saving(save: Callable[..., Any]) -> Callable[..., Any]:
         session: Any = None,
         options: Any = None,
     ) -> Any:
-        token = _session.set(session)
-        try:
+        with holding(_session, session):
             return save(saver, file_prefix, checkpoint_number, session, options)
-        finally:
-            _session.reset(token)
 
     return save_in_session
 
