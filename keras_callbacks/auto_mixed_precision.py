@@ -193,10 +193,8 @@ class AutoMixedPrecision(Callback):
     def _mention_own_scaling(self) -> None:
         optimizer = self.model.optimizer
         if scales_losses(optimizer) and loss_scale_for(self.config).scales:
-            logging.warning(
-                Code.SCALED_ALREADY.ends(
-                    "AutoMixedPrecision leaves the scaling of losses to the model's %s."
-                ),
+            Code.SCALED_ALREADY.warn(
+                "AutoMixedPrecision leaves the scaling of losses to the model's %s.",
                 type(optimizer).__name__,
             )
 

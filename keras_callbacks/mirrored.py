@@ -131,11 +131,9 @@ def _note_earlier_variables() -> None:
         return
     names = ", ".join(f"{v.name} {tuple(v.shape)}" for v in earlier[:_NAMED])
     more = f" and {len(earlier) - _NAMED} more" if len(earlier) > _NAMED else ""
-    logging.warning(
-        Code.EARLIER_VARIABLES.ends(
-            "Variables were made before the strategy: %s%s. They stay on one device; a "
-            "model and its optimizer are to be made within `with strategy.scope():`."
-        ),
+    Code.EARLIER_VARIABLES.warn(
+        "Variables were made before the strategy: %s%s. They stay on one device; a "
+        "model and its optimizer are to be made within `with strategy.scope():`.",
         names,
         more,
     )
