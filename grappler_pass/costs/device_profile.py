@@ -27,7 +27,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.costs.grid import Grid
@@ -44,8 +44,7 @@ class ProfileError(AmpError, ValueError):
     """A profile that cannot be found, read or believed."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceKey:
+class DeviceKey(NamedTuple):
     """What tells a CPU, with TensorFlow as it runs there, from others.
 
     It must agree for a measured profile to hold.

@@ -11,9 +11,9 @@ of it is the same only if it is made at that moment.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.precedence import Precedence
@@ -29,8 +29,7 @@ _PASSING = table.ALIASING_OPS | frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class RefReads:
+class RefReads(NamedTuple):
     """Tensors that are the memory of ref variables which this graph writes.
 
     Attributes:
@@ -77,8 +76,7 @@ class RefReads:
         return tuple(dict.fromkeys(i for i in awaited if i != port.node))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Memory:
+class _Memory(NamedTuple):
     """One variable: where its memory is read, and the nodes that write it."""
 
     ports: frozenset[Port]

@@ -7,12 +7,11 @@ threads at once.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import sys
 from collections.abc import Callable, Collection
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import wrapt
 
@@ -24,8 +23,7 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 
-@dataclasses.dataclass(frozen=True)
-class Hook:
+class Hook(NamedTuple):
     """A method or function of TensorFlow to be wrapped.
 
     Attributes:

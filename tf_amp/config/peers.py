@@ -5,8 +5,7 @@ They do so through TensorFlow's own coordination service, outside of any step.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_amp._tensorflow_private import workers as private
 from tf_amp.message_codes import Code
@@ -15,8 +14,7 @@ _PREFIX = "tf_amp"
 _TRAINING = ("chief", "worker")
 
 
-@dataclasses.dataclass(frozen=True)
-class Peers:
+class Peers(NamedTuple):
     """A worker among those that train together, all by names such as "worker 1".
 
     The chief is the one that decides.

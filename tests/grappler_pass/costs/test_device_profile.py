@@ -1,6 +1,5 @@
 """Profiles load, refuse nonsense, and are chosen as promised."""
 
-import dataclasses
 
 import pytest
 from hypothesis import given
@@ -191,8 +190,8 @@ def test_of_two_makers_of_cpus_with_avx512_bf16_each_has_its_profile():
     amd, intel = (DeviceKey(m, flags, 2, True) for m in ("AMD EPYC", INTEL))
     assert nearest_to_cpu(amd) == "cpu-avx512-bf16"
     assert nearest_to_cpu(intel) == "cpu-intel-avx512-bf16"
-    assert nearest_to_cpu(dataclasses.replace(intel, onednn=False)) == "cpu-generic"
-    with_amx = dataclasses.replace(intel, flags=flags | {"amx_bf16"})
+    assert nearest_to_cpu(intel._replace(onednn=False)) == "cpu-generic"
+    with_amx = intel._replace(flags=flags | {"amx_bf16"})
     assert nearest_to_cpu(with_amx) == "cpu-amx-bf16"
 
 
@@ -265,7 +264,7 @@ def test_a_measured_profile_serves_no_other_device(tmp_path, other):
 def test_a_measured_profile_serves_its_own_device_however_products_are_rounded(
     tmp_path,
 ):
-    for key in (KEY, dataclasses.replace(KEY, float32_products="bf16")):
+    for key in (KEY, KEY._replace(float32_products="bf16")):
         path = calibrated_path(tmp_path, key)
         own = {**data(), "device": str(key)}
         keep_profile(DeviceProfile.from_json(own), path)

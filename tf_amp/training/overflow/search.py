@@ -6,10 +6,9 @@ are not, as a second run of the step shows them (`replay`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -31,8 +30,7 @@ _DTYPES = ("DstT", "T", "dtype")
 _SCALE = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """Where values ceased to be finite.
 
     Attributes:
