@@ -25,7 +25,6 @@ from keras_callbacks.running_fit.scale_readings import ScaleReadings
 from keras_callbacks.running_fit.summaries import Summaries, writes
 from keras_callbacks.running_fit.values import check_one_of
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
@@ -47,7 +46,6 @@ class AutoMixedPrecision(Callback):
     left alone.
     """
 
-    @keywords_after_dtype("loss_scale", "dtype", "opt_level", "exclude", of_method=True)
     def __init__(
         self,
         dtype: str | None = None,
@@ -195,10 +193,8 @@ class AutoMixedPrecision(Callback):
     def _mention_own_scaling(self) -> None:
         optimizer = self.model.optimizer
         if scales_losses(optimizer) and loss_scale_for(self.config).scales:
-            logging.warning(
-                Code.SCALED_ALREADY.ends(
-                    "AutoMixedPrecision leaves the scaling of losses to the model's %s."
-                ),
+            Code.SCALED_ALREADY.warn(
+                "AutoMixedPrecision leaves the scaling of losses to the model's %s.",
                 type(optimizer).__name__,
             )
 

@@ -19,7 +19,7 @@ from keras_callbacks.all_reduce.fused import (
 )
 from keras_callbacks.all_reduce.traffic import Exchange
 from tf_amp._tensorflow_private import all_reduce as private
-from tf_amp._tensorflow_private import training
+from tf_amp._tensorflow_private import install_when_imported
 from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
@@ -113,9 +113,7 @@ def _decorate_keras() -> None:
     if importlib.util.find_spec("keras") is None:
         return
     importlib.import_module("keras")
-    training.install_if_loaded(
-        private.KERAS_ALL_REDUCE, keras_gradients(_strategy_here)
-    )
+    install_when_imported(private.KERAS_ALL_REDUCE, keras_gradients(_strategy_here))
 
 
 def _strategy_here() -> MirroredStrategy | None:
@@ -133,11 +131,9 @@ def _note_earlier_variables() -> None:
         return
     names = ", ".join(f"{v.name} {tuple(v.shape)}" for v in earlier[:_NAMED])
     more = f" and {len(earlier) - _NAMED} more" if len(earlier) > _NAMED else ""
-    logging.warning(
-        Code.EARLIER_VARIABLES.ends(
-            "Variables were made before the strategy: %s%s. They stay on one device; a "
-            "model and its optimizer are to be made within `with strategy.scope():`."
-        ),
+    Code.EARLIER_VARIABLES.warn(
+        "Variables were made before the strategy: %s%s. They stay on one device; a "
+        "model and its optimizer are to be made within `with strategy.scope():`.",
         names,
         more,
     )

@@ -18,7 +18,7 @@ import wrapt
 
 from tf_amp._tensorflow_private import RUN_SESSION
 from tf_amp._tensorflow_private.calls import CALL_IN_EAGER_MODE
-from tf_amp._tensorflow_private.executed import definitions, executed_graphs
+from tf_amp._tensorflow_private.functions import definitions, executed_graphs
 from tf_amp.tools.bench.worker.executed_ops import (
     OpCounts,
     count_ops,
