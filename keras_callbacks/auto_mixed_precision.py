@@ -25,6 +25,7 @@ from keras_callbacks.running_fit.scale_readings import ScaleReadings
 from keras_callbacks.running_fit.summaries import Summaries, writes
 from keras_callbacks.running_fit.values import check_one_of
 from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
@@ -46,6 +47,7 @@ class AutoMixedPrecision(Callback):
     left alone.
     """
 
+    @keywords_after_dtype("loss_scale", "dtype", "opt_level", "exclude", of_method=True)
     def __init__(
         self,
         dtype: str | None = None,

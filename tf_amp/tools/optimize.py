@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.view import Item
+from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert import planner
@@ -28,6 +29,7 @@ from tf_amp.tracing import grappler_preview
 _PREFIX = "mixed"
 
 
+@device_is_a_profile
 def optimize(
     x: Any,
     *args: Any,

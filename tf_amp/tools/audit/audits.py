@@ -20,6 +20,7 @@ from grappler_pass.graph.view import Item
 from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Plan
+from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit import report as audit_report
 from tf_amp.tools.audit.alternatives import Alternatives
@@ -95,6 +96,7 @@ class Audit(NotebookDisplay):
         return audit_report.report_of(self)
 
 
+@device_is_a_profile
 def audit(
     fn: Any,
     *args: Any,
