@@ -10,21 +10,19 @@ had before.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from absl import logging
 
 from keras_callbacks import closing_paragraph
 from keras_callbacks.callback import Callback, Logs
-from keras_callbacks.obstacles import obstacle_of
 from keras_callbacks.running_fit import siblings, step_functions
-from keras_callbacks.running_fit.loss_scale_optimizers import scales_losses
 from keras_callbacks.running_fit.plan_watch import PlanWatch
-from keras_callbacks.running_fit.scale_readings import ScaleReadings
+from keras_callbacks.running_fit.scale_readings import ScaleReadings, scales_losses
 from keras_callbacks.running_fit.summaries import Summaries, writes
 from keras_callbacks.running_fit.values import check_one_of
-from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
 from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
@@ -253,3 +251,38 @@ class AutoMixedPrecision(Callback):
 def _say_disabled(obstacle: str) -> None:
     text = Code.CALLBACK_IS_OFF.ends("AutoMixedPrecision is disabled: %s.")
     logging.warning(text, obstacle)
+
+
+def obstacle_of(model: Any) -> str:
+    """Say why a model cannot be converted for one `fit`; nothing where it can."""
+    import tensorflow as tf
+
+    if not hasattr(model, "distribute_strategy"):
+        return "the model is not trained by TensorFlow"
+    if not tf.executing_eagerly():
+        return (
+            "this is graph mode, where `with tf_amp.mixed_precision_scope():` goes "
+            "around building the model"
+        )
+    policy = mixed_policy_of(model)
+    return f"the model has Keras' policy {policy}" if policy else ""
+
+
+def mixed_policy_of(model: Any) -> str:
+    """Name the policy under which a layer of a model computes in 16 bits, if any.
+
+    Args:
+      model: of Keras 3 or tf_keras.
+    """
+    for layer in _layers(model):
+        if getattr(layer, "compute_dtype", None) in LOW_DTYPES:
+            policy = getattr(layer, "dtype_policy", None)
+            return str(getattr(policy, "name", layer.compute_dtype))
+    return ""
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    """Yield a model and its layers, those of models within it among them."""
+    yield model
+    for layer in getattr(model, "layers", ()):
+        yield from _layers(layer)

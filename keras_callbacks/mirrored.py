@@ -13,11 +13,11 @@ from absl import logging
 
 from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES
 from keras_callbacks.all_reduce.fused import (
+    Exchange,
     FusedAllReduce,
     checked_bucket_bytes,
     keras_gradients,
 )
-from keras_callbacks.all_reduce.traffic import Exchange
 from tf_amp._tensorflow_private import all_reduce as private
 from tf_amp._tensorflow_private import training
 from tf_amp.config.amp_config import checked_any_dtype

@@ -12,8 +12,12 @@ from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.running_fit import run_record
 from keras_callbacks.running_fit.plan_watch import PlanWatch
 from keras_callbacks.running_fit.run_record import Event, RunRecord
-from keras_callbacks.running_fit.scale_history import ScaleHistory, ScalePoint
-from keras_callbacks.running_fit.scale_readings import ScaleReading, ScaleReadings
+from keras_callbacks.running_fit.scale_readings import (
+    ScaleHistory,
+    ScalePoint,
+    ScaleReading,
+    ScaleReadings,
+)
 from keras_callbacks.running_fit.summaries import Summaries, writes
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import model_scopes

@@ -18,14 +18,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_callbacks.all_reduce.buckets import Bucket
+
 # The largest value of a message is brought between 2^13 and 2^15, which float16 holds
 # with room for a logarithm that is off by one.
 _TARGET = 14.0
 # Exponents whose power of two, and its inverse, are normal numbers of float32.
 _LOWEST, _HIGHEST = -113.0, 126.0
 _BIAS, _MANTISSA = 127.0, 2.0**23
-_FLOAT32_ROUNDING = 2.0**-24
-_FLOAT32_TINY = 2.0**-126
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,22 +87,6 @@ class Encoding:
         parts = tf.split(tf.concat(messages, 0), list(sizes))
         return [self.decode(part) for part in parts]
 
-    def error_bound(self, replicas: int, magnitude: Any, peak: Any) -> Any:
-        """Return how far an exchanged sum may be from the exact one.
-
-        Rounded twice, before and after the sum, which is float32's. Holds where the
-        exact sum is within the type's range, see above.
-
-        Args:
-          replicas: how many values are added.
-          magnitude: the sum of their absolute values.
-          peak: the largest absolute values of the bucket on each replica, added up.
-        """
-        relative = 2 * self.rounding + self.rounding**2
-        relative += 2 * replicas * _FLOAT32_ROUNDING
-        tiny = 2 * (replicas + 1) * _FLOAT32_TINY
-        return relative * magnitude + 4 * self.floor * peak + tiny
-
 
 BFLOAT16 = Encoding("bfloat16", 2.0**-8, 0.0)
 # Half a step of float16's subnormal numbers, 2^-25, against a peak of 2^13.
@@ -131,3 +115,54 @@ def _power_of_two(exponent: Any) -> Any:
     """
     bits = tf.cast((exponent + _BIAS) * _MANTISSA, tf.int32)
     return tf.bitcast(bits, tf.float32)
+
+
+def exchange(
+    gradients: Sequence[Sequence[Any]],
+    devices: Sequence[str],
+    bucket: Bucket,
+    encoding: Encoding,
+    *,
+    is_mean: bool,
+) -> list[list[Any]]:
+    """Return the sums, or means, of some gradients on every replica.
+
+    Args:
+      gradients: per replica, those of the bucket, float32.
+      devices: of the replicas.
+      bucket: the gradients' sizes; static.
+      encoding: what they travel in.
+      is_mean: whether to divide by the number of replicas.
+    """
+    shards = bucket.shards(len(devices))
+    sent = []
+    for device, own in zip(devices, gradients, strict=True):
+        with tf.device(device):
+            flat = [tf.reshape(gradient, [-1]) for gradient in own]
+            sent.append(encoding.encode(flat, shards))
+    sums = []
+    for owner, device in enumerate(devices):
+        with tf.device(device):
+            parts = [encoding.decode(messages[owner]) for messages in sent]
+            total = tf.add_n(parts)
+            total = total / len(devices) if is_mean else total
+            sums += encoding.encode([total], shards[owner : owner + 1])
+    return [
+        _unpacked(sums, device, bucket, own, encoding)
+        for device, own in zip(devices, gradients, strict=True)
+    ]
+
+
+def _unpacked(
+    sums: Sequence[Any],
+    device: str,
+    bucket: Bucket,
+    like: Sequence[Any],
+    encoding: Encoding,
+) -> list[Any]:
+    with tf.device(device):
+        parts = encoding.decode_split(sums, bucket.sizes)
+        return [
+            tf.reshape(part, gradient.shape)
+            for part, gradient in zip(parts, like, strict=True)
+        ]

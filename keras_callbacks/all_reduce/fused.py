@@ -7,6 +7,7 @@ keeps its precision: the vote of a loss scale, moments of a batch, metrics.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,16 +15,91 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from keras_callbacks.all_reduce import traffic
-from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
-from keras_callbacks.all_reduce.encoding import ENCODINGS
-from keras_callbacks.all_reduce.exchange import exchange
-from keras_callbacks.all_reduce.traffic import Exchange
+from keras_callbacks.all_reduce.buckets import (
+    BYTES_PER_ELEMENT,
+    DEFAULT_BUCKET_BYTES,
+    Bucket,
+    buckets_of,
+)
+from keras_callbacks.all_reduce.encoding import ENCODINGS, Encoding, exchange
 from tf_amp._tensorflow_private import all_reduce as private
 from tf_amp._tensorflow_private.training import unconverted
 from tf_amp.errors import ConfigError
 
 _Pair = tuple[Any, Any]
+_FLOAT32_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """One way to exchange the gradients of a step.
+
+    Attributes:
+      way: its name.
+      collectives: exchanges that are started one by one.
+      bytes_moved: from device to device, over all devices.
+    """
+
+    way: str
+    collectives: int
+    bytes_moved: int
+
+    def __str__(self) -> str:
+        """Return one line."""
+        megabytes = self.bytes_moved / 1e6
+        return f"{self.way}: {self.collectives} collectives, {megabytes:.3f} MB"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """What becomes of the gradients of one optimizer, per step.
+
+    Attributes:
+      replicas: that take part.
+      tensors: dense gradients, exchanged in 16 bits.
+      left: gradients that TensorFlow exchanges one by one: sparse ones, and those that
+        are not float32 or whose shape is known only when they are there.
+      before: what `tf.distribute.ReductionToOneDevice` does with the dense ones.
+      after: what is done instead.
+    """
+
+    replicas: int
+    tensors: int
+    left: int
+    before: Traffic
+    after: Traffic
+
+    def __str__(self) -> str:
+        """Return a paragraph."""
+        share = self.after.bytes_moved / max(self.before.bytes_moved, 1)
+        lines = [
+            f"{self.tensors} gradients on {self.replicas} replicas, per step",
+            f"  before  {self.before}",
+            f"  after   {self.after} ({share:.1%} of the bytes)",
+        ]
+        if self.left:
+            lines.append(f"  {self.left} more, sparse or not float32, as before")
+        return "\n".join(lines)
+
+
+def to_one_device(sizes: Sequence[int], replicas: int) -> Traffic:
+    """Count what `tf.distribute.ReductionToOneDevice` moves, tensor by tensor."""
+    moved = _moved(_FLOAT32_BYTES * sum(sizes), replicas)
+    return Traffic("ReductionToOneDevice float32", len(sizes), moved)
+
+
+def in_16_bits(buckets: Sequence[Bucket], encoding: Encoding, replicas: int) -> Traffic:
+    """Count what the exchange in 16 bits moves, exponents included."""
+    elements = sum(
+        bucket.elements + replicas * encoding.extra_elements for bucket in buckets
+    )
+    moved = _moved(BYTES_PER_ELEMENT * elements, replicas)
+    return Traffic(f"fused {encoding.dtype}", len(buckets), moved)
+
+
+def _moved(data_bytes: int, replicas: int) -> int:
+    """Return what an all-reduce sends: in each of two phases, all but a share."""
+    return 2 * (replicas - 1) * data_bytes
 
 
 class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
@@ -80,8 +156,8 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
         sizes = [value.values[0].shape.num_elements() for value, _ in pairs]
         buckets = buckets_of(sizes, self._bucket_bytes)
         replicas = len(devices)
-        before = traffic.to_one_device(sizes, replicas)
-        after = traffic.fused(buckets, self._encoding, replicas)
+        before = to_one_device(sizes, replicas)
+        after = in_16_bits(buckets, self._encoding, replicas)
         self._exchanges[Exchange(replicas, len(sizes), left, before, after)] = None
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         results: list[Any] = [None] * len(pairs)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_callbacks.running_fit.loss_scale_optimizers import (
+from keras_callbacks.running_fit.scale_readings import (
     scale_left_on_gradients,
     scale_of,
     scales_losses,

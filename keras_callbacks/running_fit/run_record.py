@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_callbacks.running_fit.plan_watch import WatchedPlan
-from keras_callbacks.running_fit.scale_history import ScalePoint
-from keras_callbacks.running_fit.scale_readings import ScaleReading
+from keras_callbacks.running_fit.scale_readings import ScalePoint, ScaleReading
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan

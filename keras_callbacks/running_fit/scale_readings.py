@@ -9,14 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from keras_callbacks.running_fit.loss_scale_optimizers import (
-    applied_steps,
-    good_steps,
-    scale_of,
-    scales_losses,
-)
 from keras_callbacks.running_fit.values import number, steps_up_to
 
 _NAMES = ("scale", "skipped_steps", "good_steps")
@@ -185,3 +179,91 @@ def _kind_of(state: Any) -> str:
 def _chosen(values: Mapping[str, float | int]) -> _Values:
     scale, skipped, good = (values[name] for name in _NAMES)
     return float(scale), int(skipped), int(good)
+
+
+def scales_losses(optimizer: Any) -> bool:
+    """Return whether an optimizer is one of Keras' loss scale optimizers."""
+    names = (kind.__name__ for kind in type(optimizer).__mro__)
+    return any("LossScaleOptimizer" in name for name in names)
+
+
+def scale_of(optimizer: Any) -> Any:
+    """Return what losses are multiplied by: a tensor, a variable or a number."""
+    if _is_of_tf_keras(optimizer):
+        return optimizer.loss_scale
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+
+
+def scale_left_on_gradients(optimizer: Any) -> Any:
+    """Return what gradients are still multiplied by when they are to be applied."""
+    return 1.0 if _is_of_tf_keras(optimizer) else scale_of(optimizer)
+
+
+def good_steps(optimizer: Any) -> Any:
+    """Return the finite steps since an overflow or a change of scale, as `scale_of`."""
+    is_of_tf_keras = _is_of_tf_keras(optimizer)
+    name = "dynamic_counter" if is_of_tf_keras else "step_counter"
+    counter = getattr(optimizer, name, None)
+    return 0 if counter is None else counter
+
+
+def applied_steps(optimizer: Any) -> Any:
+    """Return the steps taken, as `scale_of`: not those skipped; NaN if not known."""
+    if _is_of_tf_keras(optimizer):
+        return math.nan
+    return optimizer.inner_optimizer.iterations
+
+
+def _is_of_tf_keras(optimizer: Any) -> bool:
+    return hasattr(optimizer, "get_unscaled_gradients")
+
+
+_MOST = 2000
+
+
+class ScalePoint(NamedTuple):
+    """A loss scale after a step.
+
+    Attributes:
+      step: counted from the begin of `fit`.
+      loss_scale: what losses were multiplied by.
+      skipped_steps: so far.
+      overflow_origin: what overflowed first, where a step was skipped since the point
+        before; empty elsewhere.
+    """
+
+    step: int
+    loss_scale: float
+    skipped_steps: float
+    overflow_origin: str = ""
+
+
+class ScaleHistory:
+    """Points of one `fit`: each step at first, of long runs every second, fourth, ...
+
+    Points at which something changed are kept as long as there are not too many.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet, and want every step."""
+        self.points: list[ScalePoint] = []
+        self._stride = 1
+
+    def wants(self, step: int) -> bool:
+        """Return whether there should be a point after this step."""
+        return step % self._stride == 0
+
+    def add(self, point: ScalePoint) -> None:
+        """Add a point, later than those before."""
+        self.points.append(point)
+        if len(self.points) > _MOST:
+            self._stride *= 2
+            last = len(self.points) - 1
+            self.points = [
+                each
+                for place, each in enumerate(self.points)
+                if place % 2 == 0 or place == last or self._changes_at(place)
+            ][-_MOST:]
+
+    def _changes_at(self, place: int) -> bool:
+        return self.points[place][1:3] != self.points[place - 1][1:3]

@@ -6,7 +6,7 @@ import argparse
 import pathlib
 import sys
 
-from tf_amp.commands.shared import progress_bar
+from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import add_rewriting_to
 
 _NOT_VERIFIED = 1
@@ -72,7 +72,7 @@ def main(options: argparse.Namespace) -> int:
     """
     from tf_amp.tools.convert.conversion import convert
 
-    with progress_bar.shown():
+    with printing.progress_shown():
         report = convert(
             options.source,
             options.target,

@@ -81,11 +81,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if options.devices:
-        from tf_amp.commands.machine import report
+        from tf_amp.commands.machine import advice
 
         if options.json:
             raise ConfigError("--json and --devices do not go together.")
-        return report.main()
+        return advice.main()
     return report_health(as_json=options.json)
 
 

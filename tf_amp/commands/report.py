@@ -10,20 +10,19 @@ import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import model_options, script_graphs
+from tf_amp.commands.shared import arguments, script_graphs
 from tf_amp.config import amp_config
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tools import running_scripts
 from tf_amp.tools.convert.files.stored_models import SAVED_MODEL_FILES
-from tf_amp.tools.whole_files import why_unwritable, write_whole
+from tf_amp.tools.whole_files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from tf_amp.tools.report.record import Record
     from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
-_NAMES = {"script": "script", "model": "SavedModel"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure", action="store_true", help="run the SavedModel both ways, too"
     )
-    model_options.add_limit_to(parser)
+    arguments.add_limit_to(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -63,10 +62,7 @@ def main(options: argparse.Namespace) -> int:
     kind = _kind_of(source)
     _check(options, kind)
     check_extra()
-    if reason := why_unwritable(options.output):
-        raise ConfigError(
-            f"-o: received {options.output}, which cannot be written: {reason}."
-        )
+    check_writable("-o", options.output)
     other = options.compare and _read(options.compare)
     if kind == "script":
         return _report_script(options, other)
@@ -102,8 +98,9 @@ def _check(options: argparse.Namespace, kind: str) -> None:
             )
     other = options.compare and _kind_of(options.compare)
     if other in ("script", "model"):
+        name = "SavedModel" if other == "model" else "script"
         raise ConfigError(
-            f"--compare: received {options.compare}, a {_NAMES[other]}; allowed is a "
+            f"--compare: received {options.compare}, a {name}; allowed is a "
             "folder that TF_AMP_LOG or PrecisionReport wrote to, or a .json file that "
             "tf-amp wrote."
         )
@@ -121,8 +118,8 @@ def _read(path: pathlib.Path) -> Record:
 
 def _of_model(options: argparse.Namespace) -> Record:
     from tf_amp.runtime import switch
+    from tf_amp.tools.explain.explanation import explain_saved_model
     from tf_amp.tools.explain.prediction import Prediction
-    from tf_amp.tools.explain.signatures import explain_saved_model
     from tf_amp.tools.report.record import Record
 
     if options.device_profile:

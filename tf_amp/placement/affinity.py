@@ -26,9 +26,8 @@ from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import DEFAULT_MARGIN, Settings
 from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
 from tf_amp.errors import ConfigError
-from tf_amp.placement.cut import Placed, fixed_nodes, place_graph
+from tf_amp.placement.cut import Placed, Site, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
-from tf_amp.placement.site import Site
 from tf_amp.rewriting import graph_settings, host
 from tf_amp.tools.explain.explanation import config_for, traced_graph
 

@@ -11,12 +11,13 @@ division better than predicted, never worse.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import dtypes
 
+from grappler_pass.costs import CostModel
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.type_slots import SlotTable
@@ -30,7 +31,30 @@ from grappler_pass.planning.assignment import (
 from grappler_pass.pricing.seconds import Pricer
 from tf_amp.placement.named_devices import full_name, short_name
 from tf_amp.placement.reassignable import colocated, may_move
-from tf_amp.placement.site import Site
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Two devices, by names like "GPU:0", with a model each, and what joins them.
+
+    Attributes:
+      home: where the graph runs as given.
+      other: what parts may move to.
+      models: of both.
+      bytes_per_second: of large tensors that move between them.
+      seconds_per_transfer: of the smallest.
+    """
+
+    home: str
+    other: str
+    models: Mapping[str, CostModel]
+    bytes_per_second: float
+    seconds_per_transfer: float
+
+    def transfer_seconds(self, tensor_bytes: int) -> float:
+        """Return what moving a tensor to the other device takes."""
+        return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second
+
 
 _LOW = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
 # A side of the cut: what is fixed to the other device, as FLOAT32_SIDE is to home.

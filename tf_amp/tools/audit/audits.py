@@ -23,11 +23,11 @@ from grappler_pass.planning.plan import Plan
 from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit import report as audit_report
-from tf_amp.tools.audit.alternatives import Alternatives
-from tf_amp.tools.audit.obstacles import Obstacle, obstacles_of
+from tf_amp.tools.audit.cases import Alternatives
+from tf_amp.tools.audit.remedies import Obstacle, obstacles_of
 from tf_amp.tools.explain import explanation
+from tf_amp.tools.explain.explanation import signatures_of
 from tf_amp.tools.explain.named_arguments import check_named
-from tf_amp.tools.explain.signatures import signatures_of
 from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tools.target_device import Target, target_of
 
@@ -145,13 +145,17 @@ def audit_saved_model(
       ScriptMissingError: the folder does not hold a SavedModel.
       ConfigError: it has no signature of that name, or none at all.
     """
-    audits = []
+    audits = {}
     for name, function in signatures_of(folder, signature).items():
         graph_def, kept, _ = explanation.traced_graph(function, (), {})
         if batch is not None:
             set_batch(graph_def, batch)
-        audits.append(_audit_traced(graph_def, kept, name, target))
-    return _merged(audits)
+        audits[name] = _audit_traced(graph_def, kept, name, target)
+    alike = explanation.with_joined_names(
+        audits,
+        lambda audit: (dataclasses.replace(audit.plan, graph=""), audit.obstacles),
+    )
+    return tuple(dataclasses.replace(a, graph=names) for names, a in alike.items())
 
 
 def audit_graph(
@@ -209,17 +213,6 @@ def _audit_traced(
         shapes=lambda: shapes_from_graph_def(optimized),
         name=name,
     )
-
-
-def _merged(audits: Iterable[Audit]) -> tuple[Audit, ...]:
-    """Return one audit for those that differ in name only, as Keras exports them."""
-    found: dict[object, Audit] = {}
-    for audit in audits:
-        key = dataclasses.replace(audit.plan, graph=""), audit.obstacles
-        same = found.get(key)
-        names = f"{same.graph}, {audit.graph}" if same else audit.graph
-        found[key] = dataclasses.replace(audit, graph=names)
-    return tuple(found.values())
 
 
 def _has_guesses(draft: Draft) -> bool:

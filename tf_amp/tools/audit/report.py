@@ -16,7 +16,7 @@ from tf_amp.config import list_edits
 
 if TYPE_CHECKING:
     from tf_amp.tools.audit.audits import Audit
-    from tf_amp.tools.audit.obstacles import Obstacle
+    from tf_amp.tools.audit.remedies import Obstacle
 
 _WIDTH = 80
 _MILLI = 1e3

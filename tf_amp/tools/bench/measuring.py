@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator
 
 from tf_amp.config.amp_config import TUNE
 from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
-from tf_amp.tools.bench.environments import environment_of
-from tf_amp.tools.bench.job import Job, Run
-from tf_amp.tools.bench.methods import FLOAT32, is_ours, settings_of_method
+from tf_amp.tools.bench.job import Job, Run, Task
+from tf_amp.tools.bench.methods import (
+    FLOAT32,
+    environment_of,
+    is_ours,
+    settings_of_method,
+)
 from tf_amp.tools.bench.processes import run_worker
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.samples import Sample, sample_of
 from tf_amp.tools.bench.worker.journal import lines_of
-from tf_amp.tools.bench.worker.task import Task
 
 
 def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
@@ -30,7 +33,7 @@ def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
 def measured(
     record: Record,
     rounds: int,
-    begin: Callable[[Run], None],
+    begin: Callable[[Run, int], None],
     stop: threading.Event,
 ) -> Iterator[Record]:
     """Yield the record after each process, which has one sample more.
@@ -41,7 +44,8 @@ def measured(
     Args:
       record: what was measured before.
       rounds: how often each method is measured on each batch size.
-      begin: called before each process, those that are left out included.
+      begin: called before each process, those that are left out included, with how
+        many there were before.
       stop: set once no more is to be measured.
 
     Raises:
@@ -49,8 +53,8 @@ def measured(
     """
     failed: set[tuple[str, int | None]] = set()
     with tempfile.TemporaryDirectory(prefix="tf-amp-bench-") as folder:
-        for run in runs_left(record, rounds):
-            begin(run)
+        for number, run in enumerate(runs_left(record, rounds)):
+            begin(run, number)
             if failed & {(run.method, run.batch), (FLOAT32, run.batch)}:
                 continue
             sample = sample_of_run(record.job, run, pathlib.Path(folder), stop)

@@ -16,7 +16,7 @@ from typing import Any
 from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.processes import Ended
 from tf_amp.tools.bench.worker import journal
-from tf_amp.tools.bench.worker.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.journal import OpCounts
 
 # Fewer steps are mostly the tracing, planning and filling of caches.
 FEWEST_STEPS = 6

@@ -7,10 +7,10 @@ import pathlib
 from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 
 from tf_amp.errors import ConfigError
-from tf_amp.tools.convert import back, calibrating, comparison, mixing
+from tf_amp.tools.convert import back, comparison, mixing
 from tf_amp.tools.convert.files import writing
 from tf_amp.tools.convert.files.stored_models import frozen_extras, frozen_graph
-from tf_amp.tools.convert.job import Job
+from tf_amp.tools.convert.options import Job
 from tf_amp.tools.convert.report import ConversionReport
 from tf_amp.tools.convert.weights.interfaces import frozen_item
 
@@ -29,7 +29,7 @@ def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
     graph_def = frozen_graph(job.given)
     back.refuse_converted(frozen_extras(job.given))
     item = frozen_item(graph_def)
-    seen = calibrating.ranges_of_graph(job, graph_def, item)
+    seen = comparison.ranges_of_graph(job, graph_def, item)
     planner = mixing.planner_for(job.options, graph_def, seen)
     meta_graph = MetaGraphDef(graph_def=graph_def)
     mixed = mixing.mix(meta_graph, item, planner, job.options, None)

@@ -30,7 +30,7 @@ from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.options import Options
 from tf_amp.tools.convert.planner import MAIN, Planner, rewrite
 from tf_amp.tools.convert.report import SignatureGain, Storage
-from tf_amp.tools.convert.weights.storing import store_low
+from tf_amp.tools.convert.weights.retyping import store_low
 
 _LOW = frozenset(DTYPE_ENUMS[name] for name in LOW_DTYPES)
 

@@ -11,12 +11,11 @@ from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from tf_amp.errors import ConfigError
 from tf_amp.tools import progress
-from tf_amp.tools.convert import back, calibrating, comparison, mixing
+from tf_amp.tools.convert import back, comparison, mixing
 from tf_amp.tools.convert.files import stored_models
 from tf_amp.tools.convert.files.variables_file import VariablesFile
-from tf_amp.tools.convert.job import Job
 from tf_amp.tools.convert.mixing import Mixed
-from tf_amp.tools.convert.options import FLOAT32
+from tf_amp.tools.convert.options import FLOAT32, Job
 from tf_amp.tools.convert.planner import Planner
 from tf_amp.tools.convert.report import ConversionReport
 from tf_amp.tools.convert.weights.interfaces import item_of
@@ -36,7 +35,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     file = VariablesFile.of(job.given)
     if file is not None:
         file.check()
-    seen, uncalibrated = calibrating.ranges_of_model(job)
+    seen, uncalibrated = comparison.ranges_of_model(job)
     planner = mixing.planner_for(job.options, model.meta_graphs[0].graph_def, seen)
     low_io = _retype_signatures(job, model, planner)
     mixed = _mix(job, model, planner, file)

@@ -10,6 +10,9 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import switch
 
@@ -50,8 +53,6 @@ def _refusal(
 
 def _names_of(fn: Any) -> tuple[set[str], bool]:
     """Return the names that something gives its arguments, and if it takes others."""
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
     if isinstance(fn, GraphDef):
         return {node.name for node in fn.node if node.op == "Placeholder"}, False
     if hasattr(fn, "structured_input_signature"):
@@ -72,8 +73,6 @@ def _names_of(fn: Any) -> tuple[set[str], bool]:
 
 def _names_in_signature(function: Any) -> set[str]:
     """Return the names of a ConcreteFunction's arguments, and of their TensorSpecs."""
-    import tensorflow as tf
-
     specs = tf.nest.flatten(function.structured_input_signature)
     names = {spec.name for spec in specs if isinstance(spec, tf.TensorSpec)}
     return {*function.function_type.parameters, *names} - {None}

@@ -15,8 +15,7 @@ from grappler_pass.eligibility.exclusions import differentiated, without_call_sc
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
 from tf_amp.tools import progress
-from tf_amp.tools.verify.culprits import Culprit
-from tf_amp.tools.verify.verification import Verification
+from tf_amp.tools.verify.verification import Culprit, Verification
 from tf_amp.tools.verify.verifying import Controls, low_nodes, rewritten
 from tf_amp.tracing.stamp_reader import origins_of
 

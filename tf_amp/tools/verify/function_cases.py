@@ -15,12 +15,11 @@ from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.rewriting.compiled import originals
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
-from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.graph_runs.call_values import arguments_by_placeholder
-from tf_amp.tools.graph_runs.cases import Case
+from tf_amp.tools.graph_runs.batches import arguments_by_placeholder
 from tf_amp.tools.graph_runs.differences import Array
+from tf_amp.tools.graph_runs.executing import Case
 from tf_amp.tools.verify.comparing import named_leaves
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview
@@ -39,7 +38,6 @@ def case_of(
     Raises:
       UnfitDataError: the arguments are not those of the function.
     """
-    check_tensorflow()
     if isinstance(fn, GraphDef):
         graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
         given = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}

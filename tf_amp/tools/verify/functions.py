@@ -18,10 +18,10 @@ from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import progress
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
+from tf_amp.tools.explain.explanation import signatures_of
 from tf_amp.tools.explain.named_arguments import check_named
-from tf_amp.tools.explain.signatures import signatures_of
 from tf_amp.tools.graph_runs import batches as data
-from tf_amp.tools.graph_runs.call_values import batch_by_placeholder
+from tf_amp.tools.graph_runs.batches import batch_by_placeholder
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.function_cases import case_from_function, case_of
 from tf_amp.tools.verify.verification import TensorCheck, Verdict, Verification
@@ -94,23 +94,25 @@ def verify_saved_model(
       UnfitDataError: the data is not that of a signature.
       NotMeasurableError: a signature cannot be run by itself; the message says why.
     """
-    found: list[Verification] = []
+    found: dict[str, Verification] = {}
     signatures = tuple(signatures_of(folder, signature).items())
     for name, function in progress.each(signatures, "verifying signatures"):
         batches: Sequence[data.Batch | None] = (None,)
         if file is not None:
             batches = data.batches_from_file(file, data.specs_of(function))
-        checks = [
-            verified(
-                case_from_function(function, choice, _values(function, batch)),
-                tolerance=tolerance,
-                bisect=bisect,
-                data=str(file) if file is not None else "",
+        checks = []
+        for batch in batches:
+            values = batch_by_placeholder(function, batch) if batch else {}
+            case = case_from_function(function, choice, values)
+            data_text = str(file) if file is not None else ""
+            checks.append(
+                verified(case, tolerance=tolerance, bisect=bisect, data=data_text)
             )
-            for batch in batches
-        ]
-        found.append(dataclasses.replace(worst_of(checks), graph=name))
-    return _merged(found)
+        found[name] = dataclasses.replace(worst_of(checks), graph=name)
+    alike = explanation.with_joined_names(
+        found, lambda each: dataclasses.replace(each, graph="", plan="")
+    )
+    return tuple(dataclasses.replace(a, graph=names) for names, a in alike.items())
 
 
 def ranges(
@@ -196,21 +198,6 @@ def _badness(found: Verification, check: TensorCheck) -> tuple[int, int, float]:
     verdict = found.verdict_on(check)
     rank = _ORDER.index(verdict) if verdict in _ORDER else len(_ORDER)
     return rank, check.mixed.non_finite, check.mixed.relative
-
-
-def _values(function: Any, batch: data.Batch | None) -> dict[str, Any]:
-    return {} if batch is None else batch_by_placeholder(function, batch)
-
-
-def _merged(found: Iterable[Verification]) -> tuple[Verification, ...]:
-    """Return one for those that differ in name only, as Keras exports them."""
-    same: dict[object, Verification] = {}
-    for each in found:
-        key = dataclasses.replace(each, graph="", plan="")
-        known = same.get(key)
-        name = f"{known.graph}, {each.graph}" if known else each.graph
-        same[key] = dataclasses.replace(each, graph=name)
-    return tuple(same.values())
 
 
 def _traced_for(fn: Any, batch: Any) -> Any:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group
@@ -19,7 +21,7 @@ from rich.text import Text
 from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from tf_amp.config.fitted_table import FittedTable
 from tf_amp.tools.graph_runs.differences import Difference
-from tf_amp.tools.verify.culprits import Culprit
+from tf_amp.tools.whole_files import write_whole
 
 # Roundings of the weights are one kind among those that 16 bits bring; a chain of ops
 # adds a few more to each.
@@ -302,3 +304,56 @@ def _check_from(row: dict[str, Any]) -> TensorCheck:
     for name in ("mixed", "noise", "rounded"):
         row[name] = row[name] and Difference(**row[name])
     return TensorCheck(**(row | {"shape": tuple(row["shape"])}))
+
+
+@dataclasses.dataclass(frozen=True)
+class Culprit:
+    """An operation that a tolerance does not allow in 16 bits.
+
+    Attributes:
+      node: its name in the graph.
+      op: what it computes, such as "MatMul".
+      layer: the name scope around it, which Keras makes of its layers' names; of a
+        gradient, that of the operation it belongs to.
+      pattern: regular expression that excludes it and no other.
+    """
+
+    node: str
+    op: str
+    layer: str
+    pattern: str
+
+    def __str__(self) -> str:
+        """Return one line."""
+        where = f" in layer {self.layer}" if self.layer else ""
+        return f"{self.node} ({self.op}){where}"
+
+
+def write_exclude_list(
+    path: pathlib.Path,
+    culprits: Iterable[Culprit],
+    heading: str = "",
+    in_force: Iterable[str] = (),
+) -> None:
+    """Write the patterns one per line, each behind what it stands for.
+
+    `TF_AMP_EXCLUDE=@FILE` and `--exclude @FILE` read it. A list whose patterns were in
+    force when the culprits were found is added to; any other is replaced by one that
+    begins with the heading as a comment.
+    """
+    lines = _lines_in_force(path, frozenset(in_force))
+    lines = lines or [f"# {line}" for line in heading.splitlines()]
+    for culprit in culprits:
+        if culprit.pattern not in lines:
+            lines += [f"# {culprit}", culprit.pattern]
+    write_whole(path, ("\n".join(lines) + "\n").encode())
+
+
+def _lines_in_force(path: pathlib.Path, in_force: frozenset[str]) -> list[str]:
+    """Return the lines of a list of which every pattern is in force, else none."""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines()]
+    patterns = {line for line in lines if line and line[0] != "#"}
+    return lines if patterns and patterns <= in_force else []

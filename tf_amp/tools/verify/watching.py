@@ -21,7 +21,7 @@ from grappler_pass.graph.op_traits import input_behind, is_update, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, op_def_of, signature_of
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
-from tf_amp.tools.graph_runs.cases import Watched
+from tf_amp.tools.graph_runs.executing import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
 from tf_amp.tracing.stamp_reader import origins_of
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE

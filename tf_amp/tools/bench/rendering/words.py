@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from tf_amp.tools.bench.job import SCRIPT, Job
 from tf_amp.tools.bench.methods import AGAIN, FLOAT32
 from tf_amp.tools.bench.record import Record
-from tf_amp.tools.bench.speed_ups import SpeedUp
-from tf_amp.tools.bench.summary import FEWEST_ROUNDS, Row, noise_of, summarized
+from tf_amp.tools.bench.summary import (
+    FASTER,
+    FEWEST_ROUNDS,
+    SLOWER,
+    Row,
+    SpeedUp,
+    noise_of,
+    summarized,
+)
 
 # Beyond it, few differences that methods make are seen.
 _LARGE_NOISE = 0.25
@@ -180,3 +192,29 @@ def advice(record: Record) -> tuple[str, ...]:
         f"The noise is up to {max(noises):.0%} and hides smaller differences; next: "
         f"{', '.join(ways[:-1])} or {ways[-1]}, on a machine that does nothing else.",
     )
+
+
+_STYLES = {FASTER: "green", SLOWER: "red"}
+# A file or a pipe folds no lines.
+_WIDE = 200
+
+
+def print_record(record: Record) -> None:
+    """Print the table of what was measured, and the remarks on it."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDE)
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in TITLES:
+        is_text = name in ("method", "verdict")
+        table.add_column(name, justify="left" if is_text else "right")
+    rows = summarized(record.job, record.samples)
+    for _, of_batch in itertools.groupby(rows, lambda row: row.batch):
+        for row in of_batch:
+            style = None if row.failure else _STYLES.get(row.verdict)
+            table.add_row(*map(Text, cells(row)), style=style)
+        table.add_row()
+    console.print(Text(title_of(record.job), style="bold"))
+    console.print(table)
+    for line in (*remarks(record), *context_lines(record), *advice(record)):
+        console.print(Text(line), soft_wrap=True)

@@ -10,14 +10,26 @@ import itertools
 import pathlib
 import signal
 import sys
+from typing import Any
+
+import wrapt
 
 from tf_amp.errors import AmpError
 from tf_amp.tools import running_scripts
-from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT
-from tf_amp.tools.bench.worker import steps, switches, watching
-from tf_amp.tools.bench.worker.journal import COMPARED_STEPS, OWN_KIND, Journal
-from tf_amp.tools.bench.worker.sampled import sampled_values
-from tf_amp.tools.bench.worker.task import Task
+from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT, Task
+from tf_amp.tools.bench.methods import (
+    KERAS,
+    TENSORFLOW,
+    is_ours,
+    settings_of_method,
+)
+from tf_amp.tools.bench.worker import process, steps, watching
+from tf_amp.tools.bench.worker.journal import (
+    COMPARED_STEPS,
+    OWN_KIND,
+    Journal,
+    sampled_values,
+)
 
 _FEWEST_STEPS = 12
 _COMPARED_CALLS = "tf_amp.measuring.steps.compared_calls"
@@ -33,7 +45,7 @@ def main() -> None:
     journal = Journal(pathlib.Path(task.journal))
     try:
         watching.watch(journal)
-        switches.switch_on(task.method)
+        process.switch_on(task.method)
         if task.target.kind == SCRIPT:
             _run_script(task)
         else:
@@ -101,3 +113,37 @@ def _sync_devices() -> None:
     """Wait until a step is done that TensorFlow has only begun."""
     if "tensorflow" in sys.modules:
         sys.modules["tensorflow"].test.experimental.sync_devices()
+
+
+_POLICY = "mixed_bfloat16"
+_PASS = "auto_mixed_precision"
+_PASS_OF_CPUS = "auto_mixed_precision_onednn_bfloat16"
+
+
+def switch_on(method: str) -> None:
+    """Let the program to come run under a method, as on the command line.
+
+    Raises:
+      ConfigError: a setting of tf-amp in the environment makes no sense.
+    """
+    if method == KERAS:
+        wrapt.register_post_import_hook(_set_keras_policy, "keras")
+        wrapt.register_post_import_hook(_set_legacy_policy, "tf_keras")
+    if method == TENSORFLOW:
+        wrapt.register_post_import_hook(_switch_on_builtin_pass, "tensorflow")
+    if is_ours(method):
+        running_scripts.switch_on(settings_of_method(method))
+
+
+def _set_keras_policy(keras: Any) -> None:
+    keras.config.set_dtype_policy(_POLICY)
+
+
+def _set_legacy_policy(keras: Any) -> None:
+    keras.mixed_precision.set_global_policy(_POLICY)
+
+
+def _switch_on_builtin_pass(tensorflow: Any) -> None:
+    has_gpus = bool(tensorflow.config.list_physical_devices("GPU"))
+    option = _PASS if has_gpus else _PASS_OF_CPUS
+    tensorflow.config.optimizer.set_experimental_options({option: True})
