@@ -106,33 +106,26 @@ def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Tar
         kind.
     """
     path = pathlib.Path(text)
+    module, _, function = text.partition(":")
+    names = (*module.split("."), function)
+    if path.is_dir() and not any(path.glob("saved_model.pb*")):
+        raise ScriptMissingError(f"{text} does not hold a SavedModel.")
     if path.is_dir():
-        if not any(path.glob("saved_model.pb*")):
-            raise ScriptMissingError(f"{text} does not hold a SavedModel.")
+        kind, name = SAVED_MODEL, str(path.resolve())
         digest = digest_of_saved_model(path)
-        found = Target(
-            SAVED_MODEL, str(path.resolve()), signature=signature, digest=digest
-        )
     elif path.is_file():
-        digest = digest_of_file(path)
-        found = Target(SCRIPT, str(path.resolve()), tuple(arguments), digest=digest)
-    elif _names_function(text):
-        digest = digest_of_module(text.partition(":")[0])
-        found = Target(FUNCTION, text, digest=digest)
+        kind, name, digest = SCRIPT, str(path.resolve()), digest_of_file(path)
+    elif all(map(str.isidentifier, names)):
+        kind, name, digest = FUNCTION, text, digest_of_module(module)
     else:
         raise ScriptMissingError(
             f"{text}: no such script or SavedModel, nor is it MODULE:FUNCTION."
         )
-    if signature is not None and found.kind != SAVED_MODEL:
+    if signature is not None and kind != SAVED_MODEL:
         raise ConfigError("--signature belongs to SavedModels.")
-    if arguments and found.kind != SCRIPT:
+    if arguments and kind != SCRIPT:
         raise ConfigError("Arguments after `--` belong to scripts.")
-    return found
-
-
-def _names_function(text: str) -> bool:
-    module, _, function = text.partition(":")
-    return function.isidentifier() and all(map(str.isidentifier, module.split(".")))
+    return Target(kind, name, tuple(arguments), signature, digest)
 
 
 def batches_of(
@@ -179,16 +172,7 @@ def batches_from_text(text: str) -> tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What a process is to do.
-
-    Attributes:
-      target: what is run.
-      method: as on the command line.
-      mode: "train" or "infer".
-      batch: examples per step; None where a script has its own.
-      seconds: for which a step is called that is not a script's.
-      journal: path of the file to write.
-    """
+    """What one process is to do: fields of its job and run, and the journal's path."""
 
     target: Target
     method: str

@@ -84,15 +84,11 @@ def sample_of_run(
     task = Task(
         job.target, run.method, job.mode, run.batch, job.step_seconds, str(journal)
     )
-    for _ in range(2 if job.learns and _learns(job, run.method) else 1):
+    settings = {**dict(job.settings), **settings_of_method(run.method)}
+    is_tuned = checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"
+    # A process of ours that tunes leaves costs for the next one.
+    learns = job.learns and is_ours(run.method) and is_tuned
+    for _ in range(2 if learns else 1):
         journal.unlink(missing_ok=True)
         ended = run_worker(task.to_json(), environment, job.seconds, stop)
     return sample_of(run, job.mode, lines_of(journal), ended)
-
-
-def _learns(job: Job, method: str) -> bool:
-    """Return whether a process of a method leaves costs for the next one."""
-    if not is_ours(method):
-        return False
-    settings = {**dict(job.settings), **settings_of_method(method)}
-    return checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"

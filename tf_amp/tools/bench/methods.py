@@ -1,7 +1,7 @@
 """The methods that are held against each other, as a command line names them.
 
 Behind `tf-amp:` stand settings of its own, joined by +: a level, then variables without
-their TF_AMP_, such as `tf-amp:O2+TUNE=off`.
+their TF_AMP_, such as `tf-amp:O2+TUNE=off`. Each process gets an environment to match.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _BEFORE_SETTING = re.compile(r"\+(?=[A-Z_]+=)")
 _SMALL_LEVEL = re.compile(rf"(?<=^{OURS}:)o")
 # What is measured is the job's, and no method's own.
 _SETTINGS = {*OWN_NAMES} - {CACHE}
+_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, PREFIX)
+_ALWAYS = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def methods_from_text(text: str) -> tuple[str, ...]:
@@ -73,24 +75,17 @@ def _checked(text: str) -> str:
     level = settings.get(OPT_LEVEL, DEFAULT_LEVEL)
     is_known = settings.keys() <= _SETTINGS and level in LEVELS
     if not (is_known and all(settings.values())):
-        raise ConfigError(f"--methods: received {text!r}; allowed are {_allowed()}.")
+        names = sorted(name.removeprefix(OWN_PREFIX) for name in _SETTINGS)
+        raise ConfigError(
+            f"--methods: received {text!r}; allowed are {', '.join(METHODS)}, and "
+            f"{OURS}:LEVEL+NAME=VALUE, both or one of them, with a level of "
+            f"{', '.join(LEVELS)} and names of {', '.join(names)}."
+        )
     try:
         AmpConfig.from_env(settings)
     except ConfigError as error:
         raise ConfigError(f"--methods: received {text!r}; {error}") from error
     return method
-
-
-def _allowed() -> str:
-    names = sorted(name.removeprefix(OWN_PREFIX) for name in _SETTINGS)
-    return (
-        f"{', '.join(METHODS)}, and {OURS}:LEVEL+NAME=VALUE, both or one of them, with "
-        f"a level of {', '.join(LEVELS)} and names of {', '.join(names)}"
-    )
-
-
-_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, PREFIX)
-_ALWAYS = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def settings_of(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -114,13 +109,8 @@ def environment_of(
 ) -> dict[str, str]:
     """Return the variables of a run: the user's, but only tf-amp gets tf-amp's.
 
-    Those of the method itself are set in the process.
-
-    Args:
-      job: what is measured.
-      run: one process of it.
-      environ: of the user.
-      cache: folder for the costs that tf-amp measures; the user's own if warm.
+    Those of the method itself are set in the process. `cache` is a folder for the
+    costs that tf-amp measures; if warm, the user's own.
     """
     batch = {} if run.batch is None else {BENCH_BATCH: str(run.batch)}
     costs = environ.get(CACHE) if job.is_warm else cache

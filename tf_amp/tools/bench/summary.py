@@ -18,15 +18,17 @@ from tf_amp.tools.bench.methods import AGAIN, FLOAT32
 from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.worker.journal import OpCounts
 
+# With fewer, the noise is not known.
+FEWEST_ROUNDS = 3
+FASTER, SLOWER, WITHIN_NOISE = "faster", "slower", "within noise"
+TOO_FEW_ROUNDS, NOISE = "too few rounds", "noise"
+
 
 @dataclasses.dataclass(frozen=True)
 class SpeedUp:
     """Time of float32 over that of a method; more than 1 is faster.
 
-    Attributes:
-      median: ratio of the medians of all rounds.
-      lowest: ratio of one round.
-      highest: ratio of one round.
+    The median is the ratio of the medians of all rounds, the others are of one round.
     """
 
     median: float
@@ -37,11 +39,9 @@ class SpeedUp:
 def speed_up_of(
     seconds: Mapping[int, float], reference: Mapping[int, float]
 ) -> SpeedUp | None:
-    """Return the speed-up of a method; None where no round has both.
+    """Return the speed-up of a method by seconds of a step of it, and of float32's.
 
-    Args:
-      seconds: of a step of the method, by round.
-      reference: of a step of float32, by round.
+    Both are by round; None where no round has both.
     """
     common = seconds.keys() & reference.keys()
     if not common:
@@ -72,12 +72,6 @@ def _relative_error(values: np.ndarray, reference: np.ndarray) -> float:
         return 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         return float(np.linalg.norm(values - reference) / np.linalg.norm(reference))
-
-
-# With fewer, the noise is not known.
-FEWEST_ROUNDS = 3
-FASTER, SLOWER, WITHIN_NOISE = "faster", "slower", "within noise"
-TOO_FEW_ROUNDS, NOISE = "too few rounds", "noise"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,10 +142,19 @@ def _row(
     measured = _measured(samples)
     done = [*measured.values()]
     batch = samples[0].batch
+    # Those first that have left nothing.
+    failed = sorted((s for s in samples if s.failure), key=lambda s: s.is_measured)
     seconds = _seconds(measured)
     step = median(seconds.values()) if done else None
     speed_up = None if method == FLOAT32 else speed_up_of(seconds, _seconds(reference))
     ops = done[-1].ops if done else None
+    error = None
+    if method != FLOAT32:
+        values, expected = (
+            {number: each.values for number, each in by_round.items()}
+            for by_round in (measured, reference)
+        )
+        error = largest_error(values, expected)
     firsts = [s.first_step_seconds for s in done if s.first_step_seconds is not None]
     return Row(
         method=method,
@@ -163,11 +166,11 @@ def _row(
         verdict=_verdict(method, speed_up, noise, len(measured.keys() & reference)),
         first_step_seconds=median(firsts) if firsts else None,
         peak_bytes=int(median(s.peak_bytes for s in done)) if done else 0,
-        error=None if method == FLOAT32 else _error(measured, reference),
+        error=error,
         ops=ops,
         is_no_op=method not in (FLOAT32, AGAIN) and ops is not None and not ops.low,
         timed=done[-1].timed if done else "",
-        failure=_failure(samples),
+        failure=failed[0].failure if failed else "",
         note=next((s.note for s in samples if s.note), ""),
         warning=next((s.warning for s in samples if s.warning), ""),
     )
@@ -177,23 +180,8 @@ def _measured(samples: Sequence[Sample]) -> dict[int, Sample]:
     return {each.round: each for each in samples if each.is_measured}
 
 
-def _failure(samples: Sequence[Sample]) -> str:
-    """Return the first failure, of those that have left nothing if there are any."""
-    failed = sorted((s for s in samples if s.failure), key=lambda s: s.is_measured)
-    return failed[0].failure if failed else ""
-
-
 def _seconds(measured: Mapping[int, Sample]) -> dict[int, float]:
     return {number: each.seconds for number, each in measured.items()}
-
-
-def _error(
-    measured: Mapping[int, Sample], reference: Mapping[int, Sample]
-) -> float | None:
-    return largest_error(
-        {number: each.values for number, each in measured.items()},
-        {number: each.values for number, each in reference.items()},
-    )
 
 
 def _verdict(

@@ -1,4 +1,4 @@
-"""The chart of methods x batch sizes, and what a page has of it."""
+"""The chart of methods x batch sizes, as a PNG and on a page that needs no network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tf_amp.tools.bench.rendering.words import (
     remarks,
     title_of,
 )
-from tf_amp.tools.bench.summary import Row, SpeedUp, summarized
+from tf_amp.tools.bench.summary import SpeedUp, summarized
 
 _WIDTH = 0.8
 
@@ -71,15 +71,13 @@ def groups(
     """Yield each method, and its speed-ups by batch size."""
     rows = summarized(record.job, record.samples)
     for method in record.job.methods:
-        found = [*_speed_ups(row for row in rows if row.method == method)]
+        found = [
+            (row.batch, row.speed_up)
+            for row in rows
+            if row.method == method and row.speed_up is not None
+        ]
         if method != FLOAT32 and found:
             yield method, found
-
-
-def _speed_ups(rows: Iterator[Row]) -> Iterator[tuple[int | None, SpeedUp]]:
-    for row in rows:
-        if row.speed_up is not None:
-            yield row.batch, row.speed_up
 
 
 def error_bars(speed_ups: Sequence[SpeedUp]) -> tuple[list[float], list[float]]:
@@ -104,8 +102,11 @@ def page_of(record: Record) -> str:
       MissingExtraError: Jinja2 or plotly is not installed.
     """
     rows = summarized(record.job, record.samples)
-    # The first column of a page is the widest.
-    columns, *shown = (_method_first(each) for each in (TITLES, *map(cells, rows)))
+    # The first column of a page is the widest: the method before the batch.
+    columns, *shown = (
+        (method, batch, *others)
+        for batch, method, *others in (TITLES, *map(cells, rows))
+    )
     said = tuple((each,) for each in (*remarks(record), *advice(record)))
     sections = (
         Section("Speed-up over float32", _READING, figure=_figure(record)),
@@ -117,11 +118,6 @@ def page_of(record: Record) -> str:
         sections,
         "; ".join(context_lines(record)),
     )
-
-
-def _method_first(row: tuple[str, ...]) -> tuple[str, ...]:
-    batch, method, *others = row
-    return (method, batch, *others)
 
 
 def _figure(record: Record) -> Any:

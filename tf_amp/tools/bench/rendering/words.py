@@ -1,4 +1,4 @@
-"""Rows in words: the cells of a table, and what deserves a sentence."""
+"""A record in words: the table on the terminal, and what deserves a sentence."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ from tf_amp.tools.bench.summary import (
 _LARGE_NOISE = 0.25
 # Beyond it, what float32 computes twice differs by more than the order of its sums.
 _UNSEEDED = 1e-3
+_STYLES = {FASTER: "green", SLOWER: "red"}
+# A file or a pipe folds no lines.
+_WIDE = 200
 TITLES = (
     "batch",
     "method",
@@ -44,35 +47,29 @@ TITLES = (
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return the cells of a row, in the order of TITLES."""
+    batch = "-" if row.batch is None else str(row.batch)
     if row.step_seconds is None:
-        return (_batch(row), row.method, "failed", *("-",) * (len(TITLES) - 3))
+        return (batch, row.method, "failed", *("-",) * (len(TITLES) - 3))
+    items, speed_up, ops = "-", "-", "?"
+    if (rate := row.items_per_second) is not None:
+        items = f"{rate:,.0f}" if rate >= 1000.0 else f"{rate:.4g}"
+    if (found := row.speed_up) is not None:
+        speed_up = f"{found.median:.2f} ({found.lowest:.2f}-{found.highest:.2f})"
+    if row.ops is not None:
+        no_op = " no-op" if row.is_no_op else ""
+        ops = f"{row.ops.low} of {row.ops.total}{no_op}"
     return (
-        _batch(row),
+        batch,
         row.method,
         f"{row.step_seconds * 1e3:.4g}",
-        "-" if row.items_per_second is None else _count(row.items_per_second),
-        _speed_up(row),
+        items,
+        speed_up,
         _verdict(row),
         "-" if row.first_step_seconds is None else f"{row.first_step_seconds:.1f}",
         f"{row.peak_bytes / 2**20:.0f}",
         "-" if row.error is None else f"{row.error:.1e}",
-        _ops(row),
+        ops,
     )
-
-
-def _batch(row: Row) -> str:
-    return "-" if row.batch is None else str(row.batch)
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
-
-
-def _speed_up(row: Row) -> str:
-    found = row.speed_up
-    if found is None:
-        return "-"
-    return f"{found.median:.2f} ({found.lowest:.2f}-{found.highest:.2f})"
 
 
 def _verdict(row: Row) -> str:
@@ -87,12 +84,6 @@ def _verdict(row: Row) -> str:
 def _noise(again: SpeedUp) -> float:
     """Return by which part float32 was off from itself in a round."""
     return math.expm1(noise_of(again))
-
-
-def _ops(row: Row) -> str:
-    if row.ops is None:
-        return "?"
-    return f"{row.ops.low} of {row.ops.total}" + (" no-op" if row.is_no_op else "")
 
 
 def title_of(job: Job) -> str:
@@ -116,7 +107,11 @@ def context_lines(record: Record) -> tuple[str, ...]:
 def remarks(record: Record) -> tuple[str, ...]:
     """Return what the table does not say: the noise, no-ops, failures."""
     rows = summarized(record.job, record.samples)
-    found = [*_timed(rows)]
+    found = []
+    if timed := dict.fromkeys(row.timed for row in rows if row.timed):
+        rounds = max(row.rounds for row in rows)
+        medians = "one round" if rounds == 1 else f"medians of {rounds} rounds"
+        found.append(f"timed: {', '.join(timed)}; {medians}.")
     for row in rows:
         found.extend(_remarks_on(row))
     found.extend(_no_ops(rows))
@@ -127,17 +122,6 @@ def remarks(record: Record) -> tuple[str, ...]:
             f"{', '.join(sorted(ended))}."
         )
     return tuple(dict.fromkeys(found))
-
-
-def _timed(rows: Sequence[Row]) -> Iterator[str]:
-    timed = dict.fromkeys(row.timed for row in rows if row.timed)
-    if timed:
-        rounds = max(row.rounds for row in rows)
-        yield f"timed: {', '.join(timed)}; {_medians(rounds)}."
-
-
-def _medians(rounds: int) -> str:
-    return "one round" if rounds == 1 else f"medians of {rounds} rounds"
 
 
 def _remarks_on(row: Row) -> Iterator[str]:
@@ -192,11 +176,6 @@ def advice(record: Record) -> tuple[str, ...]:
         f"The noise is up to {max(noises):.0%} and hides smaller differences; next: "
         f"{', '.join(ways[:-1])} or {ways[-1]}, on a machine that does nothing else.",
     )
-
-
-_STYLES = {FASTER: "green", SLOWER: "red"}
-# A file or a pipe folds no lines.
-_WIDE = 200
 
 
 def print_record(record: Record) -> None:

@@ -35,6 +35,9 @@ _FEWEST_STEPS = 12
 _COMPARED_CALLS = "tf_amp.measuring.steps.compared_calls"
 _MOST_COMPARING_SECONDS = 90.0
 _SET_SIGNAL_OF_PARENTS_DEATH = 1
+_POLICY = "mixed_bfloat16"
+_PASS = "auto_mixed_precision"
+_PASS_OF_CPUS = "auto_mixed_precision_onednn_bfloat16"
 
 
 def main() -> None:
@@ -47,19 +50,15 @@ def main() -> None:
         watching.watch(journal)
         process.switch_on(task.method)
         if task.target.kind == SCRIPT:
-            _run_script(task)
+            batch = "" if task.batch is None else str(task.batch)
+            given = [each.replace(BATCH_PLACE, batch) for each in task.target.arguments]
+            running_scripts.run_script(task.target.name, given, as_module=False)
         else:
             _run_steps(_step_of(task), journal, task.seconds)
     except AmpError as error:
         if error.is_scripts_own:
             raise
         sys.exit(str(error))
-
-
-def _run_script(task: Task) -> None:
-    batch = "" if task.batch is None else str(task.batch)
-    arguments = [each.replace(BATCH_PLACE, batch) for each in task.target.arguments]
-    running_scripts.run_script(task.target.name, arguments, as_module=False)
 
 
 def _step_of(task: Task) -> steps.Step:
@@ -80,7 +79,9 @@ def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
 
     def call() -> None:
         computed = step()
-        _sync_devices()
+        if "tensorflow" in sys.modules:
+            # A step is done that TensorFlow may only have begun.
+            sys.modules["tensorflow"].test.experimental.sync_devices()
         if next(numbers) < COMPARED_STEPS:
             with journal.looking():
                 journal.values(OWN_KIND, sampled_values(computed))
@@ -92,7 +93,10 @@ def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
 
     timed_call()
     compared, begin = 0, journal.now()
-    while _is_comparing() and journal.now() < begin + _MOST_COMPARING_SECONDS:
+    # Meanwhile tf-amp runs a function both ways, to see which is faster.
+    comparing = sys.modules.get(_COMPARED_CALLS)
+    until = begin + _MOST_COMPARING_SECONDS
+    while comparing and comparing.is_any_open() and journal.now() < until:
         call()
         compared += 1
     if compared:
@@ -103,44 +107,22 @@ def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
         timed += 1
 
 
-def _is_comparing() -> bool:
-    """Return whether tf-amp runs a function both ways, to see which is faster."""
-    module = sys.modules.get(_COMPARED_CALLS)
-    return module is not None and module.is_any_open()
-
-
-def _sync_devices() -> None:
-    """Wait until a step is done that TensorFlow has only begun."""
-    if "tensorflow" in sys.modules:
-        sys.modules["tensorflow"].test.experimental.sync_devices()
-
-
-_POLICY = "mixed_bfloat16"
-_PASS = "auto_mixed_precision"
-_PASS_OF_CPUS = "auto_mixed_precision_onednn_bfloat16"
-
-
 def switch_on(method: str) -> None:
     """Let the program to come run under a method, as on the command line.
 
-    Raises:
-      ConfigError: a setting of tf-amp in the environment makes no sense.
+    TensorFlow and Keras are not imported for it: a program may set what they read from
+    the environment. What has to be said to them is said as soon as they are imported.
     """
+    when_imported = wrapt.register_post_import_hook
     if method == KERAS:
-        wrapt.register_post_import_hook(_set_keras_policy, "keras")
-        wrapt.register_post_import_hook(_set_legacy_policy, "tf_keras")
+        when_imported(lambda keras: keras.config.set_dtype_policy(_POLICY), "keras")
+        when_imported(
+            lambda keras: keras.mixed_precision.set_global_policy(_POLICY), "tf_keras"
+        )
     if method == TENSORFLOW:
-        wrapt.register_post_import_hook(_switch_on_builtin_pass, "tensorflow")
+        when_imported(_switch_on_builtin_pass, "tensorflow")
     if is_ours(method):
         running_scripts.switch_on(settings_of_method(method))
-
-
-def _set_keras_policy(keras: Any) -> None:
-    keras.config.set_dtype_policy(_POLICY)
-
-
-def _set_legacy_policy(keras: Any) -> None:
-    keras.mixed_precision.set_global_policy(_POLICY)
 
 
 def _switch_on_builtin_pass(tensorflow: Any) -> None:
