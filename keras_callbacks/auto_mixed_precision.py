@@ -10,7 +10,7 @@ had before.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import logging
@@ -120,9 +120,15 @@ class AutoMixedPrecision(Callback):
           ConfigError: there are several such callbacks in one `fit`.
           ShimError: the compiled shim is missing or cannot be loaded.
         """
-        self._refuse_company()
+        others = siblings.place_of(self).others
+        count = sum(isinstance(each, AutoMixedPrecision) for each in others)
+        if count > 1:
+            raise ConfigError(
+                f"AutoMixedPrecision: received {count} of them in the callbacks of one "
+                "fit; one is allowed."
+            )
         self._leave()
-        board = siblings.first_of(siblings.place_of(self).others, "TensorBoard")
+        board = siblings.first_of(others, "TensorBoard")
         self._summaries = Summaries(board, self.model)
         obstacle = obstacle_of(self.model)
         if obstacle:
@@ -133,7 +139,14 @@ class AutoMixedPrecision(Callback):
         self._watch = PlanWatch()
         self._watch.start()
         self._scales = None
-        self._mention_own_scaling()
+        optimizer = self.model.optimizer
+        if scales_losses(optimizer) and loss_scale_for(self.config).scales:
+            logging.warning(
+                Code.SCALED_ALREADY.ends(
+                    "AutoMixedPrecision leaves the scaling of losses to the model's %s."
+                ),
+                type(optimizer).__name__,
+            )
         for role in self._roles:
             self._convert(role, step_functions.fresh(self.model, role))
 
@@ -164,7 +177,8 @@ class AutoMixedPrecision(Callback):
             step_functions.steps_per_call(self.model),
         )
         model_scopes.undo_changes(self.model)
-        if self._is_verbose():
+        asked = (self.params or {}).get("verbose", 1)
+        if (asked if self.verbose is None else self.verbose) and writes(self.model):
             print(text)
 
     def set_model(self, model: Any) -> None:
@@ -180,25 +194,6 @@ class AutoMixedPrecision(Callback):
         self._leave_alone()
 
     on_predict_end = on_test_end
-
-    def _refuse_company(self) -> None:
-        place = siblings.place_of(self)
-        same = [each for each in place.others if isinstance(each, AutoMixedPrecision)]
-        if len(same) > 1:
-            raise ConfigError(
-                f"AutoMixedPrecision: received {len(same)} of them in the callbacks of "
-                "one fit; one is allowed."
-            )
-
-    def _mention_own_scaling(self) -> None:
-        optimizer = self.model.optimizer
-        if scales_losses(optimizer) and loss_scale_for(self.config).scales:
-            logging.warning(
-                Code.SCALED_ALREADY.ends(
-                    "AutoMixedPrecision leaves the scaling of losses to the model's %s."
-                ),
-                type(optimizer).__name__,
-            )
 
     def _convert(self, role: str, function: step_functions.StepFunction) -> None:
         if self._layer is None:
@@ -216,11 +211,6 @@ class AutoMixedPrecision(Callback):
         self._functions = {}
         self._watch.stop()
         switch.close_scope()
-
-    def _is_verbose(self) -> bool:
-        asked = (self.params or {}).get("verbose", 1)
-        wanted = bool(asked if self.verbose is None else self.verbose)
-        return wanted and writes(self.model)
 
     def _convert_alone(self, role: str) -> None:
         """Replace a function until the call ends; kept, it is traced once."""
@@ -271,18 +261,10 @@ def obstacle_of(model: Any) -> str:
 def mixed_policy_of(model: Any) -> str:
     """Name the policy under which a layer of a model computes in 16 bits, if any.
 
-    Args:
-      model: of Keras 3 or tf_keras.
+    The model is one of Keras 3 or tf_keras, perhaps with others within it.
     """
-    for layer in _layers(model):
-        if getattr(layer, "compute_dtype", None) in LOW_DTYPES:
-            policy = getattr(layer, "dtype_policy", None)
-            return str(getattr(policy, "name", layer.compute_dtype))
-    return ""
-
-
-def _layers(model: Any) -> Iterator[Any]:
-    """Yield a model and its layers, those of models within it among them."""
-    yield model
-    for layer in getattr(model, "layers", ()):
-        yield from _layers(layer)
+    if getattr(model, "compute_dtype", None) in LOW_DTYPES:
+        policy = getattr(model, "dtype_policy", None)
+        return str(getattr(policy, "name", model.compute_dtype))
+    found = map(mixed_policy_of, getattr(model, "layers", ()))
+    return next(filter(None, found), "")

@@ -79,8 +79,12 @@ class GradientHealthMonitor(Monitor):
         """Read the figures once, and write them into the logs."""
         read = self._statistics.read() if self._statistics else {}
         self.health = read or self.health
+        if not self.health and self._calls > 1:
+            self.switch_off(
+                "no gradient of the model's variables was applied by an optimizer that "
+                "is an attribute of the model"
+            )
         if not self.health:
-            self._complain()
             return
         if logs is not None:
             logs.update(_worst_of(self.health))
@@ -119,7 +123,10 @@ class GradientHealthMonitor(Monitor):
             return
         from keras_callbacks.running_fit.gradient_statistics import GradientStatistics
 
-        self._statistics = GradientStatistics(self.model, self._low_dtype(), self._fail)
+        def fail(error: Exception) -> None:
+            self.switch_off(f"{type(error).__name__}: {error}")
+
+        self._statistics = GradientStatistics(self.model, self._low_dtype(), fail)
         self._observed = step_functions.fresh_alike(
             self.model, "train", self._float32_layer()
         )
@@ -145,16 +152,6 @@ class GradientHealthMonitor(Monitor):
         partner = self.sibling("AutoMixedPrecision")
         config = getattr(partner, "config", None) or current_config()
         return self._dtype or low_dtype_of(config)
-
-    def _fail(self, error: Exception) -> None:
-        self.switch_off(f"{type(error).__name__}: {error}")
-
-    def _complain(self) -> None:
-        if self._calls > 1:
-            self.switch_off(
-                "no gradient of the model's variables was applied by an optimizer that "
-                "is an attribute of the model"
-            )
 
 
 def _worst_of(health: Mapping[str, GradientHealth]) -> dict[str, float]:

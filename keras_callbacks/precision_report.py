@@ -147,7 +147,9 @@ class PrecisionReport(Monitor):
         skipped = now.skipped_here - before.skipped_here
         # Where it is not known, this is NaN.
         if skipped > 0:
-            self._note(f"{skipped} steps skipped {where}{_cause(now)}")
+            origin = _origin(now)
+            cause = f"; the latest overflow began at {origin}" if origin else ""
+            self._note(f"{skipped} steps skipped {where}{cause}")
         if now.loss_scale != before.loss_scale:
             scales = f"{before.loss_scale:g} -> {now.loss_scale:g}"
             self._note(f"loss scale {scales} {where}")
@@ -201,11 +203,6 @@ class PrecisionReport(Monitor):
         raise ConfigError(
             "no folder is given, and no ModelCheckpoint or BackupAndRestore beside it"
         )
-
-
-def _cause(scale: ScaleReading) -> str:
-    origin = _origin(scale)
-    return f"; the latest overflow began at {origin}" if origin else ""
 
 
 def _origin(scale: ScaleReading) -> str:

@@ -48,11 +48,6 @@ class Encoding:
         """Return whether a message carries an exponent."""
         return self.floor > 0
 
-    @property
-    def extra_elements(self) -> int:
-        """Return what a message holds beside its values."""
-        return 1 if self.is_scaled else 0
-
     def encode(self, values: Sequence[Any], shards: Sequence[int]) -> list[Any]:
         """Return messages with the values, end to end.
 
@@ -96,16 +91,13 @@ ENCODINGS = {encoding.dtype: encoding for encoding in (BFLOAT16, FLOAT16)}
 
 def _exponent(values: Sequence[Any]) -> Any:
     """Return what power of two to scale by, a whole number in float32."""
-    peaks = [tf.reduce_max(_finite_magnitude(value)) for value in values]
+    sizes = [tf.abs(value) for value in values]
+    finite = [tf.where(tf.math.is_finite(size), size, 0.0) for size in sizes]
+    peaks = [tf.reduce_max(size) for size in finite]
     # The maximum of nothing is -inf.
     peak = tf.reduce_max(tf.stack([0.0, *peaks]))
     exponent = _TARGET - tf.floor(tf.math.log(peak) / math.log(2.0))
     return tf.clip_by_value(exponent, _LOWEST, _HIGHEST)
-
-
-def _finite_magnitude(value: Any) -> Any:
-    magnitude = tf.abs(value)
-    return tf.where(tf.math.is_finite(magnitude), magnitude, 0.0)
 
 
 def _power_of_two(exponent: Any) -> Any:
@@ -127,6 +119,12 @@ def exchange(
 ) -> list[list[Any]]:
     """Return the sums, or means, of some gradients on every replica.
 
+    Each replica owns a shard of the bucket. It gets this shard from all others in 16
+    bits, adds in float32, and sends the sum to all others in 16 bits. Twice (n - 1) / n
+    of the bucket leave each of n replicas, as in a ring, which is the least that is
+    possible; but values are rounded twice, not once per hop. Replicas use the sum as it
+    was sent, the owner too: all end with the same bits.
+
     Args:
       gradients: per replica, those of the bucket, float32.
       devices: of the replicas.
@@ -147,22 +145,10 @@ def exchange(
             total = tf.add_n(parts)
             total = total / len(devices) if is_mean else total
             sums += encoding.encode([total], shards[owner : owner + 1])
-    return [
-        _unpacked(sums, device, bucket, own, encoding)
-        for device, own in zip(devices, gradients, strict=True)
-    ]
-
-
-def _unpacked(
-    sums: Sequence[Any],
-    device: str,
-    bucket: Bucket,
-    like: Sequence[Any],
-    encoding: Encoding,
-) -> list[Any]:
-    with tf.device(device):
-        parts = encoding.decode_split(sums, bucket.sizes)
-        return [
-            tf.reshape(part, gradient.shape)
-            for part, gradient in zip(parts, like, strict=True)
-        ]
+    results = []
+    for device, own in zip(devices, gradients, strict=True):
+        with tf.device(device):
+            parts = encoding.decode_split(sums, bucket.sizes)
+            pairs = zip(parts, own, strict=True)
+            results.append([tf.reshape(part, like.shape) for part, like in pairs])
+    return results

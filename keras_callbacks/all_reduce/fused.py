@@ -90,9 +90,9 @@ def to_one_device(sizes: Sequence[int], replicas: int) -> Traffic:
 
 def in_16_bits(buckets: Sequence[Bucket], encoding: Encoding, replicas: int) -> Traffic:
     """Count what the exchange in 16 bits moves, exponents included."""
-    elements = sum(
-        bucket.elements + replicas * encoding.extra_elements for bucket in buckets
-    )
+    # Each message carries an exponent where it is scaled.
+    exponents = replicas if encoding.is_scaled else 0
+    elements = sum(bucket.elements + exponents for bucket in buckets)
     moved = _moved(BYTES_PER_ELEMENT * elements, replicas)
     return Traffic(f"fused {encoding.dtype}", len(buckets), moved)
 
@@ -197,7 +197,14 @@ def keras_gradients(
             if not given or not strategy.is_fused or _cannot_merge():
                 return reduce(optimizer, pairs)
             context = tf.distribute.get_replica_context()
-            reduced = iter(context.merge_call(_reduce_to_variables, args=(given,)))
+            reduced = iter(
+                context.merge_call(
+                    lambda merged, pairs: merged.extended.batch_reduce_to(
+                        tf.distribute.ReduceOp.SUM, pairs
+                    ),
+                    args=(given,),
+                )
+            )
             return [(None if g is None else next(reduced), v) for g, v in pairs]
 
         return reduce_to_variables
@@ -224,10 +231,6 @@ def checked_bucket_bytes(bucket_bytes: Any) -> int:
             f"1, such as {DEFAULT_BUCKET_BYTES}."
         )
     return int(bucket_bytes)
-
-
-def _reduce_to_variables(strategy: Any, pairs: Sequence[_Pair]) -> Any:
-    return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
 
 
 def _cannot_merge() -> bool:

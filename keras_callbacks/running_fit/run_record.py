@@ -91,14 +91,21 @@ def json_from_record(record: RunRecord) -> str:
 
 def text_from_record(record: RunRecord) -> str:
     """Return a record for people: figures, events, then the plans."""
+    scale = record.scale
+    is_known = math.isfinite(scale.skipped_here)
+    skipped = scale.skipped_here if is_known else "an unknown number of"
     lines = [
         f"{record.model}: fit {record.outcome}, {record.epochs} epochs, "
         f"began {_clock(record.began_s)}",
-        _scale_line(record.scale),
+        f"loss scale {scale.loss_scale:g}, {skipped} steps skipped",
     ]
     lines += [f"{name} {value:.4g}" for name, value in record.step_times.items()]
     lines += [f"measured {record.comparison}"] if record.comparison else []
-    lines += [_health_line(*item) for item in sorted(record.health.items())]
+    lines += [
+        f"gradients of {layer}: largest {health.largest:.3g}, "
+        f"{health.underflow_share:.2%} underflow, {health.overflow_share:.2%} overflow"
+        for layer, health in sorted(record.health.items())
+    ]
     lines += ["", "Events"]
     lines += [f"  {_clock(event.time_s)}  {event.text}" for event in record.events]
     for watched in record.plans:
@@ -122,19 +129,6 @@ def _plan_as_json(watched: WatchedPlan) -> dict[str, Any]:
 def _sources(plan: Plan) -> dict[str, int]:
     """Count where the prices of a plan come from."""
     return dict(Counter(row.source for row in plan.decisions if row.source))
-
-
-def _scale_line(scale: ScaleReading) -> str:
-    is_known = math.isfinite(scale.skipped_here)
-    skipped = scale.skipped_here if is_known else "an unknown number of"
-    return f"loss scale {scale.loss_scale:g}, {skipped} steps skipped"
-
-
-def _health_line(layer: str, health: GradientHealth) -> str:
-    return (
-        f"gradients of {layer}: largest {health.largest:.3g}, "
-        f"{health.underflow_share:.2%} underflow, {health.overflow_share:.2%} overflow"
-    )
 
 
 def _clock(time_s: float) -> str:

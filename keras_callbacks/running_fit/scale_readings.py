@@ -11,7 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import tensorflow as tf
+
 from keras_callbacks.running_fit.values import number, steps_up_to
+from tf_amp.training.loss_scale import resumption, variables
+from tf_amp.training.loss_scale.saved_scale import kind_of
+from tf_amp.training.loss_scale.weights import handles_of
 
 _NAMES = ("scale", "skipped_steps", "good_steps")
 _Values = tuple[float, int, int]
@@ -63,7 +68,9 @@ class ScaleReadings:
         """
         optimizer: Any = getattr(model, "optimizer", None)
         self.steps = self._steps_before = 0
-        self._begin = {id(state): _chosen(state.evaluate()) for state in _states()}
+        self._begin = {
+            id(state): _chosen(state.evaluate()) for state in variables.states_here()
+        }
         self._restored = _restored_values(model)
         self._state: Any = None
         self._own = _OwnScale(optimizer) if scales_losses(optimizer) else None
@@ -99,7 +106,7 @@ class ScaleReadings:
         )
 
     def _candidates(self) -> list[Any]:
-        return _states() if self._state is None else [self._state]
+        return variables.states_here() if self._state is None else [self._state]
 
     def _reading(
         self, values: Iterable[tuple[Any, _Values]], steps: int
@@ -123,7 +130,8 @@ class ScaleReadings:
 
     def _begin_of(self, state: Any) -> _Values:
         known = self._begin.get(id(state))
-        return known or self._restored.get(_kind_of(state)) or _chosen(state.fresh)
+        restored = self._restored.get(kind_of(state.loss_scale))
+        return known or restored or _chosen(state.fresh)
 
 
 class _OwnScale:
@@ -137,8 +145,6 @@ class _OwnScale:
 
     def unread(self, steps: int) -> Callable[[], ScaleReading]:
         """Return what tells how it is now, after so many steps, once it is called."""
-        import tensorflow as tf
-
         optimizer = self._optimizer
         of_optimizer = (scale_of, good_steps, applied_steps)
         tensors = [tf.convert_to_tensor(of(optimizer)) for of in of_optimizer]
@@ -153,27 +159,12 @@ class _OwnScale:
         return read
 
 
-def _states() -> list[Any]:
-    from tf_amp.training.loss_scale import variables
-
-    return variables.states_here()
-
-
 def _restored_values(model: Any) -> dict[str, _Values]:
     """Return what states that a model is still to make begin with, by kind."""
-    from tf_amp.training.loss_scale import resumption
-    from tf_amp.training.loss_scale.weights import handles_of
-
     # Others would raise, or have none.
     is_built = getattr(model, "built", False)
     weights = handles_of(model.trainable_variables if is_built else ())
     return {s.kind: _chosen(s.values) for s in resumption.still_waiting(weights)}
-
-
-def _kind_of(state: Any) -> str:
-    from tf_amp.training.loss_scale.saved_scale import kind_of
-
-    return kind_of(state.loss_scale)
 
 
 def _chosen(values: Mapping[str, float | int]) -> _Values:

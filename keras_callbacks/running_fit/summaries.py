@@ -46,8 +46,9 @@ class Summaries:
           model: its strategy decides whether this process writes.
         """
         self._tensorboard = tensorboard
-        self._folder = _folder_of(tensorboard) if writes(model) else ""
-        self.are_wanted = bool(self._folder)
+        folder = getattr(tensorboard, "log_dir", None)
+        self.are_wanted = bool(folder) and writes(model)
+        self._folder = os.path.join(os.fspath(folder or ""), FOLDER)
 
     def write(self, scalars: Scalars, epoch: int) -> None:
         """Write scalars of an epoch under their names."""
@@ -161,8 +162,3 @@ def writes(model: Any) -> bool:
     strategy = getattr(model, "distribute_strategy", None)
     extended = getattr(strategy, "extended", None)
     return bool(getattr(extended, "should_save_summary", True))
-
-
-def _folder_of(tensorboard: Any) -> str:
-    folder = getattr(tensorboard, "log_dir", None)
-    return os.path.join(os.fspath(folder), FOLDER) if folder else ""

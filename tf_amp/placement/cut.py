@@ -21,7 +21,7 @@ from grappler_pass.costs import CostModel
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.type_slots import SlotTable
-from grappler_pass.graph.view import GraphView, Item, Node
+from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.planning.assignment import (
     FLOAT32_SIDE,
     CastTerm,
@@ -157,11 +157,13 @@ class _Sides:
     def from_view(cls, view: GraphView, site: Site) -> _Sides:
         places = [short_name(node.device) or site.home for node in view.nodes]
         of = [_ELSEWHERE if place == site.other else FLOAT32_SIDE for place in places]
+        types = [name.partition(":")[0] for name in (site.home, site.other)]
         count = 0
         pinned = _pinned(view)
         for group in colocated(view):
             if pinned.isdisjoint(group) and all(
-                _is_free(view, view.nodes[i], places, site) for i in group
+                places[i] == site.home and may_move(view, view.nodes[i], types)
+                for i in group
             ):
                 for i in group:
                     of[i] = count
@@ -174,13 +176,6 @@ class _Sides:
         """Return the variable of a node; what is elsewhere shares the last one."""
         side = self.of[node]
         return self.count if side == _ELSEWHERE else side
-
-
-def _is_free(view: GraphView, node: Node, places: Sequence[str], site: Site) -> bool:
-    if places[node.index] != site.home:
-        return False
-    types = [name.partition(":")[0] for name in (site.home, site.other)]
-    return may_move(view, node, types)
 
 
 def _pinned(view: GraphView) -> frozenset[int]:
@@ -211,7 +206,9 @@ def _crossings(
             producer = sides.variable(node.index)
             if ends <= {producer}:
                 continue
-            size = _bytes_per_element(slots.output_dtype(*port))
+            dtype = slots.output_dtype(*port)
+            known = dtype != types_pb2.DT_INVALID
+            size = int(known and dtypes.as_dtype(dtype).base_dtype.size) or 4
             size *= pricer.spec(port).elements
             found.append((CastTerm(producer, ends, 0.0, 0.0), size))
     return found
@@ -230,7 +227,9 @@ def _problem(
     away = [0.0] * (sides.count + 1)
     fixed = 0.0
     for node in view.nodes:
-        dtype = _dtype_of(slots, node.index)
+        low = (_LOW.get(slots.dtypes[slot]) for slot in slots.slots_of[node.index])
+        # A node computes in 16 bits where any of it does.
+        dtype = next(filter(None, low), "float32")
         call, weight = pricer.call(node), view.weight(node.index)
         variable = sides.variable(node.index)
         prices = [
@@ -256,18 +255,6 @@ def _problem(
 def _crosses(term: CastTerm, away: Sequence[bool]) -> bool:
     ends = {v != FLOAT32_SIDE and away[v] for v in (term.producer, *term.readers)}
     return len(ends) > 1
-
-
-def _dtype_of(slots: SlotTable, node: int) -> str:
-    """Return the type that a node computes in: 16 bits where any of it does."""
-    found = (_LOW.get(slots.dtypes[slot]) for slot in slots.slots_of[node])
-    return next((name for name in found if name), "float32")
-
-
-def _bytes_per_element(dtype: int) -> int:
-    if dtype == types_pb2.DT_INVALID:
-        return 4
-    return int(dtypes.as_dtype(dtype).base_dtype.size or 4)
 
 
 def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:

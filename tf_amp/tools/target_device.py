@@ -51,11 +51,6 @@ class Target:
             return f"the {self.device_type} kernels of this TensorFlow"
         return "the definitions of the ops (this TensorFlow has no GPU kernels)"
 
-    @property
-    def assumptions(self) -> str:
-        """How the prices were obtained, as the profile says."""
-        return str(self.profile.provenance.get("how", ""))
-
     def settings(self, config: AmpConfig) -> Settings:
         """Return what the pass is given for every graph that is planned."""
         from grappler_pass.costs import CostModel

@@ -1,4 +1,4 @@
-"""What follows from how a machine is built: from what, and the command to copy."""
+"""The lines of `tf-amp doctor --devices`: the machine, what follows, what to copy."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import dataclasses
 import shutil
 from collections.abc import Iterator, Sequence
 
-from tf_amp.commands.doctor import Finding, Findings, show
+from tf_amp.commands.doctor import Finding, Findings
 from tf_amp.commands.machine import gpu_links
 from tf_amp.commands.machine.gpu_links import MEANINGS, Gpu, Links, weakest_of
 from tf_amp.commands.machine.processors import Machine, Node, cpu_list, machine_of
 from tf_amp.errors import UnclearMachineError
 
-
-def main() -> int:
-    """Print the report; return 0."""
-    for finding in examine():
-        show(finding)
-    return 0
+_THREADS = "export TF_NUM_INTRAOP_THREADS={0} TF_NUM_INTEROP_THREADS={0}"
+_STRATEGY = 'keras_callbacks.mirrored_strategy(all_reduce="{}")'
 
 
 def examine() -> Findings:
@@ -55,7 +51,10 @@ def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> F
     if machine.gpus and not gpus:
         found = ", ".join(machine.gpus)
         yield Finding("GPU", f"{found} on the bus, but nvidia-smi tells of none")
-    yield from _links(links or {})
+    for kind in dict.fromkeys((links or {}).values()):
+        pairs = [f"{a}-{b}" for (a, b), link in (links or {}).items() if link == kind]
+        words = MEANINGS[gpu_links.kind_of(kind)]
+        yield Finding(f"link {kind}", f"{words}: GPUs {', '.join(pairs)}")
     yield from advise(machine, gpus, links)
     if len(machine.nodes) > 1 and shutil.which("numactl") is None:
         yield Finding("numactl", "not installed", "apt-get install numactl")
@@ -65,13 +64,6 @@ def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> F
             "nvidia-smi numbers GPUs by their place on the bus, CUDA by their speed",
             "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
         )
-
-
-def _links(links: Links) -> Iterator[Finding]:
-    for kind in dict.fromkeys(links.values()):
-        pairs = [f"{a}-{b}" for (a, b), link in links.items() if link == kind]
-        words = gpu_links.MEANINGS[gpu_links.kind_of(kind)]
-        yield Finding(f"link {kind}", f"{words}: GPUs {', '.join(pairs)}")
 
 
 def _tensorflow_devices() -> Findings:
@@ -165,7 +157,7 @@ def _threads(machine: Machine, workers: Sequence[Worker]) -> Iterator[Finding]:
             "threads",
             f"the control group grants {quota:g} of the {machine.cpus} CPUs for which "
             "TensorFlow starts threads",
-            _thread_variables(count),
+            _THREADS.format(count),
         )
         return
     if len(machine.nodes) < 2:
@@ -186,12 +178,8 @@ def _threads_of(who: str, cores: int, cpus: int) -> Finding:
     return Finding(
         "threads",
         f"{because}: TensorFlow would start one thread for each of {cpus} CPUs",
-        _thread_variables(cores),
+        _THREADS.format(cores),
     )
-
-
-def _thread_variables(count: int) -> str:
-    return f"export TF_NUM_INTRAOP_THREADS={count} TF_NUM_INTEROP_THREADS={count}"
 
 
 def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
@@ -199,7 +187,7 @@ def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
     if not gpus:
         because = "no GPU; logical devices of a CPU copy within one memory, where 16 "
         because += "bits add casts and save no link"
-        return Finding(what, because, _strategy("float32"))
+        return Finding(what, because, _STRATEGY.format("float32"))
     if len(gpus) == 1:
         return Finding(what, "one GPU: there is nothing to reduce on this machine")
     if not links:
@@ -208,11 +196,7 @@ def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
     because = f"the weakest of {len(links)} links is {MEANINGS[weakest]}"
     if weakest == "NV":
         because += ", for which TensorFlow's own exchange, by NCCL, is made"
-        return Finding(what, because, _strategy("float32"))
+        return Finding(what, because, _STRATEGY.format("float32"))
     because += f" ({weakest}), shared by all gradients: half the bytes; compare step "
     because += "times with float32, since no rate is known"
-    return Finding(what, because, _strategy("bfloat16"))
-
-
-def _strategy(word: str) -> str:
-    return f'keras_callbacks.mirrored_strategy(all_reduce="{word}")'
+    return Finding(what, because, _STRATEGY.format("bfloat16"))

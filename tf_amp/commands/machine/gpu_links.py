@@ -69,7 +69,8 @@ def gpus_from_query(text: str) -> tuple[Gpu, ...]:
 
 def links_from_topology(text: str) -> Links:
     """Parse `nvidia-smi topo -m`."""
-    rows = [_cells(line) for line in _ESCAPES.sub("", text).splitlines()]
+    lines = _ESCAPES.sub("", text).splitlines()
+    rows = [[c.strip() for c in line.split("\t") if c.strip()] for line in lines]
     heads = [row for row in rows if row and row[0] == "GPU0" and "X" not in row]
     if not heads:
         raise UnclearMachineError("nvidia-smi topo -m prints no table of GPUs")
@@ -81,8 +82,13 @@ def links_from_topology(text: str) -> Links:
             continue
         for column, link in zip(columns, row[1:], strict=False):
             second = _number(column)
-            if second is not None and first < second:
-                between[first, second] = _checked(link, row)
+            if second is None or first >= second:
+                continue
+            if not _LINK.fullmatch(link):
+                raise UnclearMachineError(
+                    f"nvidia-smi topo -m: {link!r} in {row} is no link"
+                )
+            between[first, second] = link
     return between
 
 
@@ -100,28 +106,13 @@ def present_links() -> Links:
 def _asked(arguments: Sequence[str]) -> str:
     command = ("nvidia-smi", *arguments)
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=True,
+        return subprocess.check_output(
+            command, stderr=subprocess.PIPE, text=True, timeout=_TIMEOUT_SECONDS
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise UnclearMachineError(f"{' '.join(command)}: {error}") from None
-    return done.stdout
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in line.split("\t") if cell.strip()]
 
 
 def _number(name: str) -> int | None:
     found = re.fullmatch(r"GPU(\d+)", name)
     return int(found[1]) if found else None
-
-
-def _checked(link: str, row: Sequence[str]) -> str:
-    if not _LINK.fullmatch(link):
-        raise UnclearMachineError(f"nvidia-smi topo -m: {link!r} in {row} is no link")
-    return link

@@ -64,22 +64,23 @@ def machine_of(
 
     Of the CPUs only those count that this process may use; None asks the kernel.
     """
+    # The limit that containers are given, in CPUs.
+    granted, _, period = _text(root / "fs/cgroup/cpu.max").partition(" ")
+    quota = None
+    if granted.isdigit() and period.isdigit() and int(period):
+        quota = math.ceil(100 * int(granted) / int(period)) / 100
     usable = frozenset(os.sched_getaffinity(0) if allowed is None else allowed)
     folders = (root / "devices/system/node").glob("node[0-9]*")
     nodes = [_node(folder, usable, root) for folder in folders]
     return Machine(
         nodes=tuple(sorted((n for n in nodes if n.cores), key=lambda n: n.number)),
         gpus=_gpus(root),
-        quota=_quota(root),
+        quota=quota,
     )
 
 
 def cpu_numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list such as "0-3,8,10-11".
-
-    Raises:
-      ValueError: it is none.
-    """
+    """Return the numbers of a list such as "0-3,8,10-11"; ValueError for others."""
     numbers: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -118,14 +119,6 @@ def _gpus(root: pathlib.Path) -> dict[str, int | None]:
             # -1 where the firmware does not name it.
             found[folder.name.lower()] = int(node) if node.isdigit() else None
     return found
-
-
-def _quota(root: pathlib.Path) -> float | None:
-    """Return the limit that containers are given, in CPUs."""
-    granted, _, period = _text(root / "fs/cgroup/cpu.max").partition(" ")
-    if not granted.isdigit() or not period.isdigit() or int(period) == 0:
-        return None
-    return math.ceil(100 * int(granted) / int(period)) / 100
 
 
 def _text(path: pathlib.Path) -> str:

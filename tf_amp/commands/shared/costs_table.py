@@ -103,23 +103,18 @@ def _table(rows: Sequence[CostRow]) -> Table:
     for name in ("time", "spread", "times", "when"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row))
+        probe, sample = row.measured.probe, row.measured.sample
+        shapes = ", ".join(_shape(spec.shape, spec.dtype) for spec in probe.inputs)
+        table.add_row(
+            escape(probe.op),
+            escape(shapes),
+            row.measured.dtype,
+            _duration(sample.seconds),
+            f"{sample.spread:.0%}",
+            str(sample.count),
+            f"{datetime.datetime.fromtimestamp(sample.when):%Y-%m-%d}",
+        )
     return table
-
-
-def _cells(row: CostRow) -> tuple[str, ...]:
-    probe, sample = row.measured.probe, row.measured.sample
-    shapes = ", ".join(_shape(spec.shape, spec.dtype) for spec in probe.inputs)
-    when = datetime.datetime.fromtimestamp(sample.when)
-    return (
-        escape(probe.op),
-        escape(shapes),
-        row.measured.dtype,
-        _duration(sample.seconds),
-        f"{sample.spread:.0%}",
-        str(sample.count),
-        f"{when:%Y-%m-%d}",
-    )
 
 
 def _shape(shape: Sequence[int | None] | None, dtype: str) -> str:

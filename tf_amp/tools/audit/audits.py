@@ -175,7 +175,7 @@ def audit_graph(
         plan=draft.plan,
         obstacles=obstacles_of(Alternatives(draft, target, config)),
         kernels=target.kernels,
-        assumptions=target.assumptions,
+        assumptions=str(target.profile.provenance.get("how", "")),
         guessed_shapes=_has_guesses(draft),
     )
 

@@ -1,4 +1,9 @@
-"""One node of a planned graph as an audit looks at it."""
+"""One node of a planned graph as an audit looks at it, and what would let it go low.
+
+A change, to another type or other op lists, is tried on the graph before it is
+reported, by the rules that the pass itself keeps to. What it would gain is not looked
+at.
+"""
 
 from __future__ import annotations
 
@@ -73,17 +78,16 @@ class Alternatives:
 def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:
     """Yield what may free an op, in words and as edits, the smallest change first."""
     origins = dict.fromkeys(e.origin.removeprefix(PREFIX) for e in edits if op in e.ops)
-    without = tuple(_without(edit, op) for edit in edits)
+    without = tuple(
+        dataclasses.replace(edit, ops=tuple(each for each in edit.ops if each != op))
+        for edit in edits
+    )
     undo = f"take {op} out of {' and '.join(origins)}"
     clear = f"CLEARLIST_ADD={op}"
     if origins:
         yield undo, without
     text = f"{undo}, and {clear}" if origins else clear
     yield text, (*without, ListEdit("add", "clear", (op,)))
-
-
-def _without(edit: ListEdit, op: str) -> ListEdit:
-    return dataclasses.replace(edit, ops=tuple(each for each in edit.ops if each != op))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -10,7 +10,6 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from grappler_pass.costs.work.piece import Product
 from grappler_pass.graph.op_traits import INPUT, RESULT
 from grappler_pass.planning.plan import Cause, Decision
 from tf_amp.tools.audit.cases import Alternatives, Case
@@ -72,18 +71,14 @@ def _unaligned(case: Case) -> Finding | None:
     found = units.unaligned(product, case.low_dtype)
     if not found:
         return None
-    names = " and ".join(f"{_dimension(product, size)} {size}" for size in found)
+    places = {product.m: "rows (m) of", product.k: "sum (k) over"}
+    places[product.n] = "columns (n) of"
+    names = " and ".join(f"{places[size]} {size}" for size in found)
     changes = ", ".join(f"{size} -> {-(-size // step) * step}" for size in found)
     return Finding(
         f"{names}: no multiple of {step}, tensor cores idle or starve",
         f"make the dimension a multiple of {step}: {changes}",
     )
-
-
-def _dimension(product: Product, size: int) -> str:
-    if size == product.n:
-        return "columns (n) of"
-    return "sum (k) over" if size == product.k else "rows (m) of"
 
 
 def _cast_heavy(case: Case) -> Finding | None:

@@ -1,4 +1,4 @@
-"""Run a converted model beside the one it was made of."""
+"""What stored models compute on data: ranges to convert by, and how both compare."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from tf_amp.tools.verify.comparing import compare
 from tf_amp.tools.verify.verification import Verification
 
 _BATCH = 8
+_DEFAULT = "serving_default"
 
 
 def compared_signatures(
@@ -98,9 +99,6 @@ def _compared(
             f"verify: the model fails on {name.partition(', on ')[2]}: "
             f"{error.message}. Give inputs that suit it with --calibration."
         ) from error
-
-
-_DEFAULT = "serving_default"
 
 
 def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:

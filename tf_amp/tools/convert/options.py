@@ -1,4 +1,4 @@
-"""What a conversion is asked for; refuses what is unknown or contradicts itself."""
+"""What a conversion is asked for, checked; and one under way, with its report."""
 
 from __future__ import annotations
 
@@ -67,17 +67,14 @@ def options_from(
         raise ScriptMissingError(
             f"calibration: there is no file {options.calibration}."
         )
-    if options.to == FLOAT32 and _is_for_mixing(options):
+    is_low = options.weights == "low" or not options.keep_io
+    is_for_mixing = is_low or options.verify or options.calibration is not None
+    if options.to == FLOAT32 and is_for_mixing:
         raise ConfigError(
             "to='float32' takes a converted model back; weights='low', calibration, "
             "verify and keep_io=False belong to conversions to mixed precision."
         )
     return options
-
-
-def _is_for_mixing(options: Options) -> bool:
-    is_low = options.weights == "low" or not options.keep_io
-    return is_low or options.verify or options.calibration is not None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass import pipeline
 from grappler_pass.functions import conversion
@@ -145,7 +144,9 @@ def _outcome(
         shapes=shapes,
         name=name,
     )
-    _take_devices(outcome.graph_def, graph_def)
+    devices = {node.name: node.device for node in graph_def.node}
+    for node in outcome.graph_def.node:
+        node.device = devices.get(node.name, "")
     return outcome
 
 
@@ -156,22 +157,12 @@ def _check(function: FunctionDef, library: Library, low_dtype: str) -> None:
         return
     called = conversion.reachable_from(function.node_def, library)
     bodies = (function, *(library[name] for name in called))
-    if any(_trains(node) for body in bodies for node in body.node_def):
+    nodes = (node for body in bodies for node in body.node_def)
+    # More than a new value.
+    if any(is_update(node.op) and node.op != "AssignVariableOp" for node in nodes):
         raise LeftAloneError(
             "it updates variables, and stored gradients are not scaled for float16"
         )
-
-
-def _trains(node: NodeDef) -> bool:
-    """Return whether a node updates a variable with more than a new value."""
-    return is_update(node.op) and node.op != "AssignVariableOp"
-
-
-def _take_devices(changed: GraphDef, given: GraphDef) -> None:
-    """Put nodes, in place, where they were before they were planned."""
-    devices = {node.name: node.device for node in given.node}
-    for node in changed.node:
-        node.device = devices.get(node.name, "")
 
 
 def _put(

@@ -25,7 +25,11 @@ from tf_amp.tools.convert.weights.low_signatures import retype_signatures
 def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     """Write the converted model to a folder that does not exist yet."""
     model = stored_models.saved_model(job.given)
-    has_signatures = _has_signatures(model)
+    has_signatures = any(
+        not name.startswith("__")
+        for meta_graph in model.meta_graphs
+        for name in meta_graph.signature_def
+    )
     if job.options.verify and not has_signatures:
         raise ConfigError(
             f"verify: {job.source} has no signature that could be run; export it with "
@@ -108,11 +112,3 @@ def _write(
     if stored and file is not None:
         dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[mixed.low_dtype]])
         file.write(draft / stored_models.VARIABLES, stored, dtype)
-
-
-def _has_signatures(model: SavedModel) -> bool:
-    return any(
-        not name.startswith("__")
-        for meta_graph in model.meta_graphs
-        for name in meta_graph.signature_def
-    )

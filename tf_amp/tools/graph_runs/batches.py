@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph.shapes import shape_from_proto
 from tf_amp.errors import UnfitDataError
@@ -61,8 +60,18 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
       UnfitDataError: it takes arguments that no data can be given for.
     """
     if isinstance(function, GraphDef):
-        placeholders = (n for n in function.node if n.op == "Placeholder")
-        return tuple(map(_spec_of_placeholder, placeholders))
+        return tuple(
+            InputSpec(
+                str(node.name),
+                tf.dtypes.as_dtype(node.attr["dtype"].type).name,
+                # `in` first: reading a missing key of a protobuf map creates it.
+                shape_from_proto(node.attr["shape"].shape)
+                if "shape" in node.attr
+                else None,
+            )
+            for node in function.node
+            if node.op == "Placeholder"
+        )
     args, kwargs = function.structured_input_signature
     given = tf.nest.flatten([args, kwargs])
     specs = [spec for spec in given if isinstance(spec, tf.TensorSpec)]
@@ -71,16 +80,13 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
     if len(names) != len(specs):
         names = list(map(_name_of, specs))
     return tuple(
-        InputSpec(name, spec.dtype.name, _sizes(spec.shape))
+        InputSpec(
+            name,
+            spec.dtype.name,
+            None if spec.shape.rank is None else tuple(spec.shape.as_list()),
+        )
         for name, spec in zip(names, specs, strict=True)
     )
-
-
-def _spec_of_placeholder(node: NodeDef) -> InputSpec:
-    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).name
-    # `in` first: reading a missing key of a protobuf map creates it.
-    shape = shape_from_proto(node.attr["shape"].shape) if "shape" in node.attr else None
-    return InputSpec(str(node.name), dtype, shape)
 
 
 def set_batch(graph_def: Any, batch: int) -> None:
@@ -241,10 +247,6 @@ def _expected(specs: Sequence[InputSpec]) -> str:
 
 def _name_of(spec: Any) -> str:
     return str(getattr(spec, "name", None) or "input")
-
-
-def _sizes(shape: Any) -> tuple[int | None, ...] | None:
-    return None if shape.rank is None else tuple(shape.as_list())
 
 
 def arguments_by_placeholder(

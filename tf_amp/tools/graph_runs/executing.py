@@ -21,7 +21,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.functions.conversion import bodies_of
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
-from grappler_pass.graph.shapes import Shape, Shapes, shapes_from_graph_def
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.planning.draft import Settings
 from tf_amp._tensorflow_private.graphs import import_operations
@@ -99,6 +99,7 @@ class Case:
 
 
 _SEED = 20
+_SEEDS = {"seed", "seed2"}
 _PREFIX = "tf_amp_case"
 # What TensorFlow begins a message with that tells where in the graph it was.
 _FAILED = "Graph execution error:"
@@ -162,8 +163,10 @@ def sandbox_of(
     for name, value in values.items():
         node, _, output = name.rpartition(":")
         if node:
-            sizes = tuple(map(int, value.shape))
-            known[node] = _with_shape(known.get(node, ()), int(output), sizes)
+            found = list(known.get(node, ()))
+            found += [None] * (int(output) + 1 - len(found))
+            found[int(output)] = tuple(map(int, value.shape))
+            known[node] = tuple(found)
     try:
         return sandbox_from_graph(graph_def, item, known)
     except NotRunnableError as error:
@@ -195,7 +198,11 @@ def execute(
         raise NotMeasurableError(
             f"The graph does not run by itself: {message}"
         ) from error
-    return {name: _as_float32(np.asarray(value)) for name, value in fetched.items()}
+    found_values = {name: np.asarray(value) for name, value in fetched.items()}
+    return {
+        name: value.astype(np.float32) if value.dtype.name in LOW_DTYPES else value
+        for name, value in found_values.items()
+    }
 
 
 def _made_up(content: Content) -> Array:
@@ -216,14 +223,6 @@ def _made_up(content: Content) -> Array:
     )
 
 
-def _with_shape(
-    shapes: tuple[Shape | None, ...], output: int, sizes: tuple[int, ...]
-) -> tuple[Shape | None, ...]:
-    padded = [*shapes, *[None] * (output + 1 - len(shapes))]
-    padded[output] = sizes
-    return tuple(padded)
-
-
 def _port_of(
     watched: Watched, given: Mapping[str, NodeDef], made: Mapping[str, NodeDef]
 ) -> tuple[str, int] | None:
@@ -233,7 +232,10 @@ def _port_of(
     name, output = watched.node, watched.output
     if watched.input is not None:
         name, output = split_input(given[name].input[watched.input])
-    while name in given and _passes_on(given[name]):
+    while name in given and (
+        passes_on(given[name].op)
+        or (given[name].op == "Cast" and REWRITTEN in given[name].attr)
+    ):
         passed = input_behind(given[name].op, output)
         name, output = split_input(given[name].input[passed])
     if name not in made:
@@ -244,16 +246,14 @@ def _port_of(
     return name, output
 
 
-def _passes_on(node: NodeDef) -> bool:
-    return passes_on(node.op) or (node.op == "Cast" and REWRITTEN in node.attr)
-
-
 def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
     """Return a sandbox's graph with seeds for its random ops, and given shapes."""
     seeded = GraphDef()
     seeded.CopyFrom(sandbox.graph_def)
     for node in itertools.chain.from_iterable(bodies_of(seeded).values()):
-        if _draws_anew(node):
+        # Else an op would draw other numbers in every Session.
+        takes_seeds = is_random(node.op) and _SEEDS <= set(node.attr)
+        if takes_seeds and not any(node.attr[name].i for name in _SEEDS):
             node.attr["seed"].i = _SEED
             node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
         name = node.attr["shared_name"].s.decode() if node.op in VARIABLES else ""
@@ -261,16 +261,3 @@ def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
             shape = tf.TensorShape(values[name].shape).as_proto()
             node.attr["shape"].shape.CopyFrom(shape)
     return seeded
-
-
-def _as_float32(value: Array) -> Array:
-    """Return 16-bit values as float32, and others as they are."""
-    is_low = value.dtype.name in LOW_DTYPES
-    return value.astype(np.float32) if is_low else value
-
-
-def _draws_anew(node: NodeDef) -> bool:
-    """Return whether an op draws other numbers in every Session."""
-    if not is_random(node.op) or not {"seed", "seed2"} <= set(node.attr):
-        return False
-    return not node.attr["seed"].i and not node.attr["seed2"].i

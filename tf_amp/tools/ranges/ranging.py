@@ -25,6 +25,11 @@ from tf_amp.tools.ranges.recording import Recorder, Records, Tap, with_records
 from tf_amp.tools.ranges.seen_tensors import seen_tensors
 from tf_amp.tools.verify.function_cases import plain_case
 
+# Halfway from the largest value to what would come next: from here on it is infinity.
+_OVERFLOW = {"float16": 65520.0, "bfloat16": 3.3961775e38}
+# Half of the least value: up to here it becomes zero.
+_UNDERFLOW = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
+
 
 def ranges_of(
     function: Any, batches: Iterable[Any], *, fetches: Iterable[str] = ()
@@ -100,12 +105,6 @@ def records_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> Recor
         for number, (text, seen) in enumerate(tensors.items(), first)
     )
     return Records(tuple(taps), begin, frozenset(outermost))
-
-
-# Halfway from the largest value to what would come next: from here on it is infinity.
-_OVERFLOW = {"float16": 65520.0, "bfloat16": 3.3961775e38}
-# Half of the least value: up to here it becomes zero.
-_UNDERFLOW = {"float16": 2.0**-25, "bfloat16": 2.0**-134}
 
 
 @dataclasses.dataclass

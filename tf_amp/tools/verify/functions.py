@@ -166,8 +166,14 @@ def worst_of(found: Sequence[Verification]) -> Verification:
     The culprits are those of all.
     """
     first = next((each for each in found if not each.ok), found[0])
+    worse = [*Verdict].index
+
+    def badness(check: TensorCheck) -> tuple[int, int, float]:
+        rank = worse(first.verdict_on(check))
+        return rank, check.mixed.non_finite, check.mixed.relative
+
     columns = zip(*(each.checks for each in found), strict=True)
-    worst = (max(column, key=lambda c: _badness(first, c)) for column in columns)
+    worst = (max(column, key=badness) for column in columns)
     searched = [each.culprits for each in found if each.culprits is not None]
     culprits = dict.fromkeys(itertools.chain.from_iterable(searched))
     return dataclasses.replace(
@@ -189,15 +195,6 @@ def checked_tolerance(tolerance: float | None) -> float | None:
     raise ConfigError(
         f"tolerance: received {tolerance!r}; allowed are numbers greater than 0."
     )
-
-
-_ORDER = (Verdict.INFORMATION, Verdict.HOLDS, Verdict.NOISY, Verdict.BEYOND)
-
-
-def _badness(found: Verification, check: TensorCheck) -> tuple[int, int, float]:
-    verdict = found.verdict_on(check)
-    rank = _ORDER.index(verdict) if verdict in _ORDER else len(_ORDER)
-    return rank, check.mixed.non_finite, check.mixed.relative
 
 
 def _traced_for(fn: Any, batch: Any) -> Any:

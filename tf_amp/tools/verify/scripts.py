@@ -1,4 +1,9 @@
-"""Run a script and look at its graphs: verify them, or see what ranges they keep to."""
+"""Run a script and look at its graphs: verify them, or see what ranges they keep to.
+
+Grappler's callback has the graph that will run: what comes in from outside (arguments,
+data, variables before they change) is recorded there, and run again later. The program
+goes on in float32.
+"""
 
 from __future__ import annotations
 
@@ -163,10 +168,13 @@ class Captures:
             first = len(self._place)
             self._found.append(captured)
             self._place.extend((captured, content.name) for content in contents)
-        return tuple(
-            Tap(number, content.name, content.dtype, _holder(content))
-            for number, content in enumerate(contents, first)
-        )
+        taps = []
+        for number, content in enumerate(contents, first):
+            # The op that reads a content.
+            holder = READ if content.is_state else ""
+            holder = DEREFERENCE if content.is_reference else holder
+            taps.append(Tap(number, content.name, content.dtype, holder))
+        return tuple(taps)
 
     def _record(self, number: Array, value: Array) -> None:
         """Keep a value, unless the graph has run before."""
@@ -178,10 +186,3 @@ class Captures:
 def is_recording(graph_def: GraphDef) -> bool:
     """Return whether a graph tells of its tensors already."""
     return any(f"/{RECORDER}_" in node.name for node in graph_def.node)
-
-
-def _holder(content: Content) -> str:
-    """Return the op that reads a content."""
-    if content.is_reference:
-        return DEREFERENCE
-    return READ if content.is_state else ""

@@ -23,7 +23,10 @@ from tf_amp.tools.verify.comparing import checks_of
 from tf_amp.tools.verify.verification import GRADIENT, Verification, default_tolerance
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
 
-_MADE_UP = "made-up data"
+# In the name of a loss scale that stays what it is.
+_STATIC = "Static"
+# Of the floats of a state the scale comes first.
+_PLACE = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,7 +66,7 @@ class Controls:
 
     def verification_of(self, rewrite: pipeline.Rewrite) -> Verification:
         """Run a rewrite of the case and compare."""
-        case = self.case
+        case, plan = self.case, rewrite.plan
         mixed: Mapping[str, Array] = self.expected
         if rewrite.changed:
             mixed = run(case, rewrite.graph_def, self.values)
@@ -74,8 +77,8 @@ class Controls:
             checks=checks_of(self.expected, runs, kinds),
             low_dtype=case.settings.low_dtype,
             tolerance=self.tolerance,
-            plan=_reported(rewrite.plan),
-            low_operations=len(low_nodes(rewrite.plan)),
+            plan=plan.summary().removeprefix(f"{plan.graph}: ") if plan else "",
+            low_operations=len(low_nodes(plan)),
             excluded=case.settings.exclude,
         )
 
@@ -139,63 +142,38 @@ def low_nodes(plan: Plan | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.slot.node for row in rows if row.is_low))
 
 
-def _reported(plan: Plan | None) -> str:
-    if plan is None:
-        return ""
-    text = plan.summary()
-    return text.removeprefix(f"{plan.graph}: ")
-
-
 def _data_of(case: Case, values: Values) -> str:
     missing = sum(name not in case.values for name in values)
     if not missing:
         return ""
-    return f"{_MADE_UP} for {missing} of {len(values)} inputs and variables"
-
-
-# In the name of a loss scale that stays what it is.
-_STATIC = "Static"
-# Of the floats of a state the scale comes first.
-_PLACE = 0
+    return f"made-up data for {missing} of {len(values)} inputs and variables"
 
 
 def with_lowered_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:
     """Return values with a loss scale at which the gradients of a graph are finite.
 
-    Where none is found, or losses are not scaled, the values are those given. The graph
-    is the case's in mixed precision.
+    A dynamic scale begins where the first steps overflow, by design: these are skipped.
+    Not they are compared, but the first step that counts. Where none is found, or
+    losses are not scaled, the values are those given. The graph is the case's in mixed
+    precision.
     """
-    tried, names = dict(values), _scales(case, values)
-    while names:
-        if _are_finite(case, run(case, graph_def, tried)):
-            return tried
-        if all(tried[name][_PLACE] <= 1.0 for name in names):
-            break
-        tried |= {name: _halved(tried[name]) for name in names}
-    return values
-
-
-def _scales(case: Case, values: Values) -> list[str]:
-    """Return the variables that hold scales which may change."""
-    return [
+    gradients = [each.name for each in case.watched if each.kind == GRADIENT]
+    # Those that may change: states are vectors of floats.
+    scales = [
         handle
         for handle, name in case.variables.items()
-        if LOSS_SCALE in name and _STATIC not in name and _is_floats(values.get(handle))
+        if LOSS_SCALE in name and _STATIC not in name and handle in values
+        if values[handle].dtype.kind == "f" and values[handle].ndim == 1
     ]
-
-
-def _is_floats(value: Array | None) -> bool:
-    return value is not None and value.dtype.kind == "f" and value.ndim == 1
-
-
-def _halved(floats: Array) -> Array:
-    halved: Array = floats.copy()
-    halved[_PLACE] /= 2.0
-    return halved
-
-
-def _are_finite(case: Case, tensors: Values) -> bool:
-    gradients: Iterable[str] = (w.name for w in case.watched if w.kind == GRADIENT)
-    return all(
-        bool(np.isfinite(tensors[name]).all()) for name in gradients if name in tensors
-    )
+    tried = dict(values)
+    while scales:
+        found = run(case, graph_def, tried)
+        computed = [found[name] for name in gradients if name in found]
+        if all(np.isfinite(each).all() for each in computed):
+            return tried
+        if all(tried[name][_PLACE] <= 1.0 for name in scales):
+            break
+        for name in scales:
+            tried[name] = tried[name].copy()
+            tried[name][_PLACE] /= 2.0
+    return values

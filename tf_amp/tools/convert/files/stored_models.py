@@ -29,6 +29,8 @@ EXTRAS = pathlib.PurePath("assets.extra", "tf_amp")
 _FINGERPRINT = "fingerprint.pb"
 # Written for models whose graph is larger than a protobuf may be.
 _SPLIT_FILE = "saved_model.cpb"
+# In what Keras says of code that it does not run.
+_UNSAFE = "safe_mode"
 _WANTED = (
     "a SavedModel folder (with saved_model.pb), a .keras file, or a frozen graph (.pb)"
 )
@@ -51,8 +53,18 @@ def kind_of(source: pathlib.Path) -> Kind:
     """
     if not source.exists():
         raise ScriptMissingError(f"{source} does not exist; needed is {_WANTED}.")
+    if any((source / name).is_file() for name in SAVED_MODEL_FILES):
+        return Kind.SAVED_MODEL
+    if (source / _SPLIT_FILE).is_file():
+        raise UnreadableModelError(
+            f"{source} holds its graph in several parts ({_SPLIT_FILE}), as models "
+            "over 2 GiB do; these cannot be converted."
+        )
     if source.is_dir():
-        return _kind_of_folder(source)
+        raise UnreadableModelError(
+            f"{source} is not a SavedModel: it has no saved_model.pb; needed is "
+            f"{_WANTED}."
+        )
     if source.suffix == ".keras":
         return Kind.KERAS
     if source.name in SAVED_MODEL_FILES:
@@ -62,19 +74,6 @@ def kind_of(source: pathlib.Path) -> Kind:
     if source.suffix == ".pb":
         return Kind.FROZEN
     raise UnreadableModelError(f"{source} is no model: needed is {_WANTED}.")
-
-
-def _kind_of_folder(source: pathlib.Path) -> Kind:
-    if any((source / name).is_file() for name in SAVED_MODEL_FILES):
-        return Kind.SAVED_MODEL
-    if (source / _SPLIT_FILE).is_file():
-        raise UnreadableModelError(
-            f"{source} holds its graph in several parts ({_SPLIT_FILE}), as models "
-            "over 2 GiB do; these cannot be converted."
-        )
-    raise UnreadableModelError(
-        f"{source} is not a SavedModel: it has no saved_model.pb; needed is {_WANTED}."
-    )
 
 
 def frozen_graph(path: pathlib.Path) -> GraphDef:
@@ -157,9 +156,6 @@ def size_of(path: pathlib.Path) -> int:
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
-_UNSAFE = "safe_mode"
-
-
 @contextlib.contextmanager
 def exported(path: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path]:
     """Yield the folder of a SavedModel made of a Keras file, for a while.
@@ -178,7 +174,16 @@ def exported(path: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path
     try:
         model = keras.saving.load_model(path, compile=False, safe_mode=not allow_lambda)
     except Exception as error:
-        raise UnreadableModelError(_reason(path, error)) from error
+        if _UNSAFE in str(error) or "lambda" in str(error).lower():
+            raise UnreadableModelError(
+                f"{path} holds a lambda layer, which is Python code; it was not run. "
+                "Pass --allow-lambda (allow_lambda=True) if you trust the file."
+            ) from error
+        raise UnreadableModelError(
+            f"{path} cannot be loaded by Keras: {str(error).rstrip('.')}. A model with "
+            "classes of your own is converted from its SavedModel: "
+            "model.export(folder)."
+        ) from error
     with tempfile.TemporaryDirectory(prefix="tf-amp-") as folder:
         given = pathlib.Path(folder) / path.stem
         try:
@@ -188,17 +193,3 @@ def exported(path: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path
                 f"{path} is loaded, but Keras cannot export it: {error}"
             ) from error
         yield given
-
-
-def _reason(path: pathlib.Path, error: Exception) -> str:
-    text = str(error)
-    if _UNSAFE in text or "lambda" in text.lower():
-        return (
-            f"{path} holds a lambda layer, which is Python code; it was not run. Pass "
-            "--allow-lambda (allow_lambda=True) if you trust the file."
-        )
-    why = text.rstrip(".")
-    return (
-        f"{path} cannot be loaded by Keras: {why}. A model with classes of "
-        "your own is converted from its SavedModel: model.export(folder)."
-    )

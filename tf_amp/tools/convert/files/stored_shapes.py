@@ -29,14 +29,24 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
     """
     shapes = {node.name: _written(node) for node in graph_def.node if _is_told(node)}
     if batch is None:
-        missing = (node for node in graph_def.node if _needs_shape(node))
-        if any(node.name not in shapes for node in missing):
+        # Of these a price hangs on it; a result is an Identity without attributes.
+        priced = (
+            n for n in graph_def.node if n.op not in _ARGUMENTS and len(n.attr) > 1
+        )
+        if any(node.name not in shapes for node in priced):
             shapes = _imported(graph_def) or shapes
         return shapes
-    inferred = _imported(_with_batch_of_arguments(graph_def, batch))
+    # What follows from a size of the arguments, as the rows of a product of several
+    # axes, is inferred.
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    for node in copy.node:
+        node.attr.pop(SHAPES, None)
+    set_batch(copy, batch)
+    inferred = _imported(copy)
     return {
         name: tuple(
-            _known_or(found, _with_batch(shape, batch))
+            _known(found, shape, batch)
             for shape, found in itertools.zip_longest(outputs, inferred.get(name, ()))
         )
         for name, outputs in {**inferred, **shapes}.items()
@@ -66,11 +76,6 @@ def _written(node: NodeDef) -> tuple[Shape | None, ...]:
     return tuple(shape_from_proto(s) for s in node.attr[SHAPES].list.shape)
 
 
-def _needs_shape(node: NodeDef) -> bool:
-    """Say whether a price hangs on it; a result is an Identity without attributes."""
-    return node.op not in _ARGUMENTS and len(node.attr) > 1
-
-
 def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
     """Return what TensorFlow infers; nothing where it cannot import the graph."""
     try:
@@ -80,25 +85,10 @@ def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
         return {}
 
 
-def _with_batch_of_arguments(graph_def: GraphDef, batch: int) -> GraphDef:
-    """Return a copy whose arguments have a size where their batch is open.
-
-    What follows from it, as the rows of a product of several axes, is then inferred.
-    """
-    copy = type(graph_def)()
-    copy.CopyFrom(graph_def)
-    for node in copy.node:
-        node.attr.pop(SHAPES, None)
-    set_batch(copy, batch)
-    return copy
-
-
-def _known_or(found: Shape | None, otherwise: Shape | None) -> Shape | None:
-    is_known = found is not None and None not in found
-    return found if is_known else otherwise
-
-
-def _with_batch(shape: Shape | None, batch: int) -> Shape | None:
-    if not shape or shape[0] is not None:
-        return shape
-    return (batch, *shape[1:])
+def _known(found: Shape | None, otherwise: Shape | None, batch: int) -> Shape | None:
+    """Return what was found if all of it is known, else the other one with a batch."""
+    if found is not None and None not in found:
+        return found
+    if not otherwise or otherwise[0] is not None:
+        return otherwise
+    return (batch, *otherwise[1:])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -55,7 +54,12 @@ def store_low(
         dtype = NUMPY_DTYPES[low_dtype]
         chooser = Chooser(bodies, objects, file, item.fetch, excluded_by, dtype)
         chosen = chooser.choose()
-    captured = _captured_constants(meta_graph) | item.untouchable
+    # Functions get such constants as arguments when they are loaded.
+    captured = {
+        str(node.constant.operation)
+        for node in meta_graph.object_graph_def.nodes
+        if node.WhichOneof("kind") == "constant"
+    } | item.untouchable
 
     def is_kept(name: str) -> object:
         return name in captured or excluded_by(name)
@@ -95,13 +99,6 @@ def _put_back(bodies: Mapping[str, GraphDef], graph_def: GraphDef) -> None:
         called = {node.op for node in body.node}.intersection(library)
         body.library.function.extend(library[name] for name in called)
         function.CopyFrom(conversion.function_from_graph(body, function))
-
-
-def _captured_constants(meta_graph: MetaGraphDef) -> frozenset[str]:
-    """Name the constants that functions get as arguments when they are loaded."""
-    nodes = meta_graph.object_graph_def.nodes
-    kinds = (node for node in nodes if node.WhichOneof("kind") == "constant")
-    return frozenset(str(node.constant.operation) for node in kinds)
 
 
 _SAVE = "SaveV2"
@@ -153,10 +150,14 @@ def retype_constants(
     for node in [node for node in body.node if _is_large_constant(node)]:
         if is_kept(node.name):
             continue
+        value = tensor_util.MakeNdarray(node.attr["value"].tensor)
+        with np.errstate(over="ignore"):
+            low = value.astype(NUMPY_DTYPES[low_dtype])
+        # What overflows stays float32.
+        if (np.isfinite(low) != np.isfinite(value)).any():
+            continue
         rounded = cast_constant(node, low_dtype)
         del rounded.attr[REWRITTEN]
-        if not _fits(node, NUMPY_DTYPES[low_dtype]):
-            continue
         node.CopyFrom(rounded)
         cast_up(body, node, readers, low_dtype)
         stored.append(str(node.name))
@@ -168,13 +169,6 @@ def _is_large_constant(node: NodeDef) -> bool:
         return False
     sizes = [axis.size for axis in node.attr["value"].tensor.tensor_shape.dim]
     return len(sizes) >= _LEAST_RANK and math.prod(sizes) >= _LEAST_ELEMENTS
-
-
-def _fits(node: NodeDef, dtype: np.dtype[Any]) -> bool:
-    value = tensor_util.MakeNdarray(node.attr["value"].tensor)
-    with np.errstate(over="ignore"):
-        rounded = value.astype(dtype)
-    return bool((np.isfinite(rounded) == np.isfinite(value)).all())
 
 
 def _retype_assignment(
