@@ -146,7 +146,6 @@ class Monitor(Callback):
     def sibling(self, kind: str) -> Any | None:
         """Return the first callback of this `fit` whose class, or a base, is so called.
 
-        Args:
-          kind: name of a class of Keras 3, tf_keras or this package.
+        It may be one of Keras 3, tf_keras or this package.
         """
         return siblings.first_of(self.others, kind)

@@ -26,11 +26,7 @@ def paragraph(
 ) -> str:
     """Return one paragraph: converted share, gain, skipped steps.
 
-    Args:
-      watch: the plans of the run.
-      scale: how the loss scale is at its end.
-      comparison: of steps in both precisions, where there was one.
-      steps_per_call: how many steps one run of a graph takes.
+    The scale is that at the end; one run of a graph takes so many steps.
     """
     per = "step" if steps_per_call == 1 else "call"
     sentences = [_converted(role, watch.of_role(role), per) for role in _WHAT]

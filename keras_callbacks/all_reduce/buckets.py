@@ -36,11 +36,8 @@ class Bucket:
 def buckets_of(sizes: Sequence[int], bucket_bytes: int) -> tuple[Bucket, ...]:
     """Put tensors into buckets, the last first, as gradients become ready.
 
-    A tensor larger than a bucket gets one of its own; none is cut.
-
-    Args:
-      sizes: of the tensors, in elements.
-      bucket_bytes: that a bucket holds in 16 bits, at most.
+    A tensor larger than a bucket gets one of its own; none is cut. Sizes are in
+    elements; a bucket holds so many bytes in 16 bits, at most.
     """
     return tuple(
         Bucket(tuple(places), tuple(sizes[i] for i in places))

@@ -49,11 +49,9 @@ class Encoding:
         return self.floor > 0
 
     def encode(self, values: Sequence[Any], shards: Sequence[int]) -> list[Any]:
-        """Return messages with the values, end to end.
+        """Return messages with float32 vectors, end to end.
 
-        Args:
-          values: vectors, float32.
-          shards: elements per message; they add up to those of the values.
+        Shards are the elements per message; they add up to those of the values.
         """
         exponent = _exponent(values) if self.is_scaled else None
         if exponent is not None:

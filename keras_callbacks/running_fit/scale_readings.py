@@ -18,6 +18,8 @@ from tf_amp.training.loss_scale import resumption, variables
 from tf_amp.training.loss_scale.saved_scale import kind_of
 from tf_amp.training.loss_scale.weights import handles_of
 
+# Points of a history.
+_MOST = 2000
 _NAMES = ("scale", "skipped_steps", "good_steps")
 _Values = tuple[float, int, int]
 
@@ -172,6 +174,9 @@ def _chosen(values: Mapping[str, float | int]) -> _Values:
     return float(scale), int(skipped), int(good)
 
 
+# Keras' own loss scale optimizers. That of Keras 3 has its variables once it is built,
+# and takes the scale off gradients when it applies them. That of tf_keras is given
+# gradients in true units, and counts skipped steps as if they had been taken.
 def scales_losses(optimizer: Any) -> bool:
     """Return whether an optimizer is one of Keras' loss scale optimizers."""
     names = (kind.__name__ for kind in type(optimizer).__mro__)
@@ -207,9 +212,6 @@ def applied_steps(optimizer: Any) -> Any:
 
 def _is_of_tf_keras(optimizer: Any) -> bool:
     return hasattr(optimizer, "get_unscaled_gradients")
-
-
-_MOST = 2000
 
 
 class ScalePoint(NamedTuple):

@@ -11,8 +11,7 @@ from tf_amp.errors import ConfigError
 def number(value: Any) -> float:
     """Return a scalar as Python has it; waits for the device.
 
-    Args:
-      value: a number, a tensor, or a variable of TensorFlow, Keras or a strategy.
+    It may be a number, a tensor, or a variable of TensorFlow, Keras or a strategy.
     """
     import tensorflow as tf
 
@@ -22,9 +21,8 @@ def number(value: Any) -> float:
 def steps_up_to(batch: int, params: Mapping[str, Any] | None) -> int:
     """Return how many steps of an epoch there were once a batch has ended.
 
-    Args:
-      batch: from 0 on; the last of several in one call may be none in fact.
-      params: what Keras tells of the run.
+    Batches count from 0; the last of several in one call may be none in fact. `params`
+    is what Keras tells of the run.
     """
     in_epoch = (params or {}).get("steps")
     return batch + 1 if in_epoch is None else min(batch + 1, int(in_epoch))

@@ -115,11 +115,7 @@ class BlockLayout:
 
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns, in blocks.
-
-    Raises:
-      ConfigError: they are not two positive integers.
-    """
+    """Return rows and columns, in blocks; ConfigError unless two positive integers."""
     sizes = tuple(shape)
     integers = all(isinstance(each, int | np.integer) for each in sizes)
     if len(sizes) != 2 or not integers or min(sizes) < 1:

@@ -41,7 +41,10 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Grouping:
-    """Groups that hold every line once.
+    """Groups that hold every line once, each of which is one batched product.
+
+    Lines with the same number of blocks form a group, so that nothing is padded: a
+    layout with few distinct numbers takes few products.
 
     Attributes:
       groups: by ascending number of blocks.
@@ -136,11 +139,7 @@ def _checked_size(blocks: tf.Tensor, layout: BlockLayout) -> int:
 
 
 def check_width(width: int | None, block_size: int, rows: int) -> None:
-    """Raise unless so many inputs are `rows` rows of blocks.
-
-    Raises:
-      ConfigError: they are not; the message names the row.
-    """
+    """Raise ConfigError, naming the row, unless so many inputs are rows of blocks."""
     if width == rows * block_size:
         return
     whole, rest = divmod(width or 0, block_size)

@@ -40,9 +40,7 @@ _INTERRUPTED = 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    Args:
-      argv: the arguments, `sys.argv[1:]` by default. A first argument that is no
-        command is a script to run.
+    A first argument that is no command is a script to run.
     """
     line = list(sys.argv[1:] if argv is None else argv)
     if line and line[0] not in _commands() and line[0][:1] != "-":

@@ -74,11 +74,7 @@ def switch_on(given: Mapping[str, str]) -> None:
 
 
 def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> None:
-    """Run a script or a module as the main program.
-
-    Raises:
-      ScriptMissingError: there is no such script or module.
-    """
+    """Run a script or a module, if there is such a one, as the main program."""
     if as_module:
         _run_module(script, arguments)
         return
@@ -103,9 +99,6 @@ def run_limited(script: str, arguments: Sequence[str], seconds: float | None) ->
     """Run a script until it ends or its time is up; return what it exits with.
 
     Whatever folder it changes to, this process is in the same as before.
-
-    Raises:
-      ScriptMissingError: there is no such script.
     """
     folder = pathlib.Path.cwd()
     try:

@@ -11,8 +11,7 @@ from tf_amp.errors import ConfigError
 def check_writable(option: str, path: pathlib.Path) -> None:
     """Refuse what could not be written in the end, before anything is run.
 
-    Raises:
-      ConfigError: it could not; the message names the option and says why.
+    ConfigError names the option and says why.
     """
     reason = ""
     if path.is_dir():
@@ -30,8 +29,7 @@ def check_writable(option: str, path: pathlib.Path) -> None:
 def write_whole(path: pathlib.Path, content: bytes) -> None:
     """Write a file in the place of another, which stays as it is if that fails.
 
-    Raises:
-      ConfigError: it cannot be written; the message says why.
+    ConfigError says why.
     """
     # Slow to import, and not there in a broken installation.
     from grappler_pass.costs.atomic_file import replacing

@@ -59,11 +59,7 @@ def _count_from_text(text: str) -> int | None:
 
 
 def seconds_from_text(text: str) -> float:
-    """Return seconds, as the `type` of an option.
-
-    Raises:
-      ArgumentTypeError: it is no number, not greater than 0, or more than a year.
-    """
+    """Return seconds up to a year, as the `type` of an option."""
     try:
         value = float(text)
     except ValueError:
@@ -119,12 +115,7 @@ def add_limit_to(parser: argparse.ArgumentParser) -> None:
 
 
 def check_model(options: argparse.Namespace) -> None:
-    """Refuse options that make no sense together.
-
-    Raises:
-      ScriptMissingError: there is no such SavedModel or script.
-      ConfigError: an option belongs to the other kind, or is not positive.
-    """
+    """Refuse options that make no sense together, or of the other kind of source."""
     if not options.model.exists():
         raise ScriptMissingError(f"{options.model}: no such SavedModel or script.")
     batch = getattr(options, "batch", None)

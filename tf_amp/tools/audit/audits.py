@@ -139,11 +139,8 @@ def audit_saved_model(
 ) -> tuple[Audit, ...]:
     """Audit each signature of a SavedModel, or the one named.
 
-    `batch` stands for an unknown first dimension of the inputs.
-
-    Raises:
-      ScriptMissingError: the folder does not hold a SavedModel.
-      ConfigError: it has no signature of that name, or none at all.
+    `batch` stands for an unknown first dimension of the inputs. Errors are those of
+    `signatures_of`.
     """
     audits = {}
     for name, function in signatures_of(folder, signature).items():

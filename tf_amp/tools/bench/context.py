@@ -74,10 +74,8 @@ def _folder_of(target: Target) -> pathlib.Path:
 def revision_of(folder: pathlib.Path, but: Sequence[str] = ()) -> str:
     """Return the git revision that a folder is at; "" where there is none.
 
-    Args:
-      folder: of a repository.
-      but: patterns of paths in the folder that may differ; where others do, there is a
-        "+" behind the revision.
+    Paths in the folder whose patterns are given may differ; where others do, there is a
+    "+" behind the revision.
     """
     revision = _git(folder, "rev-parse", "--short=12", "HEAD")
     others = (":/", *(f":(exclude){each}" for each in but))

@@ -22,11 +22,7 @@ _LOADED = ("saved_model.pb*", "variables/*", "assets/**/*")
 
 
 def digest_of_file(path: pathlib.Path) -> str:
-    """Return the digest of a file's content.
-
-    Raises:
-      ConfigError: it cannot be read.
-    """
+    """Return the digest of a file's content; ConfigError if it cannot be read."""
     found = hashlib.sha256()
     try:
         with path.open("rb") as file:

@@ -154,11 +154,7 @@ def batches_of(
 
 
 def batches_from_text(text: str) -> tuple[int, ...]:
-    """Return batch sizes from a list such as "1,8,32", each once.
-
-    Raises:
-      ConfigError: one is no whole number of 1 or more.
-    """
+    """Return batch sizes of 1 or more from a list such as "1,8,32", each once."""
     found = []
     for each in text.split(","):
         if not (each.strip().isdecimal() and int(each) > 0):

@@ -71,10 +71,7 @@ def sample_of_run(
 
     Each method of tf-amp has a database of costs in the folder, where its next process
     finds what earlier ones have measured. Where it learns first, it has one for each
-    batch size and round.
-
-    Raises:
-      KeyboardInterrupt: `stop` was set; no process is left.
+    batch size and round. KeyboardInterrupt: `stop` was set; no process is left.
     """
     journal = folder / "journal"
     costs = folder / f"costs-{job.methods.index(run.method)}"

@@ -42,11 +42,7 @@ _ALWAYS = {"TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def methods_from_text(text: str) -> tuple[str, ...]:
-    """Return methods from a list, with float32 and its repetition in front.
-
-    Raises:
-      ConfigError: one is unknown, or a setting or its value is.
-    """
+    """Return checked methods from a list, with float32 and its repetition in front."""
     given = [_checked(each.strip()) for each in text.split(",")]
     return tuple(dict.fromkeys((FLOAT32, AGAIN, *given)))
 

@@ -85,17 +85,9 @@ def run_worker(
 ) -> Ended:
     """Run a worker, and end it with all it has started once its time is over.
 
-    It is in a session of its own, so that Ctrl-C reaches it by way of this process.
-    What it prints is dropped.
-
-    Args:
-      task: as JSON.
-      environment: all of its variables.
-      seconds: after which it is ended.
-      stop: set once no more is to be waited for.
-
-    Raises:
-      KeyboardInterrupt: `stop` was set; no process is left.
+    It is in a session of its own, so that Ctrl-C reaches it by way of this process,
+    where it sets `stop`: KeyboardInterrupt, and no process is left. It is given the
+    task as JSON and all its variables; what it prints is dropped.
     """
     begin = time.monotonic()
     process = subprocess.Popen(

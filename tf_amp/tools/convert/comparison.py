@@ -104,12 +104,8 @@ def _compared(
 def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
     """Return what the tensors of a SavedModel keep to, in all signatures that fit.
 
-    None without data. With it comes what is to be said of signatures that did not run.
-
-    Raises:
-      ConfigError: the model has no signature to feed.
-      UnfitDataError: the data fits no signature; the message tells what is expected.
-      NotMeasurableError: those that it fits cannot be run alone; the message says why.
+    None without data. With it comes what is to be said of signatures that did not run;
+    if none did, that is the error.
     """
     path = job.options.calibration
     if path is None:

@@ -128,11 +128,7 @@ def traced_graph(
     kwargs: dict[str, Any],
     fetches: Iterable[str] | None = None,
 ) -> tuple[GraphDef, tuple[str, ...], str]:
-    """Return a graph, the nodes it is run for, and its name, given as to `explain`.
-
-    Raises:
-      ValueError: a GraphDef without fetches, or with one that it does not hold.
-    """
+    """Return a graph, the nodes it is run for, and its name, given as to `explain`."""
     if isinstance(fn, GraphDef):
         return fn, _node_names(fn, _fetches(args, fetches)), "graph"
     function = concrete_function(fn, args, kwargs)

@@ -53,11 +53,7 @@ class InputSpec:
 def specs_of(function: Any) -> tuple[InputSpec, ...]:
     """Return the tensors that a function is called with, by their names.
 
-    Args:
-      function: a ConcreteFunction, or a GraphDef, which is fed its placeholders.
-
-    Raises:
-      UnfitDataError: it takes arguments that no data can be given for.
+    It is a ConcreteFunction, or a GraphDef, which is fed its placeholders.
     """
     if isinstance(function, GraphDef):
         return tuple(
@@ -252,11 +248,7 @@ def _name_of(spec: Any) -> str:
 def arguments_by_placeholder(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Array]:
-    """Return the values of a call by the names that a sandbox gives them.
-
-    Raises:
-      UnfitDataError: they are more or fewer than the function takes.
-    """
+    """Return the values of a call by the names that a sandbox gives them."""
     places = _places_of(function)
     given = _tensors_of_call(function, args, kwargs)
     if not given:

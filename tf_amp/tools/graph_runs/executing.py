@@ -154,11 +154,7 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
 def sandbox_of(
     graph_def: GraphDef, item: Item, shapes: Shapes, values: Values
 ) -> Sandbox:
-    """Return a graph that runs by itself on values of the shapes that are given.
-
-    Raises:
-      NotMeasurableError: it cannot be run by itself; the message says why.
-    """
+    """Return a graph that runs by itself on values of the shapes that are given."""
     known = dict(shapes)
     for name, value in values.items():
         node, _, output = name.rpartition(":")
@@ -181,9 +177,6 @@ def execute(
     """Run a sandbox's graph once on values of its contents, by name.
 
     Wanted are tensors by name, each as a node and the number of its output.
-
-    Raises:
-      NotMeasurableError: it fails; the message says why.
     """
     graph, graph_def = tf.Graph(), _seeded(sandbox, values)
     names = list(dict.fromkeys(node for node, _ in wanted.values()))

@@ -102,11 +102,7 @@ def _record_from_file(path: pathlib.Path) -> Record:
 
 
 def record_from_json(name: str, text: str) -> Record:
-    """Read what one file holds.
-
-    Raises:
-      ValueError: it is none of the kinds that tf-amp writes.
-    """
+    """Read what one file holds; ValueError if it is none of the kinds tf-amp writes."""
     values = json.loads(text)
     listed = values if isinstance(values, list) and values else [values]
     return _joined(name, list(map(_record_of, listed)))

@@ -33,11 +33,7 @@ def case_of(
     choice: Choice,
     fetches: Iterable[str] | None = None,
 ) -> Case:
-    """Return a function or a GraphDef as a case, given as to `tf_amp.explain`.
-
-    Raises:
-      UnfitDataError: the arguments are not those of the function.
-    """
+    """Return a function or a GraphDef as a case, given as to `tf_amp.explain`."""
     if isinstance(fn, GraphDef):
         graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
         given = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}
@@ -155,9 +151,8 @@ def watched(
 def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
     """Return a graph as a case, its functions inlined and nothing fused.
 
-    Args:
-      fn: a GraphDef, or a ConcreteFunction, whose variables have their values.
-      fetches: names of the nodes to run, for a GraphDef.
+    It is a GraphDef with the nodes to run, or a ConcreteFunction, whose variables have
+    their values.
     """
     if isinstance(fn, GraphDef):
         graph_def, kept, name = fn, tuple(fetches), ""

@@ -80,19 +80,8 @@ def verify_saved_model(
 ) -> tuple[Verification, ...]:
     """Verify each signature of a SavedModel, or the one named.
 
-    Args:
-      folder: of the SavedModel.
-      choice: for the rewrites.
-      signature: name of one.
-      file: .npz file of data; None: made-up data.
-      tolerance: as for `verify`.
-      bisect: as for `verify`.
-
-    Raises:
-      ScriptMissingError: the folder does not hold a SavedModel.
-      ConfigError: it has no signature of that name, or none at all.
-      UnfitDataError: the data is not that of a signature.
-      NotMeasurableError: a signature cannot be run by itself; the message says why.
+    The file is an .npz with data; None: made-up data. The tolerance and `bisect` are as
+    for `verify`, and so are errors, beside those of `signatures_of`.
     """
     found: dict[str, Verification] = {}
     signatures = tuple(signatures_of(folder, signature).items())
@@ -185,11 +174,7 @@ def worst_of(found: Sequence[Verification]) -> Verification:
 
 
 def checked_tolerance(tolerance: float | None) -> float | None:
-    """Return what a tolerance may be.
-
-    Raises:
-      ConfigError: it is not a number greater than 0.
-    """
+    """Return a tolerance; ConfigError unless it is a number greater than 0, or None."""
     if tolerance is None or 0.0 < tolerance < float("inf"):
         return tolerance
     raise ConfigError(

@@ -25,11 +25,7 @@ _WIDTH = 0.8
 
 
 def check_extra() -> None:
-    """See that charts can be drawn.
-
-    Raises:
-      MissingExtraError: matplotlib is not installed.
-    """
+    """Raise MissingExtraError unless charts can be drawn."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -96,11 +92,7 @@ _READING = "Medians of all rounds; lines reach from the lowest to the highest ro
 
 
 def page_of(record: Record) -> str:
-    """Return the page of what was measured.
-
-    Raises:
-      MissingExtraError: Jinja2 or plotly is not installed.
-    """
+    """Return the page of what was measured; MissingExtraError without what draws it."""
     rows = summarized(record.job, record.samples)
     # The first column of a page is the widest: the method before the batch.
     columns, *shown = (

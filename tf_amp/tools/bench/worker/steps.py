@@ -69,11 +69,7 @@ def _step_of_keras(name: str, made: tuple[Any, ...], batch: int, mode: str) -> S
 
 
 def step_of_saved_model(folder: str, signature: str | None, batch: int) -> Step:
-    """Return a call of a signature on a batch that is made up.
-
-    Raises:
-      ConfigError: there is no such signature, or it takes other batches.
-    """
+    """Return a call of a signature on a made-up batch; ConfigError if it takes none."""
     import tensorflow as tf
 
     from tf_amp.tools.graph_runs.batches import made_up, specs_of

@@ -77,11 +77,7 @@ def kind_of(source: pathlib.Path) -> Kind:
 
 
 def frozen_graph(path: pathlib.Path) -> GraphDef:
-    """Read a frozen graph: one GraphDef whose weights are constants.
-
-    Raises:
-      UnreadableModelError: the file is damaged, or holds no graph.
-    """
+    """Read a frozen graph: one GraphDef whose weights are constants."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -102,11 +98,7 @@ def frozen_extras(path: pathlib.Path) -> pathlib.Path:
 
 
 def saved_model(folder: pathlib.Path) -> SavedModel:
-    """Read the graphs of a SavedModel.
-
-    Raises:
-      UnreadableModelError: the file is damaged, or holds no graph.
-    """
+    """Read the graphs of a SavedModel."""
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
@@ -161,9 +153,6 @@ def exported(path: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path
     """Yield the folder of a SavedModel made of a Keras file, for a while.
 
     Python code stored in the file, as lambda layers have it, is run only if allowed.
-
-    Raises:
-      UnreadableModelError: Keras cannot load it; the message says why.
     """
     import keras
 

@@ -25,11 +25,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def check_target(
     source: pathlib.Path, target: pathlib.Path, *, overwrite: bool
 ) -> None:
-    """Refuse a target that exists, or lies within the source or around it.
-
-    Raises:
-      ConfigError: the message names both and what to do.
-    """
+    """Refuse a target that exists, or lies within the source or around it."""
     inner, outer = target.resolve(), source.resolve()
     if inner == outer:
         raise ConfigError(f"IN and OUT are the same: {source}; name another OUT.")

@@ -113,11 +113,9 @@ def retype_variables(
 ) -> None:
     """Let a graph read, save and restore some of its variables in 16 bits, in place.
 
-    Args:
-      body: the graph itself, or a function as a graph.
-      handles: tensors that are handles of such variables.
-      uses: of them, in this graph.
-      low_dtype: DataType they are stored as.
+    The body is the graph itself or a function as a graph; handles are tensors in it of
+    such variables, with their uses there; `low_dtype` is the DataType they are stored
+    as.
     """
     nodes = {node.name: node for node in body.node}
     # Whoever reads a value is asked for before that value gets a cast, so that this
