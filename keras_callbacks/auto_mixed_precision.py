@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import tensorflow as tf
 from absl import logging
 
 from keras_callbacks import closing_paragraph
@@ -120,7 +121,7 @@ class AutoMixedPrecision(Callback):
           ConfigError: there are several such callbacks in one `fit`.
           ShimError: the compiled shim is missing or cannot be loaded.
         """
-        others = siblings.place_of(self).others
+        others = siblings.beside(self)
         count = sum(isinstance(each, AutoMixedPrecision) for each in others)
         if count > 1:
             raise ConfigError(
@@ -168,8 +169,7 @@ class AutoMixedPrecision(Callback):
         self._summaries.close()
         if not self.is_active or self._scales is None:
             return
-        place = siblings.place_of(self)
-        timer = siblings.first_of(place.others, "StepTimeMonitor")
+        timer = siblings.first_of(siblings.beside(self), "StepTimeMonitor")
         text = closing_paragraph.paragraph(
             self._watch,
             self._scales.read(),
@@ -245,8 +245,6 @@ def _say_disabled(obstacle: str) -> None:
 
 def obstacle_of(model: Any) -> str:
     """Say why a model cannot be converted for one `fit`; nothing where it can."""
-    import tensorflow as tf
-
     if not hasattr(model, "distribute_strategy"):
         return "the model is not trained by TensorFlow"
     if not tf.executing_eagerly():

@@ -114,14 +114,18 @@ class Monitor(Callback):
 
     @never_raising
     def _begin(self) -> None:
-        place = siblings.place_of(self)
-        self.others = place.others
-        if place.comes_later:
+        caller = siblings.caller_of(self)
+        self.others = tuple(getattr(caller, "callbacks", ()))
+        same = [each for each in self.others if type(each) is type(self)]
+        if same and same[0] is not self:
             self.switch_off("another one comes before it in the list of callbacks")
             return
-        if place.is_repeated:
+        if sum(each is self for each in same) > 1:
             logging.warning("%s is given twice; it counts once.", type(self).__name__)
-        place.go_first()
+        if caller is not None:
+            # It may be going through its list right now, so it gets a new one.
+            rest = [each for each in self.others if each is not self]
+            caller.callbacks = [self, *rest]
         self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
         self.begin()
 

@@ -5,14 +5,10 @@ Only what was measured is called so; else the gain is a prediction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from grappler_pass.planning.plan import Cause, Plan
 from keras_callbacks.running_fit.plan_watch import PlanWatch, WatchedPlan
 from keras_callbacks.running_fit.scale_readings import ScaleReading
-
-if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Plan
-    from keras_callbacks.running_fit.step_comparison import Comparison
+from keras_callbacks.running_fit.step_comparison import Comparison
 
 _MILLI = 1e3
 _WHAT = {"train": "Training", "test": "Validation", "predict": "Prediction"}
@@ -63,8 +59,6 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
 
 def _why_not(plan: Plan) -> str:
     """Return why a whole plan was not applied."""
-    from grappler_pass.planning.plan import Cause
-
     causes = {row.reason.cause for row in plan.decisions}
     whole = (Cause.TRIAL, Cause.LEVEL, Cause.MARGIN, Cause.KERNEL_STATE)
     found = [cause.value for cause in whole if cause in causes]

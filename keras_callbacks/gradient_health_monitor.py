@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.running_fit import step_functions
+from keras_callbacks.running_fit.gradient_statistics import (
+    GradientHealth,
+    GradientStatistics,
+)
 from keras_callbacks.running_fit.values import check_one_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.loss_scales.arguments import check_count
+from tf_amp.config.loss_scales.choosing import low_dtype_of
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
-
-if TYPE_CHECKING:
-    from keras_callbacks.running_fit.gradient_statistics import (
-        GradientHealth,
-        GradientStatistics,
-    )
 
 
 class GradientHealthMonitor(Monitor):
@@ -121,7 +120,6 @@ class GradientHealthMonitor(Monitor):
     def _make_observed(self) -> None:
         if self._observed is not None:
             return
-        from keras_callbacks.running_fit.gradient_statistics import GradientStatistics
 
         def fail(error: Exception) -> None:
             self.switch_off(f"{type(error).__name__}: {error}")
@@ -147,8 +145,6 @@ class GradientHealthMonitor(Monitor):
             watch.role = "gradients"
 
     def _low_dtype(self) -> str:
-        from tf_amp.config.loss_scales.choosing import low_dtype_of
-
         partner = self.sibling("AutoMixedPrecision")
         config = getattr(partner, "config", None) or current_config()
         return self._dtype or low_dtype_of(config)

@@ -24,6 +24,7 @@ from tf_amp.runtime import model_scopes
 from tf_amp.tools.report.record import record_from_json
 from tf_amp.tools.report.record_page import html_from_record
 from tf_amp.tools.whole_files import write_whole
+from tf_amp.training.report import loss_scale_state
 
 NAME = "precision_report"
 # Tables of large plans are not written after each short epoch.
@@ -207,7 +208,5 @@ class PrecisionReport(Monitor):
 
 def _origin(scale: ScaleReading) -> str:
     """Say where the latest overflow began, if steps were skipped by this package."""
-    from tf_amp.training.report import loss_scale_state
-
     origin = None if scale.is_own else loss_scale_state().overflow_origin
     return str(origin or "")

@@ -8,16 +8,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from grappler_pass.planning.plan import Plan
+from keras_callbacks.running_fit.gradient_statistics import GradientHealth
 from keras_callbacks.running_fit.plan_watch import WatchedPlan
 from keras_callbacks.running_fit.scale_readings import ScalePoint, ScaleReading
-
-if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Plan
-    from keras_callbacks.running_fit.gradient_statistics import GradientHealth
 
 # Of the exponents of float32.
 _BIAS = 127

@@ -11,6 +11,8 @@ import statistics
 import time
 from typing import Any
 
+import tensorflow as tf
+
 from keras_callbacks.running_fit.step_functions import StepFunction, wrapping
 
 _FEWEST_PAIRS = 3
@@ -129,8 +131,6 @@ class Alternation:
 
 def _wait_for(result: Any) -> None:
     """Wait until a step is done: reading its results needs all of it."""
-    import tensorflow as tf
-
     for value in tf.nest.flatten(result):
         # What workers are to send has `fetch`.
         read = getattr(value, "numpy", None) or getattr(value, "fetch", None)

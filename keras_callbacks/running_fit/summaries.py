@@ -8,14 +8,13 @@ import textwrap
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from grappler_pass.fork_safety import renewed_lock
-
-if TYPE_CHECKING:
-    from keras_callbacks.running_fit.plan_watch import WatchedPlan
+from keras_callbacks.running_fit.plan_watch import WatchedPlan
 
 Scalars = Mapping[str, float | int]
 
@@ -100,8 +99,6 @@ class Summaries:
     def _write(self, events: Iterable[tuple[int, list[Any]]]) -> None:
         if not self.are_wanted:
             return
-        import tensorflow as tf
-
         writer, now = self._writer(), time.time()
         for step, values in events:
             summary = tf.compat.v1.Summary(value=values)
@@ -118,8 +115,6 @@ class Summaries:
 
 def _opened(folder: str) -> Any:
     """Begin a file of events; TensorFlow's own writer takes 20 times as long to use."""
-    import tensorflow as tf
-
     now = time.time()
     name = f"events.out.tfevents.{now:.0f}.{platform.node()}.{os.getpid()}.{FOLDER}"
     tf.io.gfile.makedirs(folder)
@@ -130,16 +125,12 @@ def _opened(folder: str) -> Any:
 
 
 def _scalars(prefix: str, scalars: Scalars) -> list[Any]:
-    import tensorflow as tf
-
     value = tf.compat.v1.Summary.Value
     return [value(tag=f"{prefix}{n}", simple_value=x) for n, x in scalars.items()]
 
 
 def _value(tag: str, plugin: str, content: Any) -> Any:
     """Return a value as `tf.summary` does, which needs TensorBoard's own package."""
-    import tensorflow as tf
-
     metadata = tf.compat.v1.SummaryMetadata(
         plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name=plugin)
     )

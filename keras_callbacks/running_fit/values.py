@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import tensorflow as tf
+
 from tf_amp.errors import ConfigError
 
 
@@ -13,8 +15,6 @@ def number(value: Any) -> float:
 
     It may be a number, a tensor, or a variable of TensorFlow, Keras or a strategy.
     """
-    import tensorflow as tf
-
     return float(tf.convert_to_tensor(value))
 
 

@@ -27,27 +27,20 @@ SUMMARY = "record the ranges that tensors keep to, and what leaves the 16-bit ra
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp ranges` understands to its parser."""
+    add = parser.add_argument
     arguments.add_model_to(parser, data="batches for a SavedModel")
-    parser.add_argument(
-        "--dtype", choices=LOW_DTYPES, default="float16", help="float16 by default"
-    )
-    parser.add_argument(
-        "--limit", type=float, help="largest safe magnitude (512 in float16)"
-    )
-    parser.add_argument(
+    add("--dtype", choices=LOW_DTYPES, default="float16", help="float16 by default")
+    add("--limit", type=float, help="largest safe magnitude (512 in float16)")
+    add(
         "--underflow",
         type=float,
         metavar="SHARE",
         help="largest share of a tensor that may become zero (0.5)",
     )
-    parser.add_argument(
-        "--depth", type=int, metavar="N", help="most values to sum up (any number)"
-    )
+    add("--depth", type=int, metavar="N", help="most values to sum up (any number)")
     add_rows_to(parser, "--top", 20)
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, all rows")
+    add("--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE")
+    add("--json", action="store_true", help="print JSON, all rows")
 
 
 def main(options: argparse.Namespace) -> int:

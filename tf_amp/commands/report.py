@@ -27,7 +27,8 @@ SUMMARY = "write a page with charts of a job, a model or a plan"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "source",
         type=pathlib.Path,
         metavar="SCRIPT|SAVED_MODEL|FOLDER|FILE",
@@ -35,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "TF_AMP_LOG or PrecisionReport wrote to; a plan, prediction or verification "
         "as JSON",
     )
-    parser.add_argument(
+    add(
         "-o",
         dest="output",
         type=pathlib.Path,
@@ -43,14 +44,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="report.html by default",
     )
-    parser.add_argument(
+    add(
         "--compare", type=pathlib.Path, metavar="OTHER", help="a FOLDER or FILE as well"
     )
-    parser.add_argument("--open", action="store_true", help="show it in a browser")
-    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
-    parser.add_argument(
-        "--measure", action="store_true", help="run the SavedModel both ways, too"
-    )
+    add("--open", action="store_true", help="show it in a browser")
+    add("--device-profile", metavar="NAME", help="plan for this device")
+    add("--measure", action="store_true", help="run the SavedModel both ways, too")
     arguments.add_limit_to(parser)
 
 

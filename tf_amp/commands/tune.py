@@ -30,8 +30,9 @@ SUMMARY = "run a script, and measure all that it needs"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp tune` understands to its parser."""
-    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--dtype", choices=LOW_DTYPES, help="this device's by default")
+    add(
         "--seconds",
         type=seconds_from_text,
         metavar="N",

@@ -26,25 +26,26 @@ SUMMARY = "compare the numbers of mixed precision with those of float32"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp verify` understands to its parser."""
+    add = parser.add_argument
     arguments.add_model_to(parser, data="inputs of a SavedModel")
     add_rewriting_to(parser, "O1 to O3")
-    parser.add_argument(
+    add(
         "--tolerance",
         type=float,
         metavar="X",
         help="largest relative error; 8 roundings by default",
     )
-    parser.add_argument(
+    add(
         "--bisect", action="store_true", help="find what must be float32 for it to hold"
     )
-    parser.add_argument(
+    add(
         "--write",
         type=pathlib.Path,
         metavar="FILE",
         help="where --bisect writes what to exclude (tf-amp-exclude.txt)",
         default=pathlib.Path("tf-amp-exclude.txt"),
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add("--json", action="store_true", help="print JSON")
     parser.epilog = (
         "What follows `--` are the script's own arguments. Exit codes: 0 the numbers "
         "hold, 1 they do not, 2 a wrong command line, 3 nothing could be verified."

@@ -6,15 +6,14 @@ import contextlib
 import pathlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.graph.view import Item
 from tf_amp.runtime import scope, switch
 from tf_amp.tools.graph_runs.batches import specs_of
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.view import Item
 
 
 def signatures_of(folder: pathlib.Path) -> tuple[Any, Mapping[str, Any]]:
@@ -22,8 +21,6 @@ def signatures_of(folder: pathlib.Path) -> tuple[Any, Mapping[str, Any]]:
 
     The model must be kept as long as they are used.
     """
-    import tensorflow as tf
-
     with unmixed():
         model = tf.saved_model.load(str(folder))
     return model, dict(model.signatures)
@@ -31,8 +28,6 @@ def signatures_of(folder: pathlib.Path) -> tuple[Any, Mapping[str, Any]]:
 
 def function_of(graph_def: GraphDef, item: Item) -> Any:
     """Return a ConcreteFunction that runs a bare graph, given its inputs in order."""
-    import tensorflow as tf
-
     specs = specs_of(graph_def)
 
     def run(*inputs: Any) -> list[Any]:
@@ -49,8 +44,6 @@ def function_of(graph_def: GraphDef, item: Item) -> Any:
 
 def taking_any_type(signature: Any) -> Callable[..., Any]:
     """Return a signature that may be called with float32 where it takes 16 bits."""
-    import tensorflow as tf
-
     specs = signature.structured_input_signature[1]
 
     def call(**inputs: Any) -> Any:

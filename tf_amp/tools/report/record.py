@@ -6,15 +6,13 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
-
-if TYPE_CHECKING:
-    from tf_amp.training.report import LossScaleState
+from tf_amp.training.report import LossScaleState
 
 
 @dataclasses.dataclass(frozen=True)

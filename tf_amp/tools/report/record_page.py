@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import tf_amp
 from grappler_pass.planning.pages.page import (
@@ -18,9 +17,6 @@ from grappler_pass.planning.plan import Plan
 from tf_amp.config.counts import counted
 from tf_amp.tools.report.record import Record
 from tf_amp.tools.report.run_sections import sections_of_runs
-
-if TYPE_CHECKING:
-    pass
 
 _MILLI = 1e3
 # Operations whose charts a page has room for, and rows of a table of graphs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grappler_pass.planning.pages.page import Section, Table, empty_figure
 from grappler_pass.planning.pages.plan_sections import (
@@ -11,11 +11,9 @@ from grappler_pass.planning.pages.plan_sections import (
     FLOAT32_COLOR,
     LOW_COLOR,
 )
-
-if TYPE_CHECKING:
-    from tf_amp.tools.explain.prediction import Prediction
-    from tf_amp.tools.report.record import Record
-    from tf_amp.tools.verify.verification import TensorCheck, Verification
+from tf_amp.tools.explain.prediction import Prediction
+from tf_amp.tools.report.record import Record
+from tf_amp.tools.verify.verification import TensorCheck, Verification
 
 _MILLI = 1e3
 _BAD_COLOR = "#c1443c"
