@@ -140,10 +140,7 @@ class GradientStatistics:
     def _note(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
         # Training is worth more than its figures, whatever the reason.
         try:
-            with (
-                tf.name_scope("tf_amp_gradient_health"),
-                bypass.taking_all(),
-            ):
+            with tf.name_scope("tf_amp_gradient_health"), bypass.taking_all():
                 self._accumulate(optimizer, pairs)
         except Exception as error:
             self._failed(error)

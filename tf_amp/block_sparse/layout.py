@@ -41,10 +41,7 @@ class BlockLayout:
     columns: Indices
 
     def __init__(
-        self,
-        shape: Sequence[int],
-        rows: npt.ArrayLike,
-        columns: npt.ArrayLike,
+        self, shape: Sequence[int], rows: npt.ArrayLike, columns: npt.ArrayLike
     ) -> None:
         """Check the places and keep a copy of them."""
         checked = checked_shape(shape)

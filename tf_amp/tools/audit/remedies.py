@@ -246,9 +246,7 @@ def _priced(alternatives: Alternatives) -> Iterator[Case]:
         low = [row for row in rows if row.is_low]
         # The first slot carries the price, a low one the reason.
         first = dataclasses.replace(
-            rows[0],
-            reason=(low or rows)[0].reason,
-            dtype=(low or rows)[0].dtype,
+            rows[0], reason=(low or rows)[0].reason, dtype=(low or rows)[0].dtype
         )
         yield Case(draft, node, first, bool(low), roofline, alternatives)
 

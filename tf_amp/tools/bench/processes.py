@@ -78,10 +78,7 @@ def _error_line(lines: Sequence[str]) -> str:
 
 
 def run_worker(
-    task: str,
-    environment: Mapping[str, str],
-    seconds: float,
-    stop: threading.Event,
+    task: str, environment: Mapping[str, str], seconds: float, stop: threading.Event
 ) -> Ended:
     """Run a worker, and end it with all it has started once its time is over.
 

@@ -6,12 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 import tf_amp
-from grappler_pass.planning.pages.page import (
-    Card,
-    Section,
-    Table,
-    page_from_sections,
-)
+from grappler_pass.planning.pages.page import Card, Section, Table, page_from_sections
 from grappler_pass.planning.pages.plan_sections import sections_of
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.counts import counted

@@ -84,11 +84,7 @@ class Controls:
 
 
 def verified(
-    case: Case,
-    *,
-    tolerance: float | None = None,
-    bisect: bool = False,
-    data: str = "",
+    case: Case, *, tolerance: float | None = None, bisect: bool = False, data: str = ""
 ) -> Verification:
     """Return what is found of a case's rewrite.
 

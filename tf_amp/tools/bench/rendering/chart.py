@@ -61,9 +61,7 @@ def png_of(record: Record) -> bytes:
     return file.getvalue()
 
 
-def groups(
-    record: Record,
-) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp]]]]:
+def groups(record: Record) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp]]]]:
     """Yield each method, and its speed-ups by batch size."""
     rows = summarized(record.job, record.samples)
     for method in record.job.methods:

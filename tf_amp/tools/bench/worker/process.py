@@ -17,12 +17,7 @@ import wrapt
 from tf_amp.errors import AmpError
 from tf_amp.tools import running_scripts
 from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT, Task
-from tf_amp.tools.bench.methods import (
-    KERAS,
-    TENSORFLOW,
-    is_ours,
-    settings_of_method,
-)
+from tf_amp.tools.bench.methods import KERAS, TENSORFLOW, is_ours, settings_of_method
 from tf_amp.tools.bench.worker import process, steps, watching
 from tf_amp.tools.bench.worker.journal import (
     COMPARED_STEPS,

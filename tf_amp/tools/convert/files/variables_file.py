@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
-    TrackableObjectGraph,
-)
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_amp.errors import ConversionError, UnreadableModelError
 from tf_amp.tools.convert.files.stored_models import VARIABLES

@@ -35,10 +35,7 @@ from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS, Chooser, LowSt
 
 
 def store_low(
-    meta_graph: MetaGraphDef,
-    item: Item,
-    planner: Planner,
-    file: VariablesFile | None,
+    meta_graph: MetaGraphDef, item: Item, planner: Planner, file: VariablesFile | None
 ) -> Storage:
     """Store variables and constants of a graph in 16 bits, in place.
 
