@@ -22,6 +22,8 @@ from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
 
+_NAMES = ("gradient_max", "gradient_underflow", "gradient_overflow")
+
 
 class GradientHealthMonitor(Monitor):
     """Writes what the 16-bit type would lose of the gradients into the logs.
@@ -85,9 +87,21 @@ class GradientHealthMonitor(Monitor):
             )
         if not self.health:
             return
+        figures = ("largest", "underflow_share", "overflow_share")
+        by_name = {
+            name: {layer: getattr(each, figure) for layer, each in self.health.items()}
+            for name, figure in zip(_NAMES, figures, strict=True)
+        }
         if logs is not None:
-            logs.update(_worst_of(self.health))
-        self._summaries.write(_by_layer(read), epoch)
+            # Of several, NaN counts as the largest.
+            worst = {name: np.max([*row.values()]) for name, row in by_name.items()}
+            logs.update({name: float(value) for name, value in worst.items()})
+        scalars = {
+            f"{name}/{layer}": row[layer]
+            for name, row in by_name.items()
+            for layer in read
+        }
+        self._summaries.write(scalars, epoch)
         if self._statistics:
             exponents = self._statistics.read_exponents()
             for layer, counts in exponents.items():
@@ -110,7 +124,10 @@ class GradientHealthMonitor(Monitor):
             self._make_observed()
             if self._observed is None or self._statistics is None:
                 return plain(*args)
-            self._note()
+            # The plan of this function is kept separate from that of training.
+            watch = getattr(self.sibling("AutoMixedPrecision"), "watch", None)
+            if watch is not None:
+                watch.role = "gradients"
             with self._statistics.watching():
                 return self._observed(*args)
 
@@ -124,7 +141,10 @@ class GradientHealthMonitor(Monitor):
         def fail(error: Exception) -> None:
             self.switch_off(f"{type(error).__name__}: {error}")
 
-        self._statistics = GradientStatistics(self.model, self._low_dtype(), fail)
+        partner = self.sibling("AutoMixedPrecision")
+        config = getattr(partner, "config", None) or current_config()
+        low_dtype = self._dtype or low_dtype_of(config)
+        self._statistics = GradientStatistics(self.model, low_dtype, fail)
         self._observed = step_functions.fresh_alike(
             self.model, "train", self._float32_layer()
         )
@@ -137,32 +157,3 @@ class GradientHealthMonitor(Monitor):
         layer = float32_scope().opened()
         model_scopes.undo_after_call(self.model, switch.close_scope)
         return layer
-
-    def _note(self) -> None:
-        """Keep the plan of this function separate from that of training."""
-        watch = getattr(self.sibling("AutoMixedPrecision"), "watch", None)
-        if watch is not None:
-            watch.role = "gradients"
-
-    def _low_dtype(self) -> str:
-        partner = self.sibling("AutoMixedPrecision")
-        config = getattr(partner, "config", None) or current_config()
-        return self._dtype or low_dtype_of(config)
-
-
-def _worst_of(health: Mapping[str, GradientHealth]) -> dict[str, float]:
-    return {
-        # Of several, NaN counts as the largest.
-        "gradient_max": float(np.max([each.largest for each in health.values()])),
-        "gradient_underflow": max(each.underflow_share for each in health.values()),
-        "gradient_overflow": max(each.overflow_share for each in health.values()),
-    }
-
-
-def _by_layer(health: Mapping[str, GradientHealth]) -> dict[str, float]:
-    scalars = {}
-    for layer, each in health.items():
-        scalars[f"gradient_max/{layer}"] = each.largest
-        scalars[f"gradient_underflow/{layer}"] = each.underflow_share
-        scalars[f"gradient_overflow/{layer}"] = each.overflow_share
-    return scalars

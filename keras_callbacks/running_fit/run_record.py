@@ -83,7 +83,16 @@ def json_from_record(record: RunRecord) -> str:
         (p.step, _finite(p.loss_scale), _finite(p.skipped_steps), p.overflow_origin)
         for p in record.scales
     ]
-    fields["plans"] = [_plan_as_json(watched) for watched in record.plans]
+    fields["plans"] = [
+        {
+            "role": watched.role,
+            "is_applied": watched.is_applied,
+            "summary": watched.plan.summary(),
+            "prices": _sources(watched.plan),
+            "plan": json.loads(watched.plan.to_json()),
+        }
+        for watched in record.plans
+    ]
     return json.dumps(fields, indent=1) + "\n"
 
 
@@ -112,16 +121,6 @@ def text_from_record(record: RunRecord) -> str:
         title = f"Plan for {watched.role or watched.plan.graph}, {applied}"
         lines += ["", f"{title}; prices: {prices}", str(watched.plan)]
     return "\n".join(lines) + "\n"
-
-
-def _plan_as_json(watched: WatchedPlan) -> dict[str, Any]:
-    return {
-        "role": watched.role,
-        "is_applied": watched.is_applied,
-        "summary": watched.plan.summary(),
-        "prices": _sources(watched.plan),
-        "plan": json.loads(watched.plan.to_json()),
-    }
 
 
 def _sources(plan: Plan) -> dict[str, int]:

@@ -73,7 +73,12 @@ class ScaleReadings:
         self._begin = {
             id(state): _chosen(state.evaluate()) for state in variables.states_here()
         }
-        self._restored = _restored_values(model)
+        # What states that a model is still to make begin with, by kind. Those of models
+        # that are not built would raise, or have none.
+        is_built = getattr(model, "built", False)
+        weights = handles_of(model.trainable_variables if is_built else ())
+        waiting = resumption.still_waiting(weights)
+        self._restored = {state.kind: _chosen(state.values) for state in waiting}
         self._state: Any = None
         self._own = _OwnScale(optimizer) if scales_losses(optimizer) else None
 
@@ -161,14 +166,6 @@ class _OwnScale:
         return read
 
 
-def _restored_values(model: Any) -> dict[str, _Values]:
-    """Return what states that a model is still to make begin with, by kind."""
-    # Others would raise, or have none.
-    is_built = getattr(model, "built", False)
-    weights = handles_of(model.trainable_variables if is_built else ())
-    return {s.kind: _chosen(s.values) for s in resumption.still_waiting(weights)}
-
-
 def _chosen(values: Mapping[str, float | int]) -> _Values:
     scale, skipped, good = (values[name] for name in _NAMES)
     return float(scale), int(skipped), int(good)
@@ -251,12 +248,9 @@ class ScaleHistory:
         self.points.append(point)
         if len(self.points) > _MOST:
             self._stride *= 2
-            last = len(self.points) - 1
+            pairs = zip(self.points[-1:] + self.points, self.points, strict=False)
             self.points = [
                 each
-                for place, each in enumerate(self.points)
-                if place % 2 == 0 or place == last or self._changes_at(place)
+                for place, (before, each) in enumerate(pairs)
+                if place % 2 == 0 or each is point or each[1:3] != before[1:3]
             ][-_MOST:]
-
-    def _changes_at(self, place: int) -> bool:
-        return self.points[place][1:3] != self.points[place - 1][1:3]

@@ -99,18 +99,16 @@ class Summaries:
     def _write(self, events: Iterable[tuple[int, list[Any]]]) -> None:
         if not self.are_wanted:
             return
-        writer, now = self._writer(), time.time()
+        with _lock:
+            if self._tensorboard not in _writers:
+                _writers[self._tensorboard] = _opened(self._folder)
+            writer = _writers[self._tensorboard]
+        now = time.time()
         for step, values in events:
             summary = tf.compat.v1.Summary(value=values)
             event = tf.compat.v1.Event(wall_time=now, step=step, summary=summary)
             writer.write(event.SerializeToString())
         writer.flush()
-
-    def _writer(self) -> Any:
-        with _lock:
-            if self._tensorboard not in _writers:
-                _writers[self._tensorboard] = _opened(self._folder)
-            return _writers[self._tensorboard]
 
 
 def _opened(folder: str) -> Any:

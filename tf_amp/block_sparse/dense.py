@@ -100,10 +100,13 @@ class BlockSparseDense(tf.keras.layers.Layer):  # type: ignore[misc]
             self.layout = random_layout(shape, self.density, seed=self.seed)
         layout = self._layout()
         check_width(features, self.block_size, layout.shape[0])
+        fans = (self.block_size * len(layout) / side for side in layout.shape)
+        limit = (6.0 / sum(fans)) ** 0.5
+        glorot = tf.keras.initializers.RandomUniform(-limit, limit)
         self.kernel = self.add_weight(
             name="kernel",
             shape=(len(layout), self.block_size, self.block_size),
-            initializer=self.kernel_initializer or self._glorot(layout),
+            initializer=self.kernel_initializer or glorot,
             regularizer=self.kernel_regularizer,
         )
         if self.use_bias:
@@ -151,11 +154,6 @@ class BlockSparseDense(tf.keras.layers.Layer):  # type: ignore[misc]
     def _layout(self) -> BlockLayout:
         assert self.layout is not None, "there is one once the layer is built"
         return self.layout
-
-    def _glorot(self, layout: BlockLayout) -> Any:
-        fans = (self.block_size * len(layout) / side for side in layout.shape)
-        limit = (6.0 / sum(fans)) ** 0.5
-        return tf.keras.initializers.RandomUniform(-limit, limit)
 
 
 def _check_size(name: str, count: int, block_size: int) -> None:

@@ -115,7 +115,13 @@ def block_sparse_matmul(x: Any, blocks: Any, layout: BlockLayout) -> tf.Tensor:
     """
     blocks = tf.convert_to_tensor(blocks)
     x = tf.convert_to_tensor(x, dtype=blocks.dtype)
-    size = _checked_size(blocks, layout)
+    shape = blocks.shape
+    if shape.rank != 3 or shape[0] != len(layout) or shape[1] != shape[2]:
+        raise ConfigError(
+            f"blocks: received the shape {shape}; allowed is [{len(layout)}, "
+            f"block_size, block_size] for {layout}."
+        )
+    size = int(shape[1])
     check_width(x.shape[-1] if x.shape.rank else None, size, layout.shape[0])
     rows, columns = layout.shape
     batch_shape = tf.shape(x)[:-1]
@@ -126,16 +132,6 @@ def block_sparse_matmul(x: Any, blocks: Any, layout: BlockLayout) -> tf.Tensor:
     if x.shape.rank != 2:
         product = tf.reshape(product, tf.concat((batch_shape, [columns * size]), 0))
     return tf.ensure_shape(product, (*x.shape[:-1], columns * size))
-
-
-def _checked_size(blocks: tf.Tensor, layout: BlockLayout) -> int:
-    shape = blocks.shape
-    if shape.rank != 3 or shape[0] != len(layout) or shape[1] != shape[2]:
-        raise ConfigError(
-            f"blocks: received the shape {shape}; allowed is [{len(layout)}, "
-            f"block_size, block_size] for {layout}."
-        )
-    return int(shape[1])
 
 
 def check_width(width: int | None, block_size: int, rows: int) -> None:

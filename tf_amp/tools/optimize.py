@@ -84,7 +84,9 @@ def optimize(
         )
     check_named(optimize, x, kwargs)
     if isinstance(x, GraphDef):
-        return _optimized_graph(x, args, fetches, options)
+        _, kept, _ = explanation.traced_graph(x, args, {}, fetches)
+        feed = (n.name for n in x.node if n.op.startswith("Placeholder"))
+        return _rewritten(x, Item(fetch=kept, feed=tuple(feed)), options)
     if args or kwargs or explanation.is_concrete(x):
         function = explanation.concrete_function(x, args, kwargs)
         return _optimized_function(function, options)
@@ -113,17 +115,6 @@ class _Optimized:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return known[1](*bound.args, **bound.kwargs)
-
-
-def _optimized_graph(
-    graph_def: GraphDef,
-    args: tuple[Any, ...],
-    fetches: Iterable[str] | None,
-    options: Options,
-) -> GraphDef:
-    _, kept, _ = explanation.traced_graph(graph_def, args, {}, fetches)
-    feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
-    return _rewritten(graph_def, Item(fetch=kept, feed=tuple(feed)), options)
 
 
 def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:
@@ -178,14 +169,10 @@ def _runner(function: Any, graph_def: GraphDef) -> Callable[..., Any]:
         fed = dict(zip(names, tensors, strict=True))
         fed |= {name: graph.capture(outer) for name, outer in captures}
         found = tf.graph_util.import_graph_def(graph_def, fed, results, name=_PREFIX)
-        return _packed(function.structured_outputs, found)
+        # Some places of the structure hold no tensor.
+        structure, left = function.structured_outputs, iter(found)
+        places = tf.nest.flatten(structure, expand_composites=True)
+        filled = [None if place is None else next(left) for place in places]
+        return tf.nest.pack_sequence_as(structure, filled, expand_composites=True)
 
     return run
-
-
-def _packed(structure: Any, tensors: list[Any]) -> Any:
-    """Return tensors in a structure in which some places hold none."""
-    places = tf.nest.flatten(structure, expand_composites=True)
-    left = iter(tensors)
-    filled = [None if place is None else next(left) for place in places]
-    return tf.nest.pack_sequence_as(structure, filled, expand_composites=True)

@@ -29,7 +29,14 @@ def sections_of_runs(record: Record) -> tuple[Section, ...]:
         *(_loss_scale(run) for run in record.runs),
         *(_gradients(run) for run in record.runs),
         *_numbers(record.verifications),
-        *_times(record.predictions),
+        *(
+            Section(
+                f"Predicted and measured times of {found.plan.graph or 'a graph'}",
+                found.summary(),
+                figure=_times_figure(found),
+            )
+            for found in record.predictions
+        ),
         *_not_recorded(record),
     )
 
@@ -155,17 +162,6 @@ def _errors_figure(found: Verification) -> Any:
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(title=f"relative error; dashed: what is allowed; {_LEAST_TEXT}")
     return figure
-
-
-def _times(predictions: Sequence[Prediction]) -> tuple[Section, ...]:
-    return tuple(
-        Section(
-            f"Predicted and measured times of {found.plan.graph or 'a graph'}",
-            found.summary(),
-            figure=_times_figure(found),
-        )
-        for found in predictions
-    )
 
 
 def _times_figure(found: Prediction) -> Any:

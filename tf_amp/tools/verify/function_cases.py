@@ -81,7 +81,11 @@ def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
 
     Other tensors that it has captured are among the values, as `node:output`.
     """
-    variables = _names_by_handle(function)
+    try:
+        variables = {id(v.handle): str(v.name) for v in function.graph.variables}
+    except AssertionError:
+        # Of a SavedModel that nobody holds; handles keep the values all the same.
+        variables = {}
     held: dict[str, Array] = {}
     names: dict[str, str] = {}
     for outer, placeholder in function.graph.captures:
@@ -89,7 +93,7 @@ def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
         contents = tracing.handle_contents(outer)
         if len(contents) == 1:
             held[key] = np.asarray(tracing.variable_value(outer, contents[0]))
-            names[key] = variables.get(id(outer), key)
+            names[key] = variables.get(id(outer), key).partition(":")[0]
         elif hasattr(outer, "numpy") and outer.dtype.is_numpy_compatible:
             held[f"{key}:0"] = np.asarray(outer)
     return held, names
@@ -183,13 +187,3 @@ def _outputs_of(function: Any) -> dict[str, str]:
         leaves = [f"output_{number}" for number in range(len(function.outputs))]
     names = zip(leaves, function.outputs, strict=True)
     return {tensor.name: leaf for leaf, tensor in names}
-
-
-def _names_by_handle(function: Any) -> dict[int, str]:
-    """Return the names of a function's variables, as far as these still exist."""
-    try:
-        variables = function.graph.variables
-    except AssertionError:
-        # Of a SavedModel that nobody holds; handles keep the values all the same.
-        return {}
-    return {id(v.handle): str(v.name).partition(":")[0] for v in variables}

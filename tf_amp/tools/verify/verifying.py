@@ -106,7 +106,10 @@ def verified(
         values = with_lowered_scale(case, rewrite.graph_def, values)
     controls = Controls.from_case(case, values, tolerance)
     found = controls.verification_of(rewrite)
-    found = dataclasses.replace(found, data=data or _data_of(case, values))
+    missing = sum(name not in case.values for name in values)
+    if missing and not data:
+        data = f"made-up data for {missing} of {len(values)} inputs and variables"
+    found = dataclasses.replace(found, data=data)
     if bisect and not found.ok and rewrite.plan is not None:
         return with_culprits(found, controls, rewrite.plan)
     return found
@@ -136,13 +139,6 @@ def low_nodes(plan: Plan | None) -> tuple[str, ...]:
     """Name the nodes that a plan moves to 16 bits, each once, in its order."""
     rows = plan.decisions if plan is not None else ()
     return tuple(dict.fromkeys(row.slot.node for row in rows if row.is_low))
-
-
-def _data_of(case: Case, values: Values) -> str:
-    missing = sum(name not in case.values for name in values)
-    if not missing:
-        return ""
-    return f"made-up data for {missing} of {len(values)} inputs and variables"
 
 
 def with_lowered_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:

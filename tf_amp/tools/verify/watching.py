@@ -49,17 +49,13 @@ def outputs_of(
             result = Watched(label, OUTPUT, name, 0)
             is_told = _is_comparable(signature_of(node.proto).inputs[0].dtype)
             found.extend([result] if is_told else [])
-        else:
-            found.extend(_outputs_of_node(node, names or {}))
+            continue
+        for number, arg in enumerate(signature_of(node.proto).outputs):
+            if _is_comparable(arg.dtype):
+                label = f"{name}:{number}" if number else name
+                label = (names or {}).get(f"{name}:{number}", label)
+                found.append(Watched(label, OUTPUT, name, None, number))
     return tuple(found)
-
-
-def _outputs_of_node(node: Node, names: Mapping[str, str]) -> Iterator[Watched]:
-    for number, arg in enumerate(signature_of(node.proto).outputs):
-        if _is_comparable(arg.dtype):
-            label = f"{node.name}:{number}" if number else node.name
-            label = names.get(f"{node.name}:{number}", label)
-            yield Watched(label, OUTPUT, node.name, None, number)
 
 
 def gradients_of(
