@@ -11,7 +11,7 @@ division better than predicted, never worse.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -127,9 +127,18 @@ def place_graph(
     ]
     if not moved or after > before * (1.0 - margin):
         return Placed(graph_def, (), site.home, site.other, before, before)
-    sizes = [b for term, b in crossing if _crosses(term, away)]
+    sizes = []
+    for term, size in crossing:
+        ends = (term.producer, *term.readers)
+        if len({v != FLOAT32_SIDE and away[v] for v in ends}) > 1:
+            sizes.append(size)
     names = tuple(node.name for node in moved)
-    changed = _with_devices(graph_def, names, full_name(site.other))
+    moved_names = frozenset(names)
+    changed = GraphDef()
+    changed.CopyFrom(graph_def)
+    for node in changed.node:
+        if node.name in moved_names:
+            node.device = full_name(site.other)
     return Placed(
         changed, names, site.home, site.other, before, after, len(sizes), sum(sizes)
     )
@@ -252,11 +261,6 @@ def _problem(
     return Problem(home, away, terms)
 
 
-def _crosses(term: CastTerm, away: Sequence[bool]) -> bool:
-    ends = {v != FLOAT32_SIDE and away[v] for v in (term.producer, *term.readers)}
-    return len(ends) > 1
-
-
 def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:
     """Return shapes, with those of casts that came later than shapes were inferred."""
     known: dict[str, tuple[Shape | None, ...]] = dict(shapes)
@@ -267,13 +271,3 @@ def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:
             given = known.get(view.nodes[port.node].name, ())
             known[node.name] = given[port.output : port.output + 1]
     return known
-
-
-def _with_devices(graph_def: GraphDef, names: Iterable[str], device: str) -> GraphDef:
-    copy = GraphDef()
-    copy.CopyFrom(graph_def)
-    moved = frozenset(names)
-    for node in copy.node:
-        if node.name in moved:
-            node.device = device
-    return copy

@@ -62,7 +62,10 @@ def report_for(
     """Predict for an optimizer's variables, all float32, and its slots."""
     device = transfer.device
     elements = sum(int(v.shape.num_elements()) for v in variables)
-    slot_bytes = sum(_bytes(slot) for slot in slots)
+    slot_bytes = sum(
+        int(tf.TensorShape(slot.shape).num_elements()) * tf.as_dtype(slot.dtype).size
+        for slot in slots
+    )
     bytes_down = elements * transfer.down.size
     bytes_up = elements * transfer.up.size
     # Read and written: slots and weights. Read: gradients.
@@ -84,11 +87,6 @@ def _memory_rate(device: str) -> float:
     target = devices.device_of_type(kind)
     profile = devices.profile_of(scope_registry.base_config(), target)
     return profile.roofline.bytes_per_second["float32"]
-
-
-def _bytes(variable: Any) -> int:
-    dtype = tf.as_dtype(variable.dtype)
-    return int(tf.TensorShape(variable.shape).num_elements()) * int(dtype.size)
 
 
 def _mebi(count: int) -> str:
@@ -118,7 +116,7 @@ def offloaded_class(base: type) -> type:
     """Return a class like one of Keras', by the same name, that works on the host."""
     methods: dict[str, Any] = {
         "__module__": base.__module__,
-        "build": _building(base),
+        "build": lambda optimizer, variables: _build(base, optimizer, variables),
         **private.offloading_methods(base, _original_of),
     }
     # Keras 3 has both, and the one ends in the other.
@@ -129,18 +127,12 @@ def offloaded_class(base: type) -> type:
     return type(base.__name__, (base,), methods)
 
 
-def _building(base: Any) -> Callable[..., None]:
-    def build(optimizer: Any, variables: Any) -> None:
-        if not private.has_slots(optimizer):
-            _build(base, optimizer, list(variables))
-
-    return build
-
-
-def _build(base: Any, optimizer: Any, variables: list[Any]) -> None:
+def _build(base: Any, optimizer: Any, variables: Any) -> None:
+    if private.has_slots(optimizer):
+        return
     state: HostState = vars(optimizer)[STATE]
     earlier = {id(variable) for variable in optimizer.variables}
-    state.copies = HostCopies(variables, state.transfer)
+    state.copies = HostCopies(list(variables), state.transfer)
     with tf.init_scope(), tf.device(state.transfer.device):
         base.build(optimizer, list(state.copies.copies))
     slots = [v for v in optimizer.variables if id(v) not in earlier]

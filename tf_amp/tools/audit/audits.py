@@ -173,7 +173,12 @@ def audit_graph(
         obstacles=obstacles_of(Alternatives(draft, target, config)),
         kernels=target.kernels,
         assumptions=str(target.profile.provenance.get("how", "")),
-        guessed_shapes=_has_guesses(draft),
+        # Whether a product is priced with a dimension that is not known.
+        guessed_shapes=any(
+            decision.shape is None or None in decision.shape
+            for slot, decision in enumerate(draft.plan.decisions)
+            if slot in draft.constraints.allow
+        ),
     )
 
 
@@ -209,13 +214,4 @@ def _audit_traced(
         target,
         shapes=lambda: shapes_from_graph_def(optimized),
         name=name,
-    )
-
-
-def _has_guesses(draft: Draft) -> bool:
-    """Return whether a product is priced with a dimension that is not known."""
-    return any(
-        decision.shape is None or None in decision.shape
-        for slot, decision in enumerate(draft.plan.decisions)
-        if slot in draft.constraints.allow
     )

@@ -116,7 +116,12 @@ def sample_of(
         timed=source.title,
         step_seconds=tuple(float(f"{each:.6g}") for each in seconds[::stride]),
         first_step_seconds=source.steps[0][1] - ended.begin,
-        values=_values_of(lines, source.names),
+        values=tuple(
+            float(f"{each:.7g}")
+            for _, name, values in _of(lines, journal.VALUES)
+            if name in source.names
+            for each in values
+        ),
         ops=_ops_between(lines, half, source.steps[-1][1]),
         failure=ended.failure and f"after the steps that count: {ended.failure}",
     )
@@ -183,16 +188,6 @@ def _too_few(source: _Source, ended: Ended) -> str:
         f"{len(source.steps)} steps were seen{within} ({source.title}); needed are "
         f"{FEWEST_STEPS} or more"
     )
-
-
-def _values_of(
-    lines: Sequence[Sequence[Any]], names: frozenset[str]
-) -> tuple[float, ...]:
-    found: list[float] = []
-    for _, source, values in _of(lines, journal.VALUES):
-        if source in names:
-            found.extend(float(f"{each:.7g}") for each in values)
-    return tuple(found)
 
 
 def _ops_between(

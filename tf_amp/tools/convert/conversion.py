@@ -76,9 +76,11 @@ def convert(
     writing.check_target(source, target, overwrite=overwrite)
     check_tensorflow()
     from tf_amp.tools.convert import back
-    from tf_amp.tools.convert.frozen_conversion import convert_frozen
     from tf_amp.tools.convert.options import FLOAT32, Job, options_from
-    from tf_amp.tools.convert.saved_model_conversion import convert_saved_model
+    from tf_amp.tools.convert.saved_model_conversion import (
+        convert_frozen,
+        convert_saved_model,
+    )
 
     options = options_from(
         dtype=dtype,

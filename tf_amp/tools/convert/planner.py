@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass import pipeline
 from grappler_pass.functions import conversion
-from grappler_pass.functions.conversion import Library
+from grappler_pass.functions.conversion import Known, Library
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.op_traits import is_update
-from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.shapes import (
+    Shape,
+    Shapes,
+    shape_from_proto,
+    shapes_from_graph_def,
+)
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import Settings
@@ -29,7 +36,7 @@ from tf_amp.errors import AmpError
 from tf_amp.measuring import process_costs
 from tf_amp.measuring.fingerprint import digest_of_seeds
 from tf_amp.tools import progress
-from tf_amp.tools.convert.files.stored_shapes import known_arguments, stored_shapes
+from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tracing import grappler_preview
 
 # The graph itself among its functions, as in `bodies_of`.
@@ -99,7 +106,12 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
     library = conversion.library_of(graph_def)
     plans: dict[str, Plan] = {}
     left_alone: dict[str, str] = {}
-    names = _with_products(graph_def, planner.settings)
+    # Those that hold an op which low precision starts at.
+    names = tuple(
+        name
+        for name, nodes in conversion.bodies_of(graph_def).items()
+        if any(planner.settings.lists.list_of(node.op) == ALLOW for node in nodes)
+    )
     for name in progress.each(names, "planning functions"):
         try:
             outcome = _outcome(name, graph_def, item, library, planner)
@@ -111,16 +123,6 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
         if outcome.changed:
             _put(outcome.graph_def, name, changed, library)
     return Rewritten(changed, plans, left_alone)
-
-
-def _with_products(graph_def: GraphDef, settings: Settings) -> tuple[str, ...]:
-    """Name the functions, and `MAIN`, that hold an op which low precision starts at."""
-    lists = settings.lists
-    return tuple(
-        name
-        for name, nodes in conversion.bodies_of(graph_def).items()
-        if any(lists.list_of(node.op) == ALLOW for node in nodes)
-    )
 
 
 def _outcome(
@@ -177,3 +179,80 @@ def _put(
     for function in into.library.function:
         if function.signature.name == name:
             function.CopyFrom(made)
+
+
+SHAPES = "_output_shapes"
+_ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
+
+
+def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
+    """Return the shapes of every node's outputs, as far as they are known.
+
+    Of a graph as stored, or made of a stored function; `batch` stands for an unknown
+    first dimension, None leaves it unknown.
+    """
+    shapes = {node.name: _written(node) for node in graph_def.node if _is_told(node)}
+    if batch is None:
+        # Of these a price hangs on it; a result is an Identity without attributes.
+        priced = (
+            n for n in graph_def.node if n.op not in _ARGUMENTS and len(n.attr) > 1
+        )
+        if any(node.name not in shapes for node in priced):
+            shapes = _imported(graph_def) or shapes
+        return shapes
+    # What follows from a size of the arguments, as the rows of a product of several
+    # axes, is inferred.
+    copy = type(graph_def)()
+    copy.CopyFrom(graph_def)
+    for node in copy.node:
+        node.attr.pop(SHAPES, None)
+    set_batch(copy, batch)
+    inferred = _imported(copy)
+    return {
+        name: tuple(
+            _known(found, shape, batch)
+            for shape, found in itertools.zip_longest(outputs, inferred.get(name, ()))
+        )
+        for name, outputs in {**inferred, **shapes}.items()
+    }
+
+
+def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
+    """Return what the reads of variables in a function tell of its handles."""
+    contents: dict[str, tuple[int, Shape | None]] = {}
+    for node in function.node_def:
+        if node.op == "ReadVariableOp" and _is_told(node):
+            (shape,) = _written(node) or (None,)
+            contents[node.input[0]] = (int(node.attr["dtype"].type), shape)
+    arguments = (str(arg.name) for arg in function.signature.input_arg)
+    return tuple(
+        Known(contents=(contents[name],)) if name in contents else Known()
+        for name in arguments
+    )
+
+
+def _is_told(node: NodeDef) -> bool:
+    # `in` first: reading a missing key of a protobuf map creates it.
+    return SHAPES in node.attr
+
+
+def _written(node: NodeDef) -> tuple[Shape | None, ...]:
+    return tuple(shape_from_proto(s) for s in node.attr[SHAPES].list.shape)
+
+
+def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
+    """Return what TensorFlow infers; nothing where it cannot import the graph."""
+    try:
+        return dict(shapes_from_graph_def(graph_def))
+    except Exception:
+        # An unknown op, or a version of one: prices are then guesses.
+        return {}
+
+
+def _known(found: Shape | None, otherwise: Shape | None, batch: int) -> Shape | None:
+    """Return what was found if all of it is known, else the other one with a batch."""
+    if found is not None and None not in found:
+        return found
+    if not otherwise or otherwise[0] is not None:
+        return otherwise
+    return (batch, *otherwise[1:])

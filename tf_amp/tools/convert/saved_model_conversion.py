@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 
 import numpy as np
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
@@ -12,13 +13,14 @@ from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from tf_amp.errors import ConfigError
 from tf_amp.tools import progress
 from tf_amp.tools.convert import back, comparison, mixing
-from tf_amp.tools.convert.files import stored_models
+from tf_amp.tools.convert.files import stored_models, writing
+from tf_amp.tools.convert.files.stored_models import frozen_extras, frozen_graph
 from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.mixing import Mixed
 from tf_amp.tools.convert.options import FLOAT32, Job
 from tf_amp.tools.convert.planner import Planner
 from tf_amp.tools.convert.report import ConversionReport
-from tf_amp.tools.convert.weights.interfaces import item_of
+from tf_amp.tools.convert.weights.interfaces import frozen_item, item_of
 from tf_amp.tools.convert.weights.low_signatures import retype_signatures
 
 
@@ -112,3 +114,35 @@ def _write(
     if stored and file is not None:
         dtype = np.dtype(NUMPY_DTYPES[DTYPE_ENUMS[mixed.low_dtype]])
         file.write(draft / stored_models.VARIABLES, stored, dtype)
+
+
+def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
+    """Write the converted graph to a file that does not exist yet.
+
+    The folder of the report is in place before the file is, so that the file, which is
+    what programs look for, never lies there without it.
+    """
+    if not job.options.keep_io:
+        raise ConfigError(
+            f"keep_io=False: {job.source} is a frozen graph, which has no signatures "
+            "whose dtypes could change; SavedModels and .keras files have."
+        )
+    graph_def = frozen_graph(job.given)
+    back.refuse_converted(frozen_extras(job.given))
+    item = frozen_item(graph_def)
+    seen = comparison.ranges_of_graph(job, graph_def, item)
+    planner = mixing.planner_for(job.options, graph_def, seen)
+    meta_graph = MetaGraphDef(graph_def=graph_def)
+    mixed = mixing.mix(meta_graph, item, planner, job.options, None)
+    draft.write_bytes(meta_graph.graph_def.SerializeToString())
+    warnings = (*mixed.warnings, *mixing.size_remarks(job.options, mixed.plans))
+    found = mixed._replace(warnings=warnings)._asdict()
+    if job.options.verify:
+        found["verifications"] = comparison.compared_graphs(
+            job, draft, item, mixed.low_dtype
+        )
+    report = job.report(draft, **found)
+    with writing.replacing(frozen_extras(job.target)) as extras:
+        report.save(extras)
+        back.keep(graph_def, [graph_def], extras)
+    return report

@@ -90,8 +90,14 @@ def explain(
     check_named(explain, fn, kwargs)
     if not isinstance(fn, GraphDef):
         fn = concrete_function(fn, args, kwargs)
+        if is_compiled_function(fn) and measure:
+            raise NotMeasurableError(
+                f"{fn.graph.name} is compiled by XLA, of which single operations "
+                "cannot be timed: explain it without measure=True, or without "
+                "jit_compile."
+            )
         if is_compiled_function(fn):
-            return _compiled_plan(fn, measure)
+            return explaining.plan_of_compiled(fn.graph, _told_of_body)
     graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
     config = config_for(graph_def)
     graph_def = grappler_preview.optimized_graph(graph_def, kept)
@@ -104,15 +110,6 @@ def explain(
     if isinstance(fn, GraphDef):
         return plan
     return explaining.plan_with_compiled(plan, fn.graph, _told_of_body)
-
-
-def _compiled_plan(function: Any, measure: bool) -> Plan:
-    if measure:
-        raise NotMeasurableError(
-            f"{function.graph.name} is compiled by XLA, of which single operations "
-            "cannot be timed: explain it without measure=True, or without jit_compile."
-        )
-    return explaining.plan_of_compiled(function.graph, _told_of_body)
 
 
 def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:

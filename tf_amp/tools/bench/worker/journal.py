@@ -20,6 +20,16 @@ import numpy as np
 
 # DT_HALF and DT_BFLOAT16 of TensorFlow's types.proto.
 _LOW = frozenset({19, 14})
+# More of one thing would tell nothing new, and a script may run for ever.
+_MOST_LINES = 20_000
+FUNCTION, CALL, STEP, VALUES = "function", "call", "step", "values"
+# Steps of each kind, or calls of each function, whose results are compared.
+COMPARED_STEPS = 4
+# The kind of steps that are called here, and not by Keras.
+OWN_KIND = "own"
+# Of what a step computes, to compare with float32.
+_MOST_VALUES = 256
+_FLOATS = ("float", "bfloat")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,28 +59,16 @@ def count_ops_of_graphs(graphs: Sequence[Any]) -> OpCounts:
 
 def count_ops(nodes: Iterable[Any]) -> OpCounts:
     """Return how many operations compute in 16 bits, or cast to or from them."""
-    ops = [(node.op, _is_low(node.attr.values())) for node in nodes]
+    ops = []
+    for node in nodes:
+        types = {each for a in node.attr.values() for each in (a.type, *a.list.type)}
+        ops.append((node.op, not _LOW.isdisjoint(types)))
     return OpCounts(
         total=len(ops),
         low=sum(low for op, low in ops if op != "Cast"),
         casts=sum(low for op, low in ops if op == "Cast"),
         onednn=sum(op.startswith("_Mkl") for op, _ in ops),
     )
-
-
-def _is_low(attributes: Iterable[Any]) -> bool:
-    return any(
-        each.type in _LOW or not _LOW.isdisjoint(each.list.type) for each in attributes
-    )
-
-
-# More of one thing would tell nothing new, and a script may run for ever.
-_MOST_LINES = 20_000
-FUNCTION, CALL, STEP, VALUES = "function", "call", "step", "values"
-# Steps of each kind, or calls of each function, whose results are compared.
-COMPARED_STEPS = 4
-# The kind of steps that are called here, and not by Keras.
-OWN_KIND = "own"
 
 
 class Journal:
@@ -132,10 +130,6 @@ def lines_of(path: pathlib.Path) -> list[list[Any]]:
         return []
     whole, _, _ = text.rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
-
-
-_MOST_VALUES = 256
-_FLOATS = ("float", "bfloat")
 
 
 def sampled_values(computed: Any) -> list[float]:

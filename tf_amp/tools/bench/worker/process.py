@@ -44,25 +44,22 @@ def main() -> None:
     try:
         watching.watch(journal)
         process.switch_on(task.method)
-        if task.target.kind == SCRIPT:
-            batch = "" if task.batch is None else str(task.batch)
-            given = [each.replace(BATCH_PLACE, batch) for each in task.target.arguments]
-            running_scripts.run_script(task.target.name, given, as_module=False)
+        target, batch = task.target, task.batch
+        if target.kind == SCRIPT or batch is None:
+            size = "" if batch is None else str(batch)
+            given = [each.replace(BATCH_PLACE, size) for each in target.arguments]
+            running_scripts.run_script(target.name, given, as_module=False)
+            return
+        if target.kind == FUNCTION:
+            sys.path.insert(0, str(pathlib.Path.cwd()))
+            step = steps.step_of_function(target.name, batch, task.mode)
         else:
-            _run_steps(_step_of(task), journal, task.seconds)
+            step = steps.step_of_saved_model(target.name, target.signature, batch)
+        _run_steps(step, journal, task.seconds)
     except AmpError as error:
         if error.is_scripts_own:
             raise
         sys.exit(str(error))
-
-
-def _step_of(task: Task) -> steps.Step:
-    assert task.batch is not None
-    target = task.target
-    if target.kind == FUNCTION:
-        sys.path.insert(0, str(pathlib.Path.cwd()))
-        return steps.step_of_function(target.name, task.batch, task.mode)
-    return steps.step_of_saved_model(target.name, target.signature, task.batch)
 
 
 def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:

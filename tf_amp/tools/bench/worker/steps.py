@@ -6,12 +6,9 @@ import importlib
 import inspect
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tf_amp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tf_amp.tools.graph_runs.batches import InputSpec
 
 Step = Callable[[], Any]
 _SERVED = "serving_default"
@@ -78,7 +75,12 @@ def step_of_saved_model(folder: str, signature: str | None, batch: int) -> Step:
     function = model.signatures[_signature_name(folder, model.signatures, signature)]
     specs = specs_of(function)
     for spec in specs:
-        _check_batch(spec, batch)
+        first = spec.shape[0] if spec.shape else None
+        if first not in (None, batch):
+            raise ConfigError(
+                f"Input {spec} has a batch size of its own; wanted is --batches "
+                f"{first}."
+            )
     inputs = {
         spec.name: tf.constant(made_up(spec, batch), dtype=spec.dtype) for spec in specs
     }
@@ -107,11 +109,3 @@ def _signature_name(folder: str, found: Any, wanted: str | None) -> str:
             f"{', '.join(names)}."
         )
     return name
-
-
-def _check_batch(spec: InputSpec, batch: int) -> None:
-    first = spec.shape[0] if spec.shape else None
-    if first not in (None, batch):
-        raise ConfigError(
-            f"Input {spec} has a batch size of its own; wanted is --batches {first}."
-        )

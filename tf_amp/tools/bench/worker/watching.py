@@ -230,7 +230,10 @@ class _SessionRuns:
         count = self._counts[key]
         is_asked = not count & (count - 1) and options is metadata is None
         if is_asked:
-            options, metadata = _requests()
+            from tensorflow.core.protobuf import config_pb2
+
+            options = config_pb2.RunOptions(output_partition_graphs=True)
+            metadata = config_pb2.RunMetadata()
         begin = journal.now()
         found = method(fetches, feed_dict, options, metadata)
         end = journal.now()
@@ -249,13 +252,6 @@ class _SessionRuns:
         counts = count_ops_of_graphs(graphs) if graphs else None
         self._journal.function(self._next, key[1], counts)
         self._next += 1
-
-
-def _requests() -> tuple[Any, Any]:
-    """Return options that ask for executed graphs, and what they are returned in."""
-    from tensorflow.core.protobuf import config_pb2
-
-    return config_pb2.RunOptions(output_partition_graphs=True), config_pb2.RunMetadata()
 
 
 def _names(fetches: Any) -> Iterator[str]:

@@ -26,9 +26,8 @@ from grappler_pass.graph.op_table import READ_OPS, REF_VARIABLE_OPS, VARIABLE_OP
 from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32
 from grappler_pass.graph.view import Item, split_input
 from grappler_pass.rewriting.apply import CAST_STEM, cast_constant
-from tf_amp.tools.convert.files.stored_shapes import SHAPES
 from tf_amp.tools.convert.files.variables_file import VariablesFile
-from tf_amp.tools.convert.planner import MAIN, Planner
+from tf_amp.tools.convert.planner import MAIN, SHAPES, Planner
 from tf_amp.tools.convert.report import Storage
 from tf_amp.tools.convert.weights.handles import Readers, Use, readers_in
 from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS, Chooser, LowStorage
