@@ -1,19 +1,17 @@
 """The exchange as `tf.distribute.MirroredStrategy` takes it.
 
 Only what is reduced onto variables is sent in 16 bits, which is how optimizers hand
-gradients over (those of Keras 3 by `keras_gradients`). Whatever else a program reduces
+gradients over (those of Keras 3 as `mirrored` has it). Whatever else a program reduces
 keeps its precision: the vote of a loss scale, moments of a batch, metrics.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from keras_callbacks.all_reduce.buckets import (
     BYTES_PER_ELEMENT,
@@ -23,7 +21,6 @@ from keras_callbacks.all_reduce.buckets import (
 )
 from keras_callbacks.all_reduce.encoding import ENCODINGS, Encoding, exchange
 from tf_amp._tensorflow_private import all_reduce as private
-from tf_amp._tensorflow_private.training import unconverted
 from tf_amp.errors import ConfigError
 
 _Pair = tuple[Any, Any]
@@ -173,55 +170,6 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
         return results
 
 
-def keras_gradients(
-    strategy_here: Callable[[], Any],
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator on Keras 3's reduction of gradients that names variables.
-
-    Args:
-      strategy_here: returns the strategy in force if it is one that wants that, else
-        None; its `is_fused` is true where gradients travel in 16 bits.
-    """
-
-    def naming_variables(reduce: Callable[..., Any]) -> Callable[..., Any]:
-        @unconverted
-        @functools.wraps(reduce)
-        def reduce_to_variables(optimizer: Any, grads_and_vars: Any) -> Any:
-            pairs = list(grads_and_vars)
-            strategy = strategy_here()
-            if strategy is None:
-                return reduce(optimizer, pairs)
-            for _, variable in pairs:
-                check_is_replicated(variable)
-            given = [pair for pair in pairs if pair[0] is not None]
-            if not given or not strategy.is_fused or _cannot_merge():
-                return reduce(optimizer, pairs)
-            context = tf.distribute.get_replica_context()
-            reduced = iter(
-                context.merge_call(
-                    lambda merged, pairs: merged.extended.batch_reduce_to(
-                        tf.distribute.ReduceOp.SUM, pairs
-                    ),
-                    args=(given,),
-                )
-            )
-            return [(None if g is None else next(reduced), v) for g, v in pairs]
-
-        return reduce_to_variables
-
-    return naming_variables
-
-
-def check_is_replicated(variable: Any) -> None:
-    """Raise ConfigError for a variable that is not of a strategy's making."""
-    if not private.is_replicated(variable):
-        raise ConfigError(
-            f"The variable {variable.name} {variable.shape} was not made under the "
-            "strategy, so that its replicas cannot be kept alike; create the model and "
-            "the optimizer within `with strategy.scope():`."
-        )
-
-
 def checked_bucket_bytes(bucket_bytes: Any) -> int:
     """Return a size, or raise ConfigError."""
     is_whole = isinstance(bucket_bytes, int) and not isinstance(bucket_bytes, bool)
@@ -231,19 +179,6 @@ def checked_bucket_bytes(bucket_bytes: Any) -> int:
             f"1, such as {DEFAULT_BUCKET_BYTES}."
         )
     return int(bucket_bytes)
-
-
-def _cannot_merge() -> bool:
-    """Return whether replicas do not meet here; log what that means for them."""
-    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        return False
-    logging.log_first_n(
-        logging.WARNING,
-        "In functions compiled by XLA gradients are exchanged in float32, as "
-        "TensorFlow does it; compile(jit_compile=False) exchanges them in 16 bits.",
-        1,
-    )
-    return True
 
 
 def _fusable(pairs: Sequence[_Pair]) -> list[int]:

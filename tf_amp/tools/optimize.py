@@ -119,7 +119,7 @@ class _Optimized:
 
 def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:
     chosen = planner_for(options, graph_def, None)
-    rewritten = planner.rewrite(graph_def, item, chosen).graph_def
+    rewritten, _, _ = planner.rewrite(graph_def, item, chosen)
     stripping.strip(rewritten)
     return rewritten
 

@@ -76,26 +76,19 @@ def _relative_error(values: np.ndarray, reference: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One method on one batch size.
+    """One method on one batch size; names as in Sample, of which these differ.
 
     Attributes:
-      method: as in the job.
-      batch: examples per step; None where the script has its own.
-      rounds: that have measured it.
-      step_seconds: median of the rounds; None where all have failed.
+      rounds: that have measured it, of which seconds and bytes are the medians.
+      step_seconds: None where all have failed.
       items_per_second: examples, at that; None where their number is not known.
       speed_up: over float32; None without float32.
       verdict: whether that exceeds the noise; "" where nothing is to be said.
-      first_step_seconds: from the start of the process on, median of the rounds.
-      peak_bytes: median of the rounds.
       error: of results, relative to float32, the largest of the rounds; None where
         nothing can be compared.
       ops: that were executed in the last of the rounds.
       is_no_op: whether something was switched on and no operation ran in 16 bits.
-      timed: what its steps are, in words.
       failure: of the first process that failed, before others one without steps.
-      note: what tf-amp said.
-      warning: what its log said of a graph that it failed to rewrite.
     """
 
     method: str

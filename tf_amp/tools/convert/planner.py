@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -41,6 +40,8 @@ from tf_amp.tracing import grappler_preview
 
 # The graph itself among its functions, as in `bodies_of`.
 MAIN = ""
+SHAPES = "_output_shapes"
+_ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
 # What tf.data calls the functions it traces.
 _DATASET_FUNCTIONS = ("__inference_Dataset_", "__inference_tf_data_")
 
@@ -81,26 +82,19 @@ class Planner:
         return dataclasses.replace(self.settings, tuner=tuner)
 
 
-class Rewritten(NamedTuple):
-    """A graph with its library, rewritten.
-
-    Attributes:
-      graph_def: a new graph.
-      plans: of the graph (`MAIN`) and of functions by name, where there is a product.
-      left_alone: functions with a product that keep every type, by name, and why.
-    """
-
-    graph_def: GraphDef
-    plans: Mapping[str, Plan]
-    left_alone: Mapping[str, str]
-
-
 class LeftAloneError(AmpError):
     """A function keeps every type; the message says why."""
 
 
-def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
-    """Rewrite a graph, on which callers rely as `item` says, and its functions."""
+def rewrite(
+    graph_def: GraphDef, item: Item, planner: Planner
+) -> tuple[GraphDef, dict[str, Plan], dict[str, str]]:
+    """Rewrite a graph, on which callers rely as `item` says, and its functions.
+
+    Returns:
+      A new graph; plans of the graph (`MAIN`) and of functions by name, where there is
+      a product; and functions with a product that keep every type, by name, and why.
+    """
     changed = type(graph_def)()
     changed.CopyFrom(graph_def)
     library = conversion.library_of(graph_def)
@@ -122,7 +116,7 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
             plans[name] = outcome.plan
         if outcome.changed:
             _put(outcome.graph_def, name, changed, library)
-    return Rewritten(changed, plans, left_alone)
+    return changed, plans, left_alone
 
 
 def _outcome(
@@ -179,10 +173,6 @@ def _put(
     for function in into.library.function:
         if function.signature.name == name:
             function.CopyFrom(made)
-
-
-SHAPES = "_output_shapes"
-_ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
 
 
 def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:

@@ -29,8 +29,14 @@ from grappler_pass.rewriting.apply import CAST_STEM, cast_constant
 from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.planner import MAIN, SHAPES, Planner
 from tf_amp.tools.convert.report import Storage
-from tf_amp.tools.convert.weights.handles import Readers, Use, readers_in
-from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS, Chooser, LowStorage
+from tf_amp.tools.convert.weights.handles import Group, Readers, Use, readers_in
+from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS, Chooser
+
+_SAVE = "SaveV2"
+# What a save takes before the tensors: file, names, slices.
+_BEFORE_TENSORS = 3
+_LEAST_ELEMENTS = 256
+_LEAST_RANK = 2
 
 
 def store_low(
@@ -43,13 +49,14 @@ def store_low(
     low_dtype = DTYPE_ENUMS[planner.settings.low_dtype]
     bodies = _bodies(meta_graph.graph_def)
     excluded_by = finder(planner.settings.exclude)
-    chosen = LowStorage()
+    chosen: list[Group] = []
+    kept: dict[str, str] = {}
     if file is not None:
         has_objects = meta_graph.HasField("object_graph_def")
         objects = meta_graph.object_graph_def if has_objects else None
         dtype = NUMPY_DTYPES[low_dtype]
         chooser = Chooser(bodies, objects, file, item.fetch, excluded_by, dtype)
-        chosen = chooser.choose()
+        chosen, kept = chooser.choose()
     # Functions get such constants as arguments when they are loaded.
     captured = {
         str(node.constant.operation)
@@ -62,14 +69,16 @@ def store_low(
 
     constants: list[str] = []
     for name, body in bodies.items():
-        own = [place.tensor for place in chosen.places if place.function == name]
-        uses = [use for use in chosen.uses if use.function == name]
+        places = (place for group in chosen for place in group.places)
+        own = [place.tensor for place in places if place.function == name]
+        uses = [u for group in chosen for u in group.uses if u.function == name]
         retype_variables(body, own, uses, low_dtype)
         constants += retype_constants(body, low_dtype, is_kept)
     _put_back(bodies, meta_graph.graph_def)
-    for number in chosen.objects:
+    for number in (number for group in chosen for number in group.objects):
         meta_graph.object_graph_def.nodes[number].variable.dtype = low_dtype
-    return Storage(tuple(sorted(chosen.keys)), tuple(constants), chosen.kept)
+    keys = sorted(key for group in chosen for key in group.keys)
+    return Storage(tuple(keys), tuple(constants), kept)
 
 
 def _bodies(graph_def: GraphDef) -> dict[str, GraphDef]:
@@ -95,13 +104,6 @@ def _put_back(bodies: Mapping[str, GraphDef], graph_def: GraphDef) -> None:
         called = {node.op for node in body.node}.intersection(library)
         body.library.function.extend(library[name] for name in called)
         function.CopyFrom(conversion.function_from_graph(body, function))
-
-
-_SAVE = "SaveV2"
-# What a save takes before the tensors: file, names, slices.
-_BEFORE_TENSORS = 3
-_LEAST_ELEMENTS = 256
-_LEAST_RANK = 2
 
 
 def retype_variables(
