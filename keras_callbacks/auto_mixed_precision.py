@@ -17,12 +17,11 @@ import tensorflow as tf
 from absl import logging
 
 from keras_callbacks import closing_paragraph
-from keras_callbacks.callback import Callback, Logs
+from keras_callbacks.callback import Callback, Logs, check_one_of
 from keras_callbacks.running_fit import siblings, step_functions
 from keras_callbacks.running_fit.plan_watch import PlanWatch
 from keras_callbacks.running_fit.scale_readings import ScaleReadings, scales_losses
 from keras_callbacks.running_fit.summaries import Summaries, writes
-from keras_callbacks.running_fit.values import check_one_of
 from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
 from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for

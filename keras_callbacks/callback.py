@@ -15,6 +15,7 @@ from absl import logging
 
 from keras_callbacks.running_fit import siblings
 from keras_callbacks.running_fit.summaries import Summaries
+from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 
 Logs = dict[str, Any] | None
@@ -153,3 +154,10 @@ class Monitor(Callback):
         It may be one of Keras 3, tf_keras or this package.
         """
         return siblings.first_of(self.others, kind)
+
+
+def check_one_of(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """Raise ConfigError unless a value is one of those allowed, of the same type."""
+    if not any(type(value) is type(each) and value == each for each in allowed):
+        words = ", ".join(map(repr, allowed))
+        raise ConfigError(f"{owner}: {name}={value!r}; allowed are {words}.")

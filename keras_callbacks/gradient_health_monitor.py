@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_callbacks.callback import Logs, Monitor, never_raising
+from keras_callbacks.callback import Logs, Monitor, check_one_of, never_raising
 from keras_callbacks.running_fit import step_functions
 from keras_callbacks.running_fit.gradient_statistics import (
     GradientHealth,
     GradientStatistics,
 )
-from keras_callbacks.running_fit.values import check_one_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.config.loss_scales.choosing import low_dtype_of

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES
+from keras_callbacks.all_reduce.encoding import DEFAULT_BUCKET_BYTES
 from keras_callbacks.all_reduce.fused import (
     Exchange,
     FusedAllReduce,

@@ -13,13 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_callbacks.all_reduce.buckets import (
+from keras_callbacks.all_reduce.encoding import (
     BYTES_PER_ELEMENT,
     DEFAULT_BUCKET_BYTES,
+    ENCODINGS,
     Bucket,
+    Encoding,
     buckets_of,
+    exchange,
 )
-from keras_callbacks.all_reduce.encoding import ENCODINGS, Encoding, exchange
 from tf_amp._tensorflow_private import all_reduce as private
 from tf_amp.errors import ConfigError
 

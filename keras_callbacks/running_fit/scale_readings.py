@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from keras_callbacks.running_fit.values import number, steps_up_to
+from keras_callbacks.running_fit.step_functions import number, steps_up_to
 from tf_amp.training.loss_scale import resumption, variables
 from tf_amp.training.loss_scale.saved_scale import kind_of
 from tf_amp.training.loss_scale.weights import handles_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -87,8 +88,7 @@ class Alternation:
         self._functions = {"float32": float32, "mixed": mixed}
         self._wanted = pairs
         self._steps = steps
-        self._warm_ups = [name for name in self._functions for _ in range(_WARM_UPS)]
-        self._turns: list[str] = []
+        self._turns = _turns(pairs)
         self._took: dict[str, float] = {}
         self._pairs: list[tuple[float, float]] = []
 
@@ -106,27 +106,27 @@ class Alternation:
         """Return the function to train with."""
 
         def call_by_turns(*args: Any) -> Any:
-            if self.is_done:
-                return self._functions["mixed"](*args)
-            if self._warm_ups:
-                return self._functions[self._warm_ups.pop()](*args)
-            return self._timed(*args)
+            name, is_timed = next(self._turns, ("mixed", False))
+            begin = time.perf_counter()
+            result = self._functions[name](*args)
+            if is_timed:
+                _wait_for(result)
+                self._took[name] = (time.perf_counter() - begin) / self._steps
+            if len(self._took) == len(self._functions):
+                self._pairs.append((self._took["float32"], self._took["mixed"]))
+                self._took = {}
+            return result
 
         return wrapping(call_by_turns, self._functions["mixed"])
 
-    def _timed(self, *args: Any) -> Any:
-        if not self._turns:
-            order = ["float32", "mixed"]
-            self._turns = order if len(self._pairs) % 2 else order[::-1]
-            self._took = {}
-        name = self._turns.pop()
-        begin = time.perf_counter()
-        result = self._functions[name](*args)
-        _wait_for(result)
-        self._took[name] = (time.perf_counter() - begin) / self._steps
-        if not self._turns:
-            self._pairs.append((self._took["float32"], self._took["mixed"]))
-        return result
+
+def _turns(pairs: int) -> Iterator[tuple[str, bool]]:
+    """Yield which function is to be called, and whether that is timed."""
+    for name in ("mixed", "float32"):
+        yield from [(name, False)] * _WARM_UPS
+    for number in range(pairs):
+        order = ("mixed", "float32") if number % 2 else ("float32", "mixed")
+        yield from ((name, True) for name in order)
 
 
 def _wait_for(result: Any) -> None:

@@ -8,10 +8,11 @@ just as well, and nothing else about the model changes.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_callbacks.running_fit.values import number
+import tensorflow as tf
+
 from tf_amp.runtime import model_scopes
 from tf_amp.tracing import stack as scope_stack
 
@@ -123,3 +124,21 @@ def _chain(function: StepFunction | None) -> list[StepFunction]:
         chain.append(function)
         function = getattr(function, "__dict__", {}).get("__wrapped__")
     return chain
+
+
+def number(value: Any) -> float:
+    """Return a scalar as Python has it; waits for the device.
+
+    It may be a number, a tensor, or a variable of TensorFlow, Keras or a strategy.
+    """
+    return float(tf.convert_to_tensor(value))
+
+
+def steps_up_to(batch: int, params: Mapping[str, Any] | None) -> int:
+    """Return how many steps of an epoch there were once a batch has ended.
+
+    Batches count from 0; the last of several in one call may be none in fact. `params`
+    is what Keras tells of the run.
+    """
+    in_epoch = (params or {}).get("steps")
+    return batch + 1 if in_epoch is None else min(batch + 1, int(in_epoch))

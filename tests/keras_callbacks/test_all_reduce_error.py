@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from keras_callbacks.all_reduce.buckets import Bucket, buckets_of
-from keras_callbacks.all_reduce.encoding import BFLOAT16, ENCODINGS, FLOAT16, exchange
+from keras_callbacks.all_reduce.encoding import (
+    BFLOAT16,
+    ENCODINGS,
+    FLOAT16,
+    Bucket,
+    buckets_of,
+    exchange,
+)
 
 EITHER = pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
 # Its largest number; what is closer to it than to the next one is rounded to it.

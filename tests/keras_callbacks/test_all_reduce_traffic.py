@@ -3,14 +3,17 @@
 import math
 
 from benchmarks.all_reduce import resnet50_shapes
-from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
-from keras_callbacks.all_reduce.encoding import ENCODINGS
+from keras_callbacks.all_reduce.encoding import (
+    DEFAULT_BUCKET_BYTES,
+    ENCODINGS,
+    buckets_of,
+)
 from keras_callbacks.all_reduce.fused import in_16_bits, to_one_device
 from tests.forking import run_forked
 
 COUNTED = """
 from benchmarks import all_reduce as b
-from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.all_reduce.encoding import DEFAULT_BUCKET_BYTES, buckets_of
 from keras_callbacks.all_reduce.encoding import ENCODINGS
 from keras_callbacks.all_reduce.fused import in_16_bits, to_one_device
 b.set_up_devices()

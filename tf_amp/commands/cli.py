@@ -35,6 +35,9 @@ from tf_amp.errors import AmpError
 _USAGE_ERROR = 2
 # What a shell makes of a program that Ctrl-C has ended.
 _INTERRUPTED = 130
+_SHELLS = ("bash", "zsh", "tcsh")
+# Besides those whose type is a path.
+_PATHS = {"device_profile", "log", "ranges", "script"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,11 +107,6 @@ def _parser() -> argparse.ArgumentParser:
                 "-v", "--verbose", action="store_true", help="show TensorFlow's log too"
             )
     return parser
-
-
-_SHELLS = ("bash", "zsh", "tcsh")
-# Besides those whose type is a path.
-_PATHS = {"device_profile", "log", "ranges", "script"}
 
 
 class PrintCompletion(argparse.Action):

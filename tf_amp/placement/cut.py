@@ -32,6 +32,10 @@ from grappler_pass.pricing.seconds import Pricer
 from tf_amp.placement.named_devices import full_name, short_name
 from tf_amp.placement.reassignable import colocated, may_move
 
+_LOW = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
+# A side of the cut: what is fixed to the other device, as FLOAT32_SIDE is to home.
+_ELSEWHERE = -2
+
 
 @dataclasses.dataclass(frozen=True)
 class Site:
@@ -54,11 +58,6 @@ class Site:
     def transfer_seconds(self, tensor_bytes: int) -> float:
         """Return what moving a tensor to the other device takes."""
         return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second
-
-
-_LOW = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
-# A side of the cut: what is fixed to the other device, as FLOAT32_SIDE is to home.
-_ELSEWHERE = -2
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,8 @@ from tf_amp.placement.host_copies import HostCopies, Transfer
 from tf_amp.placement.named_devices import short_name
 
 _FLOAT32_BYTES = 4
+STATE = "tf_amp_offload"
+Update = Callable[[list[Any], list[Any]], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,11 +93,6 @@ def _memory_rate(device: str) -> float:
 
 def _mebi(count: int) -> str:
     return f"{count / 2**20:.4g}"
-
-
-STATE = "tf_amp_offload"
-
-Update = Callable[[list[Any], list[Any]], Any]
 
 
 @dataclasses.dataclass(eq=False)

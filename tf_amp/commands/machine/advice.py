@@ -7,9 +7,17 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from tf_amp.commands.doctor import Finding, Findings
-from tf_amp.commands.machine import gpu_links
-from tf_amp.commands.machine.gpu_links import MEANINGS, Gpu, Links, weakest_of
-from tf_amp.commands.machine.processors import Machine, Node, cpu_list, machine_of
+from tf_amp.commands.machine import processors
+from tf_amp.commands.machine.processors import (
+    MEANINGS,
+    Gpu,
+    Links,
+    Machine,
+    Node,
+    cpu_list,
+    machine_of,
+    weakest_of,
+)
 from tf_amp.errors import UnclearMachineError
 
 _THREADS = "export TF_NUM_INTRAOP_THREADS={0} TF_NUM_INTEROP_THREADS={0}"
@@ -24,8 +32,8 @@ def examine() -> Findings:
     gpus: Sequence[Gpu] = ()
     links = None
     try:
-        gpus = gpu_links.present_gpus()
-        links = gpu_links.present_links() if len(gpus) > 1 else None
+        gpus = processors.present_gpus()
+        links = processors.present_links() if len(gpus) > 1 else None
     except UnclearMachineError as error:
         yield Finding("links", f"{error}; nothing is concluded from it")
     yield from conclusions(machine, gpus, links)
@@ -53,7 +61,7 @@ def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> F
         yield Finding("GPU", f"{found} on the bus, but nvidia-smi tells of none")
     for kind in dict.fromkeys((links or {}).values()):
         pairs = [f"{a}-{b}" for (a, b), link in (links or {}).items() if link == kind]
-        words = MEANINGS[gpu_links.kind_of(kind)]
+        words = MEANINGS[processors.kind_of(kind)]
         yield Finding(f"link {kind}", f"{words}: GPUs {', '.join(pairs)}")
     yield from advise(machine, gpus, links)
     if len(machine.nodes) > 1 and shutil.which("numactl") is None:

@@ -12,6 +12,10 @@ from tf_amp.errors import ConfigError, ScriptMissingError
 
 # A year: what is longer is a mistake, and no timer of the system takes it.
 MOST_SECONDS = 365 * 86400.0
+# Commands that take a model or a script, whose arguments follow `--`.
+_COMMANDS = {"audit", "bench", "explain", "ranges", "report", "verify"}
+# Options that make sense for SavedModels only; no command has to have all of them.
+_OF_MODELS = ("data", "signature", "batch", "measure")
 
 
 def add_rows_to(parser: argparse.ArgumentParser, option: str, count: int) -> None:
@@ -70,12 +74,6 @@ def seconds_from_text(text: str) -> float:
             f"most {MOST_SECONDS:.0f}"
         )
     return value
-
-
-# Commands that take a model or a script, whose arguments follow `--`.
-_COMMANDS = {"audit", "bench", "explain", "ranges", "report", "verify"}
-# Options that make sense for SavedModels only; no command has to have all of them.
-_OF_MODELS = ("data", "signature", "batch", "measure")
 
 
 def split_own(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -19,6 +19,9 @@ _HALF_FULL = 0.5
 _LAUNCHES = 1.5
 _CAST_SHARE = 0.25
 _BY_LISTS = ("DENY", "DENY_TAINT", "NOT_LISTED")
+_SHOWN = 10
+# Losses under this share of what the mean node takes are not worth a look.
+_LEAST_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,11 +180,6 @@ RULES: tuple[Callable[[Case], Finding | None], ...] = (
 def finding_of(case: Case) -> Finding:
     """Return what the first rule that applies says."""
     return next(found for rule in RULES if (found := rule(case)) is not None)
-
-
-_SHOWN = 10
-# Losses under this share of what the mean node takes are not worth a look.
-_LEAST_SHARE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,6 +45,18 @@ _STEPS = 12
 _SECONDS = 10.0
 # Behind the name of a node, before that of a part it was split into.
 _PART = "/tf_amp_"
+BEFORE, AFTER = "before", "after"
+_MOST_PAIRS = 400
+_FEWEST_PAIRS = 2
+_WARM_UPS, _WARM_UP_SECONDS = 3, 0.05
+# The first step takes longer: kernels are prepared and memory is allocated.
+_FIRST_STEP = 2.0
+# A busy machine takes longer than predicted.
+_SLACK = 1.5
+# Seconds to build, by node of both graphs.
+_NODE_SECONDS = 3e-5
+# Where there is no limit.
+_LONGEST_SECONDS = 120.0
 
 
 def prediction_of(
@@ -152,21 +164,6 @@ def _by_op(
         elif op := op_of.get(node) or op_of.get(node.partition(_PART)[0]):
             total[op] += took
     return total
-
-
-BEFORE, AFTER = "before", "after"
-
-_MOST_PAIRS = 400
-_FEWEST_PAIRS = 2
-_WARM_UPS, _WARM_UP_SECONDS = 3, 0.05
-# The first step takes longer: kernels are prepared and memory is allocated.
-_FIRST_STEP = 2.0
-# A busy machine takes longer than predicted.
-_SLACK = 1.5
-# Seconds to build, by node of both graphs.
-_NODE_SECONDS = 3e-5
-# Where there is no limit.
-_LONGEST_SECONDS = 120.0
 
 
 def measure(trial: Trial, seconds: float) -> Comparison:

@@ -42,12 +42,7 @@ class InputSpec:
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Return whether an array of this shape can be fed."""
-        if self.shape is None:
-            return True
-        return len(shape) == len(self.shape) and all(
-            wanted in (None, size)
-            for wanted, size in zip(self.shape, shape, strict=True)
-        )
+        return bool(tf.TensorShape(self.shape).is_compatible_with(shape))
 
 
 def specs_of(function: Any) -> tuple[InputSpec, ...]:

@@ -41,6 +41,11 @@ from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tracing.traces import with_traced_shapes
 
 Values = Mapping[str, Array]
+_SEED = 20
+_SEEDS = {"seed", "seed2"}
+_PREFIX = "tf_amp_case"
+# What TensorFlow begins a message with that tells where in the graph it was.
+_FAILED = "Graph execution error:"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,13 +101,6 @@ class Case:
     def known_shapes(self) -> Shapes:
         """The shapes that a run has, as far as they are known."""
         return self.shapes if self.run_shapes is None else self.run_shapes
-
-
-_SEED = 20
-_SEEDS = {"seed", "seed2"}
-_PREFIX = "tf_amp_case"
-# What TensorFlow begins a message with that tells where in the graph it was.
-_FAILED = "Graph execution error:"
 
 
 def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:

@@ -21,6 +21,8 @@ _BAD_COLOR = "#c1443c"
 _TENSORS, _LEAST_ERROR = 40, 1e-9
 # Exponents of float16: of its smallest number, its smallest normal one, its largest.
 _FLOAT16_EXPONENTS = (-24, -14, 15)
+_NO_GRADIENTS = "Gradients by layer: GradientHealthMonitor() beside PrecisionReport."
+_LEAST_TEXT = f"below {_LEAST_ERROR:g}: equal"
 
 
 def sections_of_runs(record: Record) -> tuple[Section, ...]:
@@ -217,7 +219,3 @@ def _not_recorded(record: Record) -> tuple[Section, ...]:
 
 def _short(value: float) -> float:
     return float(f"{value:.2g}")
-
-
-_NO_GRADIENTS = "Gradients by layer: GradientHealthMonitor() beside PrecisionReport."
-_LEAST_TEXT = f"below {_LEAST_ERROR:g}: equal"

@@ -33,6 +33,18 @@ _EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _WIDTH = 250
 
 OUTPUT, GRADIENT = "output", "gradient"
+_COLUMNS = ("largest error", "relative", "cosine", "not finite", "noise", "rounded")
+# What a narrow terminal leaves out, first what matters least.
+_SPARE = (
+    "cosine",
+    "shape",
+    "kind",
+    "largest error",
+    "rounded",
+    "not finite",
+    "noise",
+    "relative",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,20 +276,6 @@ def _cause(found: Verification) -> str:
 
 def _with(found: Verification, verdict: Verdict) -> list[TensorCheck]:
     return [c for c in found.checks if found.verdict_on(c) is verdict]
-
-
-_COLUMNS = ("largest error", "relative", "cosine", "not finite", "noise", "rounded")
-# What a narrow terminal leaves out, first what matters least.
-_SPARE = (
-    "cosine",
-    "shape",
-    "kind",
-    "largest error",
-    "rounded",
-    "not finite",
-    "noise",
-    "relative",
-)
 
 
 def _filled(table: Table, found: Verification) -> Table:

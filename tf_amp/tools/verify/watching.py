@@ -142,7 +142,9 @@ class _Search:
             node = self.view.nodes[port.node]
             begins = self._begins(node)
             is_candidate = begins and node.op not in _VARIABLES
-            if is_candidate and _may_equal(self._shape(port), shape):
+            # Equal, as far as both are known.
+            found = tf.TensorShape(self._shape(port))
+            if is_candidate and found.is_compatible_with(shape):
                 return reader
             others = others or is_candidate
             if begins:
@@ -188,15 +190,6 @@ def _trained(name: str, variables: Mapping[str, str]) -> str:
         if known.replace("/", "_") in last or name.endswith(f"/{known}")
     )
     return max((known for known in trained if known != name), key=len, default=name)
-
-
-def _may_equal(first: Shape | None, second: Shape | None) -> bool:
-    """Return whether two shapes are equal as far as they are known."""
-    if first is None or second is None:
-        return True
-    return len(first) == len(second) and all(
-        None in (a, b) or a == b for a, b in zip(first, second, strict=True)
-    )
 
 
 def _value_input(update: Node) -> Reader | None:

@@ -22,6 +22,7 @@ from tf_amp.tools.bench.rendering.words import (
 from tf_amp.tools.bench.summary import SpeedUp, summarized
 
 _WIDTH = 0.8
+_READING = "Medians of all rounds; lines reach from the lowest to the highest round."
 
 
 def check_extra() -> None:
@@ -84,9 +85,6 @@ def error_bars(speed_ups: Sequence[SpeedUp]) -> tuple[list[float], list[float]]:
 def label(batch: int | None) -> str:
     """Return what a batch size is called on an axis."""
     return "as it is" if batch is None else str(batch)
-
-
-_READING = "Medians of all rounds; lines reach from the lowest to the highest round."
 
 
 def page_of(record: Record) -> str:
