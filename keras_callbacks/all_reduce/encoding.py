@@ -31,12 +31,7 @@ _BIAS, _MANTISSA = 127.0, 2.0**23
 
 @dataclasses.dataclass(frozen=True)
 class Bucket:
-    """Some tensors, end to end.
-
-    Attributes:
-      places: of its tensors, among all.
-      sizes: of its tensors, in elements.
-    """
+    """Some tensors, end to end: their places among all, and sizes in elements."""
 
     places: tuple[int, ...]
     sizes: tuple[int, ...]

@@ -33,10 +33,8 @@ _FLOAT32_BYTES = 4
 class Traffic:
     """One way to exchange the gradients of a step.
 
-    Attributes:
-      way: its name.
-      collectives: exchanges that are started one by one.
-      bytes_moved: from device to device, over all devices.
+    Collectives are started one by one; bytes go from device to device, over all
+    devices.
     """
 
     way: str

@@ -13,13 +13,9 @@ from tf_amp.rewriting import host
 
 @dataclasses.dataclass(frozen=True)
 class WatchedPlan:
-    """A plan, and when it was made.
+    """A plan, and when it was made, in seconds since the epoch.
 
-    Attributes:
-      role: "train", "test" or "predict"; empty where that is not known.
-      plan: of one graph.
-      is_applied: whether the graph was changed.
-      time_s: seconds since the epoch.
+    Its role is "train", "test" or "predict"; empty where that is not known.
     """
 
     role: str

@@ -56,8 +56,7 @@ class ScaleReading:
 class ScaleReadings:
     """Reads the loss scale of one `fit`; each reading waits for the device.
 
-    Attributes:
-      steps: of this `fit` so far, by the batches that Keras tells of.
+    `steps` are those of this `fit` so far, by the batches that Keras tells of.
     """
 
     def __init__(self, model: Any = None) -> None:

@@ -28,10 +28,8 @@ from tf_amp.errors import ConfigError
 class Group:
     """Lines of blocks, all columns or all rows, with the same number of blocks.
 
-    Attributes:
-      lines: int32 [lines], the columns (or rows).
-      crossing: int32 [lines, blocks], the rows (or columns) that their blocks are in.
-      blocks: int32 [lines, blocks], where these blocks stand in the layout.
+    All are int32: the lines [lines]; for each [lines, blocks] the rows (or columns)
+    that its blocks are in, and where these blocks stand in the layout.
     """
 
     lines: Indices

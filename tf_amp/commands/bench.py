@@ -84,13 +84,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure what the command line names, and print the table.
-
-    Raises:
-      ConfigError: an option makes no sense, or an output cannot be written.
-      MissingExtraError: what draws pages or charts is not installed.
-      ScriptMissingError: there is no such script, SavedModel or function.
-    """
+    """Measure what the command line names, and print the table."""
     from tf_amp.tools.bench import record as records
     from tf_amp.tools.bench.context import context_of
     from tf_amp.tools.bench.rendering import chart, words

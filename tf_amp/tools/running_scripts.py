@@ -52,9 +52,6 @@ def switch_on(given: Mapping[str, str]) -> None:
 
     What is given goes before the environment, as it does in `enable`. A switch that
     says "off" is for programs started without this command.
-
-    Raises:
-      ConfigError: a setting is unknown, or two contradict each other.
     """
     os.environ.update(given)
     # What others say of the same thing goes.

@@ -77,10 +77,8 @@ class Target:
 def target_of(device: str, low_dtype: str | None = None) -> Target:
     """Return the target that the name or path of a profile stands for.
 
-    Its 16-bit type is what suits the device by default.
-
-    Raises:
-      ConfigError: there is no such profile or dtype; the message names those there are.
+    Its 16-bit type is what suits the device by default. ConfigError names those there
+    are.
     """
     chosen = checked_dtype(low_dtype) if low_dtype is not None else None
     try:

@@ -98,13 +98,7 @@ class Run:
 
 
 def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Target:
-    """Return what a command line names.
-
-    Raises:
-      ScriptMissingError: there is no such thing.
-      ConfigError: it cannot be read, or an option or an argument belongs to another
-        kind.
-    """
+    """Return what a command line names; options are to be those of its kind."""
     path = pathlib.Path(text)
     module, _, function = text.partition(":")
     names = (*module.split("."), function)
@@ -131,11 +125,7 @@ def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Tar
 def batches_of(
     target: Target, given: tuple[int, ...] | None
 ) -> tuple[int, ...] | tuple[None]:
-    """Return the batch sizes: those given, else those of the kind of target.
-
-    Raises:
-      ConfigError: a script has no place for those given, or a place and none are.
-    """
+    """Return the sizes given, for which a script needs a place, or defaults."""
     if target.kind != SCRIPT:
         return given or _DEFAULT_BATCHES
     is_placed = any(BATCH_PLACE in each for each in target.arguments)

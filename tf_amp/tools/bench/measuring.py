@@ -39,17 +39,10 @@ def measured(
     """Yield the record after each process, which has one sample more.
 
     Where a method has failed on a batch size, before enough steps, it is not tried
-    again; nor is any, where float32 has.
-
-    Args:
-      record: what was measured before.
-      rounds: how often each method is measured on each batch size.
-      begin: called before each process, those that are left out included, with how
-        many there were before.
-      stop: set once no more is to be measured.
-
-    Raises:
-      KeyboardInterrupt: `stop` was set; no process is left.
+    again; nor is any, where float32 has. Each method is measured so many rounds on each
+    batch size. `begin` is called before each process, those that are left out included,
+    with how many there were before. Once `stop` is set: KeyboardInterrupt, and no
+    process is left.
     """
     failed: set[tuple[str, int | None]] = set()
     with tempfile.TemporaryDirectory(prefix="tf-amp-bench-") as folder:

@@ -105,8 +105,8 @@ def environment_of(
 ) -> dict[str, str]:
     """Return the variables of a run: the user's, but only tf-amp gets tf-amp's.
 
-    Those of the method itself are set in the process. `cache` is a folder for the
-    costs that tf-amp measures; if warm, the user's own.
+    Those of the method itself are set in the process. `cache` is a folder for the costs
+    that tf-amp measures; if warm, the user's own.
     """
     batch = {} if run.batch is None else {BENCH_BATCH: str(run.batch)}
     costs = environ.get(CACHE) if job.is_warm else cache

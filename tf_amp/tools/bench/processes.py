@@ -35,12 +35,9 @@ _LONGEST, _PART = 200, 95
 class Ended:
     """How a process ended.
 
-    Attributes:
-      status: exit code; minus the number of the signal that ended it.
-      is_out_of_time: whether it was ended because its time was over.
-      errors: the end of what it wrote to stderr.
-      peak_bytes: most of the machine's memory that it held at once.
-      begin: seconds of the machine's clock when it was started.
+    Its status is the exit code, or minus the number of the signal that ended it; errors
+    are the end of what it wrote to stderr. Of the machine are the most memory that it
+    held at once, and the seconds of the clock when it was started.
     """
 
     status: int

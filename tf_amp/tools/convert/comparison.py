@@ -41,8 +41,7 @@ def compared_signatures(
 ) -> tuple[dict[str, Verification], tuple[str, ...]]:
     """Compare each signature of both models, and say which could not be fed.
 
-    Raises:
-      NotMeasurableError: the model cannot be run on made-up inputs.
+    NotMeasurableError: the model cannot be run on made-up inputs.
     """
     models = [running.signatures_of(path) for path in (job.given, draft, job.given)]
     (_, given), (_, converted), (_, other) = models

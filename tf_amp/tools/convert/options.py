@@ -81,13 +81,9 @@ def options_from(
 class Job:
     """What is converted, to what, and how.
 
-    Attributes:
-      source: as the user named it.
-      given: what is read: the source, or what a Keras file was exported to.
-      target: as the user named it.
-      kind: of the source, for people.
-      options: what the user wants.
-      begin: of the work, in seconds of `time.perf_counter`.
+    Source and target are as the user named them; what is read is the source, or what a
+    Keras file was exported to. The work began at `begin`, in seconds of
+    `time.perf_counter`.
     """
 
     source: pathlib.Path

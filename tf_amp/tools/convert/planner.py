@@ -50,12 +50,10 @@ _DATASET_FUNCTIONS = ("__inference_Dataset_", "__inference_tf_data_")
 class Planner:
     """What graphs are rewritten with.
 
-    Attributes:
-      settings: of the pass.
-      device_type: of the device that they will run on; bears on plans alone.
-      batch: what stands for an unknown first dimension when prices are looked up;
-        None: the pass's own guess.
-      config: says how much is measured; None: nothing, for a device that is absent.
+    The device is the one that they will run on, which bears on plans alone. `batch`
+    stands for an unknown first dimension when prices are looked up; None: the pass's
+    own guess. The configuration says how much is measured; None: nothing, for a device
+    that is absent.
     """
 
     settings: Settings

@@ -169,9 +169,8 @@ def _by_op(
 def measure(trial: Trial, seconds: float) -> Comparison:
     """Run both graphs in turn for about `seconds`.
 
-    Raises:
-      NotRunnableError: a graph cannot be run outside of its program, or not in time,
-        or it needs too much memory; the message says which.
+    NotRunnableError says which cannot be run outside of its program, not in time, or
+    needs too much memory.
     """
     seconds = min(seconds, _LONGEST_SECONDS)
     # Building and the fewest runs may surely take too long.

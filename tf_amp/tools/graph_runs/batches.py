@@ -126,8 +126,7 @@ def checked_batches(
 ) -> tuple[Batch, ...]:
     """Return batches from a Python iterable: of mappings, sequences or single arrays.
 
-    Raises:
-      UnfitDataError: one does not fit; the message tells which, and what is expected.
+    UnfitDataError tells which one does not fit, and what is expected.
     """
     found: list[Batch] = []
     for number, batch in enumerate(given, 1):

@@ -41,9 +41,9 @@ def ranges_of(
 
     Args:
       function: a ConcreteFunction (a signature of a SavedModel), or a GraphDef.
-      batches: each a mapping from names of inputs to arrays, a sequence of arrays by
-        position, or one array; names are those of `specs_of(function)`, and for a
-        GraphDef those of its placeholders.
+      batches: each a mapping from names of `specs_of(function)` to arrays, a sequence
+      of
+        arrays by position, or one array.
       fetches: names of the nodes to run, for a GraphDef.
 
     Raises:
@@ -132,8 +132,8 @@ class Statistics:
     def add_graph(self, tensors: Sequence[TensorRange]) -> tuple[int, int]:
         """Take in the tensors of another graph, of which nothing was seen.
 
-        Returns:
-          The number of the first, and that under which the graph's runs begin.
+        Returned is the number of the first, and that under which the graph's runs
+        begin.
         """
         with self._lock:
             first, graph = len(self._tensors), len(self._runs)

@@ -78,11 +78,8 @@ class Tap:
 class Records:
     """What to record of a graph.
 
-    Attributes:
-      taps: the tensors.
-      begin: number under which the begin of a run is recorded, before all else; None:
-        it is not.
-      loops: names of the nodes through which values enter loops from outside of any.
+    The begin of a run is recorded under the number `begin`, before all else; None: it
+    is not. Values enter loops from outside of any through the nodes named.
     """
 
     taps: tuple[Tap, ...]

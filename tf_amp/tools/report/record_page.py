@@ -22,8 +22,7 @@ _RATIO = re.compile(r"\d+(\.\d+)?x")
 def html_from_record(record: Record, other: Record | None = None) -> str:
     """Return a page that opens without a network, perhaps beside another job.
 
-    Raises:
-      MissingExtraError: Jinja2 or plotly is not installed.
+    It takes Jinja2 and plotly; MissingExtraError without.
     """
     drawn = tuple(_drawn(record.plans))
     sections = [_verdict(record)]

@@ -33,13 +33,8 @@ _PLACE = 0
 class Controls:
     """Runs of a case in float32, which every rewrite of it is compared with.
 
-    Attributes:
-      case: what was run.
-      values: that it was run on.
-      expected: tensors of the first run, by name.
-      noise: of the second.
-      rounded: of a run with inputs and weights rounded to 16 bits.
-      tolerance: for relative errors.
+    They are on the same values, twice, of which the second shows the noise, and once
+    with inputs and weights rounded to 16 bits. The tolerance is for relative errors.
     """
 
     case: Case
@@ -88,14 +83,10 @@ def verified(
 ) -> Verification:
     """Return what is found of a case's rewrite.
 
-    Args:
-      case: the graph, and what it is run on; what is missing is made up.
-      tolerance: largest relative error; None: 8 roundings of the type.
-      bisect: look for the operations that must be float32, where it does not hold.
-      data: what it is run on, in words.
-
-    Raises:
-      NotMeasurableError: the graph cannot be run by itself; the message says why.
+    What the case lacks to be run is made up. The tolerance is for relative errors;
+    None: 8 roundings of the type. To bisect is to look for the operations that must be
+    float32, where it does not hold. `data` says in words what it is run on.
+    NotMeasurableError: the graph cannot be run by itself.
     """
     from tf_amp.tools.verify.bisecting import with_culprits
 

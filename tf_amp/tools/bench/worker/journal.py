@@ -36,11 +36,8 @@ _FLOATS = ("float", "bfloat")
 class OpCounts:
     """Operations of the graph that TensorFlow executed.
 
-    Attributes:
-      total: all of them.
-      low: those that compute in 16 bits, casts aside.
-      casts: casts to or from 16 bits.
-      onednn: those rewritten to kernels of oneDNN.
+    `low` are those that compute in 16 bits, casts aside; `casts` those to or from 16
+    bits; `onednn` those rewritten to kernels of oneDNN.
     """
 
     total: int

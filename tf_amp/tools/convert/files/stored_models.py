@@ -45,12 +45,7 @@ class Kind(enum.Enum):
 
 
 def kind_of(source: pathlib.Path) -> Kind:
-    """Tell what `source` is by its name and contents.
-
-    Raises:
-      ScriptMissingError: there is no such path.
-      UnreadableModelError: it is none of the kinds; the message names them.
-    """
+    """Tell what `source` is by its name and contents; an error names the kinds."""
     if not source.exists():
         raise ScriptMissingError(f"{source} does not exist; needed is {_WANTED}.")
     if any((source / name).is_file() for name in SAVED_MODEL_FILES):

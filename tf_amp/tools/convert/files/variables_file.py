@@ -29,10 +29,7 @@ _UNREADABLE = (IndexError, RuntimeError, ValueError)
 class VariablesFile:
     """A reader of tensors by key, with what is known without reading them.
 
-    Attributes:
-      path: prefix of the files' names.
-      dtypes: by key, such as "float32".
-      shapes: by key.
+    The path is the prefix of the files' names; dtypes are names such as "float32".
     """
 
     path: pathlib.Path

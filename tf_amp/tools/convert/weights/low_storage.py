@@ -37,13 +37,10 @@ _LEAST_RANK = 2
 class Chooser:
     """What a choice is made from.
 
-    Attributes:
-      bodies: the graph, under `MAIN`, and its functions as graphs.
-      objects: of the model; None for one without.
-      file: of its variables.
-      fetched: names of nodes of the graph itself that are run for their values.
-      excluded_by: from the name of a node to what keeps it in float32, or empty.
-      dtype: the 16-bit type.
+    Bodies are the graph, under `MAIN`, and its functions as graphs; objects those of
+    the model, if it has any; `file` is of its variables. Fetched are names of nodes of
+    the graph itself that are run for their values; `excluded_by` returns by the name of
+    a node what keeps it in float32, or nothing.
     """
 
     bodies: Mapping[str, GraphDef]
