@@ -108,6 +108,8 @@ class Plan(NotebookDisplay):
       fusions: rewrites beside types, of which the rows are the result.
       traced_fusions: those that the graph was traced with; they are there whether or
         not this plan is applied, and are in neither of the predicted times.
+      outcome: what decides, or has decided, whether it is applied; "" where that is
+        its predicted gain alone.
     """
 
     decisions: tuple[Decision, ...]
@@ -126,6 +128,7 @@ class Plan(NotebookDisplay):
     selected_from: str = ""
     fusions: tuple[Fusion, ...] = ()
     traced_fusions: tuple[Fusion, ...] = ()
+    outcome: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -201,6 +204,7 @@ class Plan(NotebookDisplay):
             f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
             f"ms ({self._speedup_text()}){self._memory_text()}; "
             f"kept: {kept or 'nothing'}{self._fusions_text()}"
+            f"{self.outcome and f'; {self.outcome}'}"
         )
 
     def _fusions_text(self) -> str:
