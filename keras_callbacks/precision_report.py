@@ -6,7 +6,6 @@ import os
 import pathlib
 import time
 
-from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.planning.pages import page
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.running_fit import run_record
@@ -46,7 +45,6 @@ class PrecisionReport(Monitor):
         Args:
           folder: made if it is not there; None: where the ModelCheckpoint of the same
             `fit` writes, or beside the folder of its BackupAndRestore.
-
           html: write a page with charts, too, when `fit` ends.
 
         Raises:
@@ -160,13 +158,10 @@ class PrecisionReport(Monitor):
             return
         record = self._record()
         self._folder.mkdir(parents=True, exist_ok=True)
-        texts = {
-            ".json": run_record.json_from_record(record),
-            ".txt": run_record.text_from_record(record),
-        }
-        for suffix, text in texts.items():
-            with replacing(self._folder / f"{NAME}{suffix}") as file:
-                file.write(text)
+        json_text = run_record.json_from_record(record)
+        write_whole(self._folder / f"{NAME}.json", json_text.encode())
+        text = run_record.text_from_record(record)
+        write_whole(self._folder / f"{NAME}.txt", text.encode())
         self._written_s = time.time()
 
     def _record(self) -> RunRecord:

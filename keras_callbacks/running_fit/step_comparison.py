@@ -47,23 +47,12 @@ class Comparison:
         """How many times as fast the median step is in mixed precision."""
         return self.float32_seconds / self.mixed_seconds
 
-    @property
-    def middle_half(self) -> tuple[float, float]:
-        """The ratios of single pairs between which half of them lie."""
-        ratios = sorted(float32 / mixed for float32, mixed in self.pairs)
-        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        return low, high
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether there were enough steps to tell."""
-        return len(self.pairs) >= _FEWEST_PAIRS
-
     def __str__(self) -> str:
         """Return both medians, their ratio, and how far single pairs spread."""
-        if not self.is_measured:
+        if len(self.pairs) < _FEWEST_PAIRS:
             return f"too few steps to compare ({len(self.pairs)} pairs)"
-        low, high = self.middle_half
+        ratios = [float32 / mixed for float32, mixed in self.pairs]
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return (
             f"{self.float32_seconds * _MILLI:.3g} -> {self.mixed_seconds * _MILLI:.3g} "
             f"ms per step ({self.speedup:.2f}x; {len(self.pairs)} pairs of steps, half "

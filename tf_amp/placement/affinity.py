@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import logging
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
 from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
@@ -30,9 +31,6 @@ from tf_amp.placement.cut import Placed, Site, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
 from tf_amp.rewriting import graph_settings, host
 from tf_amp.tools.explain.explanation import config_for, traced_graph
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
 
 # A send, a receive and the wait for it; what a copy between devices takes at least.
 TRANSFER_SECONDS = 20e-6

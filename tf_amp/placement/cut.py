@@ -10,6 +10,7 @@ division better than predicted, never worse.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 
@@ -133,8 +134,7 @@ def place_graph(
             sizes.append(size)
     names = tuple(node.name for node in moved)
     moved_names = frozenset(names)
-    changed = GraphDef()
-    changed.CopyFrom(graph_def)
+    changed = copy.deepcopy(graph_def)
     for node in changed.node:
         if node.name in moved_names:
             node.device = full_name(site.other)

@@ -6,6 +6,7 @@ calls it, from this model or another, finds what he knows.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -93,8 +94,7 @@ def rewrite(
       A new graph; plans of the graph (`MAIN`) and of functions by name, where there is
       a product; and functions with a product that keep every type, by name, and why.
     """
-    changed = type(graph_def)()
-    changed.CopyFrom(graph_def)
+    changed = copy.deepcopy(graph_def)
     library = conversion.library_of(graph_def)
     plans: dict[str, Plan] = {}
     left_alone: dict[str, str] = {}
@@ -190,12 +190,11 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
         return shapes
     # What follows from a size of the arguments, as the rows of a product of several
     # axes, is inferred.
-    copy = type(graph_def)()
-    copy.CopyFrom(graph_def)
-    for node in copy.node:
+    sized = copy.deepcopy(graph_def)
+    for node in sized.node:
         node.attr.pop(SHAPES, None)
-    set_batch(copy, batch)
-    inferred = _imported(copy)
+    set_batch(sized, batch)
+    inferred = _imported(sized)
     return {
         name: tuple(
             _known(found, shape, batch)

@@ -6,7 +6,6 @@ are. Whole steps are run in turn; ops are timed by TensorFlow's own records.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import time
@@ -201,7 +200,7 @@ def _check_memory(contents: Iterable[Content], trial: Trial) -> None:
     """Raise where a device has no room for what it holds while the graphs run."""
     # Results lie on the device that computes them.
     computing = target_device_type(trial.before)
-    held = collections.Counter({f"/device:{computing}:0": 0})
+    held = Counter({f"/device:{computing}:0": 0})
     for content in contents:
         held[content.device or f"/device:{computing}:0"] += content.size_bytes
     for device, size in held.items():

@@ -239,8 +239,7 @@ def _port_of(
 
 def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
     """Return a sandbox's graph with seeds for its random ops, and given shapes."""
-    seeded = GraphDef()
-    seeded.CopyFrom(sandbox.graph_def)
+    seeded = copy.deepcopy(sandbox.graph_def)
     for node in itertools.chain.from_iterable(bodies_of(seeded).values()):
         # Else an op would draw other numbers in every Session.
         takes_seeds = is_random(node.op) and _SEEDS <= set(node.attr)

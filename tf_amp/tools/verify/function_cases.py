@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -174,8 +175,7 @@ def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
 
 def _inlined_as_traced(graph_def: Any, kept: tuple[str, ...]) -> Any:
     """Return a graph with its functions inlined, those rewritten for XLA as traced."""
-    traced = type(graph_def)()
-    traced.CopyFrom(graph_def)
+    traced = copy.deepcopy(graph_def)
     originals.restore(traced)
     return grappler_preview.inlined_graph(traced, kept)
 
