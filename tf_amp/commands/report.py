@@ -14,6 +14,7 @@ from tf_amp.commands.shared import arguments, script_graphs
 from tf_amp.config import amp_config
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import running_scripts
 from tf_amp.tools.convert.files.stored_models import SAVED_MODEL_FILES
 from tf_amp.tools.whole_files import check_writable, write_whole
@@ -116,6 +117,7 @@ def _read(path: pathlib.Path) -> Record:
 
 
 def _of_model(options: argparse.Namespace) -> Record:
+    check_tensorflow()
     from tf_amp.runtime import switch
     from tf_amp.tools.explain.explanation import explain_saved_model
     from tf_amp.tools.explain.prediction import Prediction
