@@ -26,9 +26,8 @@ from tf_amp.tools.audit import report as audit_report
 from tf_amp.tools.audit.cases import Alternatives
 from tf_amp.tools.audit.remedies import Obstacle, obstacles_of
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.explain.explanation import signatures_of
 from tf_amp.tools.explain.named_arguments import check_named
-from tf_amp.tools.graph_runs.batches import set_batch
+from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
 from tf_amp.tools.target_device import Target, target_of
 
 

@@ -18,7 +18,6 @@ from tf_amp.tools import progress
 from tf_amp.tools.convert import running
 from tf_amp.tools.convert.files.stored_models import frozen_graph
 from tf_amp.tools.convert.options import Job
-from tf_amp.tools.convert.running import signatures_of
 from tf_amp.tools.graph_runs.batches import (
     UNREADABLE,
     Batch,
@@ -43,8 +42,8 @@ def compared_signatures(
 
     NotMeasurableError: the model cannot be run on made-up inputs.
     """
-    models = [running.signatures_of(path) for path in (job.given, draft, job.given)]
-    (_, given), (_, converted), (_, other) = models
+    paths = (job.given, draft, job.given)
+    given, converted, other = (running.signatures_of(path) for path in paths)
     found: dict[str, Verification] = {}
     remarks: list[str] = []
     for name, function in progress.each(tuple(given.items()), "comparing signatures"):
@@ -109,7 +108,7 @@ def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
     path = job.options.calibration
     if path is None:
         return None, ()
-    model, signatures = signatures_of(job.given)
+    signatures = running.signatures_of(job.given)
     if not signatures:
         raise ConfigError(
             f"calibration: {job.source} has no signature that could be fed; export it "
@@ -125,7 +124,6 @@ def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
             errors[name] = error
     if not found:
         raise errors[_nearest(signatures, path)]
-    del model
     return joined(found), tuple(
         f"{name} was not calibrated, and what it alone computes may leave the type's "
         f"range: {why}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,17 +13,13 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.view import Item
 from tf_amp.runtime import scope, switch
-from tf_amp.tools.graph_runs.batches import specs_of
+from tf_amp.tools.graph_runs.batches import loaded_signatures, specs_of
 
 
-def signatures_of(folder: pathlib.Path) -> tuple[Any, Mapping[str, Any]]:
-    """Load a SavedModel for running it as it is; return it and its signatures.
-
-    The model must be kept as long as they are used.
-    """
+def signatures_of(folder: pathlib.Path) -> dict[str, Any]:
+    """Load a SavedModel for running it as it is; return its signatures."""
     with unmixed():
-        model = tf.saved_model.load(str(folder))
-    return model, dict(model.signatures)
+        return loaded_signatures(folder)
 
 
 def function_of(graph_def: GraphDef, item: Item) -> Any:

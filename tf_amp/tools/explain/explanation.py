@@ -24,7 +24,7 @@ from grappler_pass.planning.plan import Plan
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.errors import ConfigError, NotMeasurableError, ScriptMissingError
+from tf_amp.errors import NotMeasurableError
 from tf_amp.measuring.machine_turn import asked_turn
 from tf_amp.rewriting import graph_settings
 from tf_amp.rewriting.compiled import explaining
@@ -32,6 +32,7 @@ from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.explain.predicting import prediction_of
 from tf_amp.tools.explain.prediction import Prediction
+from tf_amp.tools.graph_runs.batches import signatures_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.in_force import current_config
 from tf_amp.tracing.stamp_reader import Marks, excluded_parts, marks_from_graph_def
@@ -206,31 +207,6 @@ def _no_fetches(what: str) -> ValueError:
         f"{what}; name the nodes whose outputs are read: (graph_def, 'logits', 'loss') "
         "or (graph_def, fetches=['logits', 'loss'])."
     )
-
-
-def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[str, Any]:
-    """Return the signatures of a SavedModel by name, or the one named.
-
-    Raises:
-      ScriptMissingError: the folder does not hold a SavedModel.
-      ConfigError: it has no signature of that name, or none at all.
-    """
-    if not tf.saved_model.contains_saved_model(str(folder)):
-        raise ScriptMissingError(f"{folder} does not hold a SavedModel.")
-    loaded = tf.saved_model.load(str(folder))
-    signatures = dict(loaded.signatures)
-    if not signatures:
-        raise ConfigError(
-            f"{folder} has no signatures to run; export it with some, as Keras' "
-            "model.export(folder) does."
-        )
-    if signature is None:
-        return signatures
-    if signature not in signatures:
-        raise ConfigError(
-            f"{folder} has no signature {signature!r}; it has {', '.join(signatures)}."
-        )
-    return {signature: signatures[signature]}
 
 
 def explain_saved_model(

@@ -1,4 +1,4 @@
-"""Data to run a function on, as the user gives it: checked before anything is run."""
+"""Signatures of stored models, and data to run functions on, checked before a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.shapes import shape_from_proto
-from tf_amp.errors import UnfitDataError
+from tf_amp.errors import ConfigError, ScriptMissingError, UnfitDataError
 from tf_amp.tools.graph_runs.differences import Array
 
 Batch = Mapping[str, Array]
@@ -78,6 +78,40 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
         )
         for name, spec in zip(names, specs, strict=True)
     )
+
+
+def loaded_signatures(folder: pathlib.Path) -> dict[str, Any]:
+    """Load a SavedModel, and return its signatures by name."""
+    loaded = tf.saved_model.load(str(folder))
+    signatures = dict(loaded.signatures)
+    for function in signatures.values():
+        # The model has to live as long as its functions are called.
+        function.tf_amp_model = loaded
+    return signatures
+
+
+def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[str, Any]:
+    """Return the signatures of a SavedModel by name, or the one named.
+
+    Raises:
+      ScriptMissingError: the folder does not hold a SavedModel.
+      ConfigError: it has no signature of that name, or none at all.
+    """
+    if not tf.saved_model.contains_saved_model(str(folder)):
+        raise ScriptMissingError(f"{folder} does not hold a SavedModel.")
+    signatures = loaded_signatures(folder)
+    if not signatures:
+        raise ConfigError(
+            f"{folder} has no signatures to run; export it with some, as Keras' "
+            "model.export(folder) does."
+        )
+    if signature is None:
+        return signatures
+    if signature not in signatures:
+        raise ConfigError(
+            f"{folder} has no signature {signature!r}; it has {', '.join(signatures)}."
+        )
+    return {signature: signatures[signature]}
 
 
 def set_batch(graph_def: Any, batch: int) -> None:

@@ -18,7 +18,6 @@ from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import progress
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.explain.explanation import signatures_of
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs.batches import batch_by_placeholder
@@ -84,7 +83,7 @@ def verify_saved_model(
     for `verify`, and so are errors, beside those of `signatures_of`.
     """
     found: dict[str, Verification] = {}
-    signatures = tuple(signatures_of(folder, signature).items())
+    signatures = tuple(data.signatures_of(folder, signature).items())
     for name, function in progress.each(signatures, "verifying signatures"):
         batches: Sequence[data.Batch | None] = (None,)
         if file is not None:
@@ -145,7 +144,7 @@ def ranges_of_saved_model(
     """
     return joined(
         ranges_of(function, data.batches_from_file(file, data.specs_of(function)))
-        for function in signatures_of(folder, signature).values()
+        for function in data.signatures_of(folder, signature).values()
     )
 
 
