@@ -17,8 +17,15 @@ import tensorflow as tf
 from absl import logging
 
 from keras_callbacks import closing_paragraph
-from keras_callbacks.callback import Callback, Logs, check_one_of
-from keras_callbacks.running_fit import siblings, step_functions
+from keras_callbacks.callback import (
+    Callback,
+    Logs,
+    beside,
+    check_one_of,
+    first_of,
+    running_method,
+)
+from keras_callbacks.running_fit import step_functions
 from keras_callbacks.running_fit.plan_watch import PlanWatch
 from keras_callbacks.running_fit.scale_readings import ScaleReadings, scales_losses
 from keras_callbacks.running_fit.summaries import Summaries, writes
@@ -120,7 +127,7 @@ class AutoMixedPrecision(Callback):
           ConfigError: there are several such callbacks in one `fit`.
           ShimError: the compiled shim is missing or cannot be loaded.
         """
-        others = siblings.beside(self)
+        others = beside(self)
         count = sum(isinstance(each, AutoMixedPrecision) for each in others)
         if count > 1:
             raise ConfigError(
@@ -128,11 +135,9 @@ class AutoMixedPrecision(Callback):
                 "fit; one is allowed."
             )
         self._leave()
-        board = siblings.first_of(others, "TensorBoard")
+        board = first_of(others, "TensorBoard")
         self._summaries = Summaries(board, self.model)
-        obstacle = obstacle_of(self.model)
-        if obstacle:
-            _say_disabled(obstacle)
+        if self._has_obstacle():
             return
         self._layer = self._scope.opened()
         model_scopes.undo_after_call(self.model, self._leave)
@@ -168,7 +173,7 @@ class AutoMixedPrecision(Callback):
         self._summaries.close()
         if not self.is_active or self._scales is None:
             return
-        timer = siblings.first_of(siblings.beside(self), "StepTimeMonitor")
+        timer = first_of(beside(self), "StepTimeMonitor")
         text = closing_paragraph.paragraph(
             self._watch,
             self._scales.read(),
@@ -184,7 +189,7 @@ class AutoMixedPrecision(Callback):
         """Take the model; replace its function for an `evaluate` or `predict`."""
         super().set_model(model)
         # That of tf_keras takes its function before evaluations begin.
-        role = _ALONE.get(siblings.running_method(model))
+        role = _ALONE.get(running_method(model))
         if role:
             self._convert_alone(role)
 
@@ -193,6 +198,14 @@ class AutoMixedPrecision(Callback):
         self._leave_alone()
 
     on_predict_end = on_test_end
+
+    def _has_obstacle(self) -> bool:
+        """Return whether the model cannot be converted, which is said."""
+        obstacle = obstacle_of(self.model)
+        if obstacle:
+            text = Code.CALLBACK_IS_OFF.ends("AutoMixedPrecision is disabled: %s.")
+            logging.warning(text, obstacle)
+        return bool(obstacle)
 
     def _convert(self, role: str, function: step_functions.StepFunction) -> None:
         if self._layer is None:
@@ -214,9 +227,7 @@ class AutoMixedPrecision(Callback):
     def _convert_alone(self, role: str) -> None:
         """Replace a function until the call ends; kept, it is traced once."""
         self._leave_alone()
-        obstacle = obstacle_of(self.model)
-        if obstacle:
-            _say_disabled(obstacle)
+        if self._has_obstacle():
             return
         layer = self._scope.opened()
         getattr(self.model, f"make_{role}_function")()
@@ -235,11 +246,6 @@ class AutoMixedPrecision(Callback):
             put_back, self._put_back = self._put_back, None
             put_back()
             switch.close_scope()
-
-
-def _say_disabled(obstacle: str) -> None:
-    text = Code.CALLBACK_IS_OFF.ends("AutoMixedPrecision is disabled: %s.")
-    logging.warning(text, obstacle)
 
 
 def obstacle_of(model: Any) -> str:
