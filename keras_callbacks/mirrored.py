@@ -32,11 +32,9 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
     """TensorFlow's own, which knows how its gradients are exchanged."""
 
     def __init__(self, devices: Sequence[str], exchange: FusedAllReduce | None) -> None:
-        """Mirror variables on devices.
+        """Mirror variables on devices, by names as TensorFlow has them.
 
-        Args:
-          devices: names as TensorFlow has them.
-          exchange: None for TensorFlow's own.
+        Without an exchange it is TensorFlow's own.
         """
         super().__init__(devices, cross_device_ops=exchange)
         self._exchange = exchange

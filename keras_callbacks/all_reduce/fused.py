@@ -103,15 +103,10 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
     """Exchange dense gradients in buckets of 16-bit values; the rest as it was."""
 
     def __init__(self, dtype: str, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> None:
-        """Choose a type and a size.
+        """Choose a 16-bit type, and the bytes that travel together at most.
 
-        Args:
-          dtype: "bfloat16" or "float16".
-          bucket_bytes: that travel together at most, in 16 bits. Smaller buckets start
-            earlier, while other gradients are still computed, and are more.
-
-        Raises:
-          ConfigError: one of them is not allowed.
+        Smaller buckets start earlier, while other gradients are still computed, and are
+        more. ConfigError: one of them is not allowed.
         """
         if dtype not in ENCODINGS:
             raise ConfigError(

@@ -55,12 +55,9 @@ class GradientStatistics:
     def __init__(
         self, model: Any, low_dtype: str, failed: Callable[[Exception], None]
     ) -> None:
-        """Make the variables that figures are left in.
+        """Make the variables that figures are left in, for a model that has been built.
 
-        Args:
-          model: that has been built.
-          low_dtype: "bfloat16" or "float16".
-          failed: called with an error that figures end with.
+        `failed` is called with an error that figures end with.
         """
         self._smallest, self._largest = _RANGES[low_dtype]
         self._failed = failed

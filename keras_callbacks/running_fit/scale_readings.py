@@ -62,10 +62,8 @@ class ScaleReadings:
     def __init__(self, model: Any = None) -> None:
         """Remember how all states are before the first step.
 
-        To be made once a checkpoint that is resumed from has been restored.
-
-        Args:
-          model: whose optimizer may scale losses by itself.
+        To be made once a checkpoint that is resumed from has been restored. The
+        optimizer of the model may scale losses by itself.
         """
         optimizer: Any = getattr(model, "optimizer", None)
         self.steps = self._steps_before = 0

@@ -66,13 +66,9 @@ class Alternation:
     def __init__(
         self, float32: StepFunction, mixed: StepFunction, pairs: int, steps: int = 1
     ) -> None:
-        """Take both functions.
+        """Take both functions; the mixed one is called when all pairs are timed.
 
-        Args:
-          float32: trains in float32.
-          mixed: trains in mixed precision; the one called when all is measured.
-          pairs: how many to time.
-          steps: that one call of a function takes.
+        One call of a function takes so many steps.
         """
         self._functions = {"float32": float32, "mixed": mixed}
         self._wanted = pairs

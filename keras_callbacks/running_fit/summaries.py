@@ -40,9 +40,8 @@ class Summaries:
     def __init__(self, tensorboard: Any = None, model: Any = None) -> None:
         """Open nothing yet.
 
-        Args:
-          tensorboard: Keras' callback; None writes nothing.
-          model: its strategy decides whether this process writes.
+        Without a callback of Keras' nothing is written; the model's strategy decides
+        whether this process writes.
         """
         self._tensorboard = tensorboard
         folder = getattr(tensorboard, "log_dir", None)
@@ -54,10 +53,9 @@ class Summaries:
         self._write([(epoch, _scalars("", scalars))])
 
     def write_steps(self, rows: Iterable[tuple[int, Scalars]]) -> None:
-        """Write scalars under their names behind `step/`.
+        """Write rows of scalars under their names behind `step/`.
 
-        Args:
-          rows: of one step each: its number in this `fit`, from 1 on, and the scalars.
+        Each is of one step, by its number in this `fit`, from 1 on.
         """
         self._write((step, _scalars("step/", scalars)) for step, scalars in rows)
 
@@ -66,9 +64,7 @@ class Summaries:
     ) -> None:
         """Write histograms of exponents of two.
 
-        Args:
-          exponents: by name; counts of the float32 exponents -127 to 128, [256].
-          epoch: that they are of.
+        They are by name; counts of the float32 exponents -127 to 128, [256].
         """
         histograms = [
             _value(name, "histograms", _histogram(counts))
