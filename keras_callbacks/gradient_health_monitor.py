@@ -21,8 +21,6 @@ from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
 
-_NAMES = ("gradient_max", "gradient_underflow", "gradient_overflow")
-
 
 class GradientHealthMonitor(Monitor):
     """Writes what the 16-bit type would lose of the gradients into the logs.
@@ -86,21 +84,9 @@ class GradientHealthMonitor(Monitor):
             )
         if not self.health:
             return
-        figures = ("largest", "underflow_share", "overflow_share")
-        by_name = {
-            name: {layer: getattr(each, figure) for layer, each in self.health.items()}
-            for name, figure in zip(_NAMES, figures, strict=True)
-        }
         if logs is not None:
-            # Of several, NaN counts as the largest.
-            worst = {name: np.max([*row.values()]) for name, row in by_name.items()}
-            logs.update({name: float(value) for name, value in worst.items()})
-        scalars = {
-            f"{name}/{layer}": row[layer]
-            for name, row in by_name.items()
-            for layer in read
-        }
-        self._summaries.write(scalars, epoch)
+            logs.update(_worst_of(self.health))
+        self._summaries.write(_by_layer(read), epoch)
         if self._statistics:
             exponents = self._statistics.read_exponents()
             for layer, counts in exponents.items():
@@ -156,3 +142,21 @@ class GradientHealthMonitor(Monitor):
         layer = float32_scope().opened()
         model_scopes.undo_after_call(self.model, switch.close_scope)
         return layer
+
+
+def _worst_of(health: Mapping[str, GradientHealth]) -> dict[str, float]:
+    return {
+        # Of several, NaN counts as the largest.
+        "gradient_max": float(np.max([each.largest for each in health.values()])),
+        "gradient_underflow": max(each.underflow_share for each in health.values()),
+        "gradient_overflow": max(each.overflow_share for each in health.values()),
+    }
+
+
+def _by_layer(health: Mapping[str, GradientHealth]) -> dict[str, float]:
+    scalars = {}
+    for layer, each in health.items():
+        scalars[f"gradient_max/{layer}"] = each.largest
+        scalars[f"gradient_underflow/{layer}"] = each.underflow_share
+        scalars[f"gradient_overflow/{layer}"] = each.overflow_share
+    return scalars

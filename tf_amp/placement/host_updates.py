@@ -1,4 +1,4 @@
-"""Classes of optimizers like those of Keras that take their steps on the host."""
+"""Optimizers like those of Keras that take their steps on the host; what that takes."""
 
 from __future__ import annotations
 
