@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 import signal
-import sqlite3
+import subprocess
 import sys
 import textwrap
 
@@ -16,7 +16,7 @@ from tests.forking import run_forked
 from tests.gelu_program import gelu_program
 from tests.lock_holding import lock_held
 from tests.onednn import needs_gains
-from tests.processes import ROOT, Outcome, run
+from tests.processes import ROOT, Outcome
 
 TUNE = """
 import os, sys
@@ -131,18 +131,15 @@ def test_the_reason_why_nothing_is_measured_is_said(cache, script, reason):
 def test_a_script_without_tensorflow_is_said_to_be_one(tmp_path):
     script = tmp_path / "plain.py"
     script.write_text("print(1)")
-    done = run([sys.executable, "-m", "tf_amp", "tune", script], cwd=ROOT)
-    assert done.code == 0, done.err
-    assert "the script did not import TensorFlow" in " ".join(done.err.split())
+    command = [sys.executable, "-m", "tf_amp", "tune", str(script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "the script did not import TensorFlow" in " ".join(done.stderr.split())
 
 
 @needs_gains
 def test_prices_that_could_not_be_written_are_not_said_to_be_kept(cache):
-    cache.mkdir()
-    foreign = sqlite3.connect(costs_path(cache))
-    foreign.execute("CREATE TABLE costs (device)")
-    foreign.commit()
-    foreign.close()
+    costs_path(cache).mkdir(parents=True)
     occupied = cache / "file"
     occupied.write_text("")
     for folder in (cache, occupied):

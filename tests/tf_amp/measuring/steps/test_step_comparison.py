@@ -13,7 +13,7 @@ from tf_amp.measuring.steps.step_comparison import FLOAT32, StepComparison, Step
 # constant `delay` of one instance says how long a function in its graph sleeps.
 PRELUDE = """
 import dataclasses
-import os
+import sys
 import time
 import numpy as np
 import tensorflow as tf
@@ -247,7 +247,6 @@ def trained_on_batches():
 def restored():
     model = compiled()
     model.build((None, 384))
-    folder = os.environ["TF_AMP_CACHE"] + "/saved"
     tf.saved_model.save(model, folder)
     serve = tf.saved_model.load(folder).signatures["serving_default"]
     return [next(iter(serve(tf.constant(x[:64])).values())) for _ in range(60)][-1]
@@ -297,7 +296,9 @@ print(", ".join(sorted(compared)))
 def test_results_through_a_comparison_are_those_of_float32(
     path: str, compared: str, tmp_path: pathlib.Path
 ) -> None:
-    lines = run(PATHS.replace("{path}", path), tmp_path)
+    folder = str(tmp_path / "saved")
+    code = f"folder = {folder!r}\n" + PATHS.replace("{path}", path)
+    lines = run(code, tmp_path)
     assert lines[-2:] == ["True", compared]
 
 

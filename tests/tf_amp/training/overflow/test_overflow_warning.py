@@ -1,4 +1,4 @@
-"""Overflows are reported where no optimizer would skip the step."""
+"""Overflows are logged of where no optimizer would skip the step."""
 
 import numpy as np
 import pytest
