@@ -89,9 +89,7 @@ def embedding(b: Builder, x: tf.Tensor) -> tf.Tensor:
 def masked_attention(b: Builder, x: tf.Tensor) -> tf.Tensor:
     """Attend to what came before, and to some rows alone."""
     assert b.ids is not None
-    layer = b.layer(
-        lambda: keras.layers.MultiHeadAttention(2, 4), x.shape, x.shape
-    )
+    layer = b.layer(lambda: keras.layers.MultiHeadAttention(2, 4), x.shape, x.shape)
     rows = tf.math.floormod(b.ids, 2) > 0
     mask = None if b.rng.random() < 0.5 else rows[:, None, None]
     return layer(x, x, attention_mask=mask, use_causal_mask=True)

@@ -29,6 +29,7 @@ from tests.programs import (
 from tests.rewriters import rewritten_by
 from tests.sketch import Sketch, sketch
 from tests.text_graph import graph_from_text, text_from_graph
+from tf_amp._tensorflow_private.executed import executed_graphs
 
 PROFILE = CostModel(DeviceProfile.load("cpu-generic"))
 BEFORE = """
@@ -309,6 +310,39 @@ def test_results_are_equal_but_for_rounding(op: str, rest: str, level: str) -> N
 
 def _run_optimized(graph_def: GraphDef, program: Program) -> list[np.ndarray]:
     return run_with_grappler(dataclasses.replace(program, graph_def=graph_def))
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_constant_weights_are_scaled_once_and_others_where_that_pays(
+    is_frozen: bool,
+) -> None:
+    random = np.random.default_rng(0)
+    # Scaling the weights takes longer than scaling the product.
+    w, b, scale, shift = (
+        random.normal(size=size).astype(np.float32) for size in ((512, 256), *[256] * 3)
+    )
+    weights = w if is_frozen else tf.Variable(w)
+
+    def product(x: tf.Tensor) -> tf.Tensor:
+        y = tf.nn.bias_add(tf.matmul(x, weights), b)
+        return tf.nn.relu(y * tf.constant(scale) + shift)
+
+    x = random.normal(size=(8, 512)).astype(np.float32)
+    tf_amp.enable(device_profile="cpu-generic", tune="off", fuse="channel_scales")
+    try:
+        function, outputs = tf.function(product), []
+        graphs = executed_graphs(lambda: outputs.append(function(x).numpy()))
+        fusions = tf_amp.plans()[-1].fusions if is_frozen else ()
+    finally:
+        tf_amp.disable()
+    ops = [node.op for graph_def in graphs for node in graph_def.node]
+    assert sum("FusedMatMul" in op for op in ops) == 1
+    assert [each.seconds > 0.0 for each in fusions] == [True] * is_frozen
+    # Nothing is left of what scales and shifts.
+    assert ("Mul" in ops) is not is_frozen
+    assert not is_frozen or not {"BiasAdd", "AddV2", "Relu"} & {*ops}
+    wanted = np.maximum((x @ w + b) * scale + shift, 0.0)
+    np.testing.assert_allclose(outputs[0], wanted, atol=1e-5 * wanted.max())
 
 
 def test_networks_with_shortcuts_predict_the_same() -> None:
