@@ -17,7 +17,6 @@ from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
 
-
 # What is computed of constants.
 _FOLDED: dict[str, Callable[..., np.ndarray]] = {
     "Mul": np.multiply,

@@ -12,12 +12,12 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 import tf_amp
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.fusions import RULES
+from grappler_pass.fusions import GAINS, RULES
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite, Settings, optimize
 from grappler_pass.planning.draft import Outcome, Trial
-from grappler_pass.planning.plan import Plan
+from grappler_pass.planning.plan import Cause, Plan, Reason
 from tests.large_prices import LargePrices
 from tests.programs import (
     Program,
@@ -92,6 +92,12 @@ def test_scales_go_to_the_weights_and_shifts_become_a_bias() -> None:
     (fusion,) = rewrite.plan.fusions
     assert (fusion.rule, fusion.node) == ("channel_scales", "product")
     assert fusion.seconds > 0.0
+    assert str(fusion.reason) in str(rewrite.plan)
+    assert (fusion.reason.cause, fusion.reason.detail) == (
+        Cause.FUSED,
+        GAINS["channel_scales"],
+    )
+    assert not rewrite.plan.declined_fusions
     assert "fused: channel_scales 1" in rewrite.plan.summary()
     assert Plan.from_json(rewrite.plan.to_json()) == rewrite.plan
     assert rewrite.plan.predicted_speedup > 1.0
@@ -245,6 +251,32 @@ def test_a_plan_that_steps_find_slower_leaves_the_graph_as_it_was() -> None:
 
     rewrite = fused(tuner=Slower())
     assert not rewrite.changed and not rewrite.plan.fusions
+    (declined,) = rewrite.plan.declined_fusions
+    assert declined.seconds > 0.0 and declined.reason == Reason(Cause.TRIAL)
+
+
+@pytest.mark.parametrize(
+    ("given", "cause", "is_gain"),
+    [
+        ({"product": (1, 2, 2, 64), "w": (3, 3, 2048, 64)}, Cause.FUSION_COST, False),
+        ({"fusions": ("layer_norms",)}, Cause.FUSION_OFF, True),
+        ({"fusions": ()}, Cause.FUSION_OFF, True),
+        ({"low_dtype": "float16"}, Cause.FUSION_OFF, True),
+    ],
+    ids=str,
+)
+def test_what_could_be_folded_and_is_not_is_listed_with_its_reason(
+    given: dict, cause: Cause, is_gain: bool
+) -> None:
+    plan = fused(**given).plan
+    (declined,) = plan.declined_fusions
+    assert (declined.rule, declined.node) == ("channel_scales", "product")
+    assert declined.reason.cause is cause
+    assert (declined.seconds > 0.0) is is_gain
+    assert str(plan).endswith(str(declined.reason))
+    assert "float16" in str(declined.reason) or "low_dtype" not in given
+    assert "fused" not in plan.summary()
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def _products(s: Sketch, op: str) -> tuple[tf.Tensor, int]:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import optimizers as keras_optimizers
 
 import tf_amp
+from grappler_pass.planning.plan import Cause
 from tests.forking import run_forked
 
 Make = Callable[[], keras.Optimizer]
@@ -291,6 +292,8 @@ def test_a_plan_lists_what_was_fused_where_the_program_was_traced() -> None:
         plan = tf_amp.explain(training.step, tf.constant(training.draw()))
         (fusion,) = plan.traced_fusions
         assert fusion.rule == "optimizer_steps"
+        assert fusion.reason.cause is Cause.TRACED
+        assert str(fusion.reason) in str(plan)
         assert fusion.node.endswith("ResourceApplyAdam")
         assert fusion.seconds > 0.0
         assert plan.is_empty
