@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import keras
 import numpy as np
@@ -452,3 +453,29 @@ def test_keras_predicts_the_same_and_trains_as_before() -> None:
     for before, after, same in zip(wanted, found, unfused, strict=True):
         np.testing.assert_allclose(after, before, atol=2e-6 * np.abs(before).max())
         np.testing.assert_array_equal(same, before)
+
+
+def test_converted_models_keep_scales_beside_weights_that_are_stored_in_16_bits(
+    tmp_path: pathlib.Path,
+) -> None:
+    class Scaled(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = tf.Variable(np.ones((64, 64), np.float32))
+            self.scale = tf.Variable(np.full(64, 2.0, np.float32))
+
+        @tf.function(input_signature=[tf.TensorSpec((4096, 64))])
+        def __call__(self, x: tf.Tensor) -> tf.Tensor:
+            return tf.nn.relu(x @ self.weights * self.scale)
+
+    given, target, model = tmp_path / "given", tmp_path / "target", Scaled()
+    tf.saved_model.save(model, str(given))
+    report = tf_amp.convert(
+        given, target, weights="low", device_profile="cpu-avx512-bf16", opt_level="O2"
+    )
+    (plan,) = report.plans.values()
+    assert any(row.is_low for row in plan.decisions)
+    assert [each.reason.cause for each in plan.declined_fusions] == [Cause.FUSION_OFF]
+    assert not plan.fusions
+    loaded = tf.saved_model.load(str(target))
+    np.testing.assert_array_equal(loaded(tf.ones((4096, 64))), np.full((4096, 64), 128))
