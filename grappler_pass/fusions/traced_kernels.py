@@ -33,6 +33,7 @@ _OPERATIONS = {
     "ResourceApplyRMSProp": 12,
     "ResourceApplyCenteredRMSProp": 18,
     "ResourceApplyAdadelta": 17,
+    "ResourceApplyAdagradV2": 7,
     "ResourceApplyFtrlV2": 20,
 }
 _GRADIENTS = {"FusedBatchNormV3": "FusedBatchNormGradV3"}
