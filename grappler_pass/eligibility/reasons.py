@@ -24,6 +24,7 @@ class Cause(enum.Enum):
         "the plan gains too little for one whose steps cannot be compared: "
         "kernels keep state"
     )
+    DOUBT = "whether 16 bits are faster is in doubt until steps have been compared"
     TRIAL = "the whole graph was run both ways, and 16 bits were not faster"
     RESUMED = "float32, as in the run that is resumed"
     LEVEL = "the optimization level keeps everything in float32"
@@ -76,6 +77,7 @@ DECIDED = (
     Cause.ISLAND,
     Cause.MARGIN,
     Cause.KERNEL_STATE,
+    Cause.DOUBT,
     Cause.TRIAL,
     Cause.RESUMED,
     Cause.LEVEL,

@@ -66,6 +66,7 @@ class Trial:
       name: of the graph, for people and to know it again.
       peak_bytes: predicted of live activations, of the larger graph.
       is_certain: whether the predicted gain is so large that no doubt is left.
+      is_sure: whether it is larger than its error.
       low_dtype: that parts of `after` are in.
       probes: by name of node what tells of its price, of those that are in 16 bits.
     """
@@ -79,18 +80,20 @@ class Trial:
     name: str = ""
     peak_bytes: int = 0
     is_certain: bool = False
+    is_sure: bool = True
     low_dtype: str = ""
     probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
 
 
 class Outcome(enum.Enum):
-    """What is known of two graphs of one function."""
+    """What is known of two graphs of one function; the value is what a plan says."""
 
-    FASTER = "the rewritten graph is faster"
-    SLOWER = "it is not"
-    OPEN = "the program's own steps are being compared"
-    KERNEL_STATE = "a second instance would not share state: predictions decide"
-    UNKNOWN = "it cannot be found out, or need not: predictions decide"
+    FASTER = "earlier steps were faster with it"
+    SLOWER = "earlier steps were not faster with it"
+    OPEN = "in doubt: applied, until calls from the fifth on have been compared"
+    WITHHELD = "in doubt: float32, until calls from the fifth on have been compared"
+    KERNEL_STATE = "predictions decide: steps cannot be compared, as kernels keep state"
+    UNKNOWN = "predictions decide"
 
 
 class Tuner(Protocol):

@@ -118,6 +118,8 @@ class Plan(NotebookDisplay):
       traced_fusions: those that the graph was traced with; they are there whether or
         not this plan is applied, and are in neither of the predicted times.
       declined_fusions: those that could be done and are not.
+      outcome: what decides, or has decided, whether it is applied; "" where that is
+        its predicted gain alone.
     """
 
     decisions: tuple[Decision, ...]
@@ -137,6 +139,7 @@ class Plan(NotebookDisplay):
     fusions: tuple[Fusion, ...] = ()
     traced_fusions: tuple[Fusion, ...] = ()
     declined_fusions: tuple[Fusion, ...] = ()
+    outcome: str = ""
 
     @property
     def all_fusions(self) -> tuple[Fusion, ...]:
@@ -217,6 +220,7 @@ class Plan(NotebookDisplay):
             f"{self.seconds_before * _MILLI:.3g} -> {self.seconds_after * _MILLI:.3g} "
             f"ms ({self._speedup_text()}){self._memory_text()}; "
             f"kept: {kept or 'nothing'}{self._fusions_text()}"
+            f"{self.outcome and f'; {self.outcome}'}"
         )
 
     def _fusions_text(self) -> str:

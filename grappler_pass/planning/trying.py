@@ -1,7 +1,9 @@
 """The last decision: whether the rewritten graph is the one to run.
 
-What is known of it from earlier runs counts first. What is in doubt is rewritten, and
-the program's own steps are compared; what they find withdraws the plan later.
+What is known of it from earlier runs counts first. Where that is in doubt the program's
+own steps are compared. Until then predictions decide, as they do for a function that is
+called less often than that takes: a plan is applied if its gain is larger than the
+error of its prices.
 """
 
 from __future__ import annotations
@@ -17,27 +19,30 @@ from grappler_pass.planning.recalling import keep
 
 
 def tried(draft: Draft) -> Draft:
-    """Withdraw a plan whose graph is known not to be faster.
-
-    Where that can be found out neither now nor later, predictions decide: the plan
-    stays if its gain is larger than their error.
-    """
+    """Withdraw a plan whose graph is not known, or predicted, to be faster."""
     tuner = draft.settings.tuner
     if tuner is None or draft.settings.opt_level != PRICED:
         return draft
     if draft.rewritten is draft.given or draft.recalled is not None:
         return draft
     decided = functools.partial(_keep_decided, draft)
-    match tuner.outcome(trial_from_draft(draft), decided):
+    outcome = tuner.outcome(trial_from_draft(draft), decided)
+    match outcome:
         case Outcome.SLOWER:
-            return _withdrawn(draft, Cause.TRIAL)
+            draft = _withdrawn(draft, Cause.TRIAL)
         case Outcome.OPEN:
-            return dataclasses.replace(draft, is_open=True)
+            draft = dataclasses.replace(draft, is_open=True)
+        case Outcome.WITHHELD:
+            withdrawn = _withdrawn(draft, Cause.DOUBT)
+            draft = dataclasses.replace(withdrawn, is_open=True)
         case Outcome.KERNEL_STATE if not draft.is_sure:
-            return _withdrawn(draft, Cause.KERNEL_STATE)
+            draft = _withdrawn(draft, Cause.KERNEL_STATE)
         case Outcome.UNKNOWN if not draft.is_sure:
-            return _withdrawn(draft, Cause.MARGIN)
-    return draft
+            draft = _withdrawn(draft, Cause.MARGIN)
+        case Outcome.UNKNOWN if draft.is_certain:
+            return draft
+    plan = dataclasses.replace(draft.plan, outcome=outcome.value)
+    return dataclasses.replace(draft, plan=plan)
 
 
 def _keep_decided(draft: Draft, is_faster: bool) -> None:
@@ -58,6 +63,7 @@ def trial_from_draft(draft: Draft) -> Trial:
         name=draft.name,
         peak_bytes=max(plan.peak_bytes_before, plan.peak_bytes_after),
         is_certain=draft.is_certain,
+        is_sure=draft.is_sure,
         low_dtype=draft.settings.low_dtype,
         probes={
             draft.view.nodes[node].name: probe

@@ -232,6 +232,11 @@ def _why(plan: Plan, config: AmpConfig) -> str:
             "its steps have run both ways, and 16 bits were not faster; "
             "TF_AMP_TUNE=off goes by predictions"
         )
+    if any(row.reason.cause is Cause.DOUBT for row in plan.decisions):
+        return (
+            f"its next steps show whether {plan.low_dtype} is faster; TF_AMP_TUNE=off "
+            "goes by predictions"
+        )
     if not config.device_profile and _lacks_units():
         return (
             f"this CPU has no units for {plan.low_dtype}, which would be slower; "

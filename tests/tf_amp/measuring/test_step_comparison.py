@@ -179,36 +179,125 @@ print("float32" in labels_of(4))
     assert lines[-3:] == ["True", "True", "False"]
 
 
-def test_fit_trains_through_a_comparison_as_it_does_in_float32(
-    tmp_path: pathlib.Path,
-) -> None:
+def test_what_may_well_gain_nothing_begins_in_float32(tmp_path: pathlib.Path) -> None:
     lines = run(
         """
-import keras
-
-def losses():
-    keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.layers.Dense(384) for _ in range(3)])
-    model.compile("sgd", "mse", jit_compile=False)
-    x = np.random.default_rng(0).normal(size=(1920, 384)).astype(np.float32)
-    found = model.fit(x, x, batch_size=64, epochs=3, verbose=0, shuffle=False)
-    assert model.optimizer.iterations.numpy() == 90
-    return np.array(found.history["loss"])
-
-plain = losses()
+CostModel.price = lambda *args: dataclasses.replace(believed(*args), error=3.0)
+plain = step(tf.constant(A)).numpy()
 tf_amp.enable(dtype="bfloat16")
-labels, called = set(), compared_calls._called
+slow = "float32"
 
-def noting(name, label, *args):
-    labels.add(label)
-    return called(name, label, *args)
+@tf.function
+def again(x):
+    return step.python_function(x)
 
-compared_calls._called = noting
-print(abs(losses() / plain - 1).max() < 0.01, "float32" in labels)
+equal = [(again(tf.constant(A)).numpy() == plain).all() for _ in range(4)]
+print(all(equal), len(tf_amp.plans()))
+labels = labels_of(50, again)
+print(labels[:2], set(labels[-20:]))
+print(tf_amp.plans()[0].summary().rpartition("; ")[2])
 """,
         tmp_path,
     )
-    assert lines[-1] == "True True"
+    assert lines[-3:-1] == ["True 0", "['plan 2', 'plan 2'] {'plan 2'}"]
+    assert lines[-1].startswith("in doubt: ")
+
+
+def test_of_equal_instances_float32_stays(tmp_path: pathlib.Path) -> None:
+    lines = run(
+        """
+rewriter.rewrite_graph = lambda data, item: rewrite(data, item) and None
+tf_amp.enable(dtype="bfloat16")
+wait = lambda x, delay: (time.sleep(0.02), x)[1]
+labels = labels_of(200)
+print(set(labels[:30]) >= {"", "float32"}, set(labels[-20:]), len(tf_amp.plans()))
+""",
+        tmp_path,
+    )
+    assert lines[-1] == "True {'float32'} 0"
+
+
+PATHS = """
+import re
+import keras
+x = np.random.default_rng(0).normal(size=(1920, 384)).astype(np.float32)
+
+def compiled(**options):
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.layers.Dense(384) for _ in range(3)])
+    model.compile("sgd", "mse", jit_compile=False, **options)
+    return model
+
+def fitted(**options):
+    model = compiled(**options)
+    found = model.fit(x, x, batch_size=64, epochs=3, verbose=0, shuffle=False)
+    assert model.optimizer.iterations.numpy() == 90
+    return found.history["loss"]
+
+def evaluated():
+    return compiled().evaluate(x, x, batch_size=32, verbose=0)
+
+def predicted():
+    return compiled().predict(x, batch_size=32, verbose=0)
+
+def trained_on_batches():
+    model = compiled()
+    return [model.train_on_batch(x[:64], x[:64]) for _ in range(60)][-1]
+
+def restored():
+    model = compiled()
+    model.build((None, 384))
+    tf.saved_model.save(model, sys.argv[0] + ".saved")
+    serve = tf.saved_model.load(sys.argv[0] + ".saved").signatures["serving_default"]
+    return [next(iter(serve(tf.constant(x[:64])).values())) for _ in range(60)][-1]
+
+def under_a_tape():
+    weight = tf.Variable(A)
+
+    @tf.function
+    def product(x):
+        return (((x @ weight) @ A) @ A) @ A
+
+    for _ in range(60):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(product(tf.constant(A)) ** 2)
+        weight.assign_sub(1e-6 * tape.gradient(loss, weight))
+    return weight
+
+plain = np.array({path})
+tf_amp.enable(dtype="bfloat16")
+compared, called = set(), compared_calls._called
+
+def noting(callee, label, *args):
+    if label == "float32":
+        words = re.findall("forward|backward|[a-z]+(?:_[a-z]+)+|product", callee.name)
+        compared.add(" ".join(words).removeprefix("inference_"))
+    return called(callee, label, *args)
+
+compared_calls._called = noting
+found = np.array({path})
+print(np.abs(found - plain).max() < 0.01 * np.abs(plain).max())
+print(", ".join(sorted(compared)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "compared"),
+    [
+        ("fitted()", "multi_step_on_iterator"),
+        ("fitted(steps_per_execution=3)", "multi_step_on_iterator"),
+        ("evaluated()", "multi_step_on_iterator"),
+        ("predicted()", "one_step_on_data_distributed"),
+        ("trained_on_batches()", "one_step_on_data"),
+        ("restored()", "signature_wrapper_serving_default"),
+        ("under_a_tape()", "backward product, forward product"),
+    ],
+)
+def test_results_through_a_comparison_are_those_of_float32(
+    path: str, compared: str, tmp_path: pathlib.Path
+) -> None:
+    lines = run(PATHS.replace("{path}", path), tmp_path)
+    assert lines[-2:] == ["True", compared]
 
 
 def test_threads_may_call_a_function_while_it_is_compared(

@@ -271,6 +271,22 @@ def begin(trial: Trial, decided: Decided) -> bool:
     return True
 
 
+def begin_in_float32(trial: Trial) -> bool:
+    """Compare steps as `begin` does, with calls in float32 before.
+
+    So it is where nothing of this thread's call is compared yet. The plan comes again,
+    as that of another instance, when the comparison begins.
+    """
+    callee = _thread.callee
+    if callee is None or not callee.has_instances(trial):
+        return False
+    with _lock:
+        if callee.comparison is not None:
+            return False
+        callee.compare(StepComparison(2, callee.name, before=MIXED))
+        return True
+
+
 def share(agree: Agree) -> None:
     """Compare the steps of this thread's call together with other workers."""
     callee = _thread.callee

@@ -10,10 +10,14 @@ every call is a step of the program.
   instance  16 bits  float32   16    32     32      16
             not counted        |   pair    |    pair    | ...
 
+A plan whose gain may well be none comes in after four calls in float32. So the prices
+decide for a function that is called no more often than that.
+
 Not counted are the first calls of each instance, which prepare kernels, and the first
 call of each block, which finds the caches as the other instance has left them. How many
-pairs decide is said in `comparison`; once they have taken MOST_SECONDS, what they lean
-to. The loser is not called again. TensorFlow frees its kernels with the function.
+pairs decide is said in `comparison`: 6 to 60, or what they lean to once their calls
+have taken 60 s. The loser is not called again. TensorFlow frees its kernels with the
+function.
 
 Of a plan that has lost, a few more calls of each instance are profiled, in turn. If
 what its nodes take refutes their prices, another plan is made, with an instance of its
@@ -36,6 +40,7 @@ import math
 import statistics
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -103,18 +108,28 @@ class StepComparison:
     Several threads may call the function; one of them at a time is timed.
     """
 
-    def __init__(self, number: int = 1, name: str = "") -> None:
-        """Begin to compare a plan, counted from 1. The name is for people."""
+    def __init__(
+        self, number: int = 1, name: str = "", before: str | None = None
+    ) -> None:
+        """Begin to compare a plan, counted from 1.
+
+        Args:
+          number: of the plan.
+          name: of what is called, for people.
+          before: label of the calls before the comparison; the plan's by default.
+        """
         self.number = number
         self.name = name
         self.mixed = _PLANS[number - 1]
+        self._before = self.mixed if before is None else before
+        self._seconds = 0.0
         self._decided: list[Decided] = []
         self._agree: Agree | None = None
         self._profiles: list[Seconds] | None = None
         self._timing = threading.Lock()
         self._course = self._compared()
         self._next = next(self._course)
-        self._counts = {self.mixed: 0, FLOAT32: 0}
+        self._counts: Counter[str] = Counter()
         self.is_faster: bool | None = None
         self.may_go_on = False
 
@@ -151,7 +166,8 @@ class StepComparison:
                 self._profiles.append(seconds)
             wait_for_devices()
         except OWN_FAULTS:
-            if self.is_shared or self._counts[label] >= _WARM_UPS:
+            is_compared = label in (self.mixed, FLOAT32)
+            if self.is_shared or not is_compared or self._counts[label] >= _WARM_UPS:
                 raise
             return self._without(label, call)
         self._counts[label] += 1
@@ -170,11 +186,13 @@ class StepComparison:
         return outputs
 
     def _advance(self, seconds: float) -> None:
-        if self.is_faster is None and self.number > 1 and not self._decided:
+        has_begun = self.number > 1 and self._counts[self.mixed] > 0
+        if self.is_faster is None and has_begun and not self._decided:
             # There was no other plan.
             self._decide(False, Steps())
         if self.is_faster is not None:
             return
+        self._seconds += seconds
         try:
             self._next = self._course.send(seconds)
         except StopIteration as end:
@@ -208,14 +226,16 @@ class StepComparison:
         return False, Steps(compared, _medians_of(float32), _medians_of(mixed))
 
     def _pairs(self) -> Generator[str, float, tuple[bool, Comparison]]:
-        took = {self.mixed: 0.0, FLOAT32: 0.0}
-        for label, count in ((self.mixed, _CALLS_BEFORE - 1), (FLOAT32, _WARM_UPS)):
-            for _ in range(count):
-                took[label] = yield label
+        took: dict[str, float] = {}
+        warm_ups = [FLOAT32] * _WARM_UPS
+        if self._before != self.mixed:
+            warm_ups = [self.mixed] * _WARM_UPS + warm_ups
+        for label in [self._before] * (_CALLS_BEFORE - 1) + warm_ups:
+            took[label] = yield label
         count = min(math.ceil(_BLOCK_SECONDS / max(took.values())), _MOST_CALLS)
         count = _SHARED_CALLS if self.is_shared else count
         pairs: list[tuple[float, float]] = []
-        begin = time.perf_counter()
+        self._seconds = 0.0
         while True:
             order = (FLOAT32, self.mixed) if len(pairs) % 2 else (self.mixed, FLOAT32)
             for label in order:
@@ -224,7 +244,7 @@ class StepComparison:
             compared = Comparison(tuple(pairs))
             if len(pairs) < FEWEST_PAIRS:
                 continue
-            is_late = time.perf_counter() - begin > MOST_SECONDS
+            is_late = self._seconds > MOST_SECONDS
             is_faster = compared.leans_faster if is_late else compared.is_faster
             if self._agree is not None:
                 is_faster = self._agree(len(pairs), is_faster)

@@ -65,6 +65,8 @@ def outcome_of(
             keeper.op,
         )
         return Outcome.KERNEL_STATE
+    if not trial.is_sure and not peers() and compared_calls.begin_in_float32(trial):
+        return Outcome.WITHHELD
     return Outcome.OPEN if compared_calls.begin(trial, keep) else Outcome.UNKNOWN
 
 

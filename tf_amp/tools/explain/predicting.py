@@ -68,7 +68,7 @@ def _measured(draft: Draft, trial: Trial) -> Prediction:
     seconds = max(_SECONDS, _STEPS * both)
     compared = measure(trial, seconds)
     nodes = node_seconds(sandboxes_of(trial), seconds)
-    plan = draft.plan
+    plan = dataclasses.replace(draft.plan, outcome="")
     before = after = compared.seconds_before
     if not plan.is_empty:
         # The ratio of neighboring runs is surer than either time.
