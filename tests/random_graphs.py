@@ -156,6 +156,8 @@ def _train_in_graph(b: Builder, forward: list[tf.Tensor]) -> list[tf.Tensor]:
 @contextlib.contextmanager
 def traced_with(fuse: Iterable[str]) -> Iterator[None]:
     """Trace with some rewrites beside types; graphs are left as they are traced."""
+    # Layers are numbered anew.
+    keras.utils.clear_session()
     # What is traced here runs elsewhere: this process goes on keeping weights.
     with mock.patch.object(kept_kernels, "stop_keeping"):
         tf_amp.enable(dtype="bfloat16", opt_level="O0", fuse=tuple(fuse) or "off")
