@@ -30,12 +30,15 @@ _NETWORKS = (
     "VGG16",
 )
 _SIZE, _BATCH, _ROUNDS = 128, 16, 15
+# Of the norm of outputs, some rounding errors of float32 (6e-8).
+_BOUND = 1e-6
 _TITLES = ("network", "folded", "error", "float32 ms", "A/A", "fused")
 _EXPLANATION = (
     f"Inference on {_BATCH} images of {_SIZE} x {_SIZE}, random weights. "
     "*folded*: products into whose weights scales were folded. *error*: norm of the "
-    "change of the outputs over their norm. *A/A*, *fused*: speed-up over float32 of "
-    f"float32 again, and fused: median of {_ROUNDS} rounds, quartiles in brackets."
+    f"change of the outputs over their norm, {_BOUND:g} at most. *A/A*, *fused*: "
+    f"speed-up over float32 of float32 again, and fused: median of {_ROUNDS} rounds, "
+    "quartiles in brackets."
 )
 
 
@@ -59,6 +62,8 @@ def measured(name: str) -> Found:
     tf_amp.disable()
     wanted = plain()
     error = float(tf.norm(fused() - wanted) / tf.norm(wanted))
+    if not error <= _BOUND:
+        raise RuntimeError(f"{name}: outputs are off by {error:g}, over {_BOUND:g}.")
     rules = [each.rule for plan in tf_amp.plans() for each in plan.fusions]
     folded = str(rules.count(CHANNEL_SCALES))
     timed = compared((plain, again, fused), _ROUNDS)

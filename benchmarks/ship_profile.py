@@ -27,9 +27,8 @@ from tf_amp.measuring.device_profile.assembling import (
     roofline_from,
 )
 from tf_amp.measuring.device_profile.cases import points_of
-from tf_amp.measuring.device_profile.profiling import all_cases
+from tf_amp.measuring.device_profile.profiling import all_cases, call_seconds
 from tf_amp.measuring.device_profile.rounds import Turns
-from tf_amp.measuring.device_profile.starting import call_seconds
 
 _FOLDER = Path("grappler_pass/costs/profiles")
 

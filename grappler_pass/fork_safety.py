@@ -45,7 +45,7 @@ def renewed_lock() -> RenewedLock:
     return lock
 
 
-def per_process(reset: Callable[[], None], **around: Callable[[], None]) -> None:
+def per_process(reset: Callable[[], object], **around: Callable[[], object]) -> None:
     """Have a forked child call a function before it goes on.
 
     Args:

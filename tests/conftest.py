@@ -45,6 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 _KEPT = (
     ("absl.logging", "_log_counter_per_token"),
     ("tf_amp._tensorflow_private", "_warned"),
+    ("tf_amp.message_codes", "_said"),
     ("tf_amp.training.loss_scale.variables", "_eager_states"),
 )
 

@@ -48,4 +48,4 @@ def _grown(spec: TensorSpec, *, is_kernel: bool = False) -> TensorSpec:
     for axis in {len(shape) - 1, len(shape) - 2 if is_kernel else 0}:
         if (shape[axis] or 1) > 1:
             shape[axis] *= GROWTH
-    return dataclasses.replace(spec, shape=tuple(shape))
+    return spec._replace(shape=tuple(shape))

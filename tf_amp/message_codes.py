@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 
+from absl import logging
+
 
 class Code(enum.Enum):
     """What a message is about."""
@@ -45,3 +47,19 @@ class Code(enum.Enum):
     def ends(self, text: str) -> str:
         """Return a message that ends with the code; values may yet be put into it."""
         return f"{text} ({self.value})"
+
+    @logging.skip_log_prefix
+    def warn(self, text: str, *values: object) -> None:
+        """Log a warning that ends with the code."""
+        logging.warning(self.ends(text), *values)
+
+    @logging.skip_log_prefix
+    def warn_once(self, text: str, *values: object) -> None:
+        """Log a warning that ends with the code, the first time in this process."""
+        if text not in _said:
+            _said.add(text)
+            self.warn(text, *values)
+
+
+# Texts of warnings that were given once.
+_said: set[str] = set()

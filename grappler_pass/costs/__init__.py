@@ -15,8 +15,7 @@ from grappler_pass.costs.choosing import (
     nearest_to_gpu,
     profile_for,
 )
-from grappler_pass.costs.device_key import DeviceKey
-from grappler_pass.costs.device_profile import DeviceProfile, ProfileError
+from grappler_pass.costs.device_profile import DeviceKey, DeviceProfile, ProfileError
 from grappler_pass.costs.model import CostModel
 
 __all__ = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 UNKNOWN_BATCH = 32
 UNKNOWN_DIMENSION = 128
@@ -56,8 +56,7 @@ PRICED_ATTRS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """Shape and TensorFlow dtype name of one tensor.
 
     A dimension of None is a guess when priced: ``UNKNOWN_BATCH`` if it comes first,

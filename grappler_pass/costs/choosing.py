@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 from absl import logging
 
-from grappler_pass.costs.device_key import DeviceKey
-from grappler_pass.costs.device_profile import DeviceProfile, ProfileError
+from grappler_pass.costs.device_profile import DeviceKey, DeviceProfile, ProfileError
 
 # The instruction sets that decide which 16-bit kernels a CPU runs.
 DECISIVE_FLAGS = frozenset(
@@ -56,8 +54,7 @@ def nearest_to_gpu(name: str, capability: tuple[int, int]) -> str:
 
 def calibrated_path(cache_folder: Path, key: DeviceKey) -> Path:
     """Return where the measured profile of the device with ``key`` is kept."""
-    text = json.dumps(key.to_json(), sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    digest = hashlib.sha256(str(key).encode()).hexdigest()[:16]
     return cache_folder / "profiles" / f"{digest}.json"
 
 
@@ -77,7 +74,7 @@ def calibrated_profile(cache_folder: Path, key: DeviceKey) -> DeviceProfile | No
     except ProfileError as error:
         _set_aside(path, error)
         return None
-    return profile if profile.device == key else None
+    return profile if profile.device == str(key) else None
 
 
 def profile_for(

@@ -4,7 +4,8 @@ A profile is one JSON object::
 
     name, kind ("cpu" or "gpu"), description
     provenance   date, device, how it was obtained, sources
-    device       the key that a calibrated profile is found again by, or null
+    device       the text of the `DeviceKey` that a calibrated profile is found again
+                 by, or null
     roofline     the fields of ``Roofline``
     classes      op class -> {"axes": {axis: [sizes]}, "seconds": {dtype: [seconds]}}
     call_seconds optional: what starting a graph takes on the host, whatever it holds
@@ -26,10 +27,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from grappler_pass.costs.atomic_file import replacing
-from grappler_pass.costs.device_key import DeviceKey
 from grappler_pass.costs.grid import Grid
 from grappler_pass.costs.multiprocessors import Multiprocessors
 from grappler_pass.costs.roofline import Roofline
@@ -42,6 +42,35 @@ _SHIPPED = Path(__file__).parent / "profiles"
 
 class ProfileError(AmpError, ValueError):
     """A profile that cannot be found, read or believed."""
+
+
+class DeviceKey(NamedTuple):
+    """What tells a CPU, with TensorFlow as it runs there, from others.
+
+    It must agree for a measured profile to hold.
+
+    Args:
+        model: processor name.
+        flags: the instruction sets that decide which kernels run.
+        threads: threads that one op may use.
+        onednn: whether TensorFlow's oneDNN kernels are on.
+        float32_products: the type that these may round float32 to; "" for none.
+    """
+
+    model: str
+    flags: frozenset[str]
+    threads: int
+    onednn: bool
+    float32_products: str = ""
+
+    def __str__(self) -> str:
+        """Return all of it in words, which profiles and measured costs are kept by."""
+        flags = " ".join(sorted(self.flags)) or "no vector instructions"
+        onednn = "on" if self.onednn else "off"
+        name = f"{self.model}, {flags}, {self.threads} threads, oneDNN {onednn}"
+        if self.float32_products:
+            return f"{name}, float32 products in {self.float32_products}"
+        return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +87,7 @@ class DeviceProfile:
     kind: str
     description: str
     provenance: Mapping[str, Any]
-    device: DeviceKey | None
+    device: str | None
     roofline: Roofline
     grids: Mapping[tuple[str, str], Grid]
     data: Mapping[str, Any]
@@ -103,7 +132,7 @@ class DeviceProfile:
                 kind=str(data["kind"]),
                 description=str(data["description"]),
                 provenance=data["provenance"],
-                device=DeviceKey.from_json(device) if device else None,
+                device=None if device is None else str(device),
                 roofline=_roofline(data["roofline"]),
                 grids=grids,
                 data=data,

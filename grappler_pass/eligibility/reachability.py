@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
+
+from grappler_pass.graph.walks import reached
 
 UNREACHED = -1
 
@@ -53,21 +56,14 @@ _Member = TypeVar("_Member", int, tuple[int, int])
 
 def connected(pairs: Iterable[tuple[_Member, _Member]]) -> list[tuple[_Member, ...]]:
     """Return the sets of what pairs connect, they and their members in order."""
-    neighbors: dict[_Member, list[_Member]] = {}
+    neighbors: dict[_Member, list[_Member]] = defaultdict(list)
     for first, second in pairs:
-        neighbors.setdefault(first, []).append(second)
-        neighbors.setdefault(second, []).append(first)
+        neighbors[first].append(second)
+        neighbors[second].append(first)
     found: list[tuple[_Member, ...]] = []
     seen: set[_Member] = set()
     for start in sorted(neighbors):
-        if start in seen:
-            continue
-        group = {start: None}
-        waiting = [start]
-        while waiting:
-            others = [m for m in neighbors[waiting.pop()] if m not in group]
-            group.update(dict.fromkeys(others))
-            waiting.extend(others)
-        seen.update(group)
-        found.append(tuple(sorted(group)))
+        if start not in seen:
+            found.append(tuple(sorted(reached([start], neighbors.__getitem__))))
+            seen.update(found[-1])
     return found

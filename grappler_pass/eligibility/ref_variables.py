@@ -11,14 +11,15 @@ of it is the same only if it is made at that moment.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.precedence import Precedence
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.graph.walks import reached
 
 _VARIABLES = table.REF_VARIABLE_OPS | {"TemporaryVariable"}
 # What passes a tensor, or a part of it, on without a copy.
@@ -28,8 +29,7 @@ _PASSING = table.ALIASING_OPS | frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class RefReads:
+class RefReads(NamedTuple):
     """Tensors that are the memory of ref variables which this graph writes.
 
     Attributes:
@@ -76,8 +76,7 @@ class RefReads:
         return tuple(dict.fromkeys(i for i in awaited if i != port.node))
 
 
-@dataclasses.dataclass(frozen=True)
-class _Memory:
+class _Memory(NamedTuple):
     """One variable: where its memory is read, and the nodes that write it."""
 
     ports: frozenset[Port]
@@ -167,12 +166,12 @@ def _handed_on(view: GraphView, reader: Reader) -> Iterator[Port]:
 def _passing(
     view: GraphView, ports: frozenset[Port], late: frozenset[Reader]
 ) -> Iterator[int]:
-    """Yield the nodes between a variable and its late readers."""
-    waiting = [view.nodes[reader.node].inputs[reader.input].node for reader in late]
-    seen: set[int] = set()
-    while waiting:
-        node = view.nodes[waiting.pop()]
-        if node.index not in seen and node.op in _PASSING:
-            seen.add(node.index)
-            yield node.index
-            waiting.extend(port.node for port in node.inputs if port in ports)
+    """Return the nodes between a variable and its late readers."""
+
+    def passing_before(inputs: Iterable[Port]) -> list[int]:
+        return [p.node for p in inputs if view.nodes[p.node].op in _PASSING]
+
+    return reached(
+        passing_before(view.nodes[r.node].inputs[r.input] for r in late),
+        lambda i: passing_before(p for p in view.nodes[i].inputs if p in ports),
+    )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
 from grappler_pass.graph.view import GraphView
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SlotEdges:
+class SlotEdges(NamedTuple):
     """Slots one float32 tensor away, and on which list each is.
 
     Attributes:

@@ -68,28 +68,22 @@ def _drop_nodes_read_outside(
 ) -> None:
     """Take out of `region`, in place, what a live node outside of it reads."""
     live = live_nodes(view)
-    waiting = [i for i, is_live in enumerate(live) if is_live and region[i] < 0]
+    waiting = [i for i in live if region[i] == UNREACHED]
     while waiting:
         for source in inputs[waiting.pop()]:
             if region[source] not in (UNREACHED, source):
                 region[source] = UNREACHED
-                if live[source]:
+                if source in live:
                     waiting.append(source)
 
 
-def live_nodes(view: GraphView) -> list[bool]:
-    """Tell for every node whether a fetched, preserved or stateful node needs it.
+def live_nodes(view: GraphView) -> frozenset[int]:
+    """Return the nodes that a fetched, preserved or stateful node needs.
 
     Where nothing is fetched or preserved, what nobody reads counts as fetched.
     """
-    wanted = view.item.untouchable
-    before = [[*(p.node for p in n.inputs), *n.controls] for n in view.nodes]
-    starts = {n.index for n in view.nodes if n.name in wanted or has_effects(n.op)}
-    if not wanted:
-        read = {source for sources in before for source in sources}
-        starts |= {node.index for node in view.nodes if node.index not in read}
-    reached = spread(sorted(starts), before, [True] * len(before))
-    return [origin != UNREACHED for origin in reached]
+    stateful = (node.index for node in view.nodes if has_effects(node.op))
+    return view.behind([*view.roots, *stateful])
 
 
 def behind_barriers(view: GraphView) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from tensorflow.core.framework.types_pb2 import DT_RESOURCE
 
@@ -30,8 +31,7 @@ _ANY = "any variable"
 _ROW_UPDATES = ("ResourceScatter", "ResourceSparseApply", "ResourceStridedSliceAssign")
 
 
-@dataclasses.dataclass(frozen=True)
-class VariableReads:
+class VariableReads(NamedTuple):
     """Sharing and motion of variable reads.
 
     Attributes:

@@ -112,7 +112,7 @@ class FactsOfFunctions:
             return in_region or (node.name, reader.input) in by_calls
 
         for number, found in enumerate(readers):
-            if found and all(not live[r.node] or serves_update(r) for r in found):
+            if found and all(r.node not in live or serves_update(r) for r in found):
                 yield number
 
 

@@ -53,7 +53,7 @@ def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None
     known: dict[tuple[str, Frame | None], Frame] = {}
     for i in order:
         node = nodes[i]
-        outer = _deepest(frames[source] for source in _sources(node))
+        outer = _deepest(frames[source] for source in node.sources)
         if node.op in ENTER_OPS:
             name = node.proto.attr["frame_name"].s.decode()
             count = trip_counts.get(name, TRIP_COUNT_GUESS)
@@ -63,10 +63,6 @@ def frames_of(nodes: Sequence[Node], order: Sequence[int]) -> tuple[Frame | None
         else:
             frames[i] = outer
     return tuple(frames)
-
-
-def _sources(node: Node) -> list[int]:
-    return [port.node for port in node.inputs] + list(node.controls)
 
 
 def _depth(frame: Frame | None) -> int:

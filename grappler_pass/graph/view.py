@@ -19,6 +19,7 @@ from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.errors import AmpError
 from grappler_pass.graph.loops import Frame, frames_of
 from grappler_pass.graph.op_table import MERGE_OPS, NEXT_ITERATION_OPS
+from grappler_pass.graph.walks import reached
 
 
 class GraphError(AmpError, ValueError):
@@ -77,6 +78,11 @@ class Node:
     inputs: tuple[Port, ...]
     controls: tuple[int, ...]
     proto: NodeDef
+
+    @property
+    def sources(self) -> list[int]:
+        """Numbers of the nodes that it waits for, data before control inputs."""
+        return [*(port.node for port in self.inputs), *self.controls]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -159,6 +165,21 @@ class GraphView:
         """Return how often `node` runs per step."""
         frame = self._frames[node]
         return frame.weight if frame else 1.0
+
+    @property
+    def roots(self) -> list[int]:
+        """What is run: what the caller relies on, else all that nobody reads."""
+        wanted = [
+            self.index[n] for n in sorted(self.item.untouchable) if n in self.index
+        ]
+        if wanted:
+            return wanted
+        read = {source for node in self.nodes for source in node.sources}
+        return [node.index for node in self.nodes if node.index not in read]
+
+    def behind(self, starts: Iterable[int]) -> frozenset[int]:
+        """Return some nodes, and all that they wait for."""
+        return frozenset(reached(starts, lambda i: self.nodes[i].sources))
 
     @cached_attribute
     def _frames(self) -> tuple[Frame | None, ...]:

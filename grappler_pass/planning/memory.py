@@ -246,10 +246,9 @@ def _schedule(view: GraphView) -> tuple[int, ...]:
 def _inputs_of_one_iteration(view: GraphView, index: int) -> int:
     node = view.nodes[index]
     back = node.op in table.MERGE_OPS and sum(
-        view.nodes[source].op in table.NEXT_ITERATION_OPS
-        for source in (*(port.node for port in node.inputs), *node.controls)
+        view.nodes[source].op in table.NEXT_ITERATION_OPS for source in node.sources
     )
-    return len(node.inputs) + len(node.controls) - back
+    return len(node.sources) - back
 
 
 def _released(

@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import tf_amp
 from tests.recipe_seeds import recipe_of
 from tests.yardstick_check import PLANS, check
-from tf_amp._tensorflow_private.executed import executed_graphs
+from tf_amp._tensorflow_private.functions import executed_graphs
 
 GPUS = tf.config.list_physical_devices("GPU")
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="no GPU is here")]

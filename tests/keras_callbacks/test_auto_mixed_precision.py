@@ -326,7 +326,11 @@ def test_replicas_of_a_mirrored_strategy_train_in_mixed_precision(kit):
             keras_callbacks.LossScaleMonitor(),
             keras_callbacks.StepTimeMonitor(compare=1),
             keras_callbacks.AutoMixedPrecision(
-                scale, "float16", "O2", validation=False, verbose=0
+                "float16",
+                loss_scale=scale,
+                opt_level="O2",
+                validation=False,
+                verbose=0,
             ),
             validation_data=(X, Y),
         )

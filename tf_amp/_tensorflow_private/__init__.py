@@ -7,14 +7,15 @@ threads at once.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
+import sys
 from collections.abc import Callable, Collection
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from absl import logging
+import wrapt
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp.message_codes import Code
 
 Method = Callable[..., Any]
@@ -22,8 +23,7 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 
-@dataclasses.dataclass(frozen=True)
-class Hook:
+class Hook(NamedTuple):
     """A method or function of TensorFlow to be wrapped.
 
     Attributes:
@@ -69,6 +69,9 @@ CALL_FUNCTION = Hook(
 
 # Owner, original and replacement of each.
 _patches: dict[Hook, tuple[Any, Method, Method]] = {}
+# What wraps those of modules that are not imported yet.
+_awaited: dict[Hook, Callable[[Method], Method]] = {}
+_installing = renewed_lock()
 _warned: set[str] = set()
 
 
@@ -92,8 +95,34 @@ def install(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
     return True
 
 
+def install_when_imported(hook: Hook, wrap: Callable[[Method], Method]) -> None:
+    """Install a hook once its module has been imported, unless all are removed before.
+
+    Any thread may call this, and import the module.
+    """
+    module = sys.modules.get(hook.module)
+    with _installing:
+        if module is not None and not getattr(module.__spec__, "_initializing", False):
+            install(hook, wrap)
+            return
+        _awaited[hook] = wrap
+    _await(hook.module)
+
+
+@functools.cache
+def _await(module: str) -> None:
+    wrapt.register_post_import_hook(_install_awaited, module)
+
+
+def _install_awaited(module: Any) -> None:
+    with _installing:
+        for hook in [each for each in _awaited if each.module == module.__name__]:
+            install(hook, _awaited.pop(hook))
+
+
 def remove(kept: Collection[Hook] = ()) -> None:
     """Put every method back, but for those kept and those wrapped by others since."""
+    _awaited.clear()
     for hook, (owner, original, replacement) in list(_patches.items()):
         if hook not in kept and getattr(owner, hook.method) is replacement:
             _register(hook, original)
@@ -226,8 +255,8 @@ def warn_once(name: str, without: str) -> None:
     _warned.add(name)
     import tensorflow as tf
 
-    logging.warning(
-        Code.NAME_IS_GONE.ends("TensorFlow %s has no %s any more: %s."),
+    Code.NAME_IS_GONE.warn(
+        "TensorFlow %s has no %s any more: %s.",
         tf.__version__,
         name,
         without,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from wrapt import register_post_import_hook
 
 from tf_amp._tensorflow_private import Hook, training, unless_gone
 
@@ -108,15 +106,3 @@ def session_for_saving() -> Any:
 def add_restore_ops(status: Any, operations: Sequence[Any]) -> None:
     """Have what a load status runs in a Session do some more."""
     status._checkpoint.restore_ops.extend(operations)
-
-
-def is_imported(module: str) -> bool:
-    """Return whether a module is there, whole."""
-    found = sys.modules.get(module)
-    spec = getattr(found, "__spec__", None)
-    return found is not None and not getattr(spec, "_initializing", False)
-
-
-def when_imported(module: str, act: Callable[[], None]) -> None:
-    """Do something once a module, which is not there yet, has been imported."""
-    register_post_import_hook(lambda _: act(), module)

@@ -9,21 +9,18 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tf_amp._tensorflow_private import warn_once
+from tf_amp._tensorflow_private import unless_gone, warn_once
 
 
+@unless_gone(
+    "_get_control_flow_context", "gradients taken in old branches stop training", ()
+)
 def frames_of(operation: Any) -> tuple[Any, ...]:
     """Return the branches and loops that hold an operation or graph, innermost first.
 
     Those that hold a graph are the ones that are being built.
     """
-    look_up = getattr(operation, "_get_control_flow_context", None)
-    if look_up is None:
-        warn_once(
-            "_get_control_flow_context", "gradients taken in old branches stop training"
-        )
-        return ()
-    frames, frame = [], look_up()
+    frames, frame = [], operation._get_control_flow_context()
     while frame is not None:
         frames.append(frame)
         frame = frame.outer_context

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tf_amp._tensorflow_private import Hook, unless_gone, warn_once
+from grappler_pass.graph.walks import function_attrs
+from tf_amp._tensorflow_private import Hook, eager_context, unless_gone, warn_once
 from tf_amp._tensorflow_private.tracing import outwards
 
 _WITHOUT = "functions compiled by XLA stay float32"
@@ -54,7 +55,11 @@ def is_compiled_function(function: Any) -> bool:
     return definition is not None and is_compiled(dict(definition.attr))
 
 
-@unless_gone("GraphOrParentsInXlaContext", "loops under XLA are not looked into", False)
+@unless_gone(
+    "GraphOrParentsInXlaContext",
+    "functions compiled by XLA branch where they could select",
+    False,
+)
 def is_traced_for_xla(graph: Any) -> bool:
     """Return whether a graph is made while a function is traced that XLA compiles."""
     module = importlib.import_module("tensorflow.python.ops.control_flow_util")
@@ -132,3 +137,43 @@ class FunctionAccess:
 def access_to(function: Any) -> FunctionAccess | None:
     """Return access to a function of the runtime; None where there is none."""
     return FunctionAccess(function)
+
+
+def executed_graphs(first_call: Callable[[], object]) -> Sequence[Any]:
+    """Return the GraphDefs that the first call of a `tf.function` executes.
+
+    TensorFlow reports a graph only while it makes an instance of a function, once all
+    is rewritten. What XLA compiles it does not report; there the function's definition
+    is what is executed.
+    """
+    context = eager_context()
+    context.enable_run_metadata()
+    try:
+        _forget_earlier_graphs(context)
+        first_call()
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_run_metadata()
+    graphs: Sequence[Any] = metadata.partition_graphs
+    return graphs
+
+
+def _forget_earlier_graphs(context: Any) -> None:
+    """Have TensorFlow pass on now, with an operation, what it has gathered so far."""
+    import tensorflow as tf
+
+    tf.identity(0.0)
+    context.export_run_metadata()
+
+
+def definitions(context: Any, name: bytes) -> Sequence[Any]:
+    """Return the FunctionDefs of the named function, and of those that it calls."""
+    found: dict[bytes, Any] = {}
+    waiting = [name]
+    while waiting:
+        each = waiting.pop()
+        if each not in found and context.has_function(each):
+            found[each] = context.get_function_def(each)
+            for node in found[each].node_def:
+                waiting.extend(f.name.encode() for f in function_attrs(node))
+    return [*found.values()]

@@ -1,7 +1,7 @@
 """The private hooks of gradients and optimizers.
 
 Keras may be imported after mixed precision was enabled, or not at all: its hooks are
-installed once it is there, by `install_if_loaded`.
+installed by `install_when_imported`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private import (
     Hook,
     Method,
-    install,
     stand_in_for,
     unless_gone,
     warn_once,
 )
+from tf_amp._tensorflow_private.functions import is_traced_for_xla
+from tf_amp._tensorflow_private.tracing import traced_graph
 
 _UNSCALED = "losses are not scaled for the gradients it computes"
 _UNSKIPPED = "steps whose gradients overflow are taken, not skipped"
@@ -127,16 +127,6 @@ USER_SCALING = tuple(
     )
 )
 
-_installing = renewed_lock()
-
-
-def install_if_loaded(hook: Hook, wrap: Callable[[Method], Method]) -> bool:
-    """Install a hook, unless its module has not been imported."""
-    if hook.module not in sys.modules:
-        return False
-    with _installing:
-        return install(hook, wrap)
-
 
 def has_own_moments(layer: Any) -> bool:
     """Return whether Keras' BatchNormalization computes moments as it ships."""
@@ -156,11 +146,10 @@ def is_recording() -> bool:
     return bool(record.could_possibly_record())
 
 
+@unless_gone("_GradientsHelper", _UNSCALED, None)
 def gradients_function(module: Any) -> Method | None:
     """Return what `tf.gradients` calls in a module; None where it is gone."""
-    function: Method | None = getattr(module, "_GradientsHelper", None)
-    if function is None:
-        warn_once("_GradientsHelper", _UNSCALED)
+    function: Method = module._GradientsHelper
     return function
 
 
@@ -184,11 +173,9 @@ def differentiated_parts(values: list[Any]) -> list[Any]:
     return list(parts(values))
 
 
+@unless_gone("GradientTape._tape", "tapes count each time they are entered", False)
 def holds_recording(tape: Any) -> bool:
     """Return whether a tape that is entered would go on with what it has recorded."""
-    if not hasattr(tape, "_tape"):
-        warn_once("GradientTape._tape", "tapes count each time they are entered")
-        return False
     return tape._tape is not None
 
 
@@ -199,20 +186,10 @@ def in_function() -> bool:
     return bool(tf.compat.v1.get_default_graph().building_function)
 
 
-@unless_gone(
-    "GraphOrParentsInXlaContext",
-    "functions compiled by XLA branch where they could select",
-    False,
-)
 def in_xla_context() -> bool:
     """Return whether the function being traced will be compiled by XLA."""
-    import tensorflow as tf
-
-    if tf.executing_eagerly():
-        return False
-    module = importlib.import_module("tensorflow.python.ops.control_flow_util")
-    graph = tf.compat.v1.get_default_graph()
-    return bool(module.GraphOrParentsInXlaContext(graph))
+    graph = traced_graph()
+    return graph is not None and is_traced_for_xla(graph)
 
 
 def runs_what_is_written() -> bool:
@@ -292,11 +269,11 @@ def as_one_operation(function: Callable[..., Any]) -> Callable[..., Any]:
     return call_alone
 
 
+@unless_gone(
+    "stop_recording", "nested gradients take longer to trace", contextlib.nullcontext()
+)
 def _not_recording() -> contextlib.AbstractContextManager[None]:
     record: Any = importlib.import_module("tensorflow.python.eager.record")
-    if not hasattr(record, "stop_recording"):
-        warn_once("stop_recording", "nested gradients take longer to trace")
-        return contextlib.nullcontext()
     return record.stop_recording()  # type: ignore[no-any-return]
 
 
@@ -347,20 +324,15 @@ def branching_on_references() -> Iterator[None]:
         module.__dict__["ENABLE_CONTROL_FLOW_V2"] = before
 
 
+@unless_gone(
+    "_remove_all_control_inputs",
+    "towers of one step change the loss scale one by one",
+    None,
+)
 def wait_instead(operation: Any, old: Iterable[Any], new: Iterable[Any]) -> None:
-    """Let an operation wait for others than it did."""
-    remove = getattr(operation, "_remove_all_control_inputs", None)
-    if remove is None or not hasattr(operation, "_add_control_inputs"):
-        warn_once(
-            "_remove_all_control_inputs",
-            "towers of one step change the loss scale one by one",
-        )
-        return
-    gone = {_operation_of(value) for value in old}
+    """Let an operation wait for others than it did; both are operations or tensors."""
+    remove, add = operation._remove_all_control_inputs, operation._add_control_inputs
+    gone = {getattr(value, "op", value) for value in old}
     kept = [other for other in operation.control_inputs if other not in gone]
     remove()
-    operation._add_control_inputs([*kept, *map(_operation_of, new)])
-
-
-def _operation_of(value: Any) -> Any:
-    return getattr(value, "op", value)
+    add([*kept, *(getattr(value, "op", value) for value in new)])

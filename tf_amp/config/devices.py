@@ -7,13 +7,12 @@ logical ones; nothing here is asked before the first graph arrives.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import pathlib
 import platform
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tf_amp import _tensorflow_private as private
 from tf_amp.config import arithmetic_variables
@@ -27,8 +26,7 @@ _CPU_FILE = pathlib.Path("/proc/cpuinfo")
 _GPU_DRIVER_FILE = pathlib.Path("/proc/driver/nvidia/version")
 
 
-@dataclasses.dataclass(frozen=True)
-class Device:
+class Device(NamedTuple):
     """A device as TensorFlow describes it; the last two are for GPUs only."""
 
     device_type: str
@@ -44,8 +42,7 @@ class Device:
         return "bfloat16" if self.capability >= _BFLOAT16_CAPABILITY else "float16"
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What a graph is planned with: a type, and a profile per device type."""
 
     low_dtype: str
@@ -143,13 +140,7 @@ def cost_key(device: Device) -> str:
     if device.device_type == "GPU":
         tf32 = ", TF32 off" if _lacks_tf32(device) else ""
         return f"{device.model or 'GPU'}, driver {_gpu_driver()}{tf32}"
-    key = cpu_key()
-    flags = " ".join(sorted(key.flags)) or "no vector instructions"
-    onednn = "on" if key.onednn else "off"
-    name = f"{key.model}, {flags}, {key.threads} threads, oneDNN {onednn}"
-    if key.float32_products:
-        return f"{name}, float32 products in {key.float32_products}"
-    return name
+    return str(cpu_key())
 
 
 @functools.cache

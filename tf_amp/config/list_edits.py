@@ -46,7 +46,8 @@ def edits_from_env(given: Mapping[str, str]) -> tuple[ListEdit, ...]:
       ConfigError: a variable's name is unknown, or two of them contradict each other.
     """
     known = _variables()
-    refuse_unknown(filter(_looks_like_an_edit, given), tuple(known))
+    prefixed = (name for name in given if name.startswith(PREFIX))
+    refuse_unknown((n for n in prefixed if n.endswith(("_ADD", "_REMOVE"))), [*known])
     edits = tuple(
         ListEdit(verb, list_name, _split(given[name]), name)
         for name, (verb, list_name) in known.items()
@@ -111,10 +112,6 @@ def _variables() -> dict[str, tuple[str, str]]:
         for name, list_name in _LIST_OF_NAME.items()
         for verb in VERBS
     }
-
-
-def _looks_like_an_edit(name: str) -> bool:
-    return name.startswith(PREFIX) and name.endswith(("_ADD", "_REMOVE"))
 
 
 def _split(value: str) -> tuple[str, ...]:

@@ -5,10 +5,7 @@ They do so through TensorFlow's own coordination service, outside of any step.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
-from absl import logging
+from typing import Any, NamedTuple
 
 from tf_amp._tensorflow_private import workers as private
 from tf_amp.message_codes import Code
@@ -17,8 +14,7 @@ _PREFIX = "tf_amp"
 _TRAINING = ("chief", "worker")
 
 
-@dataclasses.dataclass(frozen=True)
-class Peers:
+class Peers(NamedTuple):
     """A worker among those that train together, all by names such as "worker 1".
 
     The chief is the one that decides.
@@ -83,9 +79,6 @@ def is_joint(graph_def: Any) -> bool:
 
 def _say_unreachable(error: Exception) -> None:
     text = str(error).partition("\n")[0]
-    logging.log_first_n(
-        logging.WARNING,
-        Code.WORKER_IS_SILENT.ends("Workers do not hear of each other's plans: %s"),
-        1,
-        text,
+    Code.WORKER_IS_SILENT.warn_once(
+        "Workers do not hear of each other's plans: %s", text
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.eligibility.exclusions import local_names, without_call_scopes
-from grappler_pass.notebook_display import NotebookDisplay
+from grappler_pass.notebook_display import NotebookDisplay, plain_text
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 
@@ -24,6 +24,8 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
 # A tensor of which more becomes zero is lost.
 DEFAULT_UNDERFLOW = 0.5
 _FORMAT = "tf-amp ranges 1"
+# Columns of its text, which is for files.
+_WIDTH = 250
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,9 +217,7 @@ class Ranges(NotebookDisplay):
 
     def __str__(self) -> str:
         """Print as text, nothing cut off."""
-        from tf_amp.config.ranges_table import text_of
-
-        return text_of(self)
+        return plain_text(self.__rich__(), _WIDTH)
 
     def __rich__(self) -> Group:
         """Show in a terminal."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
-from grappler_pass.notebook_display import plain_text
 from tf_amp.config.fitted_table import FittedTable
 from tf_amp.config.ranges import Ranges, TensorRange
 
-_WIDTH = 250
 _NUMBERS = (
     "largest",
     "in batch",
@@ -37,29 +34,16 @@ _SPARE = (
 )
 
 
-def text_of(ranges: Ranges) -> str:
-    """Return the table as text, nothing cut off."""
-    table = Table(box=None, pad_edge=False, header_style="")
-    return plain_text(_group(ranges, table), _WIDTH)
-
-
 def shown(ranges: Ranges) -> Group:
-    """Return the table for a terminal."""
-    return _group(ranges, FittedTable(_SPARE))
-
-
-def _group(ranges: Ranges, table: Table) -> Group:
-    return Group(Text(ranges.summary()), _filled(table, ranges))
-
-
-def _filled(table: Table, ranges: Ranges) -> Table:
+    """Return the table, of which a narrow terminal shows what matters most."""
+    table = FittedTable(_SPARE)
     table.add_column("tensor", overflow="fold")
     table.add_column("op")
     for name in _NUMBERS:
         table.add_column(name, justify="right")
     for seen in ranges.tensors:
         table.add_row(*_cells(seen))
-    return table
+    return Group(Text(ranges.summary()), table)
 
 
 def _cells(seen: TensorRange) -> tuple[Text | str, ...]:

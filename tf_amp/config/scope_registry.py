@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from typing import Any
+from typing import Any, NamedTuple
 
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp.config.amp_config import AmpConfig
@@ -29,8 +29,7 @@ class Scope:
         return dataclasses.replace(self.config, **_UNRELATED)
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What was called for last.
 
     Attributes:

@@ -69,12 +69,10 @@ def compare(
     for worker in others.others if others.is_chief else (others.chief,):
         theirs = others.ask(worker, _SETTINGS, max(0.0, end - time.monotonic()))
         if theirs is None:
-            logging.warning(
-                Code.WORKER_IS_SILENT.ends(
-                    "%s has not said within %.0f s that it runs in mixed precision. If "
-                    "it does not, all workers may wait for ever: set the same "
-                    "variables for each of them."
-                ),
+            Code.WORKER_IS_SILENT.warn(
+                "%s has not said within %.0f s that it runs in mixed precision. If "
+                "it does not, all workers may wait for ever: set the same "
+                "variables for each of them.",
                 worker,
                 seconds,
             )

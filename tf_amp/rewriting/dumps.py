@@ -22,8 +22,6 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from absl import logging
-
 from grappler_pass.costs.atomic_file import replacing
 from tf_amp.message_codes import Code
 
@@ -105,10 +103,8 @@ def _write(
             with replacing(folder / f"{stem}.{suffix}") as file:
                 file.write(text())
     except OSError as error:
-        logging.log_first_n(
-            logging.WARNING,
-            Code.NOT_WRITTEN.ends("TF_AMP_LOG: cannot write to %s: %s"),
-            1,
+        Code.NOT_WRITTEN.warn_once(
+            "TF_AMP_LOG: cannot write to %s: %s",
             folder,
             error,
         )

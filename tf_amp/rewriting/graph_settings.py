@@ -12,8 +12,6 @@ import pathlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from absl import logging
-
 from grappler_pass.fork_safety import per_process
 from tf_amp.config import devices
 from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
@@ -98,11 +96,9 @@ def settings_with_models(
 @functools.cache
 def _warn_of_freed(ops: frozenset[str]) -> None:
     if ops:
-        logging.warning(
-            Code.UNCHECKED_LISTS.ends(
-                "Your op lists let %s compute in 16 bits wherever they are; what "
-                "rounding harms is not looked at there."
-            ),
+        Code.UNCHECKED_LISTS.warn(
+            "Your op lists let %s compute in 16 bits wherever they are; what "
+            "rounding harms is not looked at there.",
             ", ".join(sorted(ops)),
         )
 

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp.config import devices
 from tf_amp.config.counts import counted
 from tf_amp.message_codes import Code
@@ -64,6 +65,7 @@ class Job:
         self._begin = time.monotonic()
         # By what counts the calls, so that another plan takes the place of the first.
         self._graphs: dict[int, _Graph] = {}
+        self._lock = renewed_lock()
         atexit.register(self._print_summary)
 
     def add(self, plan: Plan, why: str = "") -> None:
@@ -74,13 +76,14 @@ class Job:
         from tf_amp.measuring.steps import compared_calls
 
         calls = compared_calls.count_calls()
-        if why and id(calls) in self._graphs:
-            # A part of the same call, or the plan after one that has lost.
-            return
-        self._graphs[id(calls)] = _Graph(plan, calls, why)
-        if len(self._graphs) > _GRAPHS_KEPT:
-            earlier = tuple(self._graphs)[:-1]
-            del self._graphs[min(earlier, key=lambda k: self._graphs[k].calls.count)]
+        with self._lock:
+            if why and id(calls) in self._graphs:
+                # A part of the same call, or the plan after one that has lost.
+                return
+            self._graphs[id(calls)] = _Graph(plan, calls, why)
+            if len(self._graphs) > _GRAPHS_KEPT:
+                counts = {k: g.calls.count for k, g in [*self._graphs.items()][:-1]}
+                del self._graphs[min(counts, key=counts.__getitem__)]
 
     def note(self, plan: Plan, is_faster: bool, compared: Comparison | None) -> None:
         """Keep how steps have decided on a plan."""

@@ -15,8 +15,6 @@ import functools
 import json
 from typing import TYPE_CHECKING
 
-from absl import logging
-
 from tf_amp.config.peers import Peers, is_joint, peers
 from tf_amp.measuring.steps import compared_calls
 from tf_amp.measuring.steps.comparison import FEWEST_PAIRS
@@ -52,11 +50,9 @@ class SharedPlans:
         key, order = resumed_plans.key_and_order(draft)
         message = self._peers.ask(self._peers.chief, key, self._seconds)
         if message is None:
-            logging.warning(
-                Code.WORKER_IS_SILENT.ends(
-                    "%s has sent no plan for graph %r within %.0f s: %s decides by "
-                    "itself. Do they run the same program with the same settings?"
-                ),
+            Code.WORKER_IS_SILENT.warn(
+                "%s has sent no plan for graph %r within %.0f s: %s decides by "
+                "itself. Do they run the same program with the same settings?",
                 self._peers.chief,
                 draft.name,
                 self._seconds,
@@ -88,10 +84,8 @@ class SharedPlans:
         """Say whether a plan made here differs from the chief's."""
         message = self._peers.ask(self._peers.chief, key, 0.0)
         if message is not None and json.loads(message)["low"] != record.low:
-            logging.warning(
-                Code.PLANS_DISAGREE.ends(
-                    "Plans disagree: graph %r is not rewritten on %s as on %s."
-                ),
+            Code.PLANS_DISAGREE.warn(
+                "Plans disagree: graph %r is not rewritten on %s as on %s.",
                 record.graph,
                 self._peers.own,
                 self._peers.chief,
@@ -121,10 +115,8 @@ def agreed(workers: Peers, key: str, pairs: int, is_faster: bool | None) -> bool
     # By then all workers have run a pair more.
     word = workers.ask(workers.chief, f"{key}/{pairs - 1}", _VERDICT_SECONDS)
     if word is None:
-        logging.warning(
-            Code.WORKER_IS_SILENT.ends(
-                "%s has not heard of %s whether 16 bits are faster: they are kept."
-            ),
+        Code.WORKER_IS_SILENT.warn(
+            "%s has not heard of %s whether 16 bits are faster: they are kept.",
             workers.own,
             workers.chief,
         )

@@ -14,8 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tf_amp._tensorflow_private import tracing
-from tf_amp._tensorflow_private.training import install_if_loaded
+from tf_amp._tensorflow_private import install_when_imported, tracing
 from tf_amp.tracing import stack as scope_stack
 
 Undo = Callable[[], None]
@@ -41,11 +40,11 @@ _calls: weakref.WeakKeyDictionary[Any, _Calls] = weakref.WeakKeyDictionary()
 
 
 def install() -> None:
-    """Take the hooks of those Keras that are loaded."""
+    """Take the hooks of each Keras that is imported."""
     for hook in tracing.COMPILE_MODEL:
-        install_if_loaded(hook, _remembering)
+        install_when_imported(hook, _remembering)
     for hook in tracing.RUN_MODEL:
-        install_if_loaded(hook, _running)
+        install_when_imported(hook, _running)
 
 
 def undo_after_call(model: Any, undo: Undo, *, trains: bool = True) -> None:

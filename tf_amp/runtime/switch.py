@@ -134,7 +134,10 @@ def enable_from_environment(made: Any = None) -> None:
     except ShimError as error:
         if config.strict:
             raise
-        logging.warning(Code.SWITCH_FAILED.ends("Mixed precision stays off: %s"), error)
+        Code.SWITCH_FAILED.warn(
+            "Mixed precision stays off: %s",
+            error,
+        )
         return
     take_in(made)
 

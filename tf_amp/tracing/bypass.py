@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+_leaves_graphs_alone = ContextVar("tf_amp_leaves_graphs_alone", default=False)
+_takes_all = ContextVar("tf_amp_takes_all", default=False)
 
 
-class _Thread(threading.local):
-    leaves_graphs_alone: bool = False
-    takes_all: bool = False
-
-
-_thread = _Thread()
+@contextlib.contextmanager
+def holding(variable: ContextVar[_T], value: _T) -> Iterator[None]:
+    """Let a variable of the running thread, or task, have a value inside."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
 
 
 def leaves_graphs_alone() -> bool:
     """Return whether this thread is within `leaving_graphs_alone`."""
-    return _thread.leaves_graphs_alone
+    return _leaves_graphs_alone.get()
 
 
-@contextlib.contextmanager
-def leaving_graphs_alone() -> Iterator[None]:
-    """Pass graphs through that this thread optimizes; not to be nested."""
-    _thread.leaves_graphs_alone = True
-    try:
-        yield
-    finally:
-        _thread.leaves_graphs_alone = False
+def leaving_graphs_alone() -> AbstractContextManager[None]:
+    """Pass graphs through that this thread optimizes."""
+    return holding(_leaves_graphs_alone, True)
 
 
 def takes_all() -> bool:
     """Return whether the running code is not to be asked for overflows."""
-    return _thread.takes_all
+    return _takes_all.get()
 
 
-@contextlib.contextmanager
-def taking_all() -> Iterator[None]:
+def taking_all() -> AbstractContextManager[None]:
     """Let every step inside be taken, and whatever is assigned be assigned."""
-    before, _thread.takes_all = _thread.takes_all, True
-    try:
-        yield
-    finally:
-        _thread.takes_all = before
+    return holding(_takes_all, True)

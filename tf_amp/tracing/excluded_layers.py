@@ -15,8 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tf_amp._tensorflow_private import tracing
-from tf_amp._tensorflow_private.training import install_if_loaded
+from tf_amp._tensorflow_private import install_when_imported, tracing
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
@@ -51,7 +50,7 @@ def install(exclude: Iterable[str]) -> None:
     """Keep layers among what is excluded in float32 when they are called."""
     if any(pattern.startswith(_PREFIX) for pattern in exclude):
         for hook in tracing.CALL_LAYER:
-            install_if_loaded(hook, _marking)
+            install_when_imported(hook, _marking)
 
 
 def _marking(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,16 +14,16 @@ none, whose attributes differ.
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from grappler_pass.annotations import FLOAT32, ORIGIN
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
+from tf_amp.tracing.bypass import holding
 
 # In the attributes that a tape keeps of an operation.
 _TAPE_KEY = "_tf_amp_operation"
@@ -96,7 +96,7 @@ def following(
     @functools.wraps(maybe_compile)
     def differentiate(scope: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
         adopt(op)
-        with _belonging_to(origin_from(op)):
+        with holding(_current, origin_from(op)):
             return maybe_compile(scope, op, *args, **kwargs)
 
     return differentiate
@@ -126,7 +126,7 @@ def replaying(
         if op is None:
             return gradient_function(name, attrs, *args, **kwargs)
         adopt(op)
-        with _belonging_to(origin_from(op)):
+        with holding(_current, origin_from(op)):
             return gradient_function(name, attrs, *args, **kwargs)
 
     return differentiate
@@ -146,7 +146,8 @@ def remembering(record_operation: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         made = _made_op(output_tensors)
         if made is not None:
-            backward_function = _belonging_to(origin_from(made))(backward_function)
+            own = holding(_current, origin_from(made))
+            backward_function = own(backward_function)
         given = (op_type, output_tensors, input_tensors, backward_function)
         record_operation(*given, *args, **kwargs)
 
@@ -164,15 +165,6 @@ class _Recorded:
 
     def __hash__(self) -> int:
         return hash(_Recorded)
-
-
-@contextlib.contextmanager
-def _belonging_to(origin: Origin) -> Iterator[None]:
-    token = _current.set(origin)
-    try:
-        yield
-    finally:
-        _current.reset(token)
 
 
 def _made_op(outputs: Any) -> Any | None:

@@ -7,15 +7,15 @@ whose trace begins under it. What the settings of a layer mean is not decided he
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tf_amp._tensorflow_private.tracing import outwards
 from tf_amp.errors import ScopeError
+from tf_amp.tracing.bypass import holding
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,11 +90,9 @@ def keeps_float32() -> bool:
     return bool(layers) and layers[-1].settings is None
 
 
-@contextlib.contextmanager
-def keeping_float32() -> Iterator[None]:
+def keeping_float32() -> AbstractContextManager[None]:
     """Keep what is made inside in float32, as `float32_scope` does for users."""
-    with within((*_stack.get(), Layer("float32", None))):
-        yield
+    return within((*_stack.get(), Layer("float32", None)))
 
 
 def inherit(result: None, thread: Any, *args: Any, **kwargs: Any) -> None:
@@ -103,15 +101,9 @@ def inherit(result: None, thread: Any, *args: Any, **kwargs: Any) -> None:
     thread.run = lambda: context.run(run)
 
 
-@contextlib.contextmanager
-def within(layers: tuple[Layer, ...]) -> Iterator[None]:
+def within(layers: tuple[Layer, ...]) -> AbstractContextManager[None]:
     """Run under the scopes that another piece of code was under."""
-    before = _stack.get()
-    _stack.set(layers)
-    try:
-        yield
-    finally:
-        _stack.set(before)
+    return holding(_stack, layers)
 
 
 def layers() -> tuple[Layer, ...]:

@@ -7,11 +7,10 @@ inlining puts every function's nodes into a scope of its own.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from grappler_pass.annotations import FLOAT32, ORIGIN, STAMP
 from grappler_pass.eligibility.exclusions import finder
@@ -27,8 +26,7 @@ _SEED_OPS = frozenset(op for op in PRODUCT_OPS if not op.startswith("_"))
 Canonical = Callable[[str], str | None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Marks:
+class Marks(NamedTuple):
     """What the stamps of one graph say.
 
     Attributes:

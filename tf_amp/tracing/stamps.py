@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from grappler_pass.annotations import STAMP
 from grappler_pass.cached_attributes import cached_attribute
@@ -35,8 +35,7 @@ _COMPLETE = "_tf_amp_complete"
 _DATASET_FUNCTIONS = ("Dataset_", "tf_data_")
 
 
-@dataclasses.dataclass(frozen=True)
-class Force:
+class Force(NamedTuple):
     """The settings in force for new operations of some graph.
 
     Attributes:

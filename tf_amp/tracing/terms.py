@@ -16,8 +16,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable
 
-from absl import logging
-
 from tf_amp.config import jobs, scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
@@ -51,25 +49,17 @@ def adopt(found: Iterable[tuple[str, str]], check: Callable[[AmpConfig], None]) 
 def _adopt(settings_id: str, terms: str, check: Callable[[AmpConfig], None]) -> None:
     key, _, text = terms.partition(".")
     if not jobs.is_served(key):
-        logging.log_first_n(
-            logging.WARNING,
-            Code.SERVED_IN_FLOAT32.ends(
-                "A graph that this server computes stays float32: it was traced by a "
-                "process that is no coordinator of its job."
-            ),
-            1,
+        Code.SERVED_IN_FLOAT32.warn_once(
+            "A graph that this server computes stays float32: it was traced by a "
+            "process that is no coordinator of its job."
         )
         return
     try:
         config = _config_of(text)
         check(config)
     except (ConfigError, ValueError, binascii.Error) as error:
-        logging.log_first_n(
-            logging.WARNING,
-            Code.SERVED_IN_FLOAT32.ends(
-                "Graphs that another process has this server compute stay float32: %s"
-            ),
-            1,
+        Code.SERVED_IN_FLOAT32.warn_once(
+            "Graphs that another process has this server compute stay float32: %s",
             error,
         )
         return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,8 +38,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Export:
+class Export(NamedTuple):
     """What a file holds: rows, the better of two with one key, and what was refused.
 
     `missing` is how many rows the first line announces and the file lacks.

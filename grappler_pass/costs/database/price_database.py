@@ -2,13 +2,21 @@
 
 Keyed by device and TensorFlow version: figures of another one are never used. A job
 goes on whatever happens to the file: what cannot be kept there is remembered in memory
-and kept as soon as it can be, and one warning says why.
+and kept as soon as it can be, and one warning says why. A damaged file is set aside and
+a new one begun, since all that it holds can be measured again.
+
+SQLite keeps what it knows of its locks by process, so a child that is forked while a
+connection is open would believe to hold its parent's locks. Therefore a connection
+lives no longer than a transaction, threads take turns, and a fork waits for the turn to
+end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import sqlite3
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -22,19 +30,28 @@ from grappler_pass.costs.database.records import (
     Row,
     Spending,
     Verdict,
+    best_rows,
     better,
-    flaw_of,
     row_from_text,
     text_from_row,
 )
-from grappler_pass.costs.database.sqlite_file import SqliteFile
+from grappler_pass.fork_safety import per_process
 
-# A job waits for other processes this long, and less once it was in vain.
-JOB_PATIENCE_SECONDS = 0.4
-_SPENT_PATIENCE_SECONDS = 0.05
-_LARGEST_BYTES = 256 << 20
+# A job waits for other processes no longer than this.
+_JOB_PATIENCE_SECONDS = 0.2
+# A row that takes the place of another gets a new number, and none is given twice.
+_TABLE = """CREATE TABLE IF NOT EXISTS rows (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, device, tensorflow, subject, body,
+    UNIQUE (device, tensorflow, subject)
+)"""
 
 _T = TypeVar("_T")
+Work = Callable[[sqlite3.Connection], _T]
+# What changes when another file takes the place of one.
+FileIdentity = tuple[int, int]
+
+_turn = threading.RLock()
+per_process(_turn.release, before=_turn.acquire, after_in_parent=_turn.release)
 
 
 def costs_path(cache_dir: Path) -> Path:
@@ -50,27 +67,23 @@ class CostDatabase:
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        largest_bytes: int = _LARGEST_BYTES,
-        patience_seconds: float = JOB_PATIENCE_SECONDS,
+        self, path: Path, *, patience_seconds: float = _JOB_PATIENCE_SECONDS
     ) -> None:
         """Remember where it is; nothing is opened or made yet.
 
         Args:
             path: of the file, which need not exist.
-            largest_bytes: how far the file may grow.
             patience_seconds: how long to wait for another process that is using it.
         """
         self.path = path
-        self._file = SqliteFile(path, largest_bytes, patience_seconds)
-        self._full_patience = patience_seconds
+        self._patience = patience_seconds
+        # The file last found undamaged.
+        self._sound: FileIdentity | None = None
         # What could not be written yet.
-        self._waiting: dict[Identity, Row] = {}
-        self._warned: set[str] = set()
+        self._waiting: tuple[Row, ...] = ()
+        self._has_warned = False
         # By device and version, the file and the number of the last row loaded.
-        self._loaded: dict[tuple[str, str], tuple[object, int]] = {}
+        self._loaded: dict[tuple[str, str], tuple[FileIdentity | None, int]] = {}
 
     def load(self, device: str, tensorflow: str) -> PriceList:
         """Return what was measured on a device with a version of TensorFlow."""
@@ -81,18 +94,17 @@ class CostDatabase:
         """Return what was put there since it was last loaded from here."""
         origin = (device, tensorflow)
 
-        def read(reader: sqlite3.Connection) -> list[Row]:
-            present = self._file.identity()
+        def new_rows(reader: sqlite3.Connection) -> list[Row]:
+            present = self._identity()
             file, last = self._loaded.get(origin, (None, 0))
-            last = last if file == present else 0
-            found = _select(reader, origin, after=last)
+            found = _select(reader, origin, after=last if file == present else 0)
             self._loaded[origin] = (present, max(found, default=last))
             return list(found.values())
 
-        kept = self._attempt(lambda: self._file.read(read))
+        kept = self._attempt(lambda: self._read(new_rows))
         return PriceList(
             row.measured
-            for row in [*(kept or ()), *self._waiting.values()]
+            for row in (*(kept or ()), *self._waiting)
             if isinstance(row, CostRow) and (row.device, row.tensorflow) == origin
         )
 
@@ -108,20 +120,10 @@ class CostDatabase:
 
     def keep(self, rows: Sequence[Row]) -> None:
         """Keep rows; of two with one identity the better stays."""
-        for row in rows:
-            if (flaw := flaw_of(row)) is None:
-                known = self._waiting.get(row.identity)
-                self._waiting[row.identity] = better(known, row)
-            else:
-                self._warn_once("row", f"not a cost to be kept: {flaw}")
-        waiting = dict(self._waiting)
-        if self._attempt(lambda: self.put(list(waiting.values()))) is None:
-            return
-        self._file.patience = self._full_patience
-        for identity, row in waiting.items():
-            # Another thread may have put a better one there meanwhile.
-            if self._waiting.get(identity) is row:
-                self._waiting.pop(identity, None)
+        with _turn:
+            waiting = self._waiting = best_rows((*self._waiting, *rows))
+            if self._attempt(lambda: self.put(waiting)) is not None:
+                self._waiting = ()
 
     def correct(self, rows: Sequence[CostRow]) -> None:
         """Keep rows in place of what was measured before, however well."""
@@ -135,8 +137,8 @@ class CostDatabase:
 
     def rows(self) -> list[Row]:
         """Return all costs and verdicts in the file, of every device and version."""
-        found = self._file.read(_select) or {}
-        return [row for row in found.values() if not isinstance(row, Spending)]
+        found = (self._read(_select) or {}).values()
+        return [row for row in found if not isinstance(row, Spending)]
 
     def put(self, rows: Sequence[Row], *, always: bool = False) -> int:
         """Put all rows or none into the file.
@@ -148,7 +150,7 @@ class CostDatabase:
         Returns:
             How many were there before.
         """
-        return self._file.write(
+        return self._write(
             lambda writer: sum(_put(writer, row, always) for row in rows)
         )
 
@@ -161,15 +163,14 @@ class CostDatabase:
         terms = "".join(f" AND {name} = ?" for name in where or ())
         statement = f"DELETE FROM rows WHERE true{terms}"
         values = tuple((where or {}).values())
-        return self._file.write(
-            lambda writer: writer.execute(statement, values).rowcount
-        )
+        return self._write(lambda writer: writer.execute(statement, values).rowcount)
 
     def _row(self, identity: Identity) -> Row | None:
-        if waiting := self._waiting.get(identity):
-            return waiting
+        for row in self._waiting:
+            if row.identity == identity:
+                return row
         return self._attempt(
-            lambda: self._file.read(lambda reader: _known(reader, identity))
+            lambda: self._read(lambda reader: _known(reader, identity))
         )
 
     def _attempt(self, work: Callable[[], _T]) -> _T | None:
@@ -177,18 +178,75 @@ class CostDatabase:
         try:
             return work()
         except (OSError, sqlite3.Error) as error:
-            self._file.patience = min(self._file.patience, _SPENT_PATIENCE_SECONDS)
-            self._warn_once(
-                "file",
-                f"measured costs cannot be kept in {self.path} and are remembered by "
-                f"this program alone: {error}",
-            )
+            if not self._has_warned:
+                self._has_warned = True
+                logging.warning(
+                    "measured costs cannot be kept in %s and are remembered by this "
+                    "program alone: %s",
+                    self.path,
+                    error,
+                )
             return None
 
-    def _warn_once(self, subject: str, message: str) -> None:
-        if subject not in self._warned:
-            self._warned.add(subject)
-            logging.warning("%s", message)
+    def _read(self, work: Work[_T]) -> _T | None:
+        """Return what `work` finds, waiting for no writer; None without a file."""
+        return self._transaction("BEGIN", work) if self.path.exists() else None
+
+    def _write(self, work: Work[_T]) -> _T:
+        """Have `work` write, all or nothing; return what that returns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self._transaction("BEGIN IMMEDIATE", work)
+
+    def _transaction(self, begin: str, work: Work[_T]) -> _T:
+        with _turn:
+            file = self._identity()
+            try:
+                return self._opened(begin, work)
+            except sqlite3.DatabaseError as error:
+                # Its subclasses say what is wrong with a statement or with the disk.
+                if type(error) is not sqlite3.DatabaseError:
+                    raise
+                self._set_aside(file, error)
+                return self._opened(begin, work)
+
+    def _opened(self, begin: str, work: Work[_T]) -> _T:
+        connection = sqlite3.connect(
+            self.path, timeout=self._patience, isolation_level=None
+        )
+        # Bytes that are no text spoil their row alone.
+        connection.text_factory = bytes
+        # Left first, the connection commits, or takes back what failed.
+        with contextlib.closing(connection), connection:
+            connection.execute(begin)
+            if self._sound != (file := self._identity()):
+                answer = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+                if answer != b"ok":
+                    raise sqlite3.DatabaseError(answer.decode())
+                self._sound = file
+            connection.execute(_TABLE)
+            return work(connection)
+
+    def _identity(self) -> FileIdentity | None:
+        if not self.path.exists():
+            return None
+        status = self.path.stat()
+        return (status.st_dev, status.st_ino)
+
+    def _set_aside(self, file: FileIdentity | None, error: Exception) -> None:
+        """Rename a damaged file, unless another process has done so meanwhile."""
+        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as damaged:
+            fcntl.flock(damaged, fcntl.LOCK_EX)
+            if self._identity() != file:
+                return
+            # What is left of a transaction would be applied to the new file.
+            Path(f"{self.path}-journal").unlink(missing_ok=True)
+            logging.warning(
+                "the cost database %s was damaged (%s) and is now %s; costs are "
+                "measured anew",
+                self.path,
+                error,
+                self.path.replace(f"{self.path}.broken"),
+            )
 
 
 def _select(
@@ -209,8 +267,7 @@ def _select(
 
 
 def _known(reader: sqlite3.Connection, identity: Identity) -> Row | None:
-    found = _select(reader, identity).values()
-    return next((row for row in found if row.identity == identity), None)
+    return next(iter(_select(reader, identity).values()), None)
 
 
 def _put(writer: sqlite3.Connection, row: Row, always: bool) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from grappler_pass.costs.database.probes import Probe
 from grappler_pass.fork_safety import renewed_lock
@@ -32,8 +33,7 @@ class Sample:
     when: float
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(NamedTuple):
     """One row of the list: what was run, at which dtype, and the outcome."""
 
     probe: Probe

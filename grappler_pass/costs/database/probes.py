@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs.calls import TensorSpec
@@ -17,8 +18,7 @@ from grappler_pass.costs.calls import TensorSpec
 MEASURED_DTYPE = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(NamedTuple):
     """The values of a small operand, flat; `dtype` is TensorFlow's name."""
 
     dtype: str
@@ -77,7 +77,10 @@ class Probe:
                 for dtype, shape in plain["inputs"]
             ),
             constants=tuple(
-                (int(position), Constant(str(dtype), tuple(shape), tuple(values)))
+                (
+                    int(position),
+                    Constant(str(dtype), tuple(map(int, shape)), tuple(values)),
+                )
                 for position, dtype, shape, values in plain["constants"]
             ),
         )

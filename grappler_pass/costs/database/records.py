@@ -11,8 +11,8 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, fields
+from typing import Any, NamedTuple, TypeVar
 
 from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING
 from grappler_pass.costs.database.price_list import Measured, Sample
@@ -24,6 +24,7 @@ _LEAST_SPREAD = 0.02
 _CLOCKS_DIFFER_SECONDS = 86400.0
 _OP_NAME = re.compile(r"[A-Za-z_][\w>.]*", re.ASCII)
 _INPUT_DTYPES = {*DTYPE_BYTES, MEASURED_DTYPE}
+_FIGURES = tuple(field.name for field in fields(Sample))
 
 # What a text that is not the key of a probe may lead to.
 _GARBLED = (
@@ -35,8 +36,7 @@ _GARBLED = (
 Identity = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class CostRow:
+class CostRow(NamedTuple):
     """What was measured, on which device, with which TensorFlow."""
 
     device: str
@@ -55,8 +55,7 @@ class CostRow:
         return _support(self.measured.sample)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """Whether a rewritten graph was the faster, on which device.
 
     Seconds are those of a step; `when` are seconds since 1970.
@@ -81,8 +80,7 @@ class Verdict:
         return (self.when, not self.faster, self.seconds_after, self.seconds_before)
 
 
-@dataclass(frozen=True, slots=True)
-class Spending:
+class Spending(NamedTuple):
     """What finding out about a graph has taken so far, in all processes together."""
 
     device: str
@@ -107,15 +105,14 @@ _R = TypeVar("_R", bound=Row)
 
 def text_from_row(row: Row) -> str:
     """Return a row as one line of JSON."""
-    if not isinstance(row, CostRow):
-        return json.dumps(asdict(row))
-    it = row.measured
-    head = {"device": row.device, "tensorflow": row.tensorflow}
-    subject = {"probe": it.probe.key, "dtype": it.dtype}
-    return json.dumps(head | subject | asdict(it.sample))
+    plain = row._asdict()
+    if isinstance(row, CostRow):
+        it = plain.pop("measured")
+        plain |= {"probe": it.probe.key, "dtype": it.dtype, **asdict(it.sample)}
+    return json.dumps(plain)
 
 
-def row_from_text(text: str) -> Row:
+def row_from_text(text: str | bytes) -> Row:
     """Return what `text_from_row` wrote.
 
     Raises:
@@ -129,22 +126,13 @@ def row_from_text(text: str) -> Row:
         raise ValueError(f"not a row: {text!r:.40}")
     if "fingerprint" in plain:
         kind = Spending if "spent_seconds" in plain else Verdict
-        return kind(**_checked(plain, [field.name for field in fields(kind)]))
-    figures = [field.name for field in fields(Sample)]
-    names = ("device", "tensorflow", "probe", "dtype")
-    values = _checked(plain, [*names, *figures])
-    sample = Sample(**{name: values[name] for name in figures})
-    device, tensorflow, probe, dtype = (values[name] for name in names)
-    return CostRow(device, tensorflow, Measured(probe, dtype, sample))
-
-
-def flaw_of(row: Row) -> str | None:
-    """Return why a row is not acceptable; None where it is."""
-    try:
-        row_from_text(text_from_row(row))
-    except (ValueError, TypeError) as error:
-        return str(error)
-    return None
+        _check(plain, kind._fields)
+        return kind(**plain)
+    key = plain.pop("probe", None)
+    _check(plain, ("device", "tensorflow", "dtype", *_FIGURES))
+    sample = Sample(*(plain[name] for name in _FIGURES))
+    measured = Measured(_probe_from_key(key), plain["dtype"], sample)
+    return CostRow(plain["device"], plain["tensorflow"], measured)
 
 
 def better(known: _R | None, row: _R) -> _R:
@@ -177,44 +165,34 @@ def _support(sample: Sample) -> tuple[float, ...]:
     return (-error, sample.when, sample.count, *(-figure for figure in figures))
 
 
-def _checked(plain: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of these columns, or raise ValueError for what is wrong."""
+def _check(plain: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Raise ValueError unless these are the columns, and their values allowed."""
     if unknown := sorted(set(plain) - set(names)):
         raise ValueError(f"unknown column {unknown[0][:40]!r}")
-    values = {}
     for name in names:
-        read, wanted = _COLUMNS[name]
-        values[name] = read(received := plain.get(name))
-        if values[name] is None:
-            shown = "nothing" if received is None else f"{received!r:.60}"
+        is_allowed, wanted = _COLUMNS[name]
+        if not is_allowed(value := plain.get(name)):
+            shown = "nothing" if value is None else f"{value!r:.60}"
             raise ValueError(f"{name}: received {shown}; wanted is {wanted}")
-    return values
 
 
-def _number(least: float, most: float) -> Callable[[Any], float | None]:
-    def read(value: Any) -> float | None:
-        is_number = type(value) in (int, float) and least <= value <= most
-        return float(value) if is_number else None
-
-    return read
+def _is_number(value: Any, least: float, most: float) -> bool:
+    return type(value) in (int, float) and least <= value <= most
 
 
-def _time(value: Any) -> float | None:
-    # What claims to be from the future would count as the newest for ever.
-    return _number(0.0, time.time() + _CLOCKS_DIFFER_SECONDS)(value)
+def _is_text(value: Any) -> bool:
+    return type(value) is str and 0 < len(value) <= 500 and value.isprintable()
 
 
-def _text(value: Any) -> str | None:
-    is_short = type(value) is str and 0 < len(value) <= 500
-    return value if is_short and value.isprintable() else None
-
-
-def _probe(key: Any) -> Probe | None:
+def _probe_from_key(key: Any) -> Probe:
+    """Return the probe of a key, which is of an op and as a probe itself makes it."""
     try:
         probe = Probe.from_key(key)
-        return probe if _is_sensible(probe) and probe.key == key else None
+        if probe.key == key and _is_sensible(probe):
+            return probe
     except _GARBLED:
-        return None
+        pass
+    raise ValueError(f"probe: received {key!r:.60}; wanted is a probe's key")
 
 
 def _is_sensible(probe: Probe) -> bool:
@@ -224,7 +202,7 @@ def _is_sensible(probe: Probe) -> bool:
     values = [value for constant in constants for value in constant.values]
     return (
         _OP_NAME.fullmatch(probe.op) is not None
-        and all(type(size) is int and size >= 0 for shape in shapes for size in shape)
+        and all(size is not None and size >= 0 for shape in shapes for size in shape)
         and {spec.dtype for spec in probe.inputs} <= _INPUT_DTYPES
         and {constant.dtype for constant in constants} <= set(DTYPE_BYTES)
         and all(isinstance(value, int | float) for value in values)
@@ -232,30 +210,42 @@ def _is_sensible(probe: Probe) -> bool:
     )
 
 
-_TEXT = (_text, "a short text that can be printed")
+_TEXT = (_is_text, "a short text that can be printed")
 # Nobody measures for longer, nor does any op scatter so wildly; beyond, prices would
 # leave the numbers that a computer has.
-_SECONDS = (_number(math.ulp(0.0), 1e5), "a number, more than 0 and at most 100000")
-# What reads the value of a column, None where it is not allowed; and what is.
-_COLUMNS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
+_SECONDS = (
+    lambda value: _is_number(value, math.ulp(0.0), 1e5),
+    "a number, more than 0 and at most 100000",
+)
+# What tells whether the value of a column is allowed, and what is.
+_COLUMNS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "device": _TEXT,
     "tensorflow": _TEXT,
     "fingerprint": _TEXT,
-    "probe": (_probe, "a probe's key"),
     "dtype": (
-        lambda value: value if value in tuple(FLOATING) else None,
+        lambda value: value in tuple(FLOATING),
         " or ".join(sorted(FLOATING)),
     ),
     "seconds": _SECONDS,
     "cold_seconds": _SECONDS,
     "seconds_before": _SECONDS,
     "seconds_after": _SECONDS,
-    "spent_seconds": (_number(0.0, 1e300), "a number, 0 or more and at most 1e300"),
-    "spread": (_number(0.0, 10.0), "a number, 0 or more and at most 10"),
+    "spent_seconds": (
+        lambda value: _is_number(value, 0.0, 1e300),
+        "a number, 0 or more and at most 1e300",
+    ),
+    "spread": (
+        lambda value: _is_number(value, 0.0, 10.0),
+        "a number, 0 or more and at most 10",
+    ),
     "count": (
-        lambda value: value if type(value) is int and 1 <= value <= 2**53 else None,
+        lambda value: type(value) is int and 1 <= value <= 2**53,
         "a whole number, 1 or more",
     ),
-    "when": (_time, "seconds since 1970, 0 or more and at most a day from now"),
-    "faster": (lambda value: value if type(value) is bool else None, "true or false"),
+    # What claims to be from the future would count as the newest for ever.
+    "when": (
+        lambda value: _is_number(value, 0.0, time.time() + _CLOCKS_DIFFER_SECONDS),
+        "seconds since 1970, 0 or more and at most a day from now",
+    ),
+    "faster": (lambda value: type(value) is bool, "true or false"),
 }

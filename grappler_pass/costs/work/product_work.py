@@ -161,7 +161,7 @@ def xla_convolution(call: OpCall, dtype: str) -> tuple[Work, ...]:
         filters, channels, *area = kernel
         kernel = (*area, channels, filters)
     moved = [
-        replace(spec, shape=dims)
+        spec._replace(shape=dims)
         for spec, dims in zip(specs, (image, kernel, result), strict=True)
     ]
     stride = max(image[1] // max(result[1], 1), 1)

@@ -8,8 +8,8 @@ selection, and what lies between them get one color.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from grappler_pass.graph import op_table as table
 from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
@@ -48,8 +48,7 @@ def selection_ties(
             yield own, slot
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Walk:
+class _Walk(NamedTuple):
     """Walks back from a comparison to what was selected, through movement and lists."""
 
     view: GraphView

@@ -8,7 +8,7 @@ import pytest
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.costs.database.price_list import Measured, PriceList, Sample
-from grappler_pass.costs.database.records import CostRow, flaw_of
+from grappler_pass.costs.database.records import CostRow, row_from_text, text_from_row
 from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import optimize
@@ -68,7 +68,8 @@ def test_the_most_and_the_least_that_is_taken_can_be_priced(
         for dtype, sample in (("float32", float32), ("bfloat16", low))
     ]
     for row in rows:
-        assert flaw_of(CostRow(DEVICE, VERSION, row)) is None
+        taken = CostRow(DEVICE, VERSION, row)
+        assert row_from_text(text_from_row(taken)) == taken
     plan, _ = planned(PriceList(rows))
     assert "measured" in {decision.source for decision in plan.decisions}
     # What is left out is priced by what was measured around it.

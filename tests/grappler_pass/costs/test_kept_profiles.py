@@ -19,9 +19,7 @@ from grappler_pass.costs import (
 from tests.grappler_pass.costs.test_device_profile import KEY, data
 
 
-@pytest.mark.parametrize(
-    "text", ["{ broken", json.dumps(data(device={**KEY.to_json(), "threads": "four"}))]
-)
+@pytest.mark.parametrize("text", ["{ broken", json.dumps(data(call_seconds="few"))])
 def test_a_broken_file_is_set_aside_with_a_warning(tmp_path, caplog, text):
     path = calibrated_path(tmp_path, KEY)
     path.parent.mkdir(parents=True)

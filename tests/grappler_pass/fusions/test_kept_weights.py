@@ -239,7 +239,7 @@ for plan in tf_amp.plans()[-2:]:
 def test_what_is_found_is_not_computed_again() -> None:
     lines = run(
         """
-from tf_amp._tensorflow_private.executed import executed_graphs
+from tf_amp._tensorflow_private.functions import executed_graphs
 
 def fresh(x):
     return x @ w

@@ -11,7 +11,7 @@ from grappler_pass.planning.plan import Plan
 from grappler_pass.pricing.seconds import Pricer
 from tests.grappler_pass.fusions.rewriting import fused
 from tests.onednn import needs_onednn
-from tf_amp._tensorflow_private.executed import executed_graphs
+from tf_amp._tensorflow_private.functions import executed_graphs
 
 # What activates it stays float32; by itself, a bias takes longer in 16 bits.
 GRAPH = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -140,11 +139,7 @@ def test_a_script_without_tensorflow_is_said_to_be_one(tmp_path):
 
 @needs_gains
 def test_prices_that_could_not_be_written_are_not_said_to_be_kept(cache):
-    cache.mkdir()
-    foreign = sqlite3.connect(costs_path(cache))
-    foreign.execute("CREATE TABLE costs (device)")
-    foreign.commit()
-    foreign.close()
+    costs_path(cache).mkdir(parents=True)
     occupied = cache / "file"
     occupied.write_text("")
     for folder in (cache, occupied):

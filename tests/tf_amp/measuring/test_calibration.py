@@ -88,7 +88,7 @@ def test_a_quick_calibration_gives_a_profile_that_prices(tmp_path):
         2.0, path, progress=False, key=KEY, sizes=TINY, dtypes=("float32", "bfloat16")
     )
     assert DeviceProfile.load(path) == profile
-    assert profile.device == KEY
+    assert profile.device == str(KEY)
     assert profile.provenance["tensorflow"] == tf.__version__
     model = CostModel(profile)
     a, b, c = (TensorSpec(shape, "float32") for shape in ((8, 8), (8, 16), (8, 16)))

@@ -96,7 +96,7 @@ class Net(tf.Module):
 net = Net()
 tf.saved_model.save(net, str(folder / "net"), signatures=net.serve)
 tf_amp.convert(
-    folder / "net", folder / "out", device="cpu-avx512-bf16", opt_level="O2",
+    folder / "net", folder / "out", device_profile="cpu-avx512-bf16", opt_level="O2",
     dtype="bfloat16", exclude=["kept/"],
 )
 loaded = tf.saved_model.load(str(folder / "out"))

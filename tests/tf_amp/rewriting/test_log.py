@@ -20,7 +20,8 @@ def test_each_graph_is_written_once_and_tells_why_it_stays_float32(
 ) -> None:
     lines = output_of(
         f"""
-        tf_amp.enable("bfloat16", {level!r}, log_dir={str(tmp_path)!r}, strict=True)
+        log_dir = {str(tmp_path)!r}
+        tf_amp.enable("bfloat16", opt_level={level!r}, log_dir=log_dir, strict=True)
         def without_product(x):
             return tf.exp(x) + tf.reduce_sum(x)
         # Two graphs that differ in nothing.

@@ -10,7 +10,6 @@ import tensorflow as tf
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.plan import Plan
 from tests.rewriters import rewritten_by, settings_of
-from tf_amp.rewriting import shared_plans
 from tf_amp.rewriting.resumed_plans import Memory
 from tf_amp.rewriting.shared_plans import SharedPlans
 
@@ -77,7 +76,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the warnings given meanwhile."""
     texts: list[str] = []
     warn = lambda text, *args: texts.append(text % args)  # noqa: E731
-    monkeypatch.setattr(shared_plans.logging, "warning", warn)
+    monkeypatch.setattr("absl.logging.warning", warn)
     return texts
 
 

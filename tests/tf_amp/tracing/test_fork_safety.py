@@ -16,7 +16,7 @@ _TAKERS = {
     "resumption._lock": "resumption.still_waiting()",
     "variables._lock": "variables.states_here()",
     "memory._made._lock": "memory.known()",
-    "training._installing": "training.install_if_loaded(training.TAPE_ENTER, id)",
+    "private._installing": "private.install_when_imported(private.RUN_SESSION, id)",
     "prices._lock": "prices.add([])",
     "seen._lock": "seen.add_graph([])",
     "spent._lock": "spent.open('graph', float)",
@@ -29,10 +29,10 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         f"""
         import os, signal, threading
         from grappler_pass.costs.database.price_list import PriceList
-        from tf_amp._tensorflow_private import training
+        from tf_amp import _tensorflow_private as private
         from tf_amp.measuring.budget import DEFAULT, Budget
         from tf_amp.rewriting.resumed_plans import Memory
-        from tf_amp.tools.ranges.statistics import Statistics
+        from tf_amp.tools.ranges.ranging import Statistics
         from tf_amp.training.loss_scale import resumption, variables
 
         prices, seen, spent = PriceList(), Statistics(), Budget(DEFAULT)

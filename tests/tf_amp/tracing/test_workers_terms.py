@@ -132,7 +132,7 @@ def test_differing_and_missing_settings_are_named(
 ) -> None:
     heard: list[str] = []
     warn = lambda text, *args: heard.append(text % args)  # noqa: E731
-    monkeypatch.setattr(agreement.logging, "warning", warn)
+    monkeypatch.setattr("absl.logging.warning", warn)
     exchange = Exchange(worker_1='{"TF_AMP_DTYPE": "bfloat16"}')
     own = agreement.told_settings(CONFIG)
 

@@ -10,6 +10,7 @@ from absl import logging
 
 from tests.scaling import figures, scaled_by
 from tf_amp import DynamicLossScale, StaticLossScale
+from tf_amp.message_codes import Code
 
 X = np.linspace(0.5, 2.0, 4, dtype=np.float32)
 BAD = X * np.float32(math.inf)
@@ -23,7 +24,11 @@ def told(monkeypatch):
     def log_first_n(level, message, count, *args):
         lines.append(message % args)
 
+    def warn_once(code, text, *values):
+        lines.append(code.ends(text) % values)
+
     monkeypatch.setattr(logging, "log_first_n", log_first_n)
+    monkeypatch.setattr(Code, "warn_once", warn_once)
     return lines
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 
 from tests.scaling import scaled_by, stepper
 from tf_amp import StaticLossScale
+from tf_amp.message_codes import Code
 from tf_amp.training.optimizers import skipping
 
 v1 = tf.compat.v1
@@ -16,10 +16,10 @@ v1 = tf.compat.v1
 def told(monkeypatch):
     lines = []
 
-    def log_first_n(level, message, count, *args):
-        lines.append(message % args)
+    def warn_once(code, text, *values):
+        lines.append(code.ends(text) % values)
 
-    monkeypatch.setattr(logging, "log_first_n", log_first_n)
+    monkeypatch.setattr(Code, "warn_once", warn_once)
     monkeypatch.setattr(skipping, "_applied", [])
     return lines
 

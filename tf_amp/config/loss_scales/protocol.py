@@ -17,9 +17,8 @@ A loss scale of one's own is a class with what it changes:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tf_amp.config.loss_scales.arguments import is_number
 from tf_amp.errors import ConfigError
@@ -30,8 +29,7 @@ COUNTERS: Mapping[str, int] = {"good_steps": 0, "skipped_steps": 0, "finite": 1}
 State = Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Seen:
+class Seen(NamedTuple):
     """What one call for gradients has shown.
 
     Attributes:

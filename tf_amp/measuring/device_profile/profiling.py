@@ -27,7 +27,12 @@ from tf_amp.measuring.device_profile.assembling import (
 )
 from tf_amp.measuring.device_profile.cases import COARSE, Case, Sizes
 from tf_amp.measuring.device_profile.rounds import measure_cases
-from tf_amp.measuring.device_profile.starting import call_seconds
+from tf_amp.measuring.op_timing import elapsed
+
+# The function whose start is timed.
+_WIDTH = 32
+_LAYERS = 4
+_CALLS = 200
 
 
 def calibrate(
@@ -67,6 +72,35 @@ def calibrate(
     return profile
 
 
+def call_seconds() -> float:
+    """Return the seconds from the call of a small function until its result is there.
+
+    It is a network of a few layers: handles of weights are passed to a call, and the
+    first op that uses threads wakes them up. The median counts: threads wake up late in
+    an undisturbed call, too.
+    """
+    with tf.device("/CPU:0"):
+        layers = [
+            (tf.Variable(tf.ones((_WIDTH, _WIDTH))), tf.Variable(tf.ones((_WIDTH,))))
+            for _ in range(_LAYERS)
+        ]
+        inputs = tf.ones((_WIDTH, _WIDTH))
+
+    def apply(values: tf.Tensor) -> tf.Tensor:
+        for weight, bias in layers:
+            values = tf.nn.relu(values @ weight + bias)
+        return values
+
+    function = tf.function(apply, autograph=False)
+
+    def call() -> None:
+        function(inputs).numpy()
+
+    for _ in range(_CALLS // 10):
+        call()
+    return statistics.median(elapsed(call) for _ in range(_CALLS))
+
+
 def all_cases(sizes: Sizes) -> tuple[Case, ...]:
     """Return every class to measure, the most decisive first."""
     return (
@@ -101,7 +135,7 @@ def _profile(
             "how": f"tf-amp calibrate, {seconds:.0f} seconds",
             "tensorflow": tf.__version__,
         },
-        "device": key.to_json(),
+        "device": str(key),
         "extends": nearest,
         "scale": _scale(measured, DeviceProfile.load(nearest)),
         "roofline": roofline_from(classes),

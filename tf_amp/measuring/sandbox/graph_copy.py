@@ -21,7 +21,12 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from grappler_pass.costs.calls import TensorSpec
-from grappler_pass.graph.op_table import CONTROL_FLOW_OPS, MERGE_OPS, SWITCH_OPS
+from grappler_pass.graph.op_table import (
+    CONTROL_FLOW_OPS,
+    MERGE_OPS,
+    REF_VARIABLE_OPS,
+    SWITCH_OPS,
+)
 from grappler_pass.graph.shapes import Shapes, shape_from_proto
 from grappler_pass.graph.type_slots import signature_of
 from grappler_pass.graph.view import GraphView, Item, Node, Port
@@ -32,9 +37,7 @@ from tf_amp.measuring.sandbox.roles import (
     HANDLES,
     OPAQUE,
     Role,
-    needed_by,
     roles_for,
-    roots_of,
 )
 
 STEP = "tf_amp_step"
@@ -88,12 +91,11 @@ class _Copy:
 
     def sandbox(self) -> Sandbox:
         view = self._view
-        roots = roots_of(view)
-        live = needed_by(view, roots)
+        live = view.behind(view.roots)
         back_edges = []
         for i in view.order:
             node = view.nodes[i]
-            if not live[i]:
+            if i not in live:
                 continue
             if node.op in MERGE_OPS:
                 back_edges.append(node)
@@ -101,15 +103,13 @@ class _Copy:
         for node in back_edges:
             self._check_merge(node)
         step = self._made.node.add(name=STEP, op="NoOp")
-        step.input.extend(f"^{view.nodes[root].name}" for root in roots)
+        step.input.extend(f"^{view.nodes[root].name}" for root in view.roots)
         return Sandbox(self._made, tuple(self._contents.values()))
 
     def _copy(self, node: Node) -> None:
         role = self._role_of(node.proto)
-        if role is Role.HANDLE or self._is_variable_handle(node):
-            self._add_handle(node)
-        elif role is Role.VARIABLE:
-            self._add_variable(node)
+        if role in (Role.HANDLE, Role.VARIABLE) or self._is_variable_handle(node):
+            self._add_variable(node, is_reference=role is Role.VARIABLE)
         elif role is Role.SOURCE or not self._has_inputs(node, role):
             self._add_sources(node)
         else:
@@ -130,7 +130,8 @@ class _Copy:
         made.op = "Identity"
         for name in set(made.attr) - {"T"}:
             del made.attr[name]
-        made.input[1:] = [_control(text) for text in made.input[1:]]
+        controls = (text.lstrip("^").partition(":")[0] for text in made.input[1:])
+        made.input[1:] = [f"^{name}" for name in controls]
 
     def _text(self, port: Port) -> str:
         text = self._texts.get(port)
@@ -153,20 +154,21 @@ class _Copy:
             return False
         return self._variable_behind(node) is not None
 
-    def _add_handle(self, node: Node) -> None:
+    def _add_variable(self, node: Node, *, is_reference: bool) -> None:
+        """Put a private variable in place of one, or of the handle of one."""
         found = self._variable_behind(node)
         assert found is not None
         bound = self._bounds.get(Port(node.index, 0), 1)
         device = local_device(node.device)
-        content = Content(node.name, *found, device, bound, True)
-        self._keep(content)
-        made = self._add(node, "VarHandleOp")
+        content = Content(node.name, *found, device, bound, True, is_reference)
+        self._contents[content.name] = content
+        made = self._add(node, "VariableV2" if is_reference else "VarHandleOp")
         describe(made, content)
 
     def _variable_behind(self, node: Node) -> tuple[int, tuple[int, ...]] | None:
-        """Return dtype and shape of the variable that a handle refers to, if any."""
+        """Return dtype and shape of a variable, or of that behind a handle, if any."""
         attrs = node.proto.attr
-        if node.op == "VarHandleOp":
+        if node.op == "VarHandleOp" or node.op in REF_VARIABLE_OPS:
             return attrs["dtype"].type, _fixed(node, attrs["shape"].shape)
         if "_handle_shapes" in attrs and len(attrs["_handle_shapes"].list.shape) == 1:
             shape = _fixed(node, attrs["_handle_shapes"].list.shape[0])
@@ -178,15 +180,6 @@ class _Copy:
             shape = self._sizes(Port(read.index, 0))
             return read.proto.attr["dtype"].type, shape
         return None
-
-    def _add_variable(self, node: Node) -> None:
-        attrs = node.proto.attr
-        shape = _fixed(node, attrs["shape"].shape)
-        bound = self._bounds.get(Port(node.index, 0), 1)
-        dtype, device = attrs["dtype"].type, local_device(node.device)
-        content = Content(node.name, dtype, shape, device, bound, True, True)
-        self._keep(content)
-        describe(self._add(node, "VariableV2"), content)
 
     def _add_sources(self, node: Node) -> None:
         """Put made-up tensors in place of a node's outputs; the node itself rests."""
@@ -231,7 +224,7 @@ class _Copy:
             rest.device,
             self._bounds.get(port, 1),
         )
-        self._keep(content)
+        self._contents[content.name] = content
         stem = f"{node.name}{SOURCE}{port.output}"
         device = rest.device
         # What the handle waits for puts it into the right loop or branch.
@@ -253,9 +246,6 @@ class _Copy:
             raise NotRunnableError(f"the shape of what {name!r} brings in is not known")
         return TensorSpec(shape, "").dims
 
-    def _keep(self, content: Content) -> None:
-        self._contents[content.name] = content
-
     def _check_merge(self, node: Node) -> None:
         """Refuse a loop whose end turned out to have nothing that stands for it."""
         if any(self._texts.get(port, "") is None for port in node.inputs):
@@ -276,10 +266,6 @@ def _fixed(node: Node, proto: TensorShapeProto) -> tuple[int, ...]:
     if shape is None or None in shape:
         raise NotRunnableError(f"the shape of the variable {node.name!r} is not known")
     return TensorSpec(shape, "").dims
-
-
-def _control(text: str) -> str:
-    return f"^{text.lstrip('^').partition(':')[0]}"
 
 
 def _output_dtype(node: Node, output: int) -> int:

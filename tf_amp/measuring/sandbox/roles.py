@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from grappler_pass.eligibility.reachability import spread
 from grappler_pass.functions.conversion import library_of
 from grappler_pass.graph.op_table import (
     CALL_OPS,
@@ -27,7 +26,6 @@ from grappler_pass.graph.op_table import (
 )
 from grappler_pass.graph.op_traits import is_random, is_update
 from grappler_pass.graph.type_slots import op_def_of
-from grappler_pass.graph.view import GraphView
 from grappler_pass.graph.walks import function_attrs
 
 OPAQUE = frozenset({types_pb2.DT_RESOURCE, types_pb2.DT_VARIANT})
@@ -154,22 +152,3 @@ def _called_by(node: NodeDef) -> list[str]:
     """Name the functions that a node calls, itself if it is a call by name."""
     named = [node.op] if op_def_of(node.op) is None else []
     return [*named, *(function.name for function in function_attrs(node))]
-
-
-def roots_of(view: GraphView) -> list[int]:
-    """Return what is run: what the caller relies on, or all that nobody reads."""
-    wanted = [view.index[n] for n in sorted(view.item.untouchable) if n in view.index]
-    if wanted:
-        return wanted
-    read = {port.node for node in view.nodes for port in node.inputs}
-    read |= {i for node in view.nodes for i in node.controls}
-    return [node.index for node in view.nodes if node.index not in read]
-
-
-def needed_by(view: GraphView, roots: Iterable[int]) -> list[bool]:
-    """Tell for every node whether one of `roots` is it or waits for it."""
-    before: list[list[int]] = [
-        [*(port.node for port in node.inputs), *node.controls] for node in view.nodes
-    ]
-    reached = spread(roots, before, [True] * len(before))
-    return [origin >= 0 for origin in reached]

@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import acting_after, acting_before
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints import side_file, snapshot
 from tf_amp.training.checkpoints.record import Record
-from tf_amp.training.checkpoints.restored_weights import RestoredWeights
-from tf_amp.training.loss_scale.weights import handles_of
+from tf_amp.training.loss_scale.weights import RestoredWeights, handles_of
 
 # The smallest variables, up to so many bytes, distinguish weights: they are the biases
 # and scales of norms, which change in every step.
@@ -43,12 +41,8 @@ def _keep(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
     """Write a record beside the file that a model is about to be saved in."""
     path = _path_of(filepath)
     if _optimizer_of(model) is not None and path is not None:
-        side_file.write(path, _record_of(model))
-
-
-def _record_of(model: Any) -> Record:
-    record = snapshot.take(handles_of(model.trainable_variables), _session())
-    return dataclasses.replace(record, step=key_of(model))
+        record = snapshot.take(handles_of(model.trainable_variables), _session())
+        side_file.write(path, dataclasses.replace(record, step=key_of(model)))
 
 
 def _put_back(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -65,10 +59,8 @@ def _put_back(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
     if record is None and not _steps_of(model):
         return
     if record is None and records:
-        logging.warning(
-            Code.RECORD_IS_UNUSABLE.ends(
-                "%s belongs to other weights, and is not used."
-            ),
+        Code.RECORD_IS_UNUSABLE.warn(
+            "%s belongs to other weights, and is not used.",
             side_file.path_beside(path),
         )
     weights = RestoredWeights([model, *model.trainable_variables])
@@ -114,12 +106,11 @@ def _path_of(file: Any) -> str | None:
     return os.fspath(file) if isinstance(file, (str, os.PathLike)) else None
 
 
-def _put_back_weights(result: Any, *args: Any, **kwargs: Any) -> None:
-    _put_back(*args, **kwargs)
-
-
 HOOKS = {
     **dict.fromkeys(private.SAVE_KERAS, acting_before(_keep)),
-    **dict.fromkeys(private.LOAD_KERAS_WEIGHTS, acting_after(_put_back_weights)),
+    **dict.fromkeys(
+        private.LOAD_KERAS_WEIGHTS,
+        acting_after(lambda result, *args, **kwargs: _put_back(*args, **kwargs)),
+    ),
     **dict.fromkeys(private.LOAD_KERAS_MODEL, acting_after(_put_back)),
 }

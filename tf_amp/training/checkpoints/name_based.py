@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
@@ -145,10 +144,8 @@ def _usable(
         scale = state.scale_among(held)
         if scale is None or is_usable(scale):
             continue
-        logging.warning(
-            Code.RECORD_IS_UNUSABLE.ends(
-                "A loss scale in the checkpoint %s is %g, and is not used."
-            ),
+        Code.RECORD_IS_UNUSABLE.warn(
+            "A loss scale in the checkpoint %s is %g, and is not used.",
             path,
             scale,
         )
@@ -227,12 +224,6 @@ class _Feeding:
         return self._session.run(fetches, feeds, **kwargs)
 
 
-def _remove_beside(
-    result: None, checkpoint_prefix: Any, *args: Any, **kwargs: Any
-) -> None:
-    side_file.remove(checkpoint_prefix)
-
-
 def _is_ours(name: str) -> bool:
     return name.startswith(_OURS)
 
@@ -242,6 +233,8 @@ HOOKS = {
     private.SAVE_NAMES: saving,
     private.RESTORE_NAMES: restoring,
     private.RESTORE_OBJECTS_BY_NAMES: leaving_out,
-    private.REMOVE_CHECKPOINT: acting_after(_remove_beside),
+    private.REMOVE_CHECKPOINT: acting_after(
+        lambda result, checkpoint_prefix, *_, **__: side_file.remove(checkpoint_prefix)
+    ),
     private.REPORT_UNINITIALIZED: reporting,
 }

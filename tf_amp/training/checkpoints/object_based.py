@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
 from tf_amp.message_codes import Code
+from tf_amp.tracing.bypass import holding
 from tf_amp.training.checkpoints import snapshot
 from tf_amp.training.checkpoints.record import (
     Record,
@@ -25,8 +25,7 @@ from tf_amp.training.checkpoints.record import (
     records_from_text,
     text_from_records,
 )
-from tf_amp.training.checkpoints.restored_weights import RestoredWeights, weights_among
-from tf_amp.training.loss_scale.weights import Handles
+from tf_amp.training.loss_scale.weights import Handles, RestoredWeights, weights_among
 from tf_amp.training.optimizers import skipping
 
 KEY = "_TF_AMP_RECORD"
@@ -49,11 +48,8 @@ def saving(save: Callable[..., Any]) -> Callable[..., Any]:
         session: Any = None,
         options: Any = None,
     ) -> Any:
-        token = _session.set(session)
-        try:
+        with holding(_session, session):
             return save(saver, file_prefix, checkpoint_number, session, options)
-        finally:
-            _session.reset(token)
 
     return save_in_session
 
@@ -106,8 +102,9 @@ def _record_in(path: str) -> Record | None:
     try:
         return next(iter(records_from_text(reader.get_tensor(KEY).decode())), None)
     except (UnreadableRecordError, UnicodeDecodeError) as error:
-        text = "The state of tf-amp in %s cannot be read: %s"
-        logging.warning(Code.RECORD_IS_UNUSABLE.ends(text), path, error)
+        Code.RECORD_IS_UNUSABLE.warn(
+            "The state of tf-amp in %s cannot be read: %s", path, error
+        )
         return None
 
 

@@ -14,8 +14,6 @@ import os
 import pathlib
 from typing import Any
 
-from absl import logging
-
 from grappler_pass.costs.atomic_file import replacing
 from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints.record import (
@@ -50,12 +48,8 @@ def write(path: Any, record: Record) -> None:
         with replacing(path_beside(path)) as file:
             file.write(text)
     except OSError as error:
-        logging.log_first_n(
-            logging.WARNING,
-            Code.NOT_WRITTEN.ends("The loss scale is not kept beside %s: %s"),
-            1,
-            path,
-            error,
+        Code.NOT_WRITTEN.warn_once(
+            "The loss scale is not kept beside %s: %s", path, error
         )
 
 
@@ -69,8 +63,9 @@ def read(path: Any) -> tuple[Record, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        text = Code.RECORD_IS_UNUSABLE.ends("%s cannot be read, and is not used: %s")
-        logging.warning(text, beside, error)
+        Code.RECORD_IS_UNUSABLE.warn(
+            "%s cannot be read, and is not used: %s", beside, error
+        )
     except (UnreadableRecordError, UnicodeDecodeError) as error:
         _put_aside(beside, error)
     return ()
@@ -88,8 +83,8 @@ def _put_aside(beside: pathlib.Path, error: Exception) -> None:
         beside.replace(aside)
     except OSError:
         aside = beside
-    logging.warning(
-        Code.RECORD_IS_UNUSABLE.ends("%s is damaged (%s) and not used; it is now %s."),
+    Code.RECORD_IS_UNUSABLE.warn(
+        "%s is damaged (%s) and not used; it is now %s.",
         beside,
         error,
         aside,
@@ -100,12 +95,7 @@ def _is_remote(path: Any) -> bool:
     """Return whether a path is of a file system that only TensorFlow knows."""
     remote = "://" in os.fspath(path)
     if remote:
-        logging.log_first_n(
-            logging.WARNING,
-            Code.NOT_WRITTEN.ends(
-                "Beside %s no loss scale or plan is kept: only beside local files."
-            ),
-            1,
-            path,
+        Code.NOT_WRITTEN.warn_once(
+            "Beside %s no loss scale or plan is kept: only beside local files.", path
         )
     return remote

@@ -23,7 +23,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp.message_codes import Code
@@ -87,13 +86,9 @@ def can_vote() -> bool:
     """Return whether gradients taken here can be checked; if not, say it once."""
     if private.can_merge() or is_eager_outside():
         return True
-    logging.log_first_n(
-        logging.WARNING,
-        Code.NOT_SCALED.ends(
-            "Losses are not scaled, and gradients not checked, in functions and "
-            "branches that the replicas of a strategy trace within a tf.Graph."
-        ),
-        1,
+    Code.NOT_SCALED.warn_once(
+        "Losses are not scaled, and gradients not checked, in functions and "
+        "branches that the replicas of a strategy trace within a tf.Graph."
     )
     return False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -46,8 +46,7 @@ class Vote:
     adjusting: tuple[Any, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Ancestry:
+class Ancestry(NamedTuple):
     """What is behind some tensors.
 
     Attributes:

@@ -16,7 +16,12 @@ from typing import Any
 import tensorflow as tf
 
 from grappler_pass import kept_kernels
-from tf_amp._tensorflow_private import Hook, acting_before, exports
+from tf_amp._tensorflow_private import (
+    Hook,
+    acting_before,
+    exports,
+    install_when_imported,
+)
 from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.choosing import NO_SCALING
@@ -47,7 +52,7 @@ from tf_amp.training.optimizers import assignments, optimizers
 
 Current = Callable[[], LossScale]
 
-_IF_LOADED: dict[Hook, Callable[[Any], Any]] = {
+_WHEN_IMPORTED: dict[Hook, Callable[[Any], Any]] = {
     **optimizers.HOOKS,
     **dict.fromkeys(private.USER_SCALING, noting_scaled_losses),
     **optimizer_steps.HOOKS,
@@ -58,7 +63,7 @@ _IF_LOADED: dict[Hook, Callable[[Any], Any]] = {
 
 
 def install(current: Current) -> None:
-    """Decorate every way to gradients, and every optimizer that is loaded.
+    """Decorate every way to gradients, and every optimizer once it is imported.
 
     Args:
       current: returns the loss scale for a call for gradients made now.
@@ -66,7 +71,7 @@ def install(current: Current) -> None:
     current = functools.partial(_loss_scale_here, current)
     tape = functools.partial(_scaling_tape, current=current)
     install_hook(private.TAPE_GRADIENT, tape)
-    install_hook(private.TAPE_ENTER, acting_before(_note_entered))
+    install_hook(private.TAPE_ENTER, acting_before(tape_calls.note_entered))
     install_hook(private.TAPE_RESET, acting_before(tape_calls.note_reset))
     graph = functools.partial(_scaling_graph, current=current)
     install_hook(private.GRAPH_GRADIENTS, graph)
@@ -77,24 +82,13 @@ def install(current: Current) -> None:
     install_hook(private.FORWARD_GRADIENT, gradient_context.differentiating())
     assignments.install()
     install_hook(exports.SET_SIGNATURE, exported_states.tracking_states)
-    install_optimizers()
+    for hook, wrap in _WHEN_IMPORTED.items():
+        install_when_imported(hook, wrap)
 
 
 def _loss_scale_here(current: Current) -> LossScale:
     """Return the loss scale; none for what is exported, which others run."""
     return NO_SCALING if exports.is_exporting() else current()
-
-
-def install_optimizers() -> None:
-    """Decorate optimizers and layers, those of Keras where it is loaded."""
-    for hook, wrap in _IF_LOADED.items():
-        private.install_if_loaded(hook, wrap)
-
-
-def _note_entered(tape: Any) -> None:
-    """Note where a tape is entered; find a Keras imported in the meantime, too."""
-    install_optimizers()
-    tape_calls.note_entered(tape)
 
 
 def _scaling_tape(gradient: Callable[..., Any], current: Current) -> Callable[..., Any]:
@@ -137,7 +131,6 @@ def _scaling_graph(module: Any, current: Current) -> Any:
     def scaled_gradients(
         ys: Any, xs: Any, grad_ys: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
-        install_optimizers()
         targets, given = gradient_seeds.targets_and_seeds(ys, grad_ys)
         call = _begin(targets, given, xs, current)
         if call is None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private import training as private
@@ -45,12 +44,8 @@ def is_scaled_by_user(targets: Iterable[Any]) -> bool:
     """Return whether the user's program scales these losses; if so, say it once."""
     culprit = _mixed_policy() or ("an optimizer" if _is_noted(list(targets)) else "")
     if culprit:
-        logging.log_first_n(
-            logging.WARNING,
-            Code.SCALED_ALREADY.ends(
-                "Losses are scaled by %s already; automatic loss scaling is disabled."
-            ),
-            1,
+        Code.SCALED_ALREADY.warn_once(
+            "Losses are scaled by %s already; automatic loss scaling is disabled.",
             culprit,
         )
     return bool(culprit)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
 
+from tf_amp.tracing.bypass import holding
 from tf_amp.training.finiteness.votes import descends_from
 from tf_amp.training.gradients import scale_at_run_time
 from tf_amp.training.gradients.unscaling import ScaledCall
@@ -63,58 +65,47 @@ class Loop:
         return [flat[i] for i in places], put
 
 
-class _Thread(threading.local):
-    is_differentiating: bool = False
-    call: ScaledCall | None = None
-    loop: Loop | None = None
-
-
-_thread = _Thread()
+# Whether gradients are parts of those of a call, and of which, if that is known.
+_at_work: ContextVar[tuple[bool, ScaledCall | None]] = ContextVar(
+    "tf_amp_call_at_work", default=(False, None)
+)
+_loop: ContextVar[Loop | None] = ContextVar("tf_amp_loop_at_work", default=None)
 
 
 def is_differentiating() -> bool:
     """Return whether the running code starts from gradients that are scaled already."""
-    return _thread.is_differentiating or scale_at_run_time.is_differentiating()
+    return _at_work.get()[0] or scale_at_run_time.is_differentiating()
 
 
 def call_at_work() -> ScaledCall | None:
     """Return the call whose scaled gradients the running code computes, if any."""
-    return _thread.call
+    return _at_work.get()[1]
 
 
 def loop_at_work() -> Loop | None:
     """Return the loop whose body is being traced, if any."""
-    return _thread.loop
+    return _loop.get()
 
 
 @contextlib.contextmanager
 def differentiating(call: ScaledCall | None = None) -> Iterator[None]:
     """Leave gradients asked for inside alone, as parts of those of a call."""
-    before = _thread.is_differentiating, _thread.call
-    _thread.is_differentiating, _thread.call = True, call
-    try:
+    with holding(_at_work, (True, call)):
         yield
-    finally:
-        _thread.is_differentiating, _thread.call = before
 
 
 def computed(call: ScaledCall, compute: Callable[[], Any]) -> Any:
     """Compute the scaled gradients of a call."""
     with differentiating(call):
         # In the body of a vectorized loop nothing can be assigned.
-        if _thread.loop is not None:
+        if _loop.get() is not None:
             return compute()
         return scale_at_run_time.computed_at(call.scale, compute)
 
 
-@contextlib.contextmanager
-def in_loop(loop: Loop) -> Iterator[Loop]:
+def in_loop(loop: Loop) -> AbstractContextManager[None]:
     """Let gradients taken inside be those of a loop's body."""
-    outer, _thread.loop = _thread.loop, loop
-    try:
-        yield loop
-    finally:
-        _thread.loop = outer
+    return holding(_loop, loop)
 
 
 def passing_through_python(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from absl import logging
-
 from tf_amp.message_codes import Code
 
 _LIBRARIES = ("horovod.tensorflow", "byteps.tensorflow")
@@ -21,14 +19,10 @@ def is_scaling_forbidden() -> bool:
     library = next(filter(_has_ranks, _LIBRARIES), None)
     if library is None:
         return False
-    logging.log_first_n(
-        logging.WARNING,
-        Code.NOT_SCALED.ends(
-            "Gradients are exchanged by %s, where ranks cannot agree on a loss scale: "
-            "losses are not scaled. Take bfloat16, which needs no scaling; or float16 "
-            "with a strategy of TensorFlow's own, such as MultiWorkerMirroredStrategy."
-        ),
-        1,
+    Code.NOT_SCALED.warn_once(
+        "Gradients are exchanged by %s, where ranks cannot agree on a loss scale: "
+        "losses are not scaled. Take bfloat16, which needs no scaling; or float16 "
+        "with a strategy of TensorFlow's own, such as MultiWorkerMirroredStrategy.",
         library.partition(".")[0],
     )
     return True

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp.message_codes import Code
@@ -72,13 +71,9 @@ def are_known(targets: Sequence[Any]) -> bool:
     """Return whether it is known what all targets start from; if not, say it once."""
     unknown = [target for target in targets if not _is_known(target)]
     if unknown:
-        logging.log_first_n(
-            logging.WARNING,
-            Code.NOT_SCALED.ends(
-                "Losses are not scaled, and gradients not checked, where gradients are "
-                "taken of %r: give tf.Tensors or tf.Variables to start from."
-            ),
-            1,
+        Code.NOT_SCALED.warn_once(
+            "Losses are not scaled, and gradients not checked, where gradients are "
+            "taken of %r: give tf.Tensors or tf.Variables to start from.",
             unknown[0],
         )
     return not unknown

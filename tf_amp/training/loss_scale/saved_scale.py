@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from absl import logging
-
 from tf_amp.config.loss_scales.constant import StaticLossScale
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.config.loss_scales.words import words_from_loss_scale
@@ -74,10 +72,8 @@ def given(loss_scale: LossScale) -> Values:
 
 def say_fresh(loss_scale: LossScale, initial: Values, path: str) -> None:
     """Say that a checkpoint holds no state, so that a loss scale starts anew."""
-    logging.warning(
-        Code.NO_SCALE_IN_CHECKPOINT.ends(
-            "The checkpoint %s holds no state of a loss scale: %s starts at %g."
-        ),
+    Code.NO_SCALE_IN_CHECKPOINT.warn(
+        "The checkpoint %s holds no state of a loss scale: %s starts at %g.",
         path,
         kind_of(loss_scale),
         initial["scale"],

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -17,8 +16,7 @@ from tf_amp.training.optimizers.finite_steps import finite_step
 _applied: list[bool] = []
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What an optimizer was asked to do.
 
     Attributes:

@@ -13,8 +13,8 @@ an overflowing worker says of its own, and a queue takes none of no tokens.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -23,19 +23,16 @@ from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import stand_in_for
 from tf_amp._tensorflow_private import training as private_training
 from tf_amp._tensorflow_private import workers as private
+from tf_amp.tracing.bypass import holding
 from tf_amp.training.optimizers.finite_steps import finite_step
 
 # Of a step before all others.
 _GONE_BY = -1
 
 
-class _Thread(threading.local):
-    # Whether the gradients that a worker is about to push are finite, a bool scalar,
-    # and the `SyncReplicasOptimizer` that they are for.
-    push: tuple[Any, Any] | None = None
-
-
-_thread = _Thread()
+# Whether the gradients that a worker is about to push are finite, a bool scalar, and
+# the `SyncReplicasOptimizer` that they are for.
+_push: ContextVar[tuple[Any, Any] | None] = ContextVar("tf_amp_push", default=None)
 
 
 def install() -> None:
@@ -53,11 +50,8 @@ def _noting_overflow(apply: Callable[..., Any]) -> Callable[..., Any]:
         finite = finite_step([gradient for gradient, _ in pairs])
         if not isinstance(finite, tf.Tensor):
             return apply(optimizer, pairs, *args, **kwargs)
-        outer, _thread.push = _thread.push, (finite, optimizer)
-        try:
+        with holding(_push, (finite, optimizer)):
             return apply(optimizer, pairs, *args, **kwargs)
-        finally:
-            _thread.push = outer
 
     return private_training.unconverted(apply_unless_overflowed)
 
@@ -96,16 +90,17 @@ def _with_guarded_parts(module: Any) -> Any:
 
 def _unless_overflowed(local_step: Any) -> Any:
     """Return the step that gradients are said to be of."""
-    if _thread.push is None:
+    push = _push.get()
+    if push is None:
         return local_step
-    finite, _ = _thread.push
+    finite, _ = push
     step = tf.cast(local_step, tf.int64)
     return tf.where(finite, step, tf.constant(_GONE_BY, tf.int64))
 
 
 def _put_back(queue: Any) -> list[Any]:
     """Return what puts a token back where gradients overflowed."""
-    finite, optimizer = _thread.push or (None, None)
+    finite, optimizer = _push.get() or (None, None)
     step = None if optimizer is None else private.local_step_of(optimizer)
     if step is None:
         return []

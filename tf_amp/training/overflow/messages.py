@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from absl import logging
-
 from grappler_pass.eligibility.exclusions import without_call_scopes
 from tf_amp.message_codes import Code
 from tf_amp.tracing.stamp_reader import origins_of
@@ -65,14 +63,10 @@ def warn_of_overflow(scale: float) -> None:
 
     if have_applied():
         return
-    logging.log_first_n(
-        logging.WARNING,
-        Code.OVERFLOW.ends(
-            "Gradients overflowed at loss scale %g: some are infinite or NaN. "
-            "Optimizers, and assignments to variables, skip such a step, and the next "
-            "is scaled lower; tf_amp.loss_scale_state() counts them."
-        ),
-        1,
+    Code.OVERFLOW.warn_once(
+        "Gradients overflowed at loss scale %g: some are infinite or NaN. "
+        "Optimizers, and assignments to variables, skip such a step, and the next "
+        "is scaled lower; tf_amp.loss_scale_state() counts them.",
         scale,
     )
 

@@ -176,11 +176,9 @@ class Watch:
         if not new:
             return False
         self.times_returned += 1
-        logging.warning(
-            Code.BACK_TO_FLOAT32.ends(
-                "The loss scale is at its minimum: back to float32 goes %s, with what "
-                "feeds it and what float16 cannot hold (%d operations)."
-            ),
+        Code.BACK_TO_FLOAT32.warn(
+            "The loss scale is at its minimum: back to float32 goes %s, with what "
+            "feeds it and what float16 cannot hold (%d operations).",
             self.origin,
             new,
         )

@@ -16,9 +16,8 @@ a step that needs either is refused. Both fill in private variables alike.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -52,8 +51,7 @@ class NotReplayableError(AmpError):
     """A step cannot be run again by itself; the message says why."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Step:
+class Step(NamedTuple):
     """A step to be run again.
 
     Attributes:

@@ -6,10 +6,9 @@ are not, as a second run of the step shows them (`replay`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -31,8 +30,7 @@ _DTYPES = ("DstT", "T", "dtype")
 _SCALE = 0
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """Where values ceased to be finite.
 
     Attributes:
@@ -149,7 +147,7 @@ def _predicate(view: GraphView, watch: Node) -> int:
         switch = _switch_behind(view, index)
         if switch is not None:
             return switch.inputs[1].node
-    for index in reached([watch.index], lambda i: _before(view.nodes[i])):
+    for index in reached([watch.index], lambda i: view.nodes[i].sources):
         if view.nodes[index].op in SWITCH_OPS:
             return view.nodes[index].inputs[1].node
     raise NotReplayableError(f"nothing decides whether {watch.name} runs")
@@ -159,15 +157,10 @@ def _switch_behind(view: GraphView, pivot: int) -> Node | None:
     """Return the Switch that a pivot goes by; None of another node."""
     node = view.nodes[pivot]
     while node.op in _PIVOTS:
-        before = _before(node)
-        if len(before) != 1:
+        if len(node.sources) != 1:
             return None
-        node = view.nodes[before[0]]
+        node = view.nodes[node.sources[0]]
     return node if node.op in SWITCH_OPS else None
-
-
-def _before(node: Node) -> list[int]:
-    return [*(port.node for port in node.inputs), *node.controls]
 
 
 def _ancestors(view: GraphView, start: int, given: Mapping[Port, int]) -> list[int]:

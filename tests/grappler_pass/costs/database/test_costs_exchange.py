@@ -1,7 +1,6 @@
 """Files of measured costs: written whole, read with distrust."""
 
 import contextlib
-import dataclasses
 import json
 import os
 import pathlib
@@ -184,7 +183,7 @@ def test_an_export_that_fails_leaves_the_old_file(tmp_path):
     file = tmp_path / "costs.jsonl"
     write_export(file, ROWS_OF_ALL_KINDS)
     content = file.read_bytes()
-    unprintable = dataclasses.replace(ROWS_OF_ALL_KINDS[0], device=object())
+    unprintable = ROWS_OF_ALL_KINDS[0]._replace(device=object())
     with pytest.raises(TypeError):
         write_export(file, [ROWS_OF_ALL_KINDS[0], unprintable])
     with pytest.raises(OSError, match="missing"):

@@ -144,30 +144,30 @@ def test_forking_amid_writing_harms_neither_side(path):
     assert is_sound(path)
 
 
-def test_a_child_forked_amid_a_transaction_remembers_by_itself(path):
+def test_a_fork_waits_for_the_transaction_of_another_thread(path):
     program = """
     import threading
-    from grappler_pass.costs.database import sqlite_file
+    from grappler_pass.costs.database import price_database
     keep(database, 1)
-    inside, leave = threading.Event(), threading.Event()
+    inside = threading.Event()
     def stay():
-        with sqlite_file._turn:
+        with price_database._turn:
             inside.set()
-            leave.wait()
+            time.sleep(0.2)
+            stay.left = True
     thread = threading.Thread(target=stay)
     thread.start()
     inside.wait()
     pid = os.fork()
     if pid == 0:
         keep(database, 2)
-        os._exit(0 if sizes_in(database) == {2} else 1)
+        os._exit(not stay.left or sizes_in(database) != {1, 2})
     print(os.waitpid(pid, 0)[1])
-    leave.set()
     thread.join()
     keep(database, 3)
     """
     assert run(program, path) == "0\n"
-    assert sizes_in(CostDatabase(path)) == {1, 3}
+    assert sizes_in(CostDatabase(path)) == {1, 2, 3}
 
 
 def test_nothing_stays_open_when_a_thread_has_ended(path):

@@ -1,4 +1,4 @@
-"""A damaged cost database is set aside; what is not ours is left alone."""
+"""A damaged cost database is set aside, and another begun."""
 
 import contextlib
 import os
@@ -8,14 +8,9 @@ import sqlite3
 
 import pytest
 
-from grappler_pass.costs.database import sqlite_file
 from grappler_pass.costs.database.price_database import CostDatabase, costs_path
-from grappler_pass.costs.database.records import Verdict
 from tests.costs_examples import (
-    DEVICE,
     ROWS,
-    VERSION,
-    files_beside,
     full_content,
     is_sound,
     keep,
@@ -92,43 +87,12 @@ def test_a_row_of_noise_is_read_as_if_it_were_not_there(path, caplog, body):
     assert not caplog.records
 
 
-def test_a_database_of_somebody_else_is_left_alone(path, caplog):
-    foreign = sqlite3.connect(path)
-    foreign.execute("CREATE TABLE costs (device)")
-    foreign.commit()
-    foreign.close()
-    assert_left_alone(path, caplog, "another program's database")
-
-
-def test_a_database_of_a_later_version_is_left_alone(path, caplog):
-    content = bytearray(full_content())
-    content[60:64] = (sqlite_file.VERSION + 1).to_bytes(4, "big")
-    path.write_bytes(content)
-    assert_left_alone(path, caplog, "a later version of tf-amp")
-
-
-def test_a_database_of_an_earlier_version_is_begun_anew(path, caplog):
-    content = bytearray(full_content())
-    content[60:64] = (sqlite_file.VERSION - 1).to_bytes(4, "big")
-    path.write_bytes(content)
-    database = CostDatabase(path)
-    assert not sizes_in(database)
-    keep(database, 10**6)
-    assert sizes_in(CostDatabase(path)) == {10**6}
+def test_a_database_of_somebody_else_keeps_what_is_in_it(path, caplog):
+    with contextlib.closing(sqlite3.connect(path)) as foreign, foreign:
+        foreign.execute("CREATE TABLE costs (device)")
+        foreign.execute("INSERT INTO costs VALUES ('theirs')")
+    keep(CostDatabase(path), 1)
+    assert sizes_in(CostDatabase(path)) == {1}
+    with contextlib.closing(sqlite3.connect(path)) as foreign:
+        assert foreign.execute("SELECT * FROM costs").fetchall() == [("theirs",)]
     assert not caplog.records
-
-
-def assert_left_alone(path, caplog, reason):
-    content = path.read_bytes()
-    database = CostDatabase(path)
-    for elements in (1, 2):
-        keep(database, elements)
-    verdict = Verdict(DEVICE, VERSION, "it", True, 2.0, 1.0, 1.0)
-    database.keep([verdict])
-    assert sizes_in(database) == {1, 2}
-    assert database.verdict(DEVICE, VERSION, "it") == verdict
-    assert not sizes_in(CostDatabase(path))
-    assert path.read_bytes() == content
-    assert files_beside(path) == {""}
-    text = [record.getMessage() for record in caplog.records]
-    assert [reason in line and str(path) in line for line in text] == [True, True]

@@ -102,20 +102,6 @@ def test_a_disk_without_any_room_is_read(path):
     assert len(sizes_in(CostDatabase(path))) == ROWS
 
 
-def test_a_file_that_may_not_grow_keeps_what_it_has(path, caplog):
-    database = CostDatabase(path, largest_bytes=16 * 4096)
-    for first in range(0, 1000, 20):
-        keep(database, *range(first, first + 20))
-    assert sizes_in(database) == {*range(1000)}
-    in_file = sizes_in(CostDatabase(path))
-    assert 20 <= len(in_file) < 1000
-    assert path.stat().st_size <= 16 * 4096
-    assert is_sound(path)
-    assert len(caplog.records) == 1
-    keep(CostDatabase(path), 10**6)
-    assert sizes_in(CostDatabase(path)) == {*in_file, 10**6}
-
-
 def test_who_reads_waits_for_no_writer_and_who_writes_not_for_long(path, caplog):
     database = CostDatabase(path)
     keep(database, 1)
