@@ -30,7 +30,7 @@ from tests.programs import (
 from tests.rewriters import rewritten_by
 from tests.sketch import Sketch, sketch
 from tests.text_graph import graph_from_text, text_from_graph
-from tf_amp._tensorflow_private.executed import executed_graphs
+from tf_amp._tensorflow_private.functions import executed_graphs
 
 PROFILE = CostModel(DeviceProfile.load("cpu-generic"))
 BEFORE = """
