@@ -46,6 +46,7 @@ def plan_from_draft(draft: Draft) -> Plan:
         peak_bytes_after=after,
         fusions=draft.fusions,
         traced_fusions=draft.traced_fusions,
+        declined_fusions=draft.declined_fusions,
     )
 
 

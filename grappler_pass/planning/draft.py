@@ -212,6 +212,7 @@ class Draft:
     given: GraphDef = _LATER
     fusions: tuple[Fusion, ...] = ()
     traced_fusions: tuple[Fusion, ...] = ()
+    declined_fusions: tuple[Fusion, ...] = ()
 
     @property
     def low_dtype(self) -> int:

@@ -221,6 +221,27 @@ def test_keras_predicts_the_same_and_trains_as_before(
         np.testing.assert_allclose(after, before, atol=5e-6 * np.abs(before).max())
 
 
+@pytest.mark.skipif(
+    not hasattr(keras.layers, "RMSNormalization"), reason="Keras has none"
+)
+def test_normalizing_without_a_mean_is_left_as_it_is() -> None:
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((64, 256)), layers.RMSNormalization(), layers.Dense(4)]
+    )
+    data = np.random.default_rng(0).normal(1.0, size=(64, 64, 256)).astype(np.float32)
+    wanted = model.predict(data, batch_size=64, verbose=0)
+    model.predict_function = None
+    tf_amp.enable(device_profile="cpu-generic", tune="off")
+    try:
+        found = model.predict(data, batch_size=64, verbose=0)
+        plan = tf_amp.explain(tf.function(lambda x: model(x)), data)
+    finally:
+        tf_amp.disable()
+    assert "layer_norms" not in {each.rule for each in plan.all_fusions}
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_no_rows_and_values_that_are_no_numbers_come_out_as_before() -> None:
     layers = keras.layers
     layer = keras.Sequential([layers.LayerNormalization(), layers.Dense(2)])

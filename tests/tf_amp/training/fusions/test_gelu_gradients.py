@@ -156,6 +156,16 @@ def test_it_is_for_float32_that_a_tape_records() -> None:
     assert derivatives(lambda x: [tf.nn.gelu(x)]) == 0
 
 
+@FORMULAS
+def test_eager_execution_computes_what_it_did(approximate: bool) -> None:
+    results = []
+    for fuse in ("off", RULE):
+        with enabled(fuse=fuse):
+            results.append(gradient(tf.constant(FEATURES), approximate))
+    for plain, same in zip(*results, strict=True):
+        np.testing.assert_array_equal(same, plain)
+
+
 def test_models_learn_the_same_and_their_plan_says_so() -> None:
     features, target = np.eye(32, dtype=np.float32), np.ones((32, 1), np.float32)
     results = []
