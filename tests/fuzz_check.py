@@ -15,7 +15,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from grappler_pass import kept_kernels, plugin
 from grappler_pass.annotations import FUSED
 from grappler_pass.fusions import RULES
-from grappler_pass.graph.type_slots import Slot
+from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Settings, optimize
 from tests.equivalence import Baseline, Results
@@ -166,7 +166,7 @@ def _unless_rounding(
 
 def _in_both_types(
     baseline: Baseline, found: Comparison, settings: Settings
-) -> tuple[list[Comparison], list[set[Slot]]]:
+) -> tuple[list[Comparison], list[set[TypeSlot]]]:
     """Return how far that result is off in either type, and what is in 16 bits."""
     compared, plans = [], []
     for low_dtype in LOW_DTYPES:
