@@ -1,6 +1,5 @@
 """Profiles load, refuse nonsense, and are chosen as promised."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
