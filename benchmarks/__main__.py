@@ -32,7 +32,7 @@ from benchmarks.results import (
 )
 from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.methods import methods_from_text
-from tf_amp.tools.bench.rendering.table import print_record
+from tf_amp.tools.bench.rendering.words import print_record
 
 _MODELS = tuple(each.name for each in MODELS)
 _THEN = "`, then `"

@@ -17,8 +17,8 @@ import tensorflow as tf
 import keras_callbacks
 from benchmarks.report import markdown_table
 from benchmarks.results import publish
-from keras_callbacks.all_reduce import traffic
-from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.all_reduce.encoding import DEFAULT_BUCKET_BYTES, buckets_of
+from keras_callbacks.all_reduce.fused import to_one_device
 
 DEVICES = ("CPU:0", "CPU:1")
 FUSED = ("bfloat16", "float16")
@@ -175,13 +175,14 @@ def timed(
 def rows_of(shapes: Sequence[tuple[int, ...]]) -> tuple[Row, ...]:
     """Count each way; what sends nothing through the graph is calculated."""
     sizes = [math.prod(shape) for shape in shapes]
-    one = traffic.to_one_device(sizes, len(DEVICES))
-    nccl = traffic.packed(sizes, len(DEVICES))
+    one = to_one_device(sizes, len(DEVICES))
+    # In rings, all in one pack.
+    ring = Sent(None, one.bytes_moved)
     buckets = buckets_of(sizes, DEFAULT_BUCKET_BYTES)
     return (
         Row("one device", one.collectives, counted("one device", shapes)),
-        Row("NcclAllReduce", nccl.collectives, Sent(None, nccl.bytes_moved)),
-        Row("TensorFlow's choice", nccl.collectives, Sent(None, nccl.bytes_moved)),
+        Row("NcclAllReduce", 1, ring),
+        Row("TensorFlow's choice", 1, ring),
         *(Row(way, len(buckets), counted(way, shapes)) for way in FUSED),
     )
 

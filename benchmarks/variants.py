@@ -3,13 +3,13 @@
 import os
 
 from tf_amp.tools.bench.methods import is_ours, settings_of_method
-from tf_amp.tools.bench.worker import switches
+from tf_amp.tools.bench.worker import process
 
 
 def switch_on(method: str) -> None:
     """Let this process run under a method, also in a source checkout."""
     if not is_ours(method):
-        switches.switch_on(method)
+        process.switch_on(method)
         return
     import tf_amp
 

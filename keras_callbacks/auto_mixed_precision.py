@@ -13,18 +13,23 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from absl import logging
+import tensorflow as tf
 
 from keras_callbacks import closing_paragraph
-from keras_callbacks.callback import Callback, Logs
-from keras_callbacks.obstacles import obstacle_of
-from keras_callbacks.running_fit import siblings, step_functions
-from keras_callbacks.running_fit.loss_scale_optimizers import scales_losses
+from keras_callbacks.callback import (
+    Callback,
+    Logs,
+    beside,
+    check_one_of,
+    first_of,
+    running_method,
+)
+from keras_callbacks.running_fit import step_functions
 from keras_callbacks.running_fit.plan_watch import PlanWatch
-from keras_callbacks.running_fit.scale_readings import ScaleReadings
+from keras_callbacks.running_fit.scale_readings import ScaleReadings, scales_losses
 from keras_callbacks.running_fit.summaries import Summaries, writes
-from keras_callbacks.running_fit.values import check_one_of
-from tf_amp.config.amp_config import AmpConfig
+from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
+from tf_amp.config.earlier_arguments import keywords_after_dtype
 from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
@@ -46,6 +51,7 @@ class AutoMixedPrecision(Callback):
     left alone.
     """
 
+    @keywords_after_dtype("loss_scale", "dtype", "opt_level", "exclude", of_method=True)
     def __init__(
         self,
         dtype: str | None = None,
@@ -120,20 +126,29 @@ class AutoMixedPrecision(Callback):
           ConfigError: there are several such callbacks in one `fit`.
           ShimError: the compiled shim is missing or cannot be loaded.
         """
-        self._refuse_company()
+        others = beside(self)
+        count = sum(isinstance(each, AutoMixedPrecision) for each in others)
+        if count > 1:
+            raise ConfigError(
+                f"AutoMixedPrecision: received {count} of them in the callbacks of one "
+                "fit; one is allowed."
+            )
         self._leave()
-        board = siblings.first_of(siblings.place_of(self).others, "TensorBoard")
+        board = first_of(others, "TensorBoard")
         self._summaries = Summaries(board, self.model)
-        obstacle = obstacle_of(self.model)
-        if obstacle:
-            _say_disabled(obstacle)
+        if self._has_obstacle():
             return
         self._layer = self._scope.opened()
         model_scopes.undo_after_call(self.model, self._leave)
         self._watch = PlanWatch()
         self._watch.start()
         self._scales = None
-        self._mention_own_scaling()
+        optimizer = self.model.optimizer
+        if scales_losses(optimizer) and loss_scale_for(self.config).scales:
+            Code.SCALED_ALREADY.warn(
+                "AutoMixedPrecision leaves the scaling of losses to the model's %s.",
+                type(optimizer).__name__,
+            )
         for role in self._roles:
             self._convert(role, step_functions.fresh(self.model, role))
 
@@ -155,8 +170,7 @@ class AutoMixedPrecision(Callback):
         self._summaries.close()
         if not self.is_active or self._scales is None:
             return
-        place = siblings.place_of(self)
-        timer = siblings.first_of(place.others, "StepTimeMonitor")
+        timer = first_of(beside(self), "StepTimeMonitor")
         text = closing_paragraph.paragraph(
             self._watch,
             self._scales.read(),
@@ -164,14 +178,15 @@ class AutoMixedPrecision(Callback):
             step_functions.steps_per_call(self.model),
         )
         model_scopes.undo_changes(self.model)
-        if self._is_verbose():
+        asked = (self.params or {}).get("verbose", 1)
+        if (asked if self.verbose is None else self.verbose) and writes(self.model):
             print(text)
 
     def set_model(self, model: Any) -> None:
         """Take the model; replace its function for an `evaluate` or `predict`."""
         super().set_model(model)
         # That of tf_keras takes its function before evaluations begin.
-        role = _ALONE.get(siblings.running_method(model))
+        role = _ALONE.get(running_method(model))
         if role:
             self._convert_alone(role)
 
@@ -181,22 +196,12 @@ class AutoMixedPrecision(Callback):
 
     on_predict_end = on_test_end
 
-    def _refuse_company(self) -> None:
-        place = siblings.place_of(self)
-        same = [each for each in place.others if isinstance(each, AutoMixedPrecision)]
-        if len(same) > 1:
-            raise ConfigError(
-                f"AutoMixedPrecision: received {len(same)} of them in the callbacks of "
-                "one fit; one is allowed."
-            )
-
-    def _mention_own_scaling(self) -> None:
-        optimizer = self.model.optimizer
-        if scales_losses(optimizer) and loss_scale_for(self.config).scales:
-            Code.SCALED_ALREADY.warn(
-                "AutoMixedPrecision leaves the scaling of losses to the model's %s.",
-                type(optimizer).__name__,
-            )
+    def _has_obstacle(self) -> bool:
+        """Return whether the model cannot be converted, which is said."""
+        obstacle = obstacle_of(self.model)
+        if obstacle:
+            Code.CALLBACK_IS_OFF.warn("AutoMixedPrecision is disabled: %s.", obstacle)
+        return bool(obstacle)
 
     def _convert(self, role: str, function: step_functions.StepFunction) -> None:
         if self._layer is None:
@@ -215,17 +220,10 @@ class AutoMixedPrecision(Callback):
         self._watch.stop()
         switch.close_scope()
 
-    def _is_verbose(self) -> bool:
-        asked = (self.params or {}).get("verbose", 1)
-        wanted = bool(asked if self.verbose is None else self.verbose)
-        return wanted and writes(self.model)
-
     def _convert_alone(self, role: str) -> None:
         """Replace a function until the call ends; kept, it is traced once."""
         self._leave_alone()
-        obstacle = obstacle_of(self.model)
-        if obstacle:
-            _say_disabled(obstacle)
+        if self._has_obstacle():
             return
         layer = self._scope.opened()
         getattr(self.model, f"make_{role}_function")()
@@ -246,6 +244,26 @@ class AutoMixedPrecision(Callback):
             switch.close_scope()
 
 
-def _say_disabled(obstacle: str) -> None:
-    text = Code.CALLBACK_IS_OFF.ends("AutoMixedPrecision is disabled: %s.")
-    logging.warning(text, obstacle)
+def obstacle_of(model: Any) -> str:
+    """Say why a model cannot be converted for one `fit`; nothing where it can."""
+    if not hasattr(model, "distribute_strategy"):
+        return "the model is not trained by TensorFlow"
+    if not tf.executing_eagerly():
+        return (
+            "this is graph mode, where `with tf_amp.mixed_precision_scope():` goes "
+            "around building the model"
+        )
+    policy = mixed_policy_of(model)
+    return f"the model has Keras' policy {policy}" if policy else ""
+
+
+def mixed_policy_of(model: Any) -> str:
+    """Name the policy under which a layer of a model computes in 16 bits, if any.
+
+    The model is one of Keras 3 or tf_keras, perhaps with others within it.
+    """
+    if getattr(model, "compute_dtype", None) in LOW_DTYPES:
+        policy = getattr(model, "dtype_policy", None)
+        return str(getattr(policy, "name", model.compute_dtype))
+    found = map(mixed_policy_of, getattr(model, "layers", ()))
+    return next(filter(None, found), "")

@@ -2,23 +2,31 @@
 
 Both Keras call the methods of whatever is in the list of callbacks, so these classes
 are derived from neither, and import neither. What tells both that a method for each
-batch is not there, so that it costs nothing, is `_is_default`.
+batch is not there, so that it costs nothing, is `_is_default`. They tell callbacks
+nothing of one another: the list that calls them is found among the callers; in a loop
+of the user's own without such a list there are none.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
+import types
 from collections.abc import Callable as Function
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from absl import logging
 
-from keras_callbacks.running_fit import siblings
 from keras_callbacks.running_fit.summaries import Summaries
+from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
 
 Logs = dict[str, Any] | None
 _Method = TypeVar("_Method", bound=Function[..., Any])
+# Between a callback and the list that calls it lie decorators, and lists in lists.
+_FRAMES = 12
+_METHODS = ("fit", "evaluate", "predict")
 
 
 class Callback:
@@ -114,14 +122,18 @@ class Monitor(Callback):
 
     @never_raising
     def _begin(self) -> None:
-        place = siblings.place_of(self)
-        self.others = place.others
-        if place.comes_later:
+        caller = caller_of(self)
+        self.others = tuple(getattr(caller, "callbacks", ()))
+        same = [each for each in self.others if type(each) is type(self)]
+        if same and same[0] is not self:
             self.switch_off("another one comes before it in the list of callbacks")
             return
-        if place.is_repeated:
+        if sum(each is self for each in same) > 1:
             logging.warning("%s is given twice; it counts once.", type(self).__name__)
-        place.go_first()
+        if caller is not None:
+            # It may be going through its list right now, so it gets a new one.
+            rest = [each for each in self.others if each is not self]
+            caller.callbacks = [self, *rest]
         self._summaries = Summaries(self.sibling("TensorBoard"), self.model)
         self.begin()
 
@@ -146,7 +158,54 @@ class Monitor(Callback):
     def sibling(self, kind: str) -> Any | None:
         """Return the first callback of this `fit` whose class, or a base, is so called.
 
-        Args:
-          kind: name of a class of Keras 3, tf_keras or this package.
+        It may be one of Keras 3, tf_keras or this package.
         """
-        return siblings.first_of(self.others, kind)
+        return first_of(self.others, kind)
+
+
+def check_one_of(owner: str, name: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """Raise ConfigError unless a value is one of those allowed, of the same type."""
+    if not any(type(value) is type(each) and value == each for each in allowed):
+        words = ", ".join(map(repr, allowed))
+        raise ConfigError(f"{owner}: {name}={value!r}; allowed are {words}.")
+
+
+def caller_of(callback: Any) -> Any | None:
+    """Return what calls a callback, with a list `callbacks`; None where none does.
+
+    To be called from one of the callback's methods.
+    """
+    for frame in _outwards(sys._getframe(1)):
+        caller = frame.f_locals.get("self")
+        listed = getattr(caller, "callbacks", None)
+        if isinstance(listed, list) and any(each is callback for each in listed):
+            return caller
+    return None
+
+
+def beside(callback: Any) -> tuple[Any, ...]:
+    """Return all callbacks of the same caller, this one among them."""
+    return tuple(getattr(caller_of(callback), "callbacks", ()))
+
+
+def running_method(model: Any) -> str:
+    """Return which of `fit`, `evaluate` and `predict` of a model has called this."""
+    for frame in _outwards(sys._getframe(1)):
+        if frame.f_code.co_name in _METHODS and frame.f_locals.get("self") is model:
+            return frame.f_code.co_name
+    return ""
+
+
+def _outwards(frame: types.FrameType | None) -> Iterator[types.FrameType]:
+    for _ in range(_FRAMES):
+        if frame is not None:
+            yield frame
+            frame = frame.f_back
+
+
+def first_of(callbacks: Iterable[Any], kind: str) -> Any | None:
+    """Return the first callback whose class, or a base of it, has this name."""
+    for callback in callbacks:
+        if any(base.__name__ == kind for base in type(callback).__mro__):
+            return callback
+    return None

@@ -5,14 +5,10 @@ Only what was measured is called so; else the gain is a prediction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from grappler_pass.planning.plan import Cause, Plan
 from keras_callbacks.running_fit.plan_watch import PlanWatch, WatchedPlan
 from keras_callbacks.running_fit.scale_readings import ScaleReading
-
-if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Plan
-    from keras_callbacks.running_fit.step_comparison import Comparison
+from keras_callbacks.running_fit.step_comparison import Comparison
 
 _MILLI = 1e3
 _WHAT = {"train": "Training", "test": "Validation", "predict": "Prediction"}
@@ -26,18 +22,18 @@ def paragraph(
 ) -> str:
     """Return one paragraph: converted share, gain, skipped steps.
 
-    Args:
-      watch: the plans of the run.
-      scale: how the loss scale is at its end.
-      comparison: of steps in both precisions, where there was one.
-      steps_per_call: how many steps one run of a graph takes.
+    The scale is that at the end; one run of a graph takes so many steps.
     """
     per = "step" if steps_per_call == 1 else "call"
     sentences = [_converted(role, watch.of_role(role), per) for role in _WHAT]
     sentences = list(filter(None, sentences))
     if not sentences:
         sentences = ["No graph with a matrix product or a convolution was optimized."]
-    sentences.append(_measured(comparison))
+    not_measured = (
+        "The gain was not measured: StepTimeMonitor(compare=10) beside this callback "
+        "does."
+    )
+    sentences.append(f"Measured: {comparison}." if comparison else not_measured)
     sentences.append(_scaled(scale))
     return "Mixed precision: " + " ".join(sentences)
 
@@ -50,10 +46,12 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
     plan = largest.plan
     if not largest.is_applied:
         return f"{_WHAT[role]} stays float32: {_why_not(plan)}."
-    low = sum(row.is_low for row in plan.decisions)
+    low = [row.seconds_float32 for row in plan.decisions if row.is_low]
+    # Of the predicted float32 step.
+    share = sum(low) / (sum(row.seconds_float32 for row in plan.decisions) or 1.0)
     return (
-        f"{_WHAT[role]} has {low} of {len(plan.decisions)} float slots "
-        f"({_share_of_time(plan):.0%} of the time) in {plan.low_dtype}; predicted "
+        f"{_WHAT[role]} has {len(low)} of {len(plan.decisions)} float slots "
+        f"({share:.0%} of the time) in {plan.low_dtype}; predicted "
         f"{plan.seconds_before * _MILLI:.3g} -> {plan.seconds_after * _MILLI:.3g} ms "
         f"per {per} ({plan.predicted_speedup:.2f}x)."
     )
@@ -61,28 +59,10 @@ def _converted(role: str, plans: list[WatchedPlan], per: str) -> str:
 
 def _why_not(plan: Plan) -> str:
     """Return why a whole plan was not applied."""
-    from grappler_pass.planning.plan import Cause
-
     causes = {row.reason.cause for row in plan.decisions}
     whole = (Cause.TRIAL, Cause.LEVEL, Cause.MARGIN, Cause.KERNEL_STATE)
     found = [cause.value for cause in whole if cause in causes]
     return found[0] if found else "no conversion was predicted to pay"
-
-
-def _share_of_time(plan: Plan) -> float:
-    """Return which part of the predicted float32 step is converted."""
-    seconds = sum(row.seconds_float32 for row in plan.decisions)
-    low = sum(row.seconds_float32 for row in plan.decisions if row.is_low)
-    return low / seconds if seconds else 0.0
-
-
-def _measured(comparison: Comparison | None) -> str:
-    if comparison is None:
-        return (
-            "The gain was not measured: StepTimeMonitor(compare=10) beside this "
-            "callback does."
-        )
-    return f"Measured: {comparison}."
 
 
 def _scaled(scale: ScaleReading) -> str:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from keras_callbacks.callback import Logs, Monitor, never_raising
+from keras_callbacks.callback import Logs, Monitor, check_one_of, never_raising
 from keras_callbacks.running_fit import step_functions
-from keras_callbacks.running_fit.values import check_one_of
+from keras_callbacks.running_fit.gradient_statistics import (
+    GradientHealth,
+    GradientStatistics,
+)
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.loss_scales.arguments import check_count
+from tf_amp.config.loss_scales.choosing import low_dtype_of
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import float32_scope
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config
-
-if TYPE_CHECKING:
-    from keras_callbacks.running_fit.gradient_statistics import (
-        GradientHealth,
-        GradientStatistics,
-    )
 
 
 class GradientHealthMonitor(Monitor):
@@ -79,8 +77,12 @@ class GradientHealthMonitor(Monitor):
         """Read the figures once, and write them into the logs."""
         read = self._statistics.read() if self._statistics else {}
         self.health = read or self.health
+        if not self.health and self._calls > 1:
+            self.switch_off(
+                "no gradient of the model's variables was applied by an optimizer that "
+                "is an attribute of the model"
+            )
         if not self.health:
-            self._complain()
             return
         if logs is not None:
             logs.update(_worst_of(self.health))
@@ -107,7 +109,10 @@ class GradientHealthMonitor(Monitor):
             self._make_observed()
             if self._observed is None or self._statistics is None:
                 return plain(*args)
-            self._note()
+            # The plan of this function is kept separate from that of training.
+            watch = getattr(self.sibling("AutoMixedPrecision"), "watch", None)
+            if watch is not None:
+                watch.role = "gradients"
             with self._statistics.watching():
                 return self._observed(*args)
 
@@ -117,9 +122,14 @@ class GradientHealthMonitor(Monitor):
     def _make_observed(self) -> None:
         if self._observed is not None:
             return
-        from keras_callbacks.running_fit.gradient_statistics import GradientStatistics
 
-        self._statistics = GradientStatistics(self.model, self._low_dtype(), self._fail)
+        def fail(error: Exception) -> None:
+            self.switch_off(f"{type(error).__name__}: {error}")
+
+        partner = self.sibling("AutoMixedPrecision")
+        config = getattr(partner, "config", None) or current_config()
+        low_dtype = self._dtype or low_dtype_of(config)
+        self._statistics = GradientStatistics(self.model, low_dtype, fail)
         self._observed = step_functions.fresh_alike(
             self.model, "train", self._float32_layer()
         )
@@ -132,29 +142,6 @@ class GradientHealthMonitor(Monitor):
         layer = float32_scope().opened()
         model_scopes.undo_after_call(self.model, switch.close_scope)
         return layer
-
-    def _note(self) -> None:
-        """Keep the plan of this function separate from that of training."""
-        watch = getattr(self.sibling("AutoMixedPrecision"), "watch", None)
-        if watch is not None:
-            watch.role = "gradients"
-
-    def _low_dtype(self) -> str:
-        from tf_amp.config.loss_scales.choosing import low_dtype_of
-
-        partner = self.sibling("AutoMixedPrecision")
-        config = getattr(partner, "config", None) or current_config()
-        return self._dtype or low_dtype_of(config)
-
-    def _fail(self, error: Exception) -> None:
-        self.switch_off(f"{type(error).__name__}: {error}")
-
-    def _complain(self) -> None:
-        if self._calls > 1:
-            self.switch_off(
-                "no gradient of the model's variables was applied by an optimizer that "
-                "is an attribute of the model"
-            )
 
 
 def _worst_of(health: Mapping[str, GradientHealth]) -> dict[str, float]:

@@ -70,14 +70,20 @@ class LossScaleMonitor(Monitor):
         if readings is None:
             return
         readings.end_batch(batch, self.params)
-        if self._summaries.are_wanted:
-            self._note_step(readings)
+        if self._summaries.are_wanted and (unread := readings.unread()):
+            self._unread.append((readings.steps, unread))
+        if len(self._unread) >= STEPS_AT_ONCE:
+            self._write_steps()
         if not self._shows_batches:
             return
         if readings.steps == 1 or readings.steps - self._read_at >= self._every:
             self._read()
         if logs is not None:
-            logs.update(self._with_steps(readings.steps).as_logs())
+            shown = self.latest
+            # The steps of now, where nothing else counts them.
+            if shown.good_steps == self._read_at and shown.loss_scale == 1.0:
+                shown = dataclasses.replace(shown, good_steps=readings.steps)
+            logs.update(shown.as_logs())
 
     @never_raising
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
@@ -88,13 +94,6 @@ class LossScaleMonitor(Monitor):
             logs.update(self.latest.as_logs())
         self._summaries.write(self.latest.as_logs(), epoch)
 
-    def _note_step(self, readings: ScaleReadings) -> None:
-        unread = readings.unread()
-        if unread:
-            self._unread.append((readings.steps, unread))
-        if len(self._unread) >= STEPS_AT_ONCE:
-            self._write_steps()
-
     def _write_steps(self) -> None:
         unread, self._unread = self._unread, []
         self._summaries.write_steps((step, read().as_logs()) for step, read in unread)
@@ -103,9 +102,3 @@ class LossScaleMonitor(Monitor):
         if self._readings is not None:
             self.latest = self._readings.read()
             self._read_at = self._readings.steps
-
-    def _with_steps(self, steps: int) -> ScaleReading:
-        """Return the reading with the steps of now, where nothing else counts them."""
-        if self.latest.good_steps != self._read_at or self.latest.loss_scale != 1.0:
-            return self.latest
-        return dataclasses.replace(self.latest, good_steps=steps)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES
+from keras_callbacks.all_reduce.encoding import DEFAULT_BUCKET_BYTES
 from keras_callbacks.all_reduce.fused import (
+    Exchange,
     FusedAllReduce,
     checked_bucket_bytes,
-    keras_gradients,
 )
-from keras_callbacks.all_reduce.traffic import Exchange
 from tf_amp._tensorflow_private import all_reduce as private
-from tf_amp._tensorflow_private import install_when_imported
+from tf_amp._tensorflow_private import install_when_imported, training
 from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.message_codes import Code
@@ -32,11 +32,9 @@ class MirroredStrategy(tf.distribute.MirroredStrategy):  # type: ignore[misc]
     """TensorFlow's own, which knows how its gradients are exchanged."""
 
     def __init__(self, devices: Sequence[str], exchange: FusedAllReduce | None) -> None:
-        """Mirror variables on devices.
+        """Mirror variables on devices, by names as TensorFlow has them.
 
-        Args:
-          devices: names as TensorFlow has them.
-          exchange: None for TensorFlow's own.
+        Without an exchange it is TensorFlow's own.
         """
         super().__init__(devices, cross_device_ops=exchange)
         self._exchange = exchange
@@ -113,15 +111,52 @@ def _decorate_keras() -> None:
     if importlib.util.find_spec("keras") is None:
         return
     importlib.import_module("keras")
-    install_when_imported(private.KERAS_ALL_REDUCE, keras_gradients(_strategy_here))
+    install_when_imported(private.KERAS_ALL_REDUCE, _naming_variables)
 
 
-def _strategy_here() -> MirroredStrategy | None:
-    """Return the strategy whose replica this is, if it is of this kind."""
-    if tf.distribute.in_cross_replica_context():
-        return None
-    strategy = tf.distribute.get_strategy()
-    return strategy if isinstance(strategy, MirroredStrategy) else None
+def _naming_variables(reduce: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate Keras 3's reduction of gradients, so that it goes to their variables."""
+
+    @training.unconverted
+    @functools.wraps(reduce)
+    def reduce_to_variables(optimizer: Any, grads_and_vars: Any) -> Any:
+        pairs = list(grads_and_vars)
+        strategy = tf.distribute.get_strategy()
+        is_replica = not tf.distribute.in_cross_replica_context()
+        if not (is_replica and isinstance(strategy, MirroredStrategy)):
+            return reduce(optimizer, pairs)
+        for _, variable in pairs:
+            if not private.is_replicated(variable):
+                raise ConfigError(
+                    f"The variable {variable.name} {variable.shape} was not made under "
+                    "the strategy, so that its replicas cannot be kept alike; create "
+                    "the model and the optimizer within `with strategy.scope():`."
+                )
+        given = [pair for pair in pairs if pair[0] is not None]
+        if not given or not strategy.is_fused or _cannot_merge():
+            return reduce(optimizer, pairs)
+        context = tf.distribute.get_replica_context()
+        reduced = iter(context.merge_call(_reduce_to_variables, args=(given,)))
+        return [(None if g is None else next(reduced), v) for g, v in pairs]
+
+    return reduce_to_variables
+
+
+def _reduce_to_variables(strategy: Any, pairs: Sequence[tuple[Any, Any]]) -> Any:
+    return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
+
+
+def _cannot_merge() -> bool:
+    """Return whether replicas do not meet here; log what that means for them."""
+    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
+        return False
+    logging.log_first_n(
+        logging.WARNING,
+        "In functions compiled by XLA gradients are exchanged in float32, as "
+        "TensorFlow does it; compile(jit_compile=False) exchanges them in 16 bits.",
+        1,
+    )
+    return True
 
 
 def _note_earlier_variables() -> None:

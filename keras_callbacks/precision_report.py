@@ -6,20 +6,24 @@ import os
 import pathlib
 import time
 
-from grappler_pass.costs.atomic_file import replacing
 from grappler_pass.planning.pages import page
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.running_fit import run_record
 from keras_callbacks.running_fit.plan_watch import PlanWatch
 from keras_callbacks.running_fit.run_record import Event, RunRecord
-from keras_callbacks.running_fit.scale_history import ScaleHistory, ScalePoint
-from keras_callbacks.running_fit.scale_readings import ScaleReading, ScaleReadings
+from keras_callbacks.running_fit.scale_readings import (
+    ScaleHistory,
+    ScalePoint,
+    ScaleReading,
+    ScaleReadings,
+)
 from keras_callbacks.running_fit.summaries import Summaries, writes
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import model_scopes
 from tf_amp.tools.report.record import record_from_json
 from tf_amp.tools.report.record_page import html_from_record
 from tf_amp.tools.whole_files import write_whole
+from tf_amp.training.report import loss_scale_state
 
 NAME = "precision_report"
 # Tables of large plans are not written after each short epoch.
@@ -41,7 +45,6 @@ class PrecisionReport(Monitor):
         Args:
           folder: made if it is not there; None: where the ModelCheckpoint of the same
             `fit` writes, or beside the folder of its BackupAndRestore.
-
           html: write a page with charts, too, when `fit` ends.
 
         Raises:
@@ -143,7 +146,9 @@ class PrecisionReport(Monitor):
         skipped = now.skipped_here - before.skipped_here
         # Where it is not known, this is NaN.
         if skipped > 0:
-            self._note(f"{skipped} steps skipped {where}{_cause(now)}")
+            origin = _origin(now)
+            cause = f"; the latest overflow began at {origin}" if origin else ""
+            self._note(f"{skipped} steps skipped {where}{cause}")
         if now.loss_scale != before.loss_scale:
             scales = f"{before.loss_scale:g} -> {now.loss_scale:g}"
             self._note(f"loss scale {scales} {where}")
@@ -153,13 +158,10 @@ class PrecisionReport(Monitor):
             return
         record = self._record()
         self._folder.mkdir(parents=True, exist_ok=True)
-        texts = {
-            ".json": run_record.json_from_record(record),
-            ".txt": run_record.text_from_record(record),
-        }
-        for suffix, text in texts.items():
-            with replacing(self._folder / f"{NAME}{suffix}") as file:
-                file.write(text)
+        json_text = run_record.json_from_record(record)
+        write_whole(self._folder / f"{NAME}.json", json_text.encode())
+        text = run_record.text_from_record(record)
+        write_whole(self._folder / f"{NAME}.txt", text.encode())
         self._written_s = time.time()
 
     def _record(self) -> RunRecord:
@@ -199,14 +201,7 @@ class PrecisionReport(Monitor):
         )
 
 
-def _cause(scale: ScaleReading) -> str:
-    origin = _origin(scale)
-    return f"; the latest overflow began at {origin}" if origin else ""
-
-
 def _origin(scale: ScaleReading) -> str:
     """Say where the latest overflow began, if steps were skipped by this package."""
-    from tf_amp.training.report import loss_scale_state
-
     origin = None if scale.is_own else loss_scale_state().overflow_origin
     return str(origin or "")

@@ -13,8 +13,8 @@ from absl import logging
 from keras_callbacks.callback import Logs, Monitor, never_raising
 from keras_callbacks.running_fit import step_functions
 from keras_callbacks.running_fit.step_comparison import Alternation, Comparison
+from keras_callbacks.running_fit.step_functions import number, steps_up_to
 from keras_callbacks.running_fit.summaries import STEPS_AT_ONCE
-from keras_callbacks.running_fit.values import number, steps_up_to
 from tf_amp.config.loss_scales.arguments import check_count
 from tf_amp.runtime import model_scopes, switch
 from tf_amp.runtime.scope import mixed_precision_scope

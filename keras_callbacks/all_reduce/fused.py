@@ -1,44 +1,112 @@
 """The exchange as `tf.distribute.MirroredStrategy` takes it.
 
 Only what is reduced onto variables is sent in 16 bits, which is how optimizers hand
-gradients over (those of Keras 3 by `keras_gradients`). Whatever else a program reduces
+gradients over (those of Keras 3 as `mirrored` has it). Whatever else a program reduces
 keeps its precision: the vote of a loss scale, moments of a batch, metrics.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from absl import logging
 
-from keras_callbacks.all_reduce import traffic
-from keras_callbacks.all_reduce.buckets import DEFAULT_BUCKET_BYTES, buckets_of
-from keras_callbacks.all_reduce.encoding import ENCODINGS
-from keras_callbacks.all_reduce.exchange import exchange
-from keras_callbacks.all_reduce.traffic import Exchange
+from keras_callbacks.all_reduce.encoding import (
+    BYTES_PER_ELEMENT,
+    DEFAULT_BUCKET_BYTES,
+    ENCODINGS,
+    Bucket,
+    Encoding,
+    buckets_of,
+    exchange,
+)
 from tf_amp._tensorflow_private import all_reduce as private
-from tf_amp._tensorflow_private.training import unconverted
 from tf_amp.errors import ConfigError
 
 _Pair = tuple[Any, Any]
+_FLOAT32_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """One way to exchange the gradients of a step.
+
+    Collectives are started one by one; bytes go from device to device, over all
+    devices.
+    """
+
+    way: str
+    collectives: int
+    bytes_moved: int
+
+    def __str__(self) -> str:
+        """Return one line."""
+        megabytes = self.bytes_moved / 1e6
+        return f"{self.way}: {self.collectives} collectives, {megabytes:.3f} MB"
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """What becomes of the gradients of one optimizer, per step.
+
+    Attributes:
+      replicas: that take part.
+      tensors: dense gradients, exchanged in 16 bits.
+      left: gradients that TensorFlow exchanges one by one: sparse ones, and those that
+        are not float32 or whose shape is known only when they are there.
+      before: what `tf.distribute.ReductionToOneDevice` does with the dense ones.
+      after: what is done instead.
+    """
+
+    replicas: int
+    tensors: int
+    left: int
+    before: Traffic
+    after: Traffic
+
+    def __str__(self) -> str:
+        """Return a paragraph."""
+        share = self.after.bytes_moved / max(self.before.bytes_moved, 1)
+        lines = [
+            f"{self.tensors} gradients on {self.replicas} replicas, per step",
+            f"  before  {self.before}",
+            f"  after   {self.after} ({share:.1%} of the bytes)",
+        ]
+        if self.left:
+            lines.append(f"  {self.left} more, sparse or not float32, as before")
+        return "\n".join(lines)
+
+
+def to_one_device(sizes: Sequence[int], replicas: int) -> Traffic:
+    """Count what `tf.distribute.ReductionToOneDevice` moves, tensor by tensor."""
+    moved = _moved(_FLOAT32_BYTES * sum(sizes), replicas)
+    return Traffic("ReductionToOneDevice float32", len(sizes), moved)
+
+
+def in_16_bits(buckets: Sequence[Bucket], encoding: Encoding, replicas: int) -> Traffic:
+    """Count what the exchange in 16 bits moves, exponents included."""
+    # Each message carries an exponent where it is scaled.
+    exponents = replicas if encoding.is_scaled else 0
+    elements = sum(bucket.elements + exponents for bucket in buckets)
+    moved = _moved(BYTES_PER_ELEMENT * elements, replicas)
+    return Traffic(f"fused {encoding.dtype}", len(buckets), moved)
+
+
+def _moved(data_bytes: int, replicas: int) -> int:
+    """Return what an all-reduce sends: in each of two phases, all but a share."""
+    return 2 * (replicas - 1) * data_bytes
 
 
 class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
     """Exchange dense gradients in buckets of 16-bit values; the rest as it was."""
 
     def __init__(self, dtype: str, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> None:
-        """Choose a type and a size.
+        """Choose a 16-bit type, and the bytes that travel together at most.
 
-        Args:
-          dtype: "bfloat16" or "float16".
-          bucket_bytes: that travel together at most, in 16 bits. Smaller buckets start
-            earlier, while other gradients are still computed, and are more.
-
-        Raises:
-          ConfigError: one of them is not allowed.
+        Smaller buckets start earlier, while other gradients are still computed, and are
+        more. ConfigError: one of them is not allowed.
         """
         if dtype not in ENCODINGS:
             raise ConfigError(
@@ -80,8 +148,8 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
         sizes = [value.values[0].shape.num_elements() for value, _ in pairs]
         buckets = buckets_of(sizes, self._bucket_bytes)
         replicas = len(devices)
-        before = traffic.to_one_device(sizes, replicas)
-        after = traffic.fused(buckets, self._encoding, replicas)
+        before = to_one_device(sizes, replicas)
+        after = in_16_bits(buckets, self._encoding, replicas)
         self._exchanges[Exchange(replicas, len(sizes), left, before, after)] = None
         is_mean = reduce_op == tf.distribute.ReduceOp.MEAN
         results: list[Any] = [None] * len(pairs)
@@ -97,48 +165,6 @@ class FusedAllReduce(tf.distribute.ReductionToOneDevice):  # type: ignore[misc]
         return results
 
 
-def keras_gradients(
-    strategy_here: Callable[[], Any],
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator on Keras 3's reduction of gradients that names variables.
-
-    Args:
-      strategy_here: returns the strategy in force if it is one that wants that, else
-        None; its `is_fused` is true where gradients travel in 16 bits.
-    """
-
-    def naming_variables(reduce: Callable[..., Any]) -> Callable[..., Any]:
-        @unconverted
-        @functools.wraps(reduce)
-        def reduce_to_variables(optimizer: Any, grads_and_vars: Any) -> Any:
-            pairs = list(grads_and_vars)
-            strategy = strategy_here()
-            if strategy is None:
-                return reduce(optimizer, pairs)
-            for _, variable in pairs:
-                check_is_replicated(variable)
-            given = [pair for pair in pairs if pair[0] is not None]
-            if not given or not strategy.is_fused or _cannot_merge():
-                return reduce(optimizer, pairs)
-            context = tf.distribute.get_replica_context()
-            reduced = iter(context.merge_call(_reduce_to_variables, args=(given,)))
-            return [(None if g is None else next(reduced), v) for g, v in pairs]
-
-        return reduce_to_variables
-
-    return naming_variables
-
-
-def check_is_replicated(variable: Any) -> None:
-    """Raise ConfigError for a variable that is not of a strategy's making."""
-    if not private.is_replicated(variable):
-        raise ConfigError(
-            f"The variable {variable.name} {variable.shape} was not made under the "
-            "strategy, so that its replicas cannot be kept alike; create the model and "
-            "the optimizer within `with strategy.scope():`."
-        )
-
-
 def checked_bucket_bytes(bucket_bytes: Any) -> int:
     """Return a size, or raise ConfigError."""
     is_whole = isinstance(bucket_bytes, int) and not isinstance(bucket_bytes, bool)
@@ -148,23 +174,6 @@ def checked_bucket_bytes(bucket_bytes: Any) -> int:
             f"1, such as {DEFAULT_BUCKET_BYTES}."
         )
     return int(bucket_bytes)
-
-
-def _reduce_to_variables(strategy: Any, pairs: Sequence[_Pair]) -> Any:
-    return strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.SUM, pairs)
-
-
-def _cannot_merge() -> bool:
-    """Return whether replicas do not meet here; log what that means for them."""
-    if not tf.__internal__.distribute.strategy_supports_no_merge_call():
-        return False
-    logging.log_first_n(
-        logging.WARNING,
-        "In functions compiled by XLA gradients are exchanged in float32, as "
-        "TensorFlow does it; compile(jit_compile=False) exchanges them in 16 bits.",
-        1,
-    )
-    return True
 
 
 def _fusable(pairs: Sequence[_Pair]) -> list[int]:

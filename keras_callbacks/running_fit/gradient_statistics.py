@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_callbacks.running_fit.loss_scale_optimizers import (
+from keras_callbacks.running_fit.scale_readings import (
     scale_left_on_gradients,
     scale_of,
     scales_losses,
@@ -55,17 +55,19 @@ class GradientStatistics:
     def __init__(
         self, model: Any, low_dtype: str, failed: Callable[[Exception], None]
     ) -> None:
-        """Make the variables that figures are left in.
+        """Make the variables that figures are left in, for a model that has been built.
 
-        Args:
-          model: that has been built.
-          low_dtype: "bfloat16" or "float16".
-          failed: called with an error that figures end with.
+        `failed` is called with an error that figures end with.
         """
         self._smallest, self._largest = _RANGES[low_dtype]
         self._failed = failed
         self._strategy = model.distribute_strategy
-        self._optimizers = _optimizers_of(model)
+        # Those of a custom step are attributes of the model, too.
+        found = [model.optimizer, *vars(model).values()]
+        applying = {
+            id(each): each for each in found if hasattr(each, "apply_gradients")
+        }
+        self._optimizers = list(applying.values())
         self._names = [_name_of(v) for v in model.trainable_variables]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._figures = self._variable(len(_COLUMNS))
@@ -135,10 +137,7 @@ class GradientStatistics:
     def _note(self, optimizer: Any, pairs: Sequence[tuple[Any, Any]]) -> None:
         # Training is worth more than its figures, whatever the reason.
         try:
-            with (
-                tf.name_scope("tf_amp_gradient_health"),
-                bypass.taking_all(),
-            ):
+            with tf.name_scope("tf_amp_gradient_health"), bypass.taking_all():
                 self._accumulate(optimizer, pairs)
         except Exception as error:
             self._failed(error)
@@ -150,7 +149,10 @@ class GradientStatistics:
         for gradient, variable in pairs:
             place = self._places.get(_name_of(variable))
             if gradient is not None and place is not None:
-                size = _size(gradient, divisor)
+                is_sparse = isinstance(gradient, tf.IndexedSlices)
+                values = gradient.values if is_sparse else gradient
+                # In true units.
+                size = tf.abs(tf.cast(values, tf.float32)) / divisor
                 rows[place] = self._row(size, scale)
                 exponents[place] = _exponent_counts(size)
         self._exponents.assign_add(tf.stack(exponents))
@@ -172,16 +174,11 @@ class GradientStatistics:
         return tf.stack([tf.reduce_max(size), *counted])
 
 
-def _size(gradient: Any, divisor: Any) -> Any:
-    """Return absolute values in true units, float32."""
-    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-    return tf.abs(tf.cast(values, tf.float32)) / divisor
-
-
 def _exponent_counts(size: Any) -> Any:
     """Return how often each exponent of float32 occurs among positive values, [256]."""
-    places = tf.bitwise.right_shift(tf.bitcast(tf.reshape(size, [-1]), tf.int32), 23)
-    ones = tf.cast(tf.reshape(size, [-1]) > 0, tf.float32)
+    flat = tf.reshape(size, [-1])
+    places = tf.bitwise.right_shift(tf.bitcast(flat, tf.int32), 23)
+    ones = tf.cast(flat > 0, tf.float32)
     return tf.math.unsorted_segment_sum(ones, places, _EXPONENTS)
 
 
@@ -197,13 +194,6 @@ def _scales_of(optimizer: Any) -> tuple[Any, Any]:
     if state is None or state.in_graph:
         return one, one
     return state.unpacked(state.read())["scale"], one
-
-
-def _optimizers_of(model: Any) -> list[Any]:
-    """Return all optimizers that a model has; those of a custom step among them."""
-    found = [model.optimizer, *vars(model).values()]
-    unique = {id(each): each for each in found if hasattr(each, "apply_gradients")}
-    return list(unique.values())
 
 
 def _applying_method(optimizer: Any) -> str:

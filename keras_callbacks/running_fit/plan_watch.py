@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from grappler_pass.pipeline import Rewrite
-    from grappler_pass.planning.plan import Plan
+from grappler_pass.pipeline import Rewrite
+from grappler_pass.planning.plan import Plan
+from tf_amp.rewriting import host
 
 
 @dataclasses.dataclass(frozen=True)
 class WatchedPlan:
-    """A plan, and when it was made.
+    """A plan, and when it was made, in seconds since the epoch.
 
-    Attributes:
-      role: "train", "test" or "predict"; empty where that is not known.
-      plan: of one graph.
-      is_applied: whether the graph was changed.
-      time_s: seconds since the epoch.
+    Its role is "train", "test" or "predict"; empty where that is not known.
     """
 
     role: str
@@ -50,14 +45,10 @@ class PlanWatch:
 
     def start(self) -> None:
         """Collect what is planned from now on."""
-        from tf_amp.rewriting import host
-
         host.current().watchers.append(self._take)
 
     def stop(self) -> None:
         """Collect no more."""
-        from tf_amp.rewriting import host
-
         with contextlib.suppress(ValueError):
             host.current().watchers.remove(self._take)
 

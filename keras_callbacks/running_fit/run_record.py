@@ -8,17 +8,14 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from grappler_pass.planning.plan import Plan
+from keras_callbacks.running_fit.gradient_statistics import GradientHealth
 from keras_callbacks.running_fit.plan_watch import WatchedPlan
-from keras_callbacks.running_fit.scale_history import ScalePoint
-from keras_callbacks.running_fit.scale_readings import ScaleReading
-
-if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Plan
-    from keras_callbacks.running_fit.gradient_statistics import GradientHealth
+from keras_callbacks.running_fit.scale_readings import ScalePoint, ScaleReading
 
 # Of the exponents of float32.
 _BIAS = 127
@@ -86,20 +83,36 @@ def json_from_record(record: RunRecord) -> str:
         (p.step, _finite(p.loss_scale), _finite(p.skipped_steps), p.overflow_origin)
         for p in record.scales
     ]
-    fields["plans"] = [_plan_as_json(watched) for watched in record.plans]
+    fields["plans"] = [
+        {
+            "role": watched.role,
+            "is_applied": watched.is_applied,
+            "summary": watched.plan.summary(),
+            "prices": _sources(watched.plan),
+            "plan": json.loads(watched.plan.to_json()),
+        }
+        for watched in record.plans
+    ]
     return json.dumps(fields, indent=1) + "\n"
 
 
 def text_from_record(record: RunRecord) -> str:
     """Return a record for people: figures, events, then the plans."""
+    scale = record.scale
+    is_known = math.isfinite(scale.skipped_here)
+    skipped = scale.skipped_here if is_known else "an unknown number of"
     lines = [
         f"{record.model}: fit {record.outcome}, {record.epochs} epochs, "
         f"began {_clock(record.began_s)}",
-        _scale_line(record.scale),
+        f"loss scale {scale.loss_scale:g}, {skipped} steps skipped",
     ]
     lines += [f"{name} {value:.4g}" for name, value in record.step_times.items()]
     lines += [f"measured {record.comparison}"] if record.comparison else []
-    lines += [_health_line(*item) for item in sorted(record.health.items())]
+    lines += [
+        f"gradients of {layer}: largest {health.largest:.3g}, "
+        f"{health.underflow_share:.2%} underflow, {health.overflow_share:.2%} overflow"
+        for layer, health in sorted(record.health.items())
+    ]
     lines += ["", "Events"]
     lines += [f"  {_clock(event.time_s)}  {event.text}" for event in record.events]
     for watched in record.plans:
@@ -110,32 +123,9 @@ def text_from_record(record: RunRecord) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _plan_as_json(watched: WatchedPlan) -> dict[str, Any]:
-    return {
-        "role": watched.role,
-        "is_applied": watched.is_applied,
-        "summary": watched.plan.summary(),
-        "prices": _sources(watched.plan),
-        "plan": json.loads(watched.plan.to_json()),
-    }
-
-
 def _sources(plan: Plan) -> dict[str, int]:
     """Count where the prices of a plan come from."""
     return dict(Counter(row.source for row in plan.decisions if row.source))
-
-
-def _scale_line(scale: ScaleReading) -> str:
-    is_known = math.isfinite(scale.skipped_here)
-    skipped = scale.skipped_here if is_known else "an unknown number of"
-    return f"loss scale {scale.loss_scale:g}, {skipped} steps skipped"
-
-
-def _health_line(layer: str, health: GradientHealth) -> str:
-    return (
-        f"gradients of {layer}: largest {health.largest:.3g}, "
-        f"{health.underflow_share:.2%} underflow, {health.overflow_share:.2%} overflow"
-    )
 
 
 def _clock(time_s: float) -> str:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from keras_callbacks.running_fit.loss_scale_optimizers import (
-    applied_steps,
-    good_steps,
-    scale_of,
-    scales_losses,
-)
-from keras_callbacks.running_fit.values import number, steps_up_to
+import tensorflow as tf
 
+from keras_callbacks.running_fit.step_functions import number, steps_up_to
+from tf_amp.training.loss_scale import resumption, variables
+from tf_amp.training.loss_scale.saved_scale import kind_of
+from tf_amp.training.loss_scale.weights import handles_of
+
+# Points of a history.
+_MOST = 2000
 _NAMES = ("scale", "skipped_steps", "good_steps")
 _Values = tuple[float, int, int]
 
@@ -55,22 +56,26 @@ class ScaleReading:
 class ScaleReadings:
     """Reads the loss scale of one `fit`; each reading waits for the device.
 
-    Attributes:
-      steps: of this `fit` so far, by the batches that Keras tells of.
+    `steps` are those of this `fit` so far, by the batches that Keras tells of.
     """
 
     def __init__(self, model: Any = None) -> None:
         """Remember how all states are before the first step.
 
-        To be made once a checkpoint that is resumed from has been restored.
-
-        Args:
-          model: whose optimizer may scale losses by itself.
+        To be made once a checkpoint that is resumed from has been restored. The
+        optimizer of the model may scale losses by itself.
         """
         optimizer: Any = getattr(model, "optimizer", None)
         self.steps = self._steps_before = 0
-        self._begin = {id(state): _chosen(state.evaluate()) for state in _states()}
-        self._restored = _restored_values(model)
+        self._begin = {
+            id(state): _chosen(state.evaluate()) for state in variables.states_here()
+        }
+        # What states that a model is still to make begin with, by kind. Those of models
+        # that are not built would raise, or have none.
+        is_built = getattr(model, "built", False)
+        weights = handles_of(model.trainable_variables if is_built else ())
+        waiting = resumption.still_waiting(weights)
+        self._restored = {state.kind: _chosen(state.values) for state in waiting}
         self._state: Any = None
         self._own = _OwnScale(optimizer) if scales_losses(optimizer) else None
 
@@ -105,7 +110,7 @@ class ScaleReadings:
         )
 
     def _candidates(self) -> list[Any]:
-        return _states() if self._state is None else [self._state]
+        return variables.states_here() if self._state is None else [self._state]
 
     def _reading(
         self, values: Iterable[tuple[Any, _Values]], steps: int
@@ -129,7 +134,8 @@ class ScaleReadings:
 
     def _begin_of(self, state: Any) -> _Values:
         known = self._begin.get(id(state))
-        return known or self._restored.get(_kind_of(state)) or _chosen(state.fresh)
+        restored = self._restored.get(kind_of(state.loss_scale))
+        return known or restored or _chosen(state.fresh)
 
 
 class _OwnScale:
@@ -143,8 +149,6 @@ class _OwnScale:
 
     def unread(self, steps: int) -> Callable[[], ScaleReading]:
         """Return what tells how it is now, after so many steps, once it is called."""
-        import tensorflow as tf
-
         optimizer = self._optimizer
         of_optimizer = (scale_of, good_steps, applied_steps)
         tensors = [tf.convert_to_tensor(of(optimizer)) for of in of_optimizer]
@@ -159,29 +163,91 @@ class _OwnScale:
         return read
 
 
-def _states() -> list[Any]:
-    from tf_amp.training.loss_scale import variables
-
-    return variables.states_here()
-
-
-def _restored_values(model: Any) -> dict[str, _Values]:
-    """Return what states that a model is still to make begin with, by kind."""
-    from tf_amp.training.loss_scale import resumption
-    from tf_amp.training.loss_scale.weights import handles_of
-
-    # Others would raise, or have none.
-    is_built = getattr(model, "built", False)
-    weights = handles_of(model.trainable_variables if is_built else ())
-    return {s.kind: _chosen(s.values) for s in resumption.still_waiting(weights)}
-
-
-def _kind_of(state: Any) -> str:
-    from tf_amp.training.loss_scale.saved_scale import kind_of
-
-    return kind_of(state.loss_scale)
-
-
 def _chosen(values: Mapping[str, float | int]) -> _Values:
     scale, skipped, good = (values[name] for name in _NAMES)
     return float(scale), int(skipped), int(good)
+
+
+# Keras' own loss scale optimizers. That of Keras 3 has its variables once it is built,
+# and takes the scale off gradients when it applies them. That of tf_keras is given
+# gradients in true units, and counts skipped steps as if they had been taken.
+def scales_losses(optimizer: Any) -> bool:
+    """Return whether an optimizer is one of Keras' loss scale optimizers."""
+    names = (kind.__name__ for kind in type(optimizer).__mro__)
+    return any("LossScaleOptimizer" in name for name in names)
+
+
+def scale_of(optimizer: Any) -> Any:
+    """Return what losses are multiplied by: a tensor, a variable or a number."""
+    if _is_of_tf_keras(optimizer):
+        return optimizer.loss_scale
+    return optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale
+
+
+def scale_left_on_gradients(optimizer: Any) -> Any:
+    """Return what gradients are still multiplied by when they are to be applied."""
+    return 1.0 if _is_of_tf_keras(optimizer) else scale_of(optimizer)
+
+
+def good_steps(optimizer: Any) -> Any:
+    """Return the finite steps since an overflow or a change of scale, as `scale_of`."""
+    is_of_tf_keras = _is_of_tf_keras(optimizer)
+    name = "dynamic_counter" if is_of_tf_keras else "step_counter"
+    counter = getattr(optimizer, name, None)
+    return 0 if counter is None else counter
+
+
+def applied_steps(optimizer: Any) -> Any:
+    """Return the steps taken, as `scale_of`: not those skipped; NaN if not known."""
+    if _is_of_tf_keras(optimizer):
+        return math.nan
+    return optimizer.inner_optimizer.iterations
+
+
+def _is_of_tf_keras(optimizer: Any) -> bool:
+    return hasattr(optimizer, "get_unscaled_gradients")
+
+
+class ScalePoint(NamedTuple):
+    """A loss scale after a step.
+
+    Attributes:
+      step: counted from the begin of `fit`.
+      loss_scale: what losses were multiplied by.
+      skipped_steps: so far.
+      overflow_origin: what overflowed first, where a step was skipped since the point
+        before; empty elsewhere.
+    """
+
+    step: int
+    loss_scale: float
+    skipped_steps: float
+    overflow_origin: str = ""
+
+
+class ScaleHistory:
+    """Points of one `fit`: each step at first, of long runs every second, fourth, ...
+
+    Points at which something changed are kept as long as there are not too many.
+    """
+
+    def __init__(self) -> None:
+        """Hold nothing yet, and want every step."""
+        self.points: list[ScalePoint] = []
+        self._stride = 1
+
+    def wants(self, step: int) -> bool:
+        """Return whether there should be a point after this step."""
+        return step % self._stride == 0
+
+    def add(self, point: ScalePoint) -> None:
+        """Add a point, later than those before."""
+        self.points.append(point)
+        if len(self.points) > _MOST:
+            self._stride *= 2
+            pairs = zip(self.points[-1:] + self.points, self.points, strict=False)
+            self.points = [
+                each
+                for place, (before, each) in enumerate(pairs)
+                if place % 2 == 0 or each is point or each[1:3] != before[1:3]
+            ][-_MOST:]

@@ -9,7 +9,10 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import time
+from collections.abc import Iterator
 from typing import Any
+
+import tensorflow as tf
 
 from keras_callbacks.running_fit.step_functions import StepFunction, wrapping
 
@@ -44,23 +47,12 @@ class Comparison:
         """How many times as fast the median step is in mixed precision."""
         return self.float32_seconds / self.mixed_seconds
 
-    @property
-    def middle_half(self) -> tuple[float, float]:
-        """The ratios of single pairs between which half of them lie."""
-        ratios = sorted(float32 / mixed for float32, mixed in self.pairs)
-        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
-        return low, high
-
-    @property
-    def is_measured(self) -> bool:
-        """Whether there were enough steps to tell."""
-        return len(self.pairs) >= _FEWEST_PAIRS
-
     def __str__(self) -> str:
         """Return both medians, their ratio, and how far single pairs spread."""
-        if not self.is_measured:
+        if len(self.pairs) < _FEWEST_PAIRS:
             return f"too few steps to compare ({len(self.pairs)} pairs)"
-        low, high = self.middle_half
+        ratios = [float32 / mixed for float32, mixed in self.pairs]
+        low, _, high = statistics.quantiles(ratios, n=4, method="inclusive")
         return (
             f"{self.float32_seconds * _MILLI:.3g} -> {self.mixed_seconds * _MILLI:.3g} "
             f"ms per step ({self.speedup:.2f}x; {len(self.pairs)} pairs of steps, half "
@@ -74,19 +66,14 @@ class Alternation:
     def __init__(
         self, float32: StepFunction, mixed: StepFunction, pairs: int, steps: int = 1
     ) -> None:
-        """Take both functions.
+        """Take both functions; the mixed one is called when all pairs are timed.
 
-        Args:
-          float32: trains in float32.
-          mixed: trains in mixed precision; the one called when all is measured.
-          pairs: how many to time.
-          steps: that one call of a function takes.
+        One call of a function takes so many steps.
         """
         self._functions = {"float32": float32, "mixed": mixed}
         self._wanted = pairs
         self._steps = steps
-        self._warm_ups = [name for name in self._functions for _ in range(_WARM_UPS)]
-        self._turns: list[str] = []
+        self._turns = _turns(pairs)
         self._took: dict[str, float] = {}
         self._pairs: list[tuple[float, float]] = []
 
@@ -104,33 +91,31 @@ class Alternation:
         """Return the function to train with."""
 
         def call_by_turns(*args: Any) -> Any:
-            if self.is_done:
-                return self._functions["mixed"](*args)
-            if self._warm_ups:
-                return self._functions[self._warm_ups.pop()](*args)
-            return self._timed(*args)
+            name, is_timed = next(self._turns, ("mixed", False))
+            begin = time.perf_counter()
+            result = self._functions[name](*args)
+            if is_timed:
+                _wait_for(result)
+                self._took[name] = (time.perf_counter() - begin) / self._steps
+            if len(self._took) == len(self._functions):
+                self._pairs.append((self._took["float32"], self._took["mixed"]))
+                self._took = {}
+            return result
 
         return wrapping(call_by_turns, self._functions["mixed"])
 
-    def _timed(self, *args: Any) -> Any:
-        if not self._turns:
-            order = ["float32", "mixed"]
-            self._turns = order if len(self._pairs) % 2 else order[::-1]
-            self._took = {}
-        name = self._turns.pop()
-        begin = time.perf_counter()
-        result = self._functions[name](*args)
-        _wait_for(result)
-        self._took[name] = (time.perf_counter() - begin) / self._steps
-        if not self._turns:
-            self._pairs.append((self._took["float32"], self._took["mixed"]))
-        return result
+
+def _turns(pairs: int) -> Iterator[tuple[str, bool]]:
+    """Yield which function is to be called, and whether that is timed."""
+    for name in ("mixed", "float32"):
+        yield from [(name, False)] * _WARM_UPS
+    for number in range(pairs):
+        order = ("mixed", "float32") if number % 2 else ("float32", "mixed")
+        yield from ((name, True) for name in order)
 
 
 def _wait_for(result: Any) -> None:
     """Wait until a step is done: reading its results needs all of it."""
-    import tensorflow as tf
-
     for value in tf.nest.flatten(result):
         # What workers are to send has `fetch`.
         read = getattr(value, "numpy", None) or getattr(value, "fetch", None)

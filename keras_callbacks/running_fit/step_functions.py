@@ -7,16 +7,15 @@ just as well, and nothing else about the model changes.
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_callbacks.running_fit.values import number
+import tensorflow as tf
+
 from tf_amp.runtime import model_scopes
 from tf_amp.tracing import stack as scope_stack
 
-ROLES = ("train", "test", "predict")
 StepFunction = Callable[..., Any]
 
 _LAYER = "_tf_amp_layer"
@@ -27,9 +26,7 @@ _BESIDE = "_tf_function"
 def fresh(model: Any, role: str) -> StepFunction:
     """Return a step function that has not been traced; the model keeps the one it has.
 
-    Args:
-      model: that is compiled.
-      role: "train", "test" or "predict".
+    The model is compiled; the role is "train", "test" or "predict".
     """
     place = f"{role}_function"
     kept = {name: getattr(model, name, None) for name in (place, role + _BESIDE)}
@@ -51,10 +48,7 @@ def in_layer(
 ) -> StepFunction:
     """Return a step function that is called, and so traced, within a scope's layer.
 
-    Args:
-      function: it.
-      layer: goes before the scopes around the call.
-      note: called before each call.
+    The layer goes before the scopes around the call; `note` is called before each call.
     """
 
     def call_in_layer(*args: Any, **kwargs: Any) -> Any:
@@ -72,10 +66,7 @@ def fresh_alike(
 ) -> StepFunction:
     """Return a fresh step function in the same layers as the one the model has.
 
-    Args:
-      model: that is compiled.
-      role: "train", "test" or "predict".
-      innermost: one more layer, within all others.
+    `innermost` is one more layer, within all others.
     """
     layers = [getattr(each, _LAYER, None) for each in _chain(current(model, role))]
     function = fresh(model, role)
@@ -116,13 +107,14 @@ def put_now(model: Any, role: str, function: StepFunction) -> Callable[[], None]
     place = f"{role}_function"
     before = getattr(model, place, None)
     setattr(model, place, function)
-    return functools.partial(_put_back, weakref.ref(model), place, function, before)
+    reference = weakref.ref(model)
 
+    def put_back() -> None:
+        model = reference()
+        if model is not None and is_within(getattr(model, place, None), function):
+            setattr(model, place, before)
 
-def _put_back(reference: Any, place: str, function: Any, before: Any) -> None:
-    model = reference()
-    if model is not None and is_within(getattr(model, place, None), function):
-        setattr(model, place, before)
+    return put_back
 
 
 def _chain(function: StepFunction | None) -> list[StepFunction]:
@@ -132,3 +124,21 @@ def _chain(function: StepFunction | None) -> list[StepFunction]:
         chain.append(function)
         function = getattr(function, "__dict__", {}).get("__wrapped__")
     return chain
+
+
+def number(value: Any) -> float:
+    """Return a scalar as Python has it; waits for the device.
+
+    It may be a number, a tensor, or a variable of TensorFlow, Keras or a strategy.
+    """
+    return float(tf.convert_to_tensor(value))
+
+
+def steps_up_to(batch: int, params: Mapping[str, Any] | None) -> int:
+    """Return how many steps of an epoch there were once a batch has ended.
+
+    Batches count from 0; the last of several in one call may be none in fact. `params`
+    is what Keras tells of the run.
+    """
+    in_epoch = (params or {}).get("steps")
+    return batch + 1 if in_epoch is None else min(batch + 1, int(in_epoch))

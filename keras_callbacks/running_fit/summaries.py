@@ -8,14 +8,13 @@ import textwrap
 import time
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from grappler_pass.fork_safety import renewed_lock
-
-if TYPE_CHECKING:
-    from keras_callbacks.running_fit.plan_watch import WatchedPlan
+from keras_callbacks.running_fit.plan_watch import WatchedPlan
 
 Scalars = Mapping[str, float | int]
 
@@ -41,23 +40,22 @@ class Summaries:
     def __init__(self, tensorboard: Any = None, model: Any = None) -> None:
         """Open nothing yet.
 
-        Args:
-          tensorboard: Keras' callback; None writes nothing.
-          model: its strategy decides whether this process writes.
+        Without a callback of Keras' nothing is written; the model's strategy decides
+        whether this process writes.
         """
         self._tensorboard = tensorboard
-        self._folder = _folder_of(tensorboard) if writes(model) else ""
-        self.are_wanted = bool(self._folder)
+        folder = getattr(tensorboard, "log_dir", None)
+        self.are_wanted = bool(folder) and writes(model)
+        self._folder = os.path.join(os.fspath(folder or ""), FOLDER)
 
     def write(self, scalars: Scalars, epoch: int) -> None:
         """Write scalars of an epoch under their names."""
         self._write([(epoch, _scalars("", scalars))])
 
     def write_steps(self, rows: Iterable[tuple[int, Scalars]]) -> None:
-        """Write scalars under their names behind `step/`.
+        """Write rows of scalars under their names behind `step/`.
 
-        Args:
-          rows: of one step each: its number in this `fit`, from 1 on, and the scalars.
+        Each is of one step, by its number in this `fit`, from 1 on.
         """
         self._write((step, _scalars("step/", scalars)) for step, scalars in rows)
 
@@ -66,9 +64,7 @@ class Summaries:
     ) -> None:
         """Write histograms of exponents of two.
 
-        Args:
-          exponents: by name; counts of the float32 exponents -127 to 128, [256].
-          epoch: that they are of.
+        They are by name; counts of the float32 exponents -127 to 128, [256].
         """
         histograms = [
             _value(name, "histograms", _histogram(counts))
@@ -99,26 +95,20 @@ class Summaries:
     def _write(self, events: Iterable[tuple[int, list[Any]]]) -> None:
         if not self.are_wanted:
             return
-        import tensorflow as tf
-
-        writer, now = self._writer(), time.time()
+        with _lock:
+            if self._tensorboard not in _writers:
+                _writers[self._tensorboard] = _opened(self._folder)
+            writer = _writers[self._tensorboard]
+        now = time.time()
         for step, values in events:
             summary = tf.compat.v1.Summary(value=values)
             event = tf.compat.v1.Event(wall_time=now, step=step, summary=summary)
             writer.write(event.SerializeToString())
         writer.flush()
 
-    def _writer(self) -> Any:
-        with _lock:
-            if self._tensorboard not in _writers:
-                _writers[self._tensorboard] = _opened(self._folder)
-            return _writers[self._tensorboard]
-
 
 def _opened(folder: str) -> Any:
     """Begin a file of events; TensorFlow's own writer takes 20 times as long to use."""
-    import tensorflow as tf
-
     now = time.time()
     name = f"events.out.tfevents.{now:.0f}.{platform.node()}.{os.getpid()}.{FOLDER}"
     tf.io.gfile.makedirs(folder)
@@ -129,16 +119,12 @@ def _opened(folder: str) -> Any:
 
 
 def _scalars(prefix: str, scalars: Scalars) -> list[Any]:
-    import tensorflow as tf
-
     value = tf.compat.v1.Summary.Value
     return [value(tag=f"{prefix}{n}", simple_value=x) for n, x in scalars.items()]
 
 
 def _value(tag: str, plugin: str, content: Any) -> Any:
     """Return a value as `tf.summary` does, which needs TensorBoard's own package."""
-    import tensorflow as tf
-
     metadata = tf.compat.v1.SummaryMetadata(
         plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name=plugin)
     )
@@ -161,8 +147,3 @@ def writes(model: Any) -> bool:
     strategy = getattr(model, "distribute_strategy", None)
     extended = getattr(strategy, "extended", None)
     return bool(getattr(extended, "should_save_summary", True))
-
-
-def _folder_of(tensorboard: Any) -> str:
-    folder = getattr(tensorboard, "log_dir", None)
-    return os.path.join(os.fspath(folder), FOLDER) if folder else ""

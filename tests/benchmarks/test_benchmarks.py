@@ -34,7 +34,7 @@ from benchmarks.results import (
 from tests.processes import ROOT, folder_that_hides
 from tests.text_graph import graph_from_text
 from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.worker.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.journal import OpCounts
 
 WITH_LOW_UNITS = Machine("test", "avx512_bf16", ("avx512_bf16",), 2)
 

@@ -73,7 +73,8 @@ class BlockSparseDense(tf.keras.layers.Layer):  # type: ignore[misc]
                 f"layout, density: received {layout} and {density}; give one of them."
             )
         self.units, self.block_size, self.density = units, block_size, density
-        self.layout = _layout_of(layout)
+        # What is loaded has the configuration of one.
+        self.layout = BlockLayout(**layout) if isinstance(layout, dict) else layout
         self.seed = random.randrange(1 << 31) if seed is None else seed
         self.activation = tf.keras.activations.get(activation)
         self.use_bias = use_bias
@@ -99,10 +100,13 @@ class BlockSparseDense(tf.keras.layers.Layer):  # type: ignore[misc]
             self.layout = random_layout(shape, self.density, seed=self.seed)
         layout = self._layout()
         check_width(features, self.block_size, layout.shape[0])
+        fans = (self.block_size * len(layout) / side for side in layout.shape)
+        limit = (6.0 / sum(fans)) ** 0.5
+        glorot = tf.keras.initializers.RandomUniform(-limit, limit)
         self.kernel = self.add_weight(
             name="kernel",
             shape=(len(layout), self.block_size, self.block_size),
-            initializer=self.kernel_initializer or self._glorot(layout),
+            initializer=self.kernel_initializer or glorot,
             regularizer=self.kernel_regularizer,
         )
         if self.use_bias:
@@ -129,7 +133,12 @@ class BlockSparseDense(tf.keras.layers.Layer):  # type: ignore[misc]
             **super().get_config(),
             "units": self.units,
             "block_size": self.block_size,
-            "layout": made and _config_of(made),
+            "layout": made
+            and {
+                "shape": list(made.shape),
+                "rows": made.rows.tolist(),
+                "columns": made.columns.tolist(),
+            },
             "density": None if made else self.density,
             "seed": self.seed,
             "activation": tf.keras.activations.serialize(self.activation),
@@ -145,23 +154,6 @@ class BlockSparseDense(tf.keras.layers.Layer):  # type: ignore[misc]
     def _layout(self) -> BlockLayout:
         assert self.layout is not None, "there is one once the layer is built"
         return self.layout
-
-    def _glorot(self, layout: BlockLayout) -> Any:
-        fans = (self.block_size * len(layout) / side for side in layout.shape)
-        limit = (6.0 / sum(fans)) ** 0.5
-        return tf.keras.initializers.RandomUniform(-limit, limit)
-
-
-def _layout_of(given: BlockLayout | dict[str, Any] | None) -> BlockLayout | None:
-    return BlockLayout(**given) if isinstance(given, dict) else given
-
-
-def _config_of(layout: BlockLayout) -> dict[str, list[int]]:
-    return {
-        "shape": list(layout.shape),
-        "rows": layout.rows.tolist(),
-        "columns": layout.columns.tolist(),
-    }
 
 
 def _check_size(name: str, count: int, block_size: int) -> None:

@@ -41,10 +41,7 @@ class BlockLayout:
     columns: Indices
 
     def __init__(
-        self,
-        shape: Sequence[int],
-        rows: npt.ArrayLike,
-        columns: npt.ArrayLike,
+        self, shape: Sequence[int], rows: npt.ArrayLike, columns: npt.ArrayLike
     ) -> None:
         """Check the places and keep a copy of them."""
         checked = checked_shape(shape)
@@ -115,11 +112,7 @@ class BlockLayout:
 
 
 def checked_shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Return rows and columns, in blocks.
-
-    Raises:
-      ConfigError: they are not two positive integers.
-    """
+    """Return rows and columns, in blocks; ConfigError unless two positive integers."""
     sizes = tuple(shape)
     integers = all(isinstance(each, int | np.integer) for each in sizes)
     if len(sizes) != 2 or not integers or min(sizes) < 1:
@@ -165,17 +158,14 @@ def _check_places(
             f"{place} comes after row {rows[at - 1]}, column {columns[at - 1]}; sort "
             "by row, then by column, and the blocks with them."
         )
-    for name, indices, count in zip(
-        ("row", "column"), (rows, columns), shape, strict=True
-    ):
-        _check_none_empty(name, indices, count)
-
-
-def _check_none_empty(name: str, indices: npt.NDArray[np.int64], count: int) -> None:
-    empty = np.flatnonzero(np.bincount(indices, minlength=count) == 0)
-    if len(empty):
-        why = {"row": "its inputs would be ignored", "column": "its outputs stay zero"}
-        raise ConfigError(
-            f"{name} {empty[0]} has no block ({len(empty)} of {count} such {name}s), "
-            f"so {why[name]}; give each {name} one block at least."
-        )
+    lines = (
+        ("row", rows, shape[0], "its inputs would be ignored"),
+        ("column", columns, shape[1], "its outputs stay zero"),
+    )
+    for name, indices, count, why in lines:
+        empty = np.flatnonzero(np.bincount(indices, minlength=count) == 0)
+        if len(empty):
+            raise ConfigError(
+                f"{name} {empty[0]} has no block ({len(empty)} of {count} such "
+                f"{name}s), so {why}; give each {name} one block at least."
+            )

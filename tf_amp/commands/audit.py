@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tf_amp.commands.shared import model_options, printing, script_graphs
+from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ SUMMARY = "predict what mixed precision gains on a device that need not be prese
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
-    model_options.add_to(parser)
+    arguments.add_model_to(parser)
     add = parser.add_argument
     add(
         "--device-profile",
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Audit what the command line names and print the reports."""
-    model_options.check(options)
+    arguments.check_model(options)
     check_tensorflow()
     from tf_amp.tools import target_device
     from tf_amp.tools.audit import audits as auditing
@@ -42,12 +42,7 @@ def main(options: argparse.Namespace) -> int:
 
     target = target_device.target_of(options.device_profile, options.dtype)
 
-    def look(
-        graph_def: Any,
-        item: Item,
-        settings: Settings,
-        **known: Any,
-    ) -> Audit:
+    def look(graph_def: Any, item: Item, settings: Settings, **known: Any) -> Audit:
         return auditing.audit_graph(target.placed(graph_def), item, target, **known)
 
     def show(audits: tuple[Audit, ...], stream: TextIO) -> None:

@@ -9,22 +9,23 @@ import pathlib
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared.arguments import seconds_from_text
+from tf_amp.commands.shared.printing import progress_bar
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import ConfigError
+from tf_amp.tools.bench import job as jobs
+from tf_amp.tools.bench import methods
+from tf_amp.tools.whole_files import check_writable, write_whole
 
 if TYPE_CHECKING:
-    from tf_amp.tools.bench.job import Job, Run
     from tf_amp.tools.bench.record import Record
 
 # What a shell makes of a program that Ctrl-C has ended.
 _INTERRUPTED = 130
 _FAILED = 1
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
-_MODES = ("train", "infer")
 
 SUMMARY = "time your own model: float32, Keras' policy, TensorFlow's pass, tf-amp"
 
@@ -45,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "tf-amp with a level, or settings without TF_AMP_: tf-amp:O2+TUNE=off",
     )
     add("--batches", metavar="LIST", help="batch sizes, such as 1,8,32")
-    add("--mode", choices=_MODES, help="which steps; train, of a SavedModel infer")
+    add("--mode", choices=jobs.MODES, help="which steps; train, of a SavedModel infer")
     add("--rounds", type=int, default=5, metavar="N", help="processes of each (5)")
     add("--signature", metavar="NAME", help="of a SavedModel")
     add(
@@ -83,16 +84,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure what the command line names, and print the table.
-
-    Raises:
-      ConfigError: an option makes no sense, or an output cannot be written.
-      MissingExtraError: what draws pages or charts is not installed.
-      ScriptMissingError: there is no such script, SavedModel or function.
-    """
+    """Measure what the command line names, and print the table."""
     from tf_amp.tools.bench import record as records
     from tf_amp.tools.bench.context import context_of
-    from tf_amp.tools.bench.rendering import table
+    from tf_amp.tools.bench.rendering import chart, words
 
     job = _job_of(options)
     _check_outputs(options)
@@ -102,25 +97,25 @@ def main(options: argparse.Namespace) -> int:
     failures = [each for each in record.samples if each.failure]
     is_measured = any(each.is_measured for each in record.samples)
     if is_measured:
-        table.print_record(record)
+        words.print_record(record)
     if isinstance(stopped_by, ConfigError):
         raise stopped_by
     if stopped_by is not None:
-        _say_how_to_go_on(options.json)
+        goes_on = "the same command goes on from here"
+        kept = goes_on if options.json else "nothing is kept without --json"
+        print(f"tf-amp: interrupted; {kept}.", file=sys.stderr)
         return _INTERRUPTED
     if not is_measured:
         print(f"tf-amp: nothing was measured: {failures[0]}.", file=sys.stderr)
         return _FAILED
-    _write_outputs(record, options)
+    if options.html is not None:
+        write_whole(options.html, chart.page_of(record).encode())
+    if options.png is not None:
+        write_whole(options.png, chart.png_of(record))
     return _FAILED if failures else 0
 
 
-def _job_of(options: argparse.Namespace) -> Job:
-    from tf_amp.config.amp_config import AmpConfig
-    from tf_amp.tools.bench import job as jobs
-    from tf_amp.tools.bench import methods
-    from tf_amp.tools.bench.environments import settings_of
-
+def _job_of(options: argparse.Namespace) -> jobs.Job:
     if options.rounds < 1:
         raise ConfigError(f"--rounds must be 1 or more, got {options.rounds}.")
     compared = methods.methods_from_text(options.methods)
@@ -130,7 +125,7 @@ def _job_of(options: argparse.Namespace) -> Job:
     is_stored = target.kind == jobs.SAVED_MODEL
     if is_stored and options.mode == "train":
         raise ConfigError("A SavedModel has no training step; give --mode infer.")
-    settings = settings_of(os.environ)
+    settings = methods.settings_of(os.environ)
     AmpConfig.from_env(dict(settings))
     return jobs.Job(
         target,
@@ -148,13 +143,11 @@ def _job_of(options: argparse.Namespace) -> Job:
 def _check_outputs(options: argparse.Namespace) -> None:
     from grappler_pass.planning.pages import page
     from tf_amp.tools.bench.rendering import chart
-    from tf_amp.tools.whole_files import why_unwritable
 
     given = {name: getattr(options, name) for name in ("json", "html", "png")}
     paths = {name: path for name, path in given.items() if path is not None}
     for name, path in paths.items():
-        if reason := why_unwritable(path):
-            raise ConfigError(f"--{name}: {path} cannot be written: {reason}.")
+        check_writable(f"--{name}", path)
     if len({path.resolve() for path in paths.values()}) < len(paths):
         raise ConfigError("--json, --html and --png must be files of their own.")
     if options.html is not None:
@@ -167,12 +160,20 @@ def _measured(
     record: Record, options: argparse.Namespace
 ) -> tuple[Record, KeyboardInterrupt | ConfigError | None]:
     """Run what is left; return what there is, and why it is not all of it."""
+    from rich.console import Console
+
     from tf_amp.tools.bench import measuring
 
     total = sum(1 for _ in record.job.runs(options.rounds))
     left = len(measuring.runs_left(record, options.rounds))
+    bar = progress_bar(Console(stderr=True))
+    task = bar.add_task("", total=total, completed=total - left)
+
+    def begin(run: jobs.Run, before: int) -> None:
+        bar.update(task, completed=total - left + before, description=str(run))
+
     try:
-        with _interrupts() as stop, _bar(total, total - left) as begin:
+        with _interrupts() as stop, bar:
             for grown in measuring.measured(record, options.rounds, begin, stop):
                 record = grown
                 if options.json is not None:
@@ -189,60 +190,12 @@ def _interrupts() -> Iterator[threading.Event]:
     An exception might come while a process is being started, which would then be left.
     """
     stop = threading.Event()
-
-    def set_stop(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {each: signal.signal(each, set_stop) for each in _STOPPING}
+    before = {
+        each: signal.signal(each, lambda *_: stop.set())
+        for each in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield stop
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-
-
-@contextlib.contextmanager
-def _bar(total: int, done: int) -> Iterator[Callable[[Run], None]]:
-    """Show a progress bar with the time left; yield what moves it on."""
-    from rich import console, progress
-
-    shown = console.Console(stderr=True)
-    bar = progress.Progress(
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeRemainingColumn(),
-        progress.TextColumn("{task.description}"),
-        console=shown,
-        transient=True,
-        speed_estimate_period=float("inf"),
-        disable=not shown.is_terminal,
-    )
-    task = bar.add_task("", total=total, completed=done)
-    is_first = True
-
-    def begin(run: Run) -> None:
-        nonlocal is_first
-        bar.update(task, advance=0 if is_first else 1, description=str(run))
-        is_first = False
-
-    with bar:
-        yield begin
-
-
-def _say_how_to_go_on(path: pathlib.Path | None) -> None:
-    kept = (
-        "nothing is kept without --json"
-        if path is None
-        else "the same command goes on from here"
-    )
-    print(f"tf-amp: interrupted; {kept}.", file=sys.stderr)
-
-
-def _write_outputs(record: Record, options: argparse.Namespace) -> None:
-    from tf_amp.tools.bench.rendering import chart, page
-    from tf_amp.tools.whole_files import write_whole
-
-    if options.html is not None:
-        write_whole(options.html, page.page_of(record).encode())
-    if options.png is not None:
-        write_whole(options.png, chart.png_of(record))

@@ -17,16 +17,15 @@ _SECONDS = 60.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--seconds",
         type=seconds_from_text,
         default=_SECONDS,
         metavar="N",
         help=f"take no longer than this ({_SECONDS:g})",
     )
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="the cache by default"
-    )
+    add("--out", type=pathlib.Path, metavar="FILE", help="the cache by default")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -20,33 +20,36 @@ import argparse
 import contextlib
 import functools
 import importlib
+import pathlib
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
+from typing import Any
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands.shared import completion, model_options, native_log
+from tf_amp.commands.shared import arguments, native_log
 from tf_amp.errors import AmpError
 
 _USAGE_ERROR = 2
 # What a shell makes of a program that Ctrl-C has ended.
 _INTERRUPTED = 130
+_SHELLS = ("bash", "zsh", "tcsh")
+# Besides those whose type is a path.
+_PATHS = {"device_profile", "log", "ranges", "script"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
-    Args:
-      argv: the arguments, `sys.argv[1:]` by default. A first argument that is no
-        command is a script to run.
+    A first argument that is no command is a script to run.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments and arguments[0] not in _commands() and arguments[0][:1] != "-":
-        arguments.insert(0, "run")
-    arguments, own = model_options.split(arguments)
-    options = _parser().parse_args(arguments)
+    line = list(sys.argv[1:] if argv is None else argv)
+    if line and line[0] not in _commands() and line[0][:1] != "-":
+        line.insert(0, "run")
+    line, own = arguments.split_own(line)
+    options = _parser().parse_args(line)
     options.script_arguments = own
     is_scripts = getattr(options.command, "LOG_IS_SCRIPTS", False)
     hides = not (is_scripts or options.verbose)
@@ -88,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-V", "--version", action="version", version=tf_amp.__version__)
     parser.add_argument(
         "--print-completion",
-        action=completion.PrintCompletion,
-        choices=completion.SHELLS,
+        action=PrintCompletion,
+        choices=_SHELLS,
         help="print what the shell completes by; source it (takes shtab)",
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -104,3 +107,29 @@ def _parser() -> argparse.ArgumentParser:
                 "-v", "--verbose", action="store_true", help="show TensorFlow's log too"
             )
     return parser
+
+
+class PrintCompletion(argparse.Action):
+    """Prints a shell's completion of a parser and exits, as `--version` does."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, *given: Any, **named: Any
+    ) -> None:
+        """Print it, and exit: with 2 where shtab is missing."""
+        try:
+            shtab = importlib.import_module("shtab")
+        except ModuleNotFoundError:
+            parser.error("--print-completion takes shtab: pip install shtab")
+        for action in _actions(parser):
+            if action.type is pathlib.Path or action.dest in _PATHS:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+        print(shtab.complete(parser, given[1]))
+        parser.exit()
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in dict.fromkeys(action.choices.values()):
+                yield from _actions(inner)

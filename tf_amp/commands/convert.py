@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import pathlib
 import sys
 
-from tf_amp.commands.shared import progress_bar
+from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import add_rewriting_to
 
 _NOT_VERIFIED = 1
@@ -16,53 +17,48 @@ SUMMARY = "convert a stored model to mixed precision, or back"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "source",
         metavar="IN",
         type=pathlib.Path,
         help="a SavedModel, a .keras file or a frozen graph (.pb)",
     )
-    parser.add_argument(
-        "target", metavar="OUT", type=pathlib.Path, help="what to write, of its kind"
-    )
+    add("target", metavar="OUT", type=pathlib.Path, help="what to write, of its kind")
     add_rewriting_to(parser, "O0 to O3")
-    parser.add_argument(
+    add(
         "--keep-io",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="signatures keep their dtypes (default), or take and give 16 bits",
     )
-    parser.add_argument(
+    add(
         "--weights",
         choices=("float32", "low"),
         default="float32",
         help="store matrices in float32 (default) or in 16 bits",
     )
-    parser.add_argument(
+    add(
         "--calibration",
         type=pathlib.Path,
         metavar="NPZ",
         help="inputs; what leaves the type's range on them stays float32",
     )
-    parser.add_argument(
-        "--verify", action="store_true", help="run both models and compare"
-    )
-    parser.add_argument(
-        "--batch", type=int, metavar="N", help="plan for this size where it is open"
-    )
-    parser.add_argument(
+    add("--verify", action="store_true", help="run both models and compare")
+    add("--batch", type=int, metavar="N", help="plan for this size where it is open")
+    add(
         "--to",
         choices=("mixed", "float32"),
         default="mixed",
         help="float32: take a converted model back",
     )
-    parser.add_argument(
+    add(
         "--allow-lambda",
         action="store_true",
         help="run Python code that a .keras file holds",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT")
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add("--overwrite", action="store_true", help="replace OUT")
+    add("--json", action="store_true", help="print the report as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
@@ -72,23 +68,12 @@ def main(options: argparse.Namespace) -> int:
     """
     from tf_amp.tools.convert.conversion import convert
 
-    with progress_bar.shown():
-        report = convert(
-            options.source,
-            options.target,
-            dtype=options.dtype,
-            device_profile=options.device_profile,
-            opt_level=options.opt_level,
-            exclude=options.exclude,
-            keep_io=options.keep_io,
-            weights=options.weights,
-            calibration=options.calibration,
-            verify=options.verify,
-            overwrite=options.overwrite,
-            allow_lambda=options.allow_lambda,
-            batch=options.batch,
-            to=options.to,
-        )
+    # Options have the names of its arguments.
+    given = {
+        name: getattr(options, name) for name in inspect.signature(convert).parameters
+    }
+    with printing.progress_shown():
+        report = convert(**given)
     print(report.to_json() if options.json else report)
     if report.is_verified:
         return 0

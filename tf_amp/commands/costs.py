@@ -87,9 +87,9 @@ def _show(options: argparse.Namespace) -> int:
 
     database = _database()
     with _clear_errors(database.path, _ELSEWHERE):
-        rows = [
-            row for row in _chosen(database.rows(), options) if _is(row, options.op)
-        ]
+        rows = _chosen(database.rows(), options)
+    if options.op is not None:
+        rows = [row for row in rows if _is_of(row, options.op)]
     if options.json:
         print(costs_table.json_from(rows, sort=options.sort, limit=options.limit))
         return 0
@@ -185,11 +185,9 @@ def _report_refusals(path: pathlib.Path, export: Export) -> None:
         print(f"{path}: cut off, {_rows(export.missing)} missing", file=sys.stderr)
 
 
-def _is(row: Row, op: str | None) -> bool:
+def _is_of(row: Row, op: str) -> bool:
     from grappler_pass.costs.database.records import CostRow
 
-    if op is None:
-        return True
     name = row.measured.probe.op.lower() if isinstance(row, CostRow) else ""
     return fnmatch.fnmatchcase(name, op.lower())
 
@@ -230,10 +228,8 @@ def _clear_errors(path: pathlib.Path, remedy: str = "") -> Iterator[None]:
 
     try:
         yield
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise UnreadableCostsError(
             f"{path} cannot be used: {reason}{remedy}"
         ) from error
-    except sqlite3.Error as error:
-        raise UnreadableCostsError(f"{path} cannot be used: {error}{remedy}") from error

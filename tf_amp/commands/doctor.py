@@ -81,11 +81,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if options.devices:
-        from tf_amp.commands.machine import report
+        from tf_amp.commands.machine import advice
 
         if options.json:
             raise ConfigError("--json and --devices do not go together.")
-        return report.main()
+        for finding in advice.examine():
+            show(finding)
+        return 0
     return report_health(as_json=options.json)
 
 

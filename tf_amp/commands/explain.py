@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import model_options, printing, script_graphs
+from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.commands.shared.arguments import add_rows_to
 from tf_amp.config import amp_config
+from tf_amp.tensorflow_version import check_tensorflow
 
 if TYPE_CHECKING:
     from grappler_pass.planning.plan import Plan
@@ -21,7 +22,7 @@ SUMMARY = "print the plans of a SavedModel or a script, with the reasons"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
-    model_options.add_to(parser)
+    arguments.add_model_to(parser)
     add_rows_to(parser, "--top", 20)
     parser.add_argument("--json", action="store_true", help="print whole plans as JSON")
     parser.add_argument(
@@ -33,7 +34,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Plan what the command line names, print the plans, return the exit code."""
-    model_options.check(options)
+    arguments.check_model(options)
+    check_tensorflow()
+    from grappler_pass.pipeline import plan_graph
+    from tf_amp.tools.explain.explanation import explain_saved_model
 
     def show(plans: Sequence[Plan | Prediction], stream: TextIO) -> None:
         if options.json:
@@ -46,12 +50,8 @@ def main(options: argparse.Namespace) -> int:
         show(ranked, stream)
 
     if not options.model.is_dir():
-        from grappler_pass.pipeline import plan_graph
-
         untuned = {amp_config.TUNE: "off"}
         return script_graphs.run_observed(options, plan_graph, show_ranked, untuned)
-    from tf_amp.tools.explain.signatures import explain_saved_model
-
     plans = explain_saved_model(
         options.model, options.signature, measure=options.measure
     )

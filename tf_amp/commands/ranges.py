@@ -8,14 +8,14 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import model_options, printing, progress_bar
+from tf_amp.commands.shared import arguments, printing
 from tf_amp.commands.shared.arguments import add_rows_to
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.whole_files import check_writable
+from tf_amp.tools.whole_files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from tf_amp.config.ranges import Ranges
@@ -27,33 +27,25 @@ SUMMARY = "record the ranges that tensors keep to, and what leaves the 16-bit ra
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp ranges` understands to its parser."""
-    model_options.add_to(parser, data="batches for a SavedModel")
-    parser.add_argument(
-        "--dtype", choices=LOW_DTYPES, default="float16", help="float16 by default"
-    )
-    parser.add_argument(
-        "--limit", type=float, help="largest safe magnitude (512 in float16)"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    arguments.add_model_to(parser, data="batches for a SavedModel")
+    add("--dtype", choices=LOW_DTYPES, default="float16", help="float16 by default")
+    add("--limit", type=float, help="largest safe magnitude (512 in float16)")
+    add(
         "--underflow",
         type=float,
-        default=None,
         metavar="SHARE",
         help="largest share of a tensor that may become zero (0.5)",
     )
-    parser.add_argument(
-        "--depth", type=int, metavar="N", help="most values to sum up (any number)"
-    )
+    add("--depth", type=int, metavar="N", help="most values to sum up (any number)")
     add_rows_to(parser, "--top", 20)
-    parser.add_argument(
-        "--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, all rows")
+    add("--out", type=pathlib.Path, metavar="FILE", help="for TF_AMP_RANGES=FILE")
+    add("--json", action="store_true", help="print JSON, all rows")
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure ranges, print them with what would stay float32; return the exit code."""
-    model_options.check(options)
+    arguments.check_model(options)
     _check_range(options)
     if options.out is not None:
         check_writable("--out", options.out)
@@ -70,7 +62,11 @@ def main(options: argparse.Namespace) -> int:
     )
     _print(seen, options, stream)
     if options.out is not None:
-        _save(seen, options.out)
+        write_whole(options.out, seen.to_json().encode())
+        print(
+            f"tf-amp: written to {options.out}; TF_AMP_RANGES={options.out} uses it.",
+            file=sys.stderr,
+        )
     return 0 if seen.tensors else _NOTHING_SEEN
 
 
@@ -91,7 +87,7 @@ def _measured(options: argparse.Namespace) -> Ranges:
     if options.model.is_dir():
         from tf_amp.tools.verify.functions import ranges_of_saved_model
 
-        with progress_bar.shown():
+        with printing.progress_shown():
             return ranges_of_saved_model(options.model, options.data, options.signature)
     from tf_amp.tools.verify.scripts import Script, ranges_of_script
 
@@ -110,11 +106,3 @@ def _print(seen: Ranges, options: argparse.Namespace, stream: TextIO) -> None:
     print(f"{operations} would stay float32 in {options.dtype}{':' if unsafe else '.'}")
     for name, why in list(unsafe.items())[: options.top]:
         print(f"  {name}: {why}")
-
-
-def _save(seen: Ranges, path: pathlib.Path) -> None:
-    try:
-        seen.save(path)
-    except OSError as error:
-        raise ConfigError(f"--out: {path} cannot be written: {error}.") from error
-    print(f"tf-amp: written to {path}; TF_AMP_RANGES={path} uses it.", file=sys.stderr)

@@ -10,25 +10,26 @@ import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import model_options, script_graphs
+from tf_amp.commands.shared import arguments, script_graphs
 from tf_amp.config import amp_config
 from tf_amp.config.counts import counted
 from tf_amp.errors import ConfigError, ScriptMissingError
+from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import running_scripts
 from tf_amp.tools.convert.files.stored_models import SAVED_MODEL_FILES
-from tf_amp.tools.whole_files import why_unwritable, write_whole
+from tf_amp.tools.whole_files import check_writable, write_whole
 
 if TYPE_CHECKING:
     from tf_amp.tools.report.record import Record
     from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
-_NAMES = {"script": "script", "model": "SavedModel"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "source",
         type=pathlib.Path,
         metavar="SCRIPT|SAVED_MODEL|FOLDER|FILE",
@@ -36,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "TF_AMP_LOG or PrecisionReport wrote to; a plan, prediction or verification "
         "as JSON",
     )
-    parser.add_argument(
+    add(
         "-o",
         dest="output",
         type=pathlib.Path,
@@ -44,15 +45,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="report.html by default",
     )
-    parser.add_argument(
+    add(
         "--compare", type=pathlib.Path, metavar="OTHER", help="a FOLDER or FILE as well"
     )
-    parser.add_argument("--open", action="store_true", help="show it in a browser")
-    parser.add_argument("--device-profile", metavar="NAME", help="plan for this device")
-    parser.add_argument(
-        "--measure", action="store_true", help="run the SavedModel both ways, too"
-    )
-    model_options.add_limit_to(parser)
+    add("--open", action="store_true", help="show it in a browser")
+    add("--device-profile", metavar="NAME", help="plan for this device")
+    add("--measure", action="store_true", help="run the SavedModel both ways, too")
+    arguments.add_limit_to(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -63,10 +62,7 @@ def main(options: argparse.Namespace) -> int:
     kind = _kind_of(source)
     _check(options, kind)
     check_extra()
-    if reason := why_unwritable(options.output):
-        raise ConfigError(
-            f"-o: received {options.output}, which cannot be written: {reason}."
-        )
+    check_writable("-o", options.output)
     other = options.compare and _read(options.compare)
     if kind == "script":
         return _report_script(options, other)
@@ -102,8 +98,9 @@ def _check(options: argparse.Namespace, kind: str) -> None:
             )
     other = options.compare and _kind_of(options.compare)
     if other in ("script", "model"):
+        name = "SavedModel" if other == "model" else "script"
         raise ConfigError(
-            f"--compare: received {options.compare}, a {_NAMES[other]}; allowed is a "
+            f"--compare: received {options.compare}, a {name}; allowed is a "
             "folder that TF_AMP_LOG or PrecisionReport wrote to, or a .json file that "
             "tf-amp wrote."
         )
@@ -120,9 +117,10 @@ def _read(path: pathlib.Path) -> Record:
 
 
 def _of_model(options: argparse.Namespace) -> Record:
+    check_tensorflow()
     from tf_amp.runtime import switch
+    from tf_amp.tools.explain.explanation import explain_saved_model
     from tf_amp.tools.explain.prediction import Prediction
-    from tf_amp.tools.explain.signatures import explain_saved_model
     from tf_amp.tools.report.record import Record
 
     if options.device_profile:

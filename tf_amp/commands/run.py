@@ -17,38 +17,33 @@ LOG_IS_SCRIPTS = True
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
+    add = parser.add_argument
     levels = "; ".join(f"{name} {summary}" for name, summary in LEVELS.items())
     add_rewriting_to(parser, levels)
-    parser.add_argument("--log", metavar="DIR", help="write graphs and plans there")
-    parser.add_argument(
+    add("--log", metavar="DIR", help="write graphs and plans there")
+    add(
         "--loss-scale",
         metavar="SCALE",
         help="dynamic, statistical, none, or a number; by default as the type needs it",
     )
-    parser.add_argument(
+    add(
         "--tune",
         metavar="HOW",
         help="how long to measure: off, budget (default), budget:SECONDS or full",
     )
-    parser.add_argument(
-        "--fuse", metavar="RULES", help="on (default), off, or rewrites beside types"
-    )
+    add("--fuse", metavar="RULES", help="on (default), off, or rewrites beside types")
     for verb in VERBS:
-        parser.add_argument(
+        add(
             f"--{verb}",
             action="append",
             default=[],
             metavar="LIST=OP,OP",
             help=f"{verb} ops of the list {', '.join(LISTS[:-1])} or {LISTS[-1]}",
         )
-    parser.add_argument("--ranges", metavar="FILE", help="what `tf-amp ranges` wrote")
-    parser.add_argument("--strict", action="store_true", help="raise on failure")
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print nothing of tf-amp's own"
-    )
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print one line per graph"
-    )
+    add("--ranges", metavar="FILE", help="what `tf-amp ranges` wrote")
+    add("--strict", action="store_true", help="raise on failure")
+    add("-q", "--quiet", action="store_true", help="print nothing of tf-amp's own")
+    add("-v", "--verbose", action="store_true", help="print one line per graph")
     running_scripts.add_script_to(parser)
 
 

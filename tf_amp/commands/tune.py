@@ -11,7 +11,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import script_graphs
+from tf_amp.commands.shared import printing, script_graphs
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import DEFAULT_LEVEL, LOW_DTYPES, AmpConfig
@@ -30,8 +30,9 @@ SUMMARY = "run a script, and measure all that it needs"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp tune` understands to its parser."""
-    parser.add_argument("--dtype", choices=LOW_DTYPES, help="this device's by default")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--dtype", choices=LOW_DTYPES, help="this device's by default")
+    add(
         "--seconds",
         type=seconds_from_text,
         metavar="N",
@@ -135,10 +136,11 @@ class _Display:
         self._rows.extend(state.rows)
         self._tried += bool(state.op)
         if self._bar is None:
-            self._bar = self._started_bar(state.total)
-        self._bar.update(
-            self._bar.task_ids[0], completed=state.done, description=state.op
-        )
+            self._bar = printing.progress_bar(self._console)
+            self._bar.add_task("", total=state.total)
+            self._bar.start()
+        now = f"measuring {state.op}"
+        self._bar.update(self._bar.task_ids[0], completed=state.done, description=now)
         if state.is_over:
             self._bar.stop()
             self._bar = None
@@ -162,23 +164,6 @@ class _Display:
 
     def _say(self, text: str) -> None:
         self._console.print(f"tf-amp: {text}", markup=False)
-
-    def _started_bar(self, total: int) -> Progress:
-        from rich import progress
-
-        bar = progress.Progress(
-            progress.TextColumn("measuring"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.description}"),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        )
-        bar.add_task("", total=total)
-        bar.start()
-        return bar
 
 
 def _where_kept() -> str:

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import model_options, printing, progress_bar
+from tf_amp.commands.shared import arguments, printing
 from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
 from tf_amp.config.counts import counted
-from tf_amp.errors import ConfigError, NotMeasurableError
+from tf_amp.errors import NotMeasurableError
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.whole_files import check_writable
 
@@ -26,25 +26,26 @@ SUMMARY = "compare the numbers of mixed precision with those of float32"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what `tf-amp verify` understands to its parser."""
-    model_options.add_to(parser, data="inputs of a SavedModel")
+    add = parser.add_argument
+    arguments.add_model_to(parser, data="inputs of a SavedModel")
     add_rewriting_to(parser, "O1 to O3")
-    parser.add_argument(
+    add(
         "--tolerance",
         type=float,
         metavar="X",
         help="largest relative error; 8 roundings by default",
     )
-    parser.add_argument(
+    add(
         "--bisect", action="store_true", help="find what must be float32 for it to hold"
     )
-    parser.add_argument(
+    add(
         "--write",
         type=pathlib.Path,
         metavar="FILE",
         help="where --bisect writes what to exclude (tf-amp-exclude.txt)",
         default=pathlib.Path("tf-amp-exclude.txt"),
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    add("--json", action="store_true", help="print JSON")
     parser.epilog = (
         "What follows `--` are the script's own arguments. Exit codes: 0 the numbers "
         "hold, 1 they do not, 2 a wrong command line, 3 nothing could be verified."
@@ -53,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Verify what the command line names, print what is found, return the exit code."""
-    model_options.check(options)
+    arguments.check_model(options)
     if options.bisect:
         check_writable("--write", options.write)
     check_tensorflow()
@@ -86,7 +87,7 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
         checked_patterns(options.exclude),
     )
     try:
-        with progress_bar.shown():
+        with printing.progress_shown():
             return verify_saved_model(
                 options.model,
                 choice,
@@ -109,7 +110,7 @@ def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
     script = Script(str(options.model), options.script_arguments, options.seconds)
     cases, skipped = captured_cases(script, environment_from(options))
     found: list[Verification] = []
-    with progress_bar.shown():
+    with printing.progress_shown():
         for case in progress.each(cases, "verifying graphs"):
             try:
                 found.append(
@@ -128,17 +129,14 @@ def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
 
 
 def _write_culprits(found: Sequence[Verification], path: pathlib.Path) -> None:
-    from tf_amp.tools.verify.culprits import write_exclude_list
+    from tf_amp.tools.verify.verification import write_exclude_list
 
     culprits = {c.pattern: c for each in found for c in each.culprits or ()}
     if not culprits:
         return
     in_force = {pattern for each in found for pattern in each.excluded}
     heading = "What tf-amp verify --bisect found."
-    try:
-        write_exclude_list(path, culprits.values(), heading, in_force)
-    except OSError as error:
-        raise ConfigError(f"--write: {path} cannot be written: {error}.") from error
+    write_exclude_list(path, culprits.values(), heading, in_force)
     print(
         f"tf-amp: {counted(len(culprits), 'operation')} written to {path}; "
         f"TF_AMP_EXCLUDE=@{path} and --exclude @{path} keep "

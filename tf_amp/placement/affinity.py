@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import logging
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
 from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
@@ -26,14 +27,10 @@ from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import DEFAULT_MARGIN, Settings
 from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
 from tf_amp.errors import ConfigError
-from tf_amp.placement.cut import Placed, fixed_nodes, place_graph
+from tf_amp.placement.cut import Placed, Site, fixed_nodes, place_graph
 from tf_amp.placement.named_devices import checked_devices, short_name
-from tf_amp.placement.site import Site
 from tf_amp.rewriting import graph_settings, host
 from tf_amp.tools.explain.explanation import config_for, traced_graph
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
 
 # A send, a receive and the wait for it; what a copy between devices takes at least.
 TRANSFER_SECONDS = 20e-6
@@ -107,10 +104,8 @@ class PrecisionAffinity:
         name: str,
     ) -> tuple[Placed, Rewrite]:
         """Divide the graph as it is rewritten, and as either device would have it."""
-        candidates = [
-            *rewrites,
-            *self._rewrites(graph_def, item, shapes, chosen, name),
-        ]
+        own = self._rewrites(graph_def, item, shapes, chosen, name)
+        candidates = [*rewrites, *own]
         # Of those that leave the graph as it is one will do.
         alike = {id(each.graph_def): each for each in reversed(candidates)}
         rows = [
@@ -142,33 +137,29 @@ class PrecisionAffinity:
             return pipeline.optimize_at_each(
                 graph_def,
                 given,
-                [_priced_by(chosen, self._site.models[device]) for device in devices],
+                [priced_at[device] for device in devices],
                 shapes=lambda: shapes,
                 name=name,
             )
 
         home, other = self._site.home, self._site.other
+        # Settings that believe one model, and nothing else.
+        priced_at = {
+            device: dataclasses.replace(
+                chosen, models={"CPU": model, "GPU": model}, tuner=None, memory=None
+            )
+            for device, model in self._site.models.items()
+        }
         found = rewritten(item, home, other)
-        low = _low_nodes(found[1])
+        plan = found[1].plan
+        rows = plan.decisions if plan else ()
+        low = frozenset(row.slot.node for row in rows if row.is_low)
         fixed = fixed_nodes(graph_def, item, self._site) if low else low
         if fixed & low:
             stays = tuple((node, f"it stays on {home}") for node in sorted(fixed))
             kept = dataclasses.replace(item, excluded=(*item.excluded, *stays))
             found += rewritten(kept, other)
         return found
-
-
-def _priced_by(settings: Settings, model: CostModel) -> Settings:
-    """Return settings that believe a model, and nothing else."""
-    models = {"CPU": model, "GPU": model}
-    return dataclasses.replace(settings, models=models, tuner=None, memory=None)
-
-
-def _low_nodes(rewrite: Rewrite) -> frozenset[str]:
-    """Name what a rewrite computes in 16 bits."""
-    if rewrite.plan is None:
-        return frozenset()
-    return frozenset(d.slot.node for d in rewrite.plan.decisions if d.is_low)
 
 
 def precision_affinity(

@@ -10,17 +10,19 @@ division better than predicted, never worse.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.python.framework import dtypes
 
+from grappler_pass.costs import CostModel
 from grappler_pass.eligibility.variable_reads import VariableReads
 from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.type_slots import SlotTable
-from grappler_pass.graph.view import GraphView, Item, Node
+from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.planning.assignment import (
     FLOAT32_SIDE,
     CastTerm,
@@ -30,11 +32,33 @@ from grappler_pass.planning.assignment import (
 from grappler_pass.pricing.seconds import Pricer
 from tf_amp.placement.named_devices import full_name, short_name
 from tf_amp.placement.reassignable import colocated, may_move
-from tf_amp.placement.site import Site
 
 _LOW = {types_pb2.DT_HALF: "float16", types_pb2.DT_BFLOAT16: "bfloat16"}
 # A side of the cut: what is fixed to the other device, as FLOAT32_SIDE is to home.
 _ELSEWHERE = -2
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """Two devices, by names like "GPU:0", with a model each, and what joins them.
+
+    Attributes:
+      home: where the graph runs as given.
+      other: what parts may move to.
+      models: of both.
+      bytes_per_second: of large tensors that move between them.
+      seconds_per_transfer: of the smallest.
+    """
+
+    home: str
+    other: str
+    models: Mapping[str, CostModel]
+    bytes_per_second: float
+    seconds_per_transfer: float
+
+    def transfer_seconds(self, tensor_bytes: int) -> float:
+        """Return what moving a tensor to the other device takes."""
+        return self.seconds_per_transfer + tensor_bytes / self.bytes_per_second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +127,17 @@ def place_graph(
     ]
     if not moved or after > before * (1.0 - margin):
         return Placed(graph_def, (), site.home, site.other, before, before)
-    sizes = [b for term, b in crossing if _crosses(term, away)]
+    sizes = []
+    for term, size in crossing:
+        ends = (term.producer, *term.readers)
+        if len({v != FLOAT32_SIDE and away[v] for v in ends}) > 1:
+            sizes.append(size)
     names = tuple(node.name for node in moved)
-    changed = _with_devices(graph_def, names, full_name(site.other))
+    moved_names = frozenset(names)
+    changed = copy.deepcopy(graph_def)
+    for node in changed.node:
+        if node.name in moved_names:
+            node.device = full_name(site.other)
     return Placed(
         changed, names, site.home, site.other, before, after, len(sizes), sum(sizes)
     )
@@ -133,11 +165,13 @@ class _Sides:
     def from_view(cls, view: GraphView, site: Site) -> _Sides:
         places = [short_name(node.device) or site.home for node in view.nodes]
         of = [_ELSEWHERE if place == site.other else FLOAT32_SIDE for place in places]
+        types = [name.partition(":")[0] for name in (site.home, site.other)]
         count = 0
         pinned = _pinned(view)
         for group in colocated(view):
             if pinned.isdisjoint(group) and all(
-                _is_free(view, view.nodes[i], places, site) for i in group
+                places[i] == site.home and may_move(view, view.nodes[i], types)
+                for i in group
             ):
                 for i in group:
                     of[i] = count
@@ -150,13 +184,6 @@ class _Sides:
         """Return the variable of a node; what is elsewhere shares the last one."""
         side = self.of[node]
         return self.count if side == _ELSEWHERE else side
-
-
-def _is_free(view: GraphView, node: Node, places: Sequence[str], site: Site) -> bool:
-    if places[node.index] != site.home:
-        return False
-    types = [name.partition(":")[0] for name in (site.home, site.other)]
-    return may_move(view, node, types)
 
 
 def _pinned(view: GraphView) -> frozenset[int]:
@@ -187,7 +214,9 @@ def _crossings(
             producer = sides.variable(node.index)
             if ends <= {producer}:
                 continue
-            size = _bytes_per_element(slots.output_dtype(*port))
+            dtype = slots.output_dtype(*port)
+            known = dtype != types_pb2.DT_INVALID
+            size = int(known and dtypes.as_dtype(dtype).base_dtype.size) or 4
             size *= pricer.spec(port).elements
             found.append((CastTerm(producer, ends, 0.0, 0.0), size))
     return found
@@ -206,7 +235,9 @@ def _problem(
     away = [0.0] * (sides.count + 1)
     fixed = 0.0
     for node in view.nodes:
-        dtype = _dtype_of(slots, node.index)
+        low = (_LOW.get(slots.dtypes[slot]) for slot in slots.slots_of[node.index])
+        # A node computes in 16 bits where any of it does.
+        dtype = next(filter(None, low), "float32")
         call, weight = pricer.call(node), view.weight(node.index)
         variable = sides.variable(node.index)
         prices = [
@@ -229,23 +260,6 @@ def _problem(
     return Problem(home, away, terms)
 
 
-def _crosses(term: CastTerm, away: Sequence[bool]) -> bool:
-    ends = {v != FLOAT32_SIDE and away[v] for v in (term.producer, *term.readers)}
-    return len(ends) > 1
-
-
-def _dtype_of(slots: SlotTable, node: int) -> str:
-    """Return the type that a node computes in: 16 bits where any of it does."""
-    found = (_LOW.get(slots.dtypes[slot]) for slot in slots.slots_of[node])
-    return next((name for name in found if name), "float32")
-
-
-def _bytes_per_element(dtype: int) -> int:
-    if dtype == types_pb2.DT_INVALID:
-        return 4
-    return int(dtypes.as_dtype(dtype).base_dtype.size or 4)
-
-
 def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:
     """Return shapes, with those of casts that came later than shapes were inferred."""
     known: dict[str, tuple[Shape | None, ...]] = dict(shapes)
@@ -256,13 +270,3 @@ def _with_casts(view: GraphView, shapes: Shapes) -> Shapes:
             given = known.get(view.nodes[port.node].name, ())
             known[node.name] = given[port.output : port.output + 1]
     return known
-
-
-def _with_devices(graph_def: GraphDef, names: Iterable[str], device: str) -> GraphDef:
-    copy = GraphDef()
-    copy.CopyFrom(graph_def)
-    moved = frozenset(names)
-    for node in copy.node:
-        if node.name in moved:
-            node.device = device
-    return copy

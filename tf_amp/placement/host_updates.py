@@ -1,4 +1,4 @@
-"""Classes of optimizers like those of Keras that take their steps on the host."""
+"""Optimizers like those of Keras that take their steps on the host; what that takes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,90 @@ from typing import Any
 
 import tensorflow as tf
 
+from grappler_pass.pricing.seconds import TRANSFER_BYTES_PER_SECOND
 from tf_amp._tensorflow_private import placement as private
+from tf_amp.config import devices, scope_registry
 from tf_amp.placement.host_copies import HostCopies, Transfer
-from tf_amp.placement.prediction import OffloadReport, report_for
+from tf_amp.placement.named_devices import short_name
 
+_FLOAT32_BYTES = 4
 STATE = "tf_amp_offload"
-
 Update = Callable[[list[Any], list[Any]], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class OffloadReport:
+    """Predictions for one optimizer; seconds are of transfers that nothing hides.
+
+    Attributes:
+      device: where slots and the update are.
+      device_bytes_saved: size of the slots, which the accelerator need not hold.
+      host_bytes: what the host holds: slots, and a float32 copy of the weights.
+      bytes_down: gradients per step.
+      bytes_up: weights per step.
+      transfer_seconds: of both, at PCI Express 3.0's rate.
+      update_seconds: by which the host's memory is slower than the accelerator's at the
+        update itself.
+    """
+
+    device: str
+    device_bytes_saved: int
+    host_bytes: int
+    bytes_down: int
+    bytes_up: int
+    transfer_seconds: float
+    update_seconds: float
+
+    @property
+    def seconds_added(self) -> float:
+        """Seconds per step if no other work runs meanwhile."""
+        return self.transfer_seconds + self.update_seconds
+
+    def __str__(self) -> str:
+        """Show one line."""
+        return (
+            f"optimizer on {self.device}: saves {_mebi(self.device_bytes_saved)} MiB "
+            f"on the device, takes {_mebi(self.host_bytes)} MiB on the host; per step "
+            f"{_mebi(self.bytes_down)} MiB down and {_mebi(self.bytes_up)} MiB up, "
+            f"predicted {self.seconds_added * 1e3:.3g} ms added where nothing overlaps"
+        )
+
+
+def report_for(
+    transfer: Transfer, variables: Sequence[Any], slots: Sequence[Any]
+) -> OffloadReport:
+    """Predict for an optimizer's variables, all float32, and its slots."""
+    device = transfer.device
+    elements = sum(int(v.shape.num_elements()) for v in variables)
+    slot_bytes = sum(
+        int(tf.TensorShape(slot.shape).num_elements()) * tf.as_dtype(slot.dtype).size
+        for slot in slots
+    )
+    bytes_down = elements * transfer.down.size
+    bytes_up = elements * transfer.up.size
+    # Read and written: slots and weights. Read: gradients.
+    touched = 2 * slot_bytes + 3 * elements * _FLOAT32_BYTES
+    here, there = _memory_rate(device), _memory_rate(variables[0].device)
+    return OffloadReport(
+        device=short_name(device),
+        device_bytes_saved=slot_bytes,
+        host_bytes=slot_bytes + elements * _FLOAT32_BYTES,
+        bytes_down=bytes_down,
+        bytes_up=bytes_up,
+        transfer_seconds=(bytes_down + bytes_up) / TRANSFER_BYTES_PER_SECOND,
+        update_seconds=max(0.0, touched / here - touched / there),
+    )
+
+
+def _memory_rate(device: str) -> float:
+    kind = short_name(device).partition(":")[0]
+    target = devices.device_of_type(kind)
+    profile = devices.profile_of(scope_registry.base_config(), target)
+    return profile.roofline.bytes_per_second["float32"]
+
+
+def _mebi(count: int) -> str:
+    return f"{count / 2**20:.4g}"
 
 
 @dataclasses.dataclass(eq=False)
@@ -36,7 +113,7 @@ def offloaded_class(base: type) -> type:
     """Return a class like one of Keras', by the same name, that works on the host."""
     methods: dict[str, Any] = {
         "__module__": base.__module__,
-        "build": _building(base),
+        "build": lambda optimizer, variables: _build(base, optimizer, variables),
         **private.offloading_methods(base, _original_of),
     }
     # Keras 3 has both, and the one ends in the other.
@@ -47,18 +124,12 @@ def offloaded_class(base: type) -> type:
     return type(base.__name__, (base,), methods)
 
 
-def _building(base: Any) -> Callable[..., None]:
-    def build(optimizer: Any, variables: Any) -> None:
-        if not private.has_slots(optimizer):
-            _build(base, optimizer, list(variables))
-
-    return build
-
-
-def _build(base: Any, optimizer: Any, variables: list[Any]) -> None:
+def _build(base: Any, optimizer: Any, variables: Any) -> None:
+    if private.has_slots(optimizer):
+        return
     state: HostState = vars(optimizer)[STATE]
     earlier = {id(variable) for variable in optimizer.variables}
-    state.copies = HostCopies(variables, state.transfer)
+    state.copies = HostCopies(list(variables), state.transfer)
     with tf.init_scope(), tf.device(state.transfer.device):
         base.build(optimizer, list(state.copies.copies))
     slots = [v for v in optimizer.variables if id(v) not in earlier]

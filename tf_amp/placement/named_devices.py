@@ -16,9 +16,7 @@ from tf_amp.errors import ConfigError
 def checked_devices(given: Sequence[str], name: str = "devices") -> tuple[str, ...]:
     """Return the full names of devices such as "GPU:0", all there and no two the same.
 
-    Raises:
-      ConfigError: a device is not there, or is named twice; the message has the name of
-        the argument.
+    ConfigError, for others, has the name of the argument.
     """
     present = {short_name(d.name): d.name for d in tf.config.list_logical_devices()}
     names = [short_name(str(each)) for each in given]

@@ -19,9 +19,13 @@ from tf_amp._tensorflow_private import placement as private
 from tf_amp.config.amp_config import checked_any_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.placement.host_copies import Transfer
-from tf_amp.placement.host_updates import STATE, HostState, offloaded_class
+from tf_amp.placement.host_updates import (
+    STATE,
+    HostState,
+    OffloadReport,
+    offloaded_class,
+)
 from tf_amp.placement.named_devices import checked_devices
-from tf_amp.placement.prediction import OffloadReport
 
 
 def offload_optimizer(

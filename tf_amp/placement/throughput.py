@@ -15,6 +15,7 @@ from tf_amp.errors import ConfigError
 from tf_amp.measuring.op_timing import elapsed
 from tf_amp.placement.named_devices import checked_devices, short_name
 from tf_amp.runtime.scope import float32_scope, mixed_precision_scope
+from tf_amp.tools.explain import explanation
 
 
 def measured_throughputs(
@@ -44,14 +45,22 @@ def measured_throughputs(
       ConfigError: a device is not there, a type is unknown, the batch is empty, or the
         step is a ConcreteFunction, which cannot be traced anew.
     """
-    _check_can_be_traced(step)
+    if explanation.is_concrete(step):
+        graph: Any = getattr(step, "graph", None)
+        raise ConfigError(
+            f"step: received the ConcreteFunction {graph.name}, whose types are "
+            "chosen; give the tf.function or the callable that it was traced from."
+        )
     names = checked_devices(devices)
     if rounds < 1:
         raise ConfigError(f"rounds: received {rounds!r}; allowed are integers from 1.")
     for dtype in dtypes:
         if dtype != "float32":
             checked_dtype(dtype, "dtypes")
-    examples = _examples_of(batch)
+    parts = tf.nest.flatten(batch)
+    examples = int(tf.shape(parts[0])[0]) if parts else 0
+    if examples < 1:
+        raise ConfigError("batch: received no example.")
     runs = {
         name: {dtype: _run(step, batch, name, dtype, rounds) for dtype in dtypes}
         for name in names
@@ -61,14 +70,6 @@ def measured_throughputs(
         short_name(name): {dtype: examples / took for dtype, (took, _) in row.items()}
         for name, row in runs.items()
     }
-
-
-def _check_can_be_traced(step: object) -> None:
-    if hasattr(step, "structured_input_signature") and hasattr(step, "graph"):
-        raise ConfigError(
-            f"step: received the ConcreteFunction {step.graph.name}, whose types are "
-            "chosen; give the tf.function or the callable that it was traced from."
-        )
 
 
 def _warn_of_kept(functions: Iterable[frozenset[str]]) -> None:
@@ -82,14 +83,6 @@ def _warn_of_kept(functions: Iterable[frozenset[str]]) -> None:
             "as the step, or call the Python function that it was made of.",
             ", ".join(sorted(kept)),
         )
-
-
-def _examples_of(batch: Any) -> int:
-    parts = tf.nest.flatten(batch)
-    count = int(tf.shape(parts[0])[0]) if parts else 0
-    if count < 1:
-        raise ConfigError("batch: received no example.")
-    return count
 
 
 def _run(

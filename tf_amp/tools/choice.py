@@ -18,11 +18,7 @@ class Choice:
     exclude: tuple[str, ...] = ()
 
     def applied_to(self, config: AmpConfig) -> AmpConfig:
-        """Return a configuration with the choice in it.
-
-        Raises:
-          ConfigError: the type or the level is unknown.
-        """
+        """Return a configuration with the choice in it; ConfigError if unknown."""
         given: dict[str, Any] = {"exclude": (*config.exclude, *self.exclude)}
         if self.dtype is not None:
             given["dtype"] = checked_dtype(self.dtype)

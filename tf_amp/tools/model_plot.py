@@ -8,13 +8,11 @@ import pathlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grappler_pass.planning.layers import planned_nodes
+from grappler_pass.planning.plan import Decision, Plan
 from tf_amp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Decision, Plan
 
 _COLORS = {"float32": "#3b6ea5", "bfloat16": "#2e8b57", "float16": "#2e8b57"}
 _COUNTED = re.compile(r"_\d+$")

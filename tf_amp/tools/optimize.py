@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.view import Item
+from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert import planner
@@ -28,6 +29,7 @@ from tf_amp.tracing import grappler_preview
 _PREFIX = "mixed"
 
 
+@device_is_a_profile
 def optimize(
     x: Any,
     *args: Any,
@@ -82,7 +84,9 @@ def optimize(
         )
     check_named(optimize, x, kwargs)
     if isinstance(x, GraphDef):
-        return _optimized_graph(x, args, fetches, options)
+        _, kept, _ = explanation.traced_graph(x, args, {}, fetches)
+        feed = (n.name for n in x.node if n.op.startswith("Placeholder"))
+        return _rewritten(x, Item(fetch=kept, feed=tuple(feed)), options)
     if args or kwargs or explanation.is_concrete(x):
         function = explanation.concrete_function(x, args, kwargs)
         return _optimized_function(function, options)
@@ -113,20 +117,9 @@ class _Optimized:
         return known[1](*bound.args, **bound.kwargs)
 
 
-def _optimized_graph(
-    graph_def: GraphDef,
-    args: tuple[Any, ...],
-    fetches: Iterable[str] | None,
-    options: Options,
-) -> GraphDef:
-    _, kept, _ = explanation.traced_graph(graph_def, args, {}, fetches)
-    feed = (n.name for n in graph_def.node if n.op.startswith("Placeholder"))
-    return _rewritten(graph_def, Item(fetch=kept, feed=tuple(feed)), options)
-
-
 def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:
     chosen = planner_for(options, graph_def, None)
-    rewritten = planner.rewrite(graph_def, item, chosen).graph_def
+    rewritten, _, _ = planner.rewrite(graph_def, item, chosen)
     stripping.strip(rewritten)
     return rewritten
 
@@ -137,15 +130,24 @@ def _optimized_function(function: Any, options: Options) -> Any:
     feed = tuple(tensor.op.name for tensor in function.inputs)
     item = Item(fetch=grappler_preview.kept_nodes(function.graph), feed=feed)
     rewritten = _rewritten(graph_def, item, options)
-    _restore_placeholders(rewritten, function.graph.as_graph_def())
+    # Arguments are to be what they are in a graph that is traced.
+    traced = {n.name: n for n in function.graph.as_graph_def().node}
+    for node in rewritten.node:
+        if node.name in traced and traced[node.name].op == "Placeholder":
+            node.CopyFrom(traced[node.name])
     args, kwargs = function.structured_input_signature
     run = _runner(function, rewritten)
-    signature = _python_signature(function)
-    if signature is not None:
-        vars(run)["__signature__"] = signature
+    # The names and kinds of what the function is called with.
+    vars(run)["__signature__"] = inspect.Signature(
+        [
+            inspect.Parameter(name, each.kind)
+            for name, each in function.function_type.parameters.items()
+        ]
+    )
     with unmixed():
-        traced = tf.function(run, autograph=False)
-        optimized = traced.get_concrete_function(*args, **kwargs)
+        optimized = tf.function(run, autograph=False).get_concrete_function(
+            *args, **kwargs
+        )
     # What it has captured lives as long as the original does.
     optimized.tf_amp_original = function
     return optimized
@@ -167,32 +169,10 @@ def _runner(function: Any, graph_def: GraphDef) -> Callable[..., Any]:
         fed = dict(zip(names, tensors, strict=True))
         fed |= {name: graph.capture(outer) for name, outer in captures}
         found = tf.graph_util.import_graph_def(graph_def, fed, results, name=_PREFIX)
-        return _packed(function.structured_outputs, found)
+        # Some places of the structure hold no tensor.
+        structure, left = function.structured_outputs, iter(found)
+        places = tf.nest.flatten(structure, expand_composites=True)
+        filled = [None if place is None else next(left) for place in places]
+        return tf.nest.pack_sequence_as(structure, filled, expand_composites=True)
 
     return run
-
-
-def _python_signature(function: Any) -> inspect.Signature | None:
-    """Return the names and kinds of what a function is called with, if known."""
-    parameters = getattr(getattr(function, "function_type", None), "parameters", None)
-    if parameters is None:
-        return None
-    return inspect.Signature(
-        [inspect.Parameter(name, each.kind) for name, each in parameters.items()]
-    )
-
-
-def _packed(structure: Any, tensors: list[Any]) -> Any:
-    """Return tensors in a structure in which some places hold none."""
-    places = tf.nest.flatten(structure, expand_composites=True)
-    left = iter(tensors)
-    filled = [None if place is None else next(left) for place in places]
-    return tf.nest.pack_sequence_as(structure, filled, expand_composites=True)
-
-
-def _restore_placeholders(graph_def: GraphDef, given: GraphDef) -> None:
-    """Make arguments, in place, what they are in a graph that is traced."""
-    placeholders = {node.name: node for node in given.node if node.op == "Placeholder"}
-    for node in graph_def.node:
-        if node.name in placeholders:
-            node.CopyFrom(placeholders[node.name])

@@ -52,41 +52,26 @@ def switch_on(given: Mapping[str, str]) -> None:
 
     What is given goes before the environment, as it does in `enable`. A switch that
     says "off" is for programs started without this command.
-
-    Raises:
-      ConfigError: a setting is unknown, or two contradict each other.
     """
-    _put(given)
-    if not AmpConfig.from_env().enabled:
-        os.environ[SWITCH] = "1"
-        os.environ.pop(REWRITE_SWITCH, None)
-    _set_paths(AmpConfig.from_env())
-    if not autostart.is_installed():
-        importlib.import_module("tf_amp.runtime._autostart_finder")
-
-
-def _put(given: Mapping[str, str]) -> None:
-    """Set variables, and take from others what they say of the same thing."""
     os.environ.update(given)
+    # What others say of the same thing goes.
     if LOSS_SCALE in given:
         os.environ.pop(LOSS_SCALING_SWITCH, None)
     if DTYPE in given and os.environ.get(SWITCH, "").strip().lower() in LOW_DTYPES:
         os.environ[SWITCH] = "1"
-
-
-def _set_paths(config: AmpConfig) -> None:
-    """Set the paths that were read, since the script may change to another folder."""
-    variables = config.to_env()
-    given = (name for name in PLACES if os.environ.get(name, "").strip())
-    os.environ.update({name: variables[name] for name in given})
+    if not AmpConfig.from_env().enabled:
+        os.environ[SWITCH] = "1"
+        os.environ.pop(REWRITE_SWITCH, None)
+    # The paths that were read, since the script may change to another folder.
+    variables = AmpConfig.from_env().to_env()
+    given_places = [name for name in PLACES if os.environ.get(name, "").strip()]
+    os.environ.update({name: variables[name] for name in given_places})
+    if not autostart.is_installed():
+        importlib.import_module("tf_amp.runtime._autostart_finder")
 
 
 def run_script(script: str, arguments: Sequence[str], *, as_module: bool) -> None:
-    """Run a script or a module as the main program.
-
-    Raises:
-      ScriptMissingError: there is no such script or module.
-    """
+    """Run a script or a module, if there is such a one, as the main program."""
     if as_module:
         _run_module(script, arguments)
         return
@@ -111,9 +96,6 @@ def run_limited(script: str, arguments: Sequence[str], seconds: float | None) ->
     """Run a script until it ends or its time is up; return what it exits with.
 
     Whatever folder it changes to, this process is in the same as before.
-
-    Raises:
-      ScriptMissingError: there is no such script.
     """
     folder = pathlib.Path.cwd()
     try:
@@ -161,7 +143,7 @@ def _raised_by_script() -> Iterator[None]:
 
 def _set_first_folder(folder: pathlib.Path) -> None:
     """Look for modules where python would; for our own where they were found."""
-    own = str(pathlib.Path(__file__).resolve().parent.parent.parent)
+    own = str(pathlib.Path(__file__).resolve().parents[2])
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(folder)
     if own not in sys.path:

@@ -8,20 +8,18 @@ have there.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.costs import CostModel, DeviceProfile, ProfileError
+from grappler_pass.graph.type_slots import ABSENT_GPU, has_kernels_for
+from grappler_pass.pipeline import Settings
 from tf_amp._tensorflow_private import graphs as private
 from tf_amp.config import devices
 from tf_amp.config.amp_config import AmpConfig, checked_dtype
 from tf_amp.errors import ConfigError
 from tf_amp.rewriting import graph_settings
 from tf_amp.tracing import grappler_preview
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.costs import DeviceProfile
-    from grappler_pass.pipeline import Settings
 
 # TensorFlow chooses what it fuses by it.
 _ARCHITECTURES = {"v100": "7.0", "t4": "7.5", "a100": "8.0"}
@@ -38,8 +36,6 @@ class Target:
     @property
     def device_type(self) -> str:
         """The type that graphs are placed on while they are planned."""
-        from grappler_pass.graph.type_slots import ABSENT_GPU, has_kernels_for
-
         if self.profile.kind != "gpu":
             return "CPU"
         return "GPU" if has_kernels_for("GPU") else ABSENT_GPU
@@ -51,15 +47,8 @@ class Target:
             return f"the {self.device_type} kernels of this TensorFlow"
         return "the definitions of the ops (this TensorFlow has no GPU kernels)"
 
-    @property
-    def assumptions(self) -> str:
-        """How the prices were obtained, as the profile says."""
-        return str(self.profile.provenance.get("how", ""))
-
     def settings(self, config: AmpConfig) -> Settings:
         """Return what the pass is given for every graph that is planned."""
-        from grappler_pass.costs import CostModel
-
         graph_settings.check_config(config)
         model = CostModel(self.profile)
         models = {"CPU": model, self.device_type: model}
@@ -88,13 +77,9 @@ class Target:
 def target_of(device: str, low_dtype: str | None = None) -> Target:
     """Return the target that the name or path of a profile stands for.
 
-    Its 16-bit type is what suits the device by default.
-
-    Raises:
-      ConfigError: there is no such profile or dtype; the message names those there are.
+    Its 16-bit type is what suits the device by default. ConfigError names those there
+    are.
     """
-    from grappler_pass.costs import DeviceProfile, ProfileError
-
     chosen = checked_dtype(low_dtype) if low_dtype is not None else None
     try:
         profile = DeviceProfile.load(device)

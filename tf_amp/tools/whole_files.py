@@ -8,35 +8,28 @@ import tempfile
 from tf_amp.errors import ConfigError
 
 
-def why_unwritable(path: pathlib.Path) -> str:
-    """Return why a file could not be written in the end; empty if it could."""
-    if path.is_dir():
-        return f"{path} is a folder"
-    if path.exists() and not path.is_file():
-        # A pipe or a terminal is written to as it is.
-        return ""
-    try:
-        with tempfile.TemporaryFile(dir=path.resolve().parent):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)
-
-
 def check_writable(option: str, path: pathlib.Path) -> None:
     """Refuse what could not be written in the end, before anything is run.
 
-    Raises:
-      ConfigError: it could not; the message names the option and says why.
+    ConfigError names the option and says why.
     """
-    if reason := why_unwritable(path):
+    reason = ""
+    if path.is_dir():
+        reason = f"{path} is a folder"
+    # A pipe or a terminal is written to as it is.
+    elif path.is_file() or not path.exists():
+        try:
+            tempfile.TemporaryFile(dir=path.resolve().parent).close()
+        except OSError as error:
+            reason = error.strerror or str(error)
+    if reason:
         raise ConfigError(f"{option}: {path} cannot be written: {reason}.")
 
 
 def write_whole(path: pathlib.Path, content: bytes) -> None:
     """Write a file in the place of another, which stays as it is if that fails.
 
-    Raises:
-      ConfigError: it cannot be written; the message says why.
+    ConfigError says why.
     """
     # Slow to import, and not there in a broken installation.
     from grappler_pass.costs.atomic_file import replacing

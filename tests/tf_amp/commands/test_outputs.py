@@ -7,7 +7,8 @@ import os
 import pytest
 
 from tf_amp.commands import cli
-from tf_amp.tools.whole_files import why_unwritable
+from tf_amp.errors import ConfigError
+from tf_amp.tools.whole_files import check_writable
 
 SCRIPT = "import pathlib; pathlib.Path('was_run').touch()"
 
@@ -35,5 +36,6 @@ def test_an_output_is_tried_first(command, option, path, tmp_path, monkeypatch, 
 def test_a_pipe_can_be_written_and_a_link_where_it_leads(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "absent" / "file")
-    assert not why_unwritable(tmp_path / "pipe")
-    assert why_unwritable(tmp_path / "link")
+    check_writable("--out", tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="--out"):
+        check_writable("--out", tmp_path / "link")

@@ -16,14 +16,15 @@ from tests.topology_samples import (
     write_tree,
 )
 from tf_amp.commands import cli
-from tf_amp.commands.machine.advice import advise
-from tf_amp.commands.machine.gpu_links import (
+from tf_amp.commands.machine.advice import advise, conclusions
+from tf_amp.commands.machine.processors import (
+    cpu_list,
+    cpu_numbers,
     gpus_from_query,
     links_from_topology,
+    machine_of,
     weakest_of,
 )
-from tf_amp.commands.machine.processors import cpu_list, cpu_numbers, machine_of
-from tf_amp.commands.machine.report import conclusions
 from tf_amp.errors import UnclearMachineError
 
 ALL = range(16)

@@ -19,7 +19,7 @@ from tf_amp.measuring import probe_timing
 from tf_amp.measuring.sandbox import memory
 from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
 from tf_amp.measuring.sandbox.synthetic import UnfitError
-from tf_amp.tools.explain.sandbox_steps import sandboxes_of
+from tf_amp.tools.explain.predicting import sandboxes_of
 
 MIB = 1 << 20
 # A table of 16 MiB on the host, weights of 4 MiB and all results on the GPU.

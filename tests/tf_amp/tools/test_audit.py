@@ -12,7 +12,7 @@ import tf_amp
 from grappler_pass.costs import DeviceProfile
 from tests.forking import run_forked_command
 from tf_amp.commands import cli
-from tf_amp.commands.shared import model_options
+from tf_amp.commands.shared import arguments
 from tf_amp.errors import ConfigError
 from tf_amp.tools import running_scripts, target_device
 from tf_amp.tools.audit.audits import audit_saved_model
@@ -219,7 +219,7 @@ def test_an_unknown_device_is_refused_in_python_too():
 
 
 def test_arguments_after_two_dashes_are_the_scripts():
-    split = model_options.split
+    split = arguments.split_own
     assert split(["audit", "a.py", "--", "-x"]) == (["audit", "a.py"], ["-x"])
     assert split(["run", "a.py", "--", "-x"]) == (["run", "a.py", "--", "-x"], [])
 

@@ -12,8 +12,8 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Trial
 from tf_amp.measuring.sandbox.graph_copy import NotRunnableError
-from tf_amp.tools.explain import sandbox_steps
-from tf_amp.tools.explain.sandbox_steps import measure
+from tf_amp.tools.explain import predicting
+from tf_amp.tools.explain.predicting import measure
 
 
 def _trial(
@@ -34,7 +34,7 @@ def test_a_loop_without_end_is_given_up() -> None:
 
 
 def test_too_long_a_step_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox_steps, "opened", None)
+    monkeypatch.setattr(predicting, "opened", None)
     with tf.Graph().as_default() as graph:
         result = tf.linalg.matmul(tf.ones([4, 4]), tf.ones([4, 4]))
     trial = _trial(graph.as_graph_def(), result, 2.0, 1.0)
@@ -55,7 +55,7 @@ class _SlowSteps:
 
 def test_runs_that_would_exceed_the_time_are_not_begun() -> None:
     session = _SlowSteps()
-    assert list(sandbox_steps._pairs(session, time.perf_counter() + 0.25)) == []
+    assert list(predicting._pairs(session, time.perf_counter() + 0.25)) == []
     assert session.count == 2
 
 

@@ -12,8 +12,12 @@ import tensorflow as tf
 import tf_amp
 from tests import onednn, planted
 from tf_amp.tools.verify.comparing import compare
-from tf_amp.tools.verify.culprits import write_exclude_list
-from tf_amp.tools.verify.verification import GRADIENT, Verdict, Verification
+from tf_amp.tools.verify.verification import (
+    GRADIENT,
+    Verdict,
+    Verification,
+    write_exclude_list,
+)
 
 
 def _verify(model: object, *args: object, **options: object) -> Verification:

@@ -32,7 +32,7 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         from tf_amp import _tensorflow_private as private
         from tf_amp.measuring.budget import DEFAULT, Budget
         from tf_amp.rewriting.resumed_plans import Memory
-        from tf_amp.tools.ranges.statistics import Statistics
+        from tf_amp.tools.ranges.ranging import Statistics
         from tf_amp.training.loss_scale import resumption, variables
 
         prices, seen, spent = PriceList(), Statistics(), Budget(DEFAULT)

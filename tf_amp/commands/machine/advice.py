@@ -1,13 +1,90 @@
-"""What follows from how a machine is built: from what, and the command to copy."""
+"""The lines of `tf-amp doctor --devices`: the machine, what follows, what to copy."""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Iterator, Sequence
 
-from tf_amp.commands.doctor import Finding
-from tf_amp.commands.machine.gpu_links import MEANINGS, Gpu, Links, weakest_of
-from tf_amp.commands.machine.processors import Machine, Node, cpu_list
+from tf_amp.commands.doctor import Finding, Findings
+from tf_amp.commands.machine import processors
+from tf_amp.commands.machine.processors import (
+    MEANINGS,
+    Gpu,
+    Links,
+    Machine,
+    Node,
+    cpu_list,
+    machine_of,
+    weakest_of,
+)
+from tf_amp.errors import UnclearMachineError
+
+_THREADS = "export TF_NUM_INTRAOP_THREADS={0} TF_NUM_INTEROP_THREADS={0}"
+_STRATEGY = 'keras_callbacks.mirrored_strategy(all_reduce="{}")'
+
+
+def examine() -> Findings:
+    """Yield what the machine tells, and what follows from it."""
+    machine = machine_of()
+    yield from cores(machine)
+    yield from _tensorflow_devices()
+    gpus: Sequence[Gpu] = ()
+    links = None
+    try:
+        gpus = processors.present_gpus()
+        links = processors.present_links() if len(gpus) > 1 else None
+    except UnclearMachineError as error:
+        yield Finding("links", f"{error}; nothing is concluded from it")
+    yield from conclusions(machine, gpus, links)
+
+
+def cores(machine: Machine) -> Findings:
+    """Yield the CPUs that this process may use."""
+    for node in machine.nodes:
+        state = f"CPUs {cpu_list(node.cpus)}, {len(node.cores)} cores"
+        yield Finding(f"NUMA node {node.number}", state)
+    if not machine.nodes:
+        yield Finding("NUMA nodes", "the kernel tells of none")
+    if machine.quota is not None:
+        yield Finding("quota", f"{machine.quota:g} CPUs, from the control group")
+
+
+def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> Findings:
+    """Yield GPUs, links and advice."""
+    for gpu in gpus:
+        node = machine.gpus.get(gpu.address)
+        place = "NUMA node not known" if node is None else f"NUMA node {node}"
+        yield Finding(f"GPU{gpu.number}", f"{gpu.model}, {gpu.address}, {place}")
+    if machine.gpus and not gpus:
+        found = ", ".join(machine.gpus)
+        yield Finding("GPU", f"{found} on the bus, but nvidia-smi tells of none")
+    for kind in dict.fromkeys((links or {}).values()):
+        pairs = [f"{a}-{b}" for (a, b), link in (links or {}).items() if link == kind]
+        words = MEANINGS[processors.kind_of(kind)]
+        yield Finding(f"link {kind}", f"{words}: GPUs {', '.join(pairs)}")
+    yield from advise(machine, gpus, links)
+    if len(machine.nodes) > 1 and shutil.which("numactl") is None:
+        yield Finding("numactl", "not installed", "apt-get install numactl")
+    if gpus:
+        yield Finding(
+            "numbers",
+            "nvidia-smi numbers GPUs by their place on the bus, CUDA by their speed",
+            "export CUDA_DEVICE_ORDER=PCI_BUS_ID",
+        )
+
+
+def _tensorflow_devices() -> Findings:
+    """Yield what TensorFlow would train on, if it is there."""
+    try:
+        import tensorflow as tf
+
+        names = [device.name for device in tf.config.list_physical_devices()]
+    except ImportError:
+        yield Finding("devices", "TensorFlow is missing")
+        return
+    short = [name.rpartition("device:")[2] for name in names]
+    yield Finding("devices", f"TensorFlow sees {', '.join(short)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +165,7 @@ def _threads(machine: Machine, workers: Sequence[Worker]) -> Iterator[Finding]:
             "threads",
             f"the control group grants {quota:g} of the {machine.cpus} CPUs for which "
             "TensorFlow starts threads",
-            _thread_variables(count),
+            _THREADS.format(count),
         )
         return
     if len(machine.nodes) < 2:
@@ -109,12 +186,8 @@ def _threads_of(who: str, cores: int, cpus: int) -> Finding:
     return Finding(
         "threads",
         f"{because}: TensorFlow would start one thread for each of {cpus} CPUs",
-        _thread_variables(cores),
+        _THREADS.format(cores),
     )
-
-
-def _thread_variables(count: int) -> str:
-    return f"export TF_NUM_INTRAOP_THREADS={count} TF_NUM_INTEROP_THREADS={count}"
 
 
 def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
@@ -122,7 +195,7 @@ def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
     if not gpus:
         because = "no GPU; logical devices of a CPU copy within one memory, where 16 "
         because += "bits add casts and save no link"
-        return Finding(what, because, _strategy("float32"))
+        return Finding(what, because, _STRATEGY.format("float32"))
     if len(gpus) == 1:
         return Finding(what, "one GPU: there is nothing to reduce on this machine")
     if not links:
@@ -131,11 +204,7 @@ def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
     because = f"the weakest of {len(links)} links is {MEANINGS[weakest]}"
     if weakest == "NV":
         because += ", for which TensorFlow's own exchange, by NCCL, is made"
-        return Finding(what, because, _strategy("float32"))
+        return Finding(what, because, _STRATEGY.format("float32"))
     because += f" ({weakest}), shared by all gradients: half the bytes; compare step "
     because += "times with float32, since no rate is known"
-    return Finding(what, because, _strategy("bfloat16"))
-
-
-def _strategy(word: str) -> str:
-    return f'keras_callbacks.mirrored_strategy(all_reduce="{word}")'
+    return Finding(what, because, _STRATEGY.format("bfloat16"))

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 import math
+import pathlib
+from collections.abc import Sequence
 
 from tf_amp.config import amp_config
+from tf_amp.errors import ConfigError, ScriptMissingError
 
 # A year: what is longer is a mistake, and no timer of the system takes it.
 MOST_SECONDS = 365 * 86400.0
+# Commands that take a model or a script, whose arguments follow `--`.
+_COMMANDS = {"audit", "bench", "explain", "ranges", "report", "verify"}
+# Options that make sense for SavedModels only; no command has to have all of them.
+_OF_MODELS = ("data", "signature", "batch", "measure")
 
 
 def add_rows_to(parser: argparse.ArgumentParser, option: str, count: int) -> None:
@@ -56,11 +63,7 @@ def _count_from_text(text: str) -> int | None:
 
 
 def seconds_from_text(text: str) -> float:
-    """Return seconds, as the `type` of an option.
-
-    Raises:
-      ArgumentTypeError: it is no number, not greater than 0, or more than a year.
-    """
+    """Return seconds up to a year, as the `type` of an option."""
     try:
         value = float(text)
     except ValueError:
@@ -71,3 +74,59 @@ def seconds_from_text(text: str) -> float:
             f"most {MOST_SECONDS:.0f}"
         )
     return value
+
+
+def split_own(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a command line, and what follows `--` in it where a script may stand."""
+    if not set(arguments[:1]) & _COMMANDS or "--" not in arguments:
+        return list(arguments), []
+    end = list(arguments).index("--")
+    return list(arguments[:end]), list(arguments[end + 1 :])
+
+
+def add_model_to(parser: argparse.ArgumentParser, *, data: str | None = None) -> None:
+    """Add the model or script, and what belongs to one of them, to a parser.
+
+    `data` says what `--data` holds; None for a command that takes none.
+    """
+    parser.add_argument(
+        "model",
+        type=pathlib.Path,
+        metavar="SAVED_MODEL|SCRIPT",
+        help="folder of a SavedModel, or a script, which runs in float32",
+    )
+    if data is not None:
+        parser.add_argument("--data", type=pathlib.Path, metavar="NPZ", help=data)
+    parser.add_argument("--signature", help="only this one of a SavedModel")
+    add_limit_to(parser)
+
+
+def add_limit_to(parser: argparse.ArgumentParser) -> None:
+    """Add the time of a script to a parser, and what is said of its arguments."""
+    parser.add_argument(
+        "--seconds",
+        type=seconds_from_text,
+        metavar="N",
+        help="stop the script after so long",
+    )
+    parser.epilog = "What follows `--` are the script's own arguments."
+
+
+def check_model(options: argparse.Namespace) -> None:
+    """Refuse options that make no sense together, or of the other kind of source."""
+    if not options.model.exists():
+        raise ScriptMissingError(f"{options.model}: no such SavedModel or script.")
+    batch = getattr(options, "batch", None)
+    if batch is not None and batch <= 0:
+        raise ConfigError(f"--batch must be positive, got {batch}.")
+    if options.model.is_dir():
+        if options.script_arguments or options.seconds is not None:
+            raise ConfigError(
+                f"{options.model} is a folder, so a SavedModel: --seconds and "
+                "arguments belong to scripts."
+            )
+        return
+    offered = [name for name in _OF_MODELS if hasattr(options, name)]
+    if any(getattr(options, name) for name in offered):
+        names = " and ".join(f"--{name}" for name in offered)
+        raise ConfigError(f"{names} belong to SavedModels.")

@@ -33,7 +33,15 @@ def show(rows: Sequence[Row], *, sort: str, limit: int | None) -> None:
     for origin, group, costs in _groups(rows, sort):
         rich.print(f"[bold]{escape(origin[0])}[/], TensorFlow {escape(origin[1])}")
         rich.print(_table(costs[:limit]))
-        _print_rest(group, len(costs), limit)
+        if limit is not None and len(costs) > limit:
+            print(f"... and {len(costs) - limit} more: --limit 0 shows all")
+        verdicts = [row.faster for row in group if isinstance(row, Verdict)]
+        if verdicts:
+            print(
+                f"graphs compared: {len(verdicts)}, of which faster rewritten: "
+                f"{sum(verdicts)}"
+            )
+        print()
 
 
 def json_from(rows: Sequence[Row], *, sort: str, limit: int | None) -> str:
@@ -62,9 +70,7 @@ def _fields(row: CostRow) -> dict[str, Any]:
         "inputs": [
             {
                 "shape": spec.shape,
-                "dtype": row.measured.dtype
-                if spec.dtype == MEASURED_DTYPE
-                else spec.dtype,
+                "dtype": spec.dtype.replace(MEASURED_DTYPE, row.measured.dtype),
             }
             for spec in probe.inputs
         ],
@@ -103,23 +109,18 @@ def _table(rows: Sequence[CostRow]) -> Table:
     for name in ("time", "spread", "times", "when"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row))
+        probe, sample = row.measured.probe, row.measured.sample
+        shapes = ", ".join(_shape(spec.shape, spec.dtype) for spec in probe.inputs)
+        table.add_row(
+            escape(probe.op),
+            escape(shapes),
+            row.measured.dtype,
+            _duration(sample.seconds),
+            f"{sample.spread:.0%}",
+            str(sample.count),
+            f"{datetime.datetime.fromtimestamp(sample.when):%Y-%m-%d}",
+        )
     return table
-
-
-def _cells(row: CostRow) -> tuple[str, ...]:
-    probe, sample = row.measured.probe, row.measured.sample
-    shapes = ", ".join(_shape(spec.shape, spec.dtype) for spec in probe.inputs)
-    when = datetime.datetime.fromtimestamp(sample.when)
-    return (
-        escape(probe.op),
-        escape(shapes),
-        row.measured.dtype,
-        _duration(sample.seconds),
-        f"{sample.spread:.0%}",
-        str(sample.count),
-        f"{when:%Y-%m-%d}",
-    )
 
 
 def _shape(shape: Sequence[int | None] | None, dtype: str) -> str:
@@ -132,13 +133,3 @@ def _duration(seconds: float) -> str:
         if seconds >= unit:
             return f"{seconds / unit:.3g} {name}"
     return f"{seconds:.1e} s"
-
-
-def _print_rest(group: Sequence[Row], matching: int, limit: int | None) -> None:
-    if limit is not None and matching > limit:
-        print(f"... and {matching - limit} more: --limit 0 shows all")
-    verdicts = [row for row in group if isinstance(row, Verdict)]
-    if verdicts:
-        faster = sum(row.faster for row in verdicts)
-        print(f"graphs compared: {len(verdicts)}, of which faster rewritten: {faster}")
-    print()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.metadata
 import pathlib
 import sys
-from typing import TYPE_CHECKING
 
 from tf_amp import _tensorflow_private as private
 from tf_amp.commands.doctor import (
@@ -24,9 +23,6 @@ from tf_amp.errors import ConfigError, TensorFlowMissingError
 from tf_amp.rewriting import graph_settings
 from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
-
-if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Plan
 
 _NVIDIA_DRIVER = pathlib.Path("/proc/driver/nvidia/version")
 _DISTRIBUTIONS = ("tf-amp", "tensorflow", "tensorflow-cpu", "keras", "tf_keras")
@@ -87,7 +83,13 @@ def choice() -> Findings:
     has_gpu = len(devices.present_devices()) > 1
     chosen = devices.choose(config, "GPU" if has_gpu else "CPU")
     yield Finding("choice", f"{chosen.low_dtype}: {chosen.reason}")
-    decision = _sample_plan().filter(op="MatMul").decisions[0]
+    import tensorflow as tf
+
+    from tf_amp.tools.explain.explanation import explain
+
+    spec = tf.TensorSpec([1024, 1024])
+    plan = explain(tf.function(lambda x, w: tf.math.tanh(x @ w)), spec, spec)
+    decision = plan.filter(op="MatMul").decisions[0]
     yield Finding(
         "example",
         f"product of two 1024 x 1024 matrices: {decision.dtype} at {config.opt_level} "
@@ -118,12 +120,3 @@ def rewrite() -> Findings:
 
 
 CHECKS = (onednn, found_devices, choice, rewrite)
-
-
-def _sample_plan() -> Plan:
-    import tensorflow as tf
-
-    from tf_amp.tools.explain.explanation import explain
-
-    spec = tf.TensorSpec([1024, 1024])
-    return explain(tf.function(lambda x, w: tf.math.tanh(x @ w)), spec, spec)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tf_amp.tools import progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 _STDOUT = 1
 
@@ -47,3 +54,38 @@ def stream_for(options: argparse.Namespace) -> TextIO:
     sys.stderr.flush()
     os.dup2(errors, _STDOUT)
     return open(kept, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+
+
+def progress_bar(console: Console) -> Progress:
+    """Return a bar with what is done now and the time left, gone once it is over."""
+    from rich import progress as rich_progress
+
+    return rich_progress.Progress(
+        rich_progress.TextColumn("{task.description}", markup=False),
+        rich_progress.BarColumn(),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        speed_estimate_period=float("inf"),
+        disable=not console.is_terminal,
+    )
+
+
+@contextlib.contextmanager
+def progress_shown() -> Iterator[None]:
+    """Show how far tools come, if standard error is a terminal.
+
+    Not around a script, whose own output would go through it.
+    """
+    from rich.console import Console
+
+    bar = progress_bar(Console(stderr=True))
+    task = bar.add_task("", total=None)
+
+    def show(what: str, done: int, total: int | None) -> None:
+        bar.update(task, description=what, completed=done, total=total)
+
+    with bar, progress.listened_to(show):
+        yield

@@ -20,14 +20,14 @@ from grappler_pass.graph.view import Item
 from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Plan
+from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.audit import report as audit_report
-from tf_amp.tools.audit.alternatives import Alternatives
-from tf_amp.tools.audit.obstacles import Obstacle, obstacles_of
+from tf_amp.tools.audit.cases import Alternatives
+from tf_amp.tools.audit.remedies import Obstacle, obstacles_of
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
-from tf_amp.tools.explain.signatures import signatures_of
-from tf_amp.tools.graph_runs.batches import set_batch
+from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
 from tf_amp.tools.target_device import Target, target_of
 
 
@@ -95,6 +95,7 @@ class Audit(NotebookDisplay):
         return audit_report.report_of(self)
 
 
+@device_is_a_profile
 def audit(
     fn: Any,
     *args: Any,
@@ -137,19 +138,20 @@ def audit_saved_model(
 ) -> tuple[Audit, ...]:
     """Audit each signature of a SavedModel, or the one named.
 
-    `batch` stands for an unknown first dimension of the inputs.
-
-    Raises:
-      ScriptMissingError: the folder does not hold a SavedModel.
-      ConfigError: it has no signature of that name, or none at all.
+    `batch` stands for an unknown first dimension of the inputs. Errors are those of
+    `signatures_of`.
     """
-    audits = []
+    audits = {}
     for name, function in signatures_of(folder, signature).items():
         graph_def, kept, _ = explanation.traced_graph(function, (), {})
         if batch is not None:
             set_batch(graph_def, batch)
-        audits.append(_audit_traced(graph_def, kept, name, target))
-    return _merged(audits)
+        audits[name] = _audit_traced(graph_def, kept, name, target)
+    alike = explanation.with_joined_names(
+        audits,
+        lambda audit: (dataclasses.replace(audit.plan, graph=""), audit.obstacles),
+    )
+    return tuple(dataclasses.replace(a, graph=names) for names, a in alike.items())
 
 
 def audit_graph(
@@ -169,8 +171,13 @@ def audit_graph(
         plan=draft.plan,
         obstacles=obstacles_of(Alternatives(draft, target, config)),
         kernels=target.kernels,
-        assumptions=target.assumptions,
-        guessed_shapes=_has_guesses(draft),
+        assumptions=str(target.profile.provenance.get("how", "")),
+        # Whether a product is priced with a dimension that is not known.
+        guessed_shapes=any(
+            decision.shape is None or None in decision.shape
+            for slot, decision in enumerate(draft.plan.decisions)
+            if slot in draft.constraints.allow
+        ),
     )
 
 
@@ -206,24 +213,4 @@ def _audit_traced(
         target,
         shapes=lambda: shapes_from_graph_def(optimized),
         name=name,
-    )
-
-
-def _merged(audits: Iterable[Audit]) -> tuple[Audit, ...]:
-    """Return one audit for those that differ in name only, as Keras exports them."""
-    found: dict[object, Audit] = {}
-    for audit in audits:
-        key = dataclasses.replace(audit.plan, graph=""), audit.obstacles
-        same = found.get(key)
-        names = f"{same.graph}, {audit.graph}" if same else audit.graph
-        found[key] = dataclasses.replace(audit, graph=names)
-    return tuple(found.values())
-
-
-def _has_guesses(draft: Draft) -> bool:
-    """Return whether a product is priced with a dimension that is not known."""
-    return any(
-        decision.shape is None or None in decision.shape
-        for slot, decision in enumerate(draft.plan.decisions)
-        if slot in draft.constraints.allow
     )

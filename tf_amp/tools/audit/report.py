@@ -16,7 +16,6 @@ from tf_amp.config import list_edits
 
 if TYPE_CHECKING:
     from tf_amp.tools.audit.audits import Audit
-    from tf_amp.tools.audit.obstacles import Obstacle
 
 _WIDTH = 80
 _MILLI = 1e3
@@ -40,7 +39,13 @@ def print_audits(audits: Sequence[Audit]) -> None:
     for audit in audits:
         console.print(report_of(audit))
     if audits:
-        console.print(_footnote(audits[0]))
+        console.print(
+            "ms: of the mixed step; lost: of these, what 16 bits at their best would "
+            "save. CLEARLIST_ADD, DENYLIST_ADD: variables that start with "
+            f"{list_edits.PREFIX}. Which ops run in 16 bits: {audits[0].kernels}. "
+            f"Prices: {audits[0].assumptions}. Left out: input pipeline, host, "
+            "transfers between devices, XLA's fusions."
+        )
 
 
 def report_of(audit: Audit) -> RenderableType:
@@ -104,19 +109,15 @@ def _obstacles(audit: Audit) -> Table:
     table.add_column("op, shape, node", overflow="fold", width=_OP_WIDTH)
     table.add_column("why => remedy", overflow="fold", ratio=1)
     for obstacle in audit.obstacles:
+        times = f"{len(obstacle.nodes)} x " if len(obstacle.nodes) > 1 else ""
+        name = _short(obstacle.nodes[0])
         table.add_row(
             f"{obstacle.seconds * _MILLI:.3g}",
             f"{obstacle.lost_seconds * _MILLI:.3g}",
-            Text(_op_text(obstacle)),
-            Text(_why_text(obstacle)),
+            Text(f"{times}{obstacle.op} {obstacle.dtype}\n{obstacle.shape}\n{name}"),
+            Text("\n=> ".join(filter(None, (obstacle.why, obstacle.remedy)))),
         )
     return table
-
-
-def _op_text(obstacle: Obstacle) -> str:
-    times = f"{len(obstacle.nodes)} x " if len(obstacle.nodes) > 1 else ""
-    name = _short(obstacle.nodes[0])
-    return f"{times}{obstacle.op} {obstacle.dtype}\n{obstacle.shape}\n{name}"
 
 
 def _short(name: str) -> str:
@@ -125,19 +126,3 @@ def _short(name: str) -> str:
         return name
     end = name[-_OP_WIDTH + 2 :]
     return "../" + end.partition("/")[2] if "/" in end else ".." + end
-
-
-def _why_text(obstacle: Obstacle) -> str:
-    if not obstacle.remedy:
-        return obstacle.why
-    return f"{obstacle.why}\n=> {obstacle.remedy}"
-
-
-def _footnote(audit: Audit) -> str:
-    return (
-        "ms: of the mixed step; lost: of these, what 16 bits at their best would save. "
-        "CLEARLIST_ADD, DENYLIST_ADD: variables that start with "
-        f"{list_edits.PREFIX}. Which ops run in 16 bits: {audit.kernels}. Prices: "
-        f"{audit.assumptions}. Left out: input pipeline, host, transfers between "
-        "devices, XLA's fusions."
-    )

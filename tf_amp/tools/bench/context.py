@@ -40,10 +40,13 @@ class Context:
 def context_of(target: Target) -> Context:
     """Return the context of a measurement that begins here and now."""
     now = datetime.datetime.now(datetime.timezone.utc)
+    present, cores = devices.cpu_flags(), len(os.sched_getaffinity(0))
+    flags = " ".join(flag for flag in _FLAGS if flag in present)
+    path = pathlib.Path(target.name if target.kind != FUNCTION else "").resolve()
     return Context(
         (("Python", platform.python_version()), *versions_of(_PACKAGES)),
-        _processor(),
-        revision_of(_folder_of(target)),
+        f"{devices.cpu_model()}, {cores} cores ({flags})",
+        revision_of(path if path.is_dir() else path.parent),
         f"{now:%Y-%m-%d %H:%M} UTC",
     )
 
@@ -59,25 +62,11 @@ def versions_of(packages: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _processor() -> str:
-    present = devices.cpu_flags()
-    flags = " ".join(flag for flag in _FLAGS if flag in present)
-    cores = len(os.sched_getaffinity(0))
-    return f"{devices.cpu_model()}, {cores} cores ({flags})"
-
-
-def _folder_of(target: Target) -> pathlib.Path:
-    path = pathlib.Path.cwd() if target.kind == FUNCTION else pathlib.Path(target.name)
-    return path if path.is_dir() else path.parent
-
-
 def revision_of(folder: pathlib.Path, but: Sequence[str] = ()) -> str:
     """Return the git revision that a folder is at; "" where there is none.
 
-    Args:
-      folder: of a repository.
-      but: patterns of paths in the folder that may differ; where others do, there is a
-        "+" behind the revision.
+    Paths in the folder whose patterns are given may differ; where others do, there is a
+    "+" behind the revision.
     """
     revision = _git(folder, "rev-parse", "--short=12", "HEAD")
     others = (":/", *(f":(exclude){each}" for each in but))

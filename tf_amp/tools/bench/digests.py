@@ -13,7 +13,7 @@ import importlib.util
 import pathlib
 import sys
 from collections.abc import Iterator
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 
 from tf_amp.errors import ConfigError
 
@@ -22,11 +22,7 @@ _LOADED = ("saved_model.pb*", "variables/*", "assets/**/*")
 
 
 def digest_of_file(path: pathlib.Path) -> str:
-    """Return the digest of a file's content.
-
-    Raises:
-      ConfigError: it cannot be read.
-    """
+    """Return the digest of a file's content; ConfigError if it cannot be read."""
     found = hashlib.sha256()
     try:
         with path.open("rb") as file:
@@ -67,21 +63,15 @@ def _files_of_module(name: str) -> Iterator[pathlib.Path]:
     further than at the last part of a name.
     """
     first, *rest = name.split(".")
-    spec = _spec_of_first(first)
+    # As the worker would find it, for which the present folder comes first.
+    spec = PathFinder.find_spec(first, [str(pathlib.Path.cwd()), *sys.path])
+    if spec is None:
+        # Packages in development may have finders of their own.
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(first)
     while spec is not None:
         if spec.origin is not None and pathlib.Path(spec.origin).is_file():
             yield pathlib.Path(spec.origin)
         if not rest or spec.submodule_search_locations is None:
             return
         spec = PathFinder.find_spec(rest.pop(0), [*spec.submodule_search_locations])
-
-
-def _spec_of_first(name: str) -> ModuleSpec | None:
-    """Return what the worker would find, for which the present folder comes first."""
-    found = PathFinder.find_spec(name, [str(pathlib.Path.cwd()), *sys.path])
-    if found is not None:
-        return found
-    # Packages in development may have finders of their own.
-    with contextlib.suppress(ImportError, ValueError):
-        return importlib.util.find_spec(name)
-    return None

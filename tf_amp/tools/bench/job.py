@@ -6,6 +6,7 @@ Nothing here imports TensorFlow; the processes that measure do.
 from __future__ import annotations
 
 import dataclasses
+import json
 import pathlib
 from collections.abc import Iterator, Sequence
 
@@ -97,51 +98,34 @@ class Run:
 
 
 def target_of(text: str, arguments: Sequence[str], signature: str | None) -> Target:
-    """Return what a command line names.
-
-    Raises:
-      ScriptMissingError: there is no such thing.
-      ConfigError: it cannot be read, or an option or an argument belongs to another
-        kind.
-    """
+    """Return what a command line names; options are to be those of its kind."""
     path = pathlib.Path(text)
+    module, _, function = text.partition(":")
+    names = (*module.split("."), function)
+    if path.is_dir() and not any(path.glob("saved_model.pb*")):
+        raise ScriptMissingError(f"{text} does not hold a SavedModel.")
     if path.is_dir():
-        if not any(path.glob("saved_model.pb*")):
-            raise ScriptMissingError(f"{text} does not hold a SavedModel.")
+        kind, name = SAVED_MODEL, str(path.resolve())
         digest = digest_of_saved_model(path)
-        found = Target(
-            SAVED_MODEL, str(path.resolve()), signature=signature, digest=digest
-        )
     elif path.is_file():
-        digest = digest_of_file(path)
-        found = Target(SCRIPT, str(path.resolve()), tuple(arguments), digest=digest)
-    elif _names_function(text):
-        digest = digest_of_module(text.partition(":")[0])
-        found = Target(FUNCTION, text, digest=digest)
+        kind, name, digest = SCRIPT, str(path.resolve()), digest_of_file(path)
+    elif all(map(str.isidentifier, names)):
+        kind, name, digest = FUNCTION, text, digest_of_module(module)
     else:
         raise ScriptMissingError(
             f"{text}: no such script or SavedModel, nor is it MODULE:FUNCTION."
         )
-    if signature is not None and found.kind != SAVED_MODEL:
+    if signature is not None and kind != SAVED_MODEL:
         raise ConfigError("--signature belongs to SavedModels.")
-    if arguments and found.kind != SCRIPT:
+    if arguments and kind != SCRIPT:
         raise ConfigError("Arguments after `--` belong to scripts.")
-    return found
-
-
-def _names_function(text: str) -> bool:
-    module, _, function = text.partition(":")
-    return function.isidentifier() and all(map(str.isidentifier, module.split(".")))
+    return Target(kind, name, tuple(arguments), signature, digest)
 
 
 def batches_of(
     target: Target, given: tuple[int, ...] | None
 ) -> tuple[int, ...] | tuple[None]:
-    """Return the batch sizes: those given, else those of the kind of target.
-
-    Raises:
-      ConfigError: a script has no place for those given, or a place and none are.
-    """
+    """Return the sizes given, for which a script needs a place, or defaults."""
     if target.kind != SCRIPT:
         return given or _DEFAULT_BATCHES
     is_placed = any(BATCH_PLACE in each for each in target.arguments)
@@ -160,11 +144,7 @@ def batches_of(
 
 
 def batches_from_text(text: str) -> tuple[int, ...]:
-    """Return batch sizes from a list such as "1,8,32", each once.
-
-    Raises:
-      ConfigError: one is no whole number of 1 or more.
-    """
+    """Return batch sizes of 1 or more from a list such as "1,8,32", each once."""
     found = []
     for each in text.split(","):
         if not (each.strip().isdecimal() and int(each) > 0):
@@ -174,3 +154,27 @@ def batches_from_text(text: str) -> tuple[int, ...]:
             )
         found.append(int(each))
     return tuple(dict.fromkeys(found))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What one process is to do: fields of its job and run, and the journal's path."""
+
+    target: Target
+    method: str
+    mode: str
+    batch: int | None
+    seconds: float
+    journal: str
+
+    def to_json(self) -> str:
+        """Return it on one line."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        """Return what `to_json` has written."""
+        fields = json.loads(text)
+        arguments = tuple(fields["target"].pop("arguments"))
+        target = Target(arguments=arguments, **fields.pop("target"))
+        return cls(target=target, **fields)

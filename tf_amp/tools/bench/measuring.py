@@ -10,14 +10,17 @@ from collections.abc import Callable, Iterator
 
 from tf_amp.config.amp_config import TUNE
 from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
-from tf_amp.tools.bench.environments import environment_of
-from tf_amp.tools.bench.job import Job, Run
-from tf_amp.tools.bench.methods import FLOAT32, is_ours, settings_of_method
+from tf_amp.tools.bench.job import Job, Run, Task
+from tf_amp.tools.bench.methods import (
+    FLOAT32,
+    environment_of,
+    is_ours,
+    settings_of_method,
+)
 from tf_amp.tools.bench.processes import run_worker
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.samples import Sample, sample_of
 from tf_amp.tools.bench.worker.journal import lines_of
-from tf_amp.tools.bench.worker.task import Task
 
 
 def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
@@ -30,27 +33,21 @@ def runs_left(record: Record, rounds: int) -> tuple[Run, ...]:
 def measured(
     record: Record,
     rounds: int,
-    begin: Callable[[Run], None],
+    begin: Callable[[Run, int], None],
     stop: threading.Event,
 ) -> Iterator[Record]:
     """Yield the record after each process, which has one sample more.
 
     Where a method has failed on a batch size, before enough steps, it is not tried
-    again; nor is any, where float32 has.
-
-    Args:
-      record: what was measured before.
-      rounds: how often each method is measured on each batch size.
-      begin: called before each process, those that are left out included.
-      stop: set once no more is to be measured.
-
-    Raises:
-      KeyboardInterrupt: `stop` was set; no process is left.
+    again; nor is any, where float32 has. Each method is measured so many rounds on each
+    batch size. `begin` is called before each process, those that are left out included,
+    with how many there were before. Once `stop` is set: KeyboardInterrupt, and no
+    process is left.
     """
     failed: set[tuple[str, int | None]] = set()
     with tempfile.TemporaryDirectory(prefix="tf-amp-bench-") as folder:
-        for run in runs_left(record, rounds):
-            begin(run)
+        for number, run in enumerate(runs_left(record, rounds)):
+            begin(run, number)
             if failed & {(run.method, run.batch), (FLOAT32, run.batch)}:
                 continue
             sample = sample_of_run(record.job, run, pathlib.Path(folder), stop)
@@ -67,10 +64,7 @@ def sample_of_run(
 
     Each method of tf-amp has a database of costs in the folder, where its next process
     finds what earlier ones have measured. Where it learns first, it has one for each
-    batch size and round.
-
-    Raises:
-      KeyboardInterrupt: `stop` was set; no process is left.
+    batch size and round. KeyboardInterrupt: `stop` was set; no process is left.
     """
     journal = folder / "journal"
     costs = folder / f"costs-{job.methods.index(run.method)}"
@@ -80,15 +74,11 @@ def sample_of_run(
     task = Task(
         job.target, run.method, job.mode, run.batch, job.step_seconds, str(journal)
     )
-    for _ in range(2 if job.learns and _learns(job, run.method) else 1):
+    settings = {**dict(job.settings), **settings_of_method(run.method)}
+    is_tuned = checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"
+    # A process of ours that tunes leaves costs for the next one.
+    learns = job.learns and is_ours(run.method) and is_tuned
+    for _ in range(2 if learns else 1):
         journal.unlink(missing_ok=True)
         ended = run_worker(task.to_json(), environment, job.seconds, stop)
     return sample_of(run, job.mode, lines_of(journal), ended)
-
-
-def _learns(job: Job, method: str) -> bool:
-    """Return whether a process of a method leaves costs for the next one."""
-    if not is_ours(method):
-        return False
-    settings = {**dict(job.settings), **settings_of_method(method)}
-    return checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"

@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +35,9 @@ _LONGEST, _PART = 200, 95
 class Ended:
     """How a process ended.
 
-    Attributes:
-      status: exit code; minus the number of the signal that ended it.
-      is_out_of_time: whether it was ended because its time was over.
-      errors: the end of what it wrote to stderr.
-      peak_bytes: most of the machine's memory that it held at once.
-      begin: seconds of the machine's clock when it was started.
+    Its status is the exit code, or minus the number of the signal that ended it; errors
+    are the end of what it wrote to stderr. Of the machine are the most memory that it
+    held at once, and the seconds of the clock when it was started.
     """
 
     status: int
@@ -78,40 +76,32 @@ def _error_line(lines: Sequence[str]) -> str:
 
 
 def run_worker(
-    task: str,
-    environment: Mapping[str, str],
-    seconds: float,
-    stop: threading.Event,
+    task: str, environment: Mapping[str, str], seconds: float, stop: threading.Event
 ) -> Ended:
     """Run a worker, and end it with all it has started once its time is over.
 
-    It is in a session of its own, so that Ctrl-C reaches it by way of this process.
-    What it prints is dropped.
-
-    Args:
-      task: as JSON.
-      environment: all of its variables.
-      seconds: after which it is ended.
-      stop: set once no more is to be waited for.
-
-    Raises:
-      KeyboardInterrupt: `stop` was set; no process is left.
+    It is in a session of its own, so that Ctrl-C reaches it by way of this process,
+    where it sets `stop`: KeyboardInterrupt, and no process is left. It is given the
+    task as JSON and all its variables; what it prints is dropped.
     """
     begin = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-c", _START, task],
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    with _tail_of(process) as tail, _ended_with_group(process):
-        status, usage, is_over = _waited(process, begin + seconds, stop)
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _START, task],
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+        with _ended_with_group(process):
+            status, usage, is_over = _waited(process, begin + seconds, stop)
+        errors.seek(max(errors.seek(0, os.SEEK_END) - _KEPT_BYTES, 0))
+        tail = errors.read().decode(errors="replace")
     return Ended(
         status=status,
         is_out_of_time=is_over,
-        errors=bytes(tail).decode(errors="replace"),
+        errors=tail,
         peak_bytes=usage.ru_maxrss * 1024,
         begin=begin,
     )
@@ -149,22 +139,3 @@ def _ended_with_group(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
-
-
-@contextlib.contextmanager
-def _tail_of(process: subprocess.Popen[bytes]) -> Iterator[bytearray]:
-    """Read all that a process writes to stderr, and keep the end of it."""
-    kept = bytearray()
-    assert process.stderr is not None
-    file = process.stderr
-
-    def read() -> None:
-        while chunk := file.read1(_KEPT_BYTES):  # type: ignore[attr-defined]
-            kept.extend(chunk)
-            del kept[:-_KEPT_BYTES]
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    yield kept
-    # A child that has left the group may hold the pipe open.
-    reader.join(1.0)

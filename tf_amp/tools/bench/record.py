@@ -44,17 +44,18 @@ class Record:
 def continued(fresh: Record, path: pathlib.Path) -> Record:
     """Return what a file holds of the same job; what is not measured is run again.
 
-    Args:
-      fresh: a record of the job, with nothing measured.
-      path: of the file, which need not exist.
+    `fresh` is a record of the job, with nothing measured; the file need not exist.
 
     Raises:
       ConfigError: it holds something else; the message says what differs.
     """
     if not path.exists():
         return fresh
-    kept = _read(path)
-    if kept.get("version") != _VERSION or "job" not in kept:
+    try:
+        kept = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--json: {path} cannot be read: {error}.") from error
+    if not isinstance(kept, dict) or kept.get("version") != _VERSION:
         raise ConfigError(f"--json: {path} was not written by `tf-amp bench`.")
     given = json.loads(json.dumps(dataclasses.asdict(fresh)))
     differing = [
@@ -75,14 +76,6 @@ def continued(fresh: Record, path: pathlib.Path) -> Record:
     )
 
 
-def _read(path: pathlib.Path) -> Mapping[str, Any]:
-    try:
-        kept = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--json: {path} cannot be read: {error}.") from error
-    return kept if isinstance(kept, dict) else {}
-
-
 def _differing_targets(kept: Mapping[str, Any], given: Mapping[str, Any]) -> list[str]:
     if found := _differing(kept, given, but=("digest",)):
         return found
@@ -98,14 +91,11 @@ def _differing(
 ) -> list[str]:
     """Return which fields differ, and how."""
     return [
-        f"{name} was {_short(kept.get(name))}, now {_short(given[name])}"
+        f"{name} was {json.dumps(kept.get(name), ensure_ascii=False)}, "
+        f"now {json.dumps(given[name], ensure_ascii=False)}"
         for name in given
         if name not in but and kept.get(name) != given[name]
     ]
-
-
-def _short(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _standard(value: Any) -> Any:

@@ -9,14 +9,14 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from tf_amp.tools.bench.job import Run
 from tf_amp.tools.bench.processes import Ended
 from tf_amp.tools.bench.worker import journal
-from tf_amp.tools.bench.worker.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.journal import OpCounts
 
 # Fewer steps are mostly the tracing, planning and filling of caches.
 FEWEST_STEPS = 6
@@ -89,22 +89,20 @@ class Sample:
 def sample_of(
     run: Run, mode: str, lines: Sequence[Sequence[Any]], ended: Ended
 ) -> Sample:
-    """Return what a process has measured.
+    """Return what a process has measured, by its journal and how it ended.
 
-    Args:
-      run: that it was.
-      mode: "train" or "infer": which of Keras' loops is looked at.
-      lines: of its journal.
-      ended: how it ended.
+    The mode, "train" or "infer", says which of Keras' loops is looked at.
     """
+    noted = [each for each in ended.errors.splitlines() if each.startswith(_NOTE)]
+    warned = _WARNING.search(ended.errors)
     base = Sample(
         run.method,
         run.batch,
         run.round,
         peak_bytes=ended.peak_bytes,
         was_ended=ended.is_out_of_time,
-        note=_note_in(ended.errors),
-        warning=_warning_in(ended.errors),
+        note=noted[0].removeprefix(_NOTE)[:200] if noted else "",
+        warning=warned[0][:200] if warned else "",
     )
     source = _source_of(lines, mode)
     if len(source.steps) < FEWEST_STEPS:
@@ -112,12 +110,18 @@ def sample_of(
         return dataclasses.replace(base, failure=failure)
     seconds = [(end - begin) / count for begin, end, count in source.steps]
     half = source.steps[len(seconds) // 2][0]
+    stride = -(-len(seconds) // _MOST_KEPT)
     return dataclasses.replace(
         base,
         timed=source.title,
-        step_seconds=_thinned(seconds),
+        step_seconds=tuple(float(f"{each:.6g}") for each in seconds[::stride]),
         first_step_seconds=source.steps[0][1] - ended.begin,
-        values=_values_of(lines, source.names),
+        values=tuple(
+            float(f"{each:.7g}")
+            for _, name, values in _of(lines, journal.VALUES)
+            if name in source.names
+            for each in values
+        ),
         ops=_ops_between(lines, half, source.steps[-1][1]),
         failure=ended.failure and f"after the steps that count: {ended.failure}",
     )
@@ -138,10 +142,9 @@ def _source_of(lines: Sequence[Sequence[Any]], mode: str) -> _Source:
     for what, kind, *times in lines:
         if what == journal.STEP:
             steps[kind].append(tuple(times))
-    if journal.OWN_KIND in steps:
-        return _Source(
-            "calls of the step", frozenset({journal.OWN_KIND}), steps[journal.OWN_KIND]
-        )
+    own = journal.OWN_KIND
+    if own in steps:
+        return _Source("calls of the step", frozenset({own}), steps[own])
     for kind in _KINDS[mode]:
         if kind in steps:
             title = f"batches of Keras' {_TITLES[kind]}"
@@ -150,39 +153,28 @@ def _source_of(lines: Sequence[Sequence[Any]], mode: str) -> _Source:
 
 
 def _most_called(lines: Sequence[Sequence[Any]]) -> _Source:
-    full_names = {n: name for what, n, name, *_ in _of(lines, journal.FUNCTION)}
+    """Return the calls of the function that is called most often, or longest."""
+    full_names = {n: name for _, n, name, *_ in _of(lines, journal.FUNCTION)}
     calls: dict[str, list[tuple[float, float]]] = defaultdict(list)
     names: dict[str, set[str]] = defaultdict(set)
     for _, number, begin, end in _of(lines, journal.CALL):
         full = full_names[number]
-        short = _short_name(full)
+        short = _NAME.sub(r"\1", full)
         calls[short].append((begin, end))
         names[short].add(full)
     if not calls:
         return _Source("", frozenset(), ())
-    most = max(calls, key=_count_and_seconds(calls))
-    return _Source(f"calls of {most}", frozenset(names[most]), _steps_of(calls[most]))
+    times = {name: sum(end - begin for begin, end in calls[name]) for name in calls}
+    most = max(calls, key=lambda name: (len(calls[name]), times[name]))
+    # A step lasts from the begin of a call to that of the next one.
+    begins, last = [begin for begin, _ in calls[most]], calls[most][-1][1]
+    ends = [*begins[1:], last]
+    steps = [(begin, end, 1) for begin, end in zip(begins, ends, strict=True)]
+    return _Source(f"calls of {most}", frozenset(names[most]), steps)
 
 
 def _of(lines: Iterable[Sequence[Any]], what: str) -> Iterable[Sequence[Any]]:
     return (line for line in lines if line[0] == what)
-
-
-def _short_name(full: str) -> str:
-    found = _NAME.match(full)
-    return found[1] if found else full
-
-
-def _count_and_seconds(
-    calls: Mapping[str, Sequence[tuple[float, float]]],
-) -> Callable[[str], tuple[int, float]]:
-    return lambda name: (len(calls[name]), sum(e - b for b, e in calls[name]))
-
-
-def _steps_of(calls: Sequence[tuple[float, float]]) -> list[Step]:
-    """Return steps that last from the begin of a call to that of the next one."""
-    ends = [begin for begin, _ in calls[1:]] + [calls[-1][1]]
-    return [(begin, end, 1) for (begin, _), end in zip(calls, ends, strict=True)]
 
 
 def _too_few(source: _Source, ended: Ended) -> str:
@@ -196,21 +188,6 @@ def _too_few(source: _Source, ended: Ended) -> str:
         f"{len(source.steps)} steps were seen{within} ({source.title}); needed are "
         f"{FEWEST_STEPS} or more"
     )
-
-
-def _thinned(seconds: Sequence[float]) -> tuple[float, ...]:
-    stride = max(-(-len(seconds) // _MOST_KEPT), 1)
-    return tuple(float(f"{each:.6g}") for each in seconds[::stride])
-
-
-def _values_of(
-    lines: Sequence[Sequence[Any]], names: frozenset[str]
-) -> tuple[float, ...]:
-    found: list[float] = []
-    for _, source, values in _of(lines, journal.VALUES):
-        if source in names:
-            found.extend(float(f"{each:.7g}") for each in values)
-    return tuple(found)
 
 
 def _ops_between(
@@ -233,16 +210,6 @@ def _ops_between(
         return None
     columns = zip(*map(dataclasses.astuple, found.values()), strict=True)
     return OpCounts(*map(sum, columns))
-
-
-def _note_in(errors: str) -> str:
-    found = (line for line in errors.splitlines() if line.startswith(_NOTE))
-    return next(found, "").removeprefix(_NOTE)[:200]
-
-
-def _warning_in(errors: str) -> str:
-    found = _WARNING.search(errors)
-    return found[0][:200] if found else ""
 
 
 def sample_from_dict(fields: Mapping[str, Any]) -> Sample:

@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 
+import numpy as np
+
 from tf_amp.tools.bench.job import Job
 from tf_amp.tools.bench.methods import AGAIN, FLOAT32
 from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.speed_ups import SpeedUp, largest_error, speed_up_of
-from tf_amp.tools.bench.worker.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.journal import OpCounts
 
 # With fewer, the noise is not known.
 FEWEST_ROUNDS = 3
@@ -24,27 +25,70 @@ TOO_FEW_ROUNDS, NOISE = "too few rounds", "noise"
 
 
 @dataclasses.dataclass(frozen=True)
+class SpeedUp:
+    """Time of float32 over that of a method; more than 1 is faster.
+
+    The median is the ratio of the medians of all rounds, the others are of one round.
+    """
+
+    median: float
+    lowest: float
+    highest: float
+
+
+def speed_up_of(
+    seconds: Mapping[int, float], reference: Mapping[int, float]
+) -> SpeedUp | None:
+    """Return the speed-up of a method by seconds of a step of it, and of float32's.
+
+    Both are by round; None where no round has both.
+    """
+    common = seconds.keys() & reference.keys()
+    if not common:
+        return None
+    ratios = [reference[number] / seconds[number] for number in common]
+    overall = median(reference.values()) / median(seconds.values())
+    return SpeedUp(overall, min(ratios), max(ratios))
+
+
+def largest_error(
+    values: Mapping[int, Sequence[float]], reference: Mapping[int, Sequence[float]]
+) -> float | None:
+    """Return the largest distance to float32's values of the same round.
+
+    It is the norm of the difference over float32's norm, without a unit; NaN where a
+    value is none. None where no round has both, or they are of different numbers.
+    """
+    pairs = [
+        (np.array(each, float), np.array(reference[number], float))
+        for number, each in values.items()
+        if len(each) == len(reference.get(number, ())) > 0
+    ]
+    return float(np.max([_relative_error(a, b) for a, b in pairs])) if pairs else None
+
+
+def _relative_error(values: np.ndarray, reference: np.ndarray) -> float:
+    if np.array_equal(values, reference):
+        return 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.linalg.norm(values - reference) / np.linalg.norm(reference))
+
+
+@dataclasses.dataclass(frozen=True)
 class Row:
-    """One method on one batch size.
+    """One method on one batch size; names as in Sample, of which these differ.
 
     Attributes:
-      method: as in the job.
-      batch: examples per step; None where the script has its own.
-      rounds: that have measured it.
-      step_seconds: median of the rounds; None where all have failed.
+      rounds: that have measured it, of which seconds and bytes are the medians.
+      step_seconds: None where all have failed.
       items_per_second: examples, at that; None where their number is not known.
       speed_up: over float32; None without float32.
       verdict: whether that exceeds the noise; "" where nothing is to be said.
-      first_step_seconds: from the start of the process on, median of the rounds.
-      peak_bytes: median of the rounds.
       error: of results, relative to float32, the largest of the rounds; None where
         nothing can be compared.
       ops: that were executed in the last of the rounds.
       is_no_op: whether something was switched on and no operation ran in 16 bits.
-      timed: what its steps are, in words.
       failure: of the first process that failed, before others one without steps.
-      note: what tf-amp said.
-      warning: what its log said of a graph that it failed to rewrite.
     """
 
     method: str
@@ -91,10 +135,19 @@ def _row(
     measured = _measured(samples)
     done = [*measured.values()]
     batch = samples[0].batch
+    # Those first that have left nothing.
+    failed = sorted((s for s in samples if s.failure), key=lambda s: s.is_measured)
     seconds = _seconds(measured)
     step = median(seconds.values()) if done else None
     speed_up = None if method == FLOAT32 else speed_up_of(seconds, _seconds(reference))
     ops = done[-1].ops if done else None
+    error = None
+    if method != FLOAT32:
+        values, expected = (
+            {number: each.values for number, each in by_round.items()}
+            for by_round in (measured, reference)
+        )
+        error = largest_error(values, expected)
     firsts = [s.first_step_seconds for s in done if s.first_step_seconds is not None]
     return Row(
         method=method,
@@ -106,11 +159,11 @@ def _row(
         verdict=_verdict(method, speed_up, noise, len(measured.keys() & reference)),
         first_step_seconds=median(firsts) if firsts else None,
         peak_bytes=int(median(s.peak_bytes for s in done)) if done else 0,
-        error=None if method == FLOAT32 else _error(measured, reference),
+        error=error,
         ops=ops,
         is_no_op=method not in (FLOAT32, AGAIN) and ops is not None and not ops.low,
         timed=done[-1].timed if done else "",
-        failure=_failure(samples),
+        failure=failed[0].failure if failed else "",
         note=next((s.note for s in samples if s.note), ""),
         warning=next((s.warning for s in samples if s.warning), ""),
     )
@@ -120,23 +173,8 @@ def _measured(samples: Sequence[Sample]) -> dict[int, Sample]:
     return {each.round: each for each in samples if each.is_measured}
 
 
-def _failure(samples: Sequence[Sample]) -> str:
-    """Return the first failure, of those that have left nothing if there are any."""
-    failed = sorted((s for s in samples if s.failure), key=lambda s: s.is_measured)
-    return failed[0].failure if failed else ""
-
-
 def _seconds(measured: Mapping[int, Sample]) -> dict[int, float]:
     return {number: each.seconds for number, each in measured.items()}
-
-
-def _error(
-    measured: Mapping[int, Sample], reference: Mapping[int, Sample]
-) -> float | None:
-    return largest_error(
-        {number: each.values for number, each in measured.items()},
-        {number: each.values for number, each in reference.items()},
-    )
 
 
 def _verdict(

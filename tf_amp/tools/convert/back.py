@@ -46,11 +46,7 @@ def keep(original: Any, graphs: Iterable[GraphDef], extras: pathlib.Path) -> Non
 
 
 def frozen_graph_back(given: pathlib.Path, draft: pathlib.Path) -> None:
-    """Write what a converted frozen graph was to a file.
-
-    Raises:
-      UnreadableModelError: it was not converted by this package, or is damaged.
-    """
+    """Write what a converted frozen graph was to a file."""
     converted = stored_models.frozen_graph(given)
     original = _kept(stored_models.frozen_extras(given), type(converted)())
     _fill_constants(original, converted)
@@ -58,11 +54,7 @@ def frozen_graph_back(given: pathlib.Path, draft: pathlib.Path) -> None:
 
 
 def saved_model_back(given: pathlib.Path, draft: pathlib.Path) -> None:
-    """Write what a converted SavedModel was to a folder that does not exist yet.
-
-    Raises:
-      UnreadableModelError: it was not converted by this package, or is damaged.
-    """
+    """Write what a converted SavedModel was to a folder that does not exist yet."""
     converted = stored_models.saved_model(given)
     extras = given / stored_models.EXTRAS
     original = _kept(extras, type(converted)())
@@ -77,12 +69,7 @@ def saved_model_back(given: pathlib.Path, draft: pathlib.Path) -> None:
 
 
 def refuse_converted(extras: pathlib.Path) -> None:
-    """Refuse a model beside which lies the report of a conversion that changed it.
-
-    Raises:
-      AlreadyMixedError: the message tells what was done to it.
-      UnreadableModelError: the report is damaged.
-    """
+    """Raise AlreadyMixedError for a model with the report of a conversion beside it."""
     if not (extras / JSON_FILE).is_file():
         return
     report = _report(extras)

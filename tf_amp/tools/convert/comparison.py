@@ -1,21 +1,25 @@
-"""Run a converted model beside the one it was made of."""
+"""What stored models compute on data: ranges to convert by, and how both compare."""
 
 from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.graph.view import Item
-from tf_amp.errors import NotMeasurableError, UnfitDataError
+from tf_amp.config.ranges import Ranges
+from tf_amp.errors import AmpError, ConfigError, NotMeasurableError, UnfitDataError
 from tf_amp.tools import progress
 from tf_amp.tools.convert import running
 from tf_amp.tools.convert.files.stored_models import frozen_graph
-from tf_amp.tools.convert.job import Job
+from tf_amp.tools.convert.options import Job
 from tf_amp.tools.graph_runs.batches import (
+    UNREADABLE,
     Batch,
     InputSpec,
     batches_from_file,
@@ -23,10 +27,12 @@ from tf_amp.tools.graph_runs.batches import (
     specs_of,
 )
 from tf_amp.tools.graph_runs.differences import rounded
+from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.comparing import compare
 from tf_amp.tools.verify.verification import Verification
 
 _BATCH = 8
+_DEFAULT = "serving_default"
 
 
 def compared_signatures(
@@ -34,11 +40,10 @@ def compared_signatures(
 ) -> tuple[dict[str, Verification], tuple[str, ...]]:
     """Compare each signature of both models, and say which could not be fed.
 
-    Raises:
-      NotMeasurableError: the model cannot be run on made-up inputs.
+    NotMeasurableError: the model cannot be run on made-up inputs.
     """
-    models = [running.signatures_of(path) for path in (job.given, draft, job.given)]
-    (_, given), (_, converted), (_, other) = models
+    paths = (job.given, draft, job.given)
+    given, converted, other = (running.signatures_of(path) for path in paths)
     found: dict[str, Verification] = {}
     remarks: list[str] = []
     for name, function in progress.each(tuple(given.items()), "comparing signatures"):
@@ -92,3 +97,57 @@ def _compared(
             f"verify: the model fails on {name.partition(', on ')[2]}: "
             f"{error.message}. Give inputs that suit it with --calibration."
         ) from error
+
+
+def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
+    """Return what the tensors of a SavedModel keep to, in all signatures that fit.
+
+    None without data. With it comes what is to be said of signatures that did not run;
+    if none did, that is the error.
+    """
+    path = job.options.calibration
+    if path is None:
+        return None, ()
+    signatures = running.signatures_of(job.given)
+    if not signatures:
+        raise ConfigError(
+            f"calibration: {job.source} has no signature that could be fed; export it "
+            "with one."
+        )
+    found: list[Ranges] = []
+    errors: dict[str, AmpError] = {}
+    for name, function in signatures.items():
+        try:
+            batches = batches_from_file(path, specs_of(function))
+            found.append(ranges_of(function, batches))
+        except (UnfitDataError, NotMeasurableError) as error:
+            errors[name] = error
+    if not found:
+        raise errors[_nearest(signatures, path)]
+    return joined(found), tuple(
+        f"{name} was not calibrated, and what it alone computes may leave the type's "
+        f"range: {why}"
+        for name, why in errors.items()
+    )
+
+
+def ranges_of_graph(job: Job, graph_def: GraphDef, item: Item) -> Ranges | None:
+    """Return what the tensors of a bare graph keep to; None without data."""
+    path = job.options.calibration
+    if path is None:
+        return None
+    batches = batches_from_file(path, specs_of(graph_def))
+    return ranges_of(graph_def, batches, fetches=item.fetch)
+
+
+def _nearest(signatures: Mapping[str, Any], path: pathlib.Path) -> str:
+    """Name the signature whose inputs the file's arrays name, else the default one."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            names = set(archive.files)
+    except UNREADABLE:
+        names = set()
+    for name, function in signatures.items():
+        if {spec.name for spec in specs_of(function)} == names:
+            return name
+    return _DEFAULT if _DEFAULT in signatures else next(iter(signatures))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert.files import stored_models, writing
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tf_amp.tools.convert.report import ConversionReport
 
 
+@device_is_a_profile
 def convert(
     source: str | pathlib.Path,
     target: str | pathlib.Path,
@@ -74,11 +76,11 @@ def convert(
     writing.check_target(source, target, overwrite=overwrite)
     check_tensorflow()
     from tf_amp.tools.convert import back
-    from tf_amp.tools.convert.files import keras_file
-    from tf_amp.tools.convert.frozen_conversion import convert_frozen
-    from tf_amp.tools.convert.job import Job
-    from tf_amp.tools.convert.options import FLOAT32, options_from
-    from tf_amp.tools.convert.saved_model_conversion import convert_saved_model
+    from tf_amp.tools.convert.options import FLOAT32, Job, options_from
+    from tf_amp.tools.convert.saved_model_conversion import (
+        convert_frozen,
+        convert_saved_model,
+    )
 
     options = options_from(
         dtype=dtype,
@@ -95,7 +97,7 @@ def convert(
     with contextlib.ExitStack() as stack:
         given = source
         if kind is stored_models.Kind.KERAS:
-            exported = keras_file.exported(source, allow_lambda=allow_lambda)
+            exported = stored_models.exported(source, allow_lambda=allow_lambda)
             given = stack.enter_context(exported)
         draft = stack.enter_context(writing.replacing(target))
         job = Job(source, given, target, kind.value, options, begin)

@@ -30,7 +30,7 @@ from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.options import Options
 from tf_amp.tools.convert.planner import MAIN, Planner, rewrite
 from tf_amp.tools.convert.report import SignatureGain, Storage
-from tf_amp.tools.convert.weights.storing import store_low
+from tf_amp.tools.convert.weights.retyping import store_low
 
 _LOW = frozenset(DTYPE_ENUMS[name] for name in LOW_DTYPES)
 
@@ -100,9 +100,6 @@ def mix(
 
 def merged(found: Sequence[Mixed]) -> Mixed:
     """Return one outcome for all graphs of a model; the first one's comes first."""
-    first = found[0]
-    if len(found) == 1:
-        return first
     plans: dict[str, Plan] = {}
     left_alone: dict[str, str] = {}
     gains: dict[str, SignatureGain] = {}
@@ -111,7 +108,7 @@ def merged(found: Sequence[Mixed]) -> Mixed:
         left_alone |= each.left_alone
         gains |= each.signatures
     warnings = tuple(dict.fromkeys(w for each in found for w in each.warnings))
-    return first._replace(
+    return found[0]._replace(
         plans=plans, left_alone=left_alone, signatures=gains, warnings=warnings
     )
 
@@ -160,7 +157,8 @@ def _refuse_mixed(graph_def: GraphDef) -> None:
     lists = [OpLists.for_dtype(name) for name in LOW_DTYPES]
     found: Counter[str] = Counter()
     for node in _all_nodes(graph_def):
-        dtype = _low_dtype(node)
+        types = (v.type for v in node.attr.values() if v.WhichOneof("value") == "type")
+        dtype = next((DTYPE_NAMES[each] for each in types if each in _LOW), "")
         if dtype and any(each.list_of(node.op) == ALLOW for each in lists):
             found[f"{node.op} in {dtype}"] += 1
     if found:
@@ -169,11 +167,6 @@ def _refuse_mixed(graph_def: GraphDef) -> None:
             f"the model is in mixed precision already: {counts}; it was left as it is. "
             "One that was converted goes back to float32 with --to float32."
         )
-
-
-def _low_dtype(node: NodeDef) -> str:
-    types = (v.type for v in node.attr.values() if v.WhichOneof("value") == "type")
-    return next((DTYPE_NAMES[dtype] for dtype in types if dtype in _LOW), "")
 
 
 def _unmatched(patterns: Sequence[str], graph_def: GraphDef) -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""What a conversion is asked for; refuses what is unknown or contradicts itself."""
+"""What a conversion is asked for, checked; and one under way, with its report."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +12,8 @@ from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.exclusion import checked_patterns
 from tf_amp.errors import ConfigError, ScriptMissingError
 from tf_amp.tools.choice import Choice
+from tf_amp.tools.convert.files.stored_models import size_of
+from tf_amp.tools.convert.report import ConversionReport
 from tf_amp.tracing.in_force import current_config
 
 MIXED, FLOAT32 = "mixed", "float32"
@@ -64,7 +67,9 @@ def options_from(
         raise ScriptMissingError(
             f"calibration: there is no file {options.calibration}."
         )
-    if options.to == FLOAT32 and _is_for_mixing(options):
+    is_low = options.weights == "low" or not options.keep_io
+    is_for_mixing = is_low or options.verify or options.calibration is not None
+    if options.to == FLOAT32 and is_for_mixing:
         raise ConfigError(
             "to='float32' takes a converted model back; weights='low', calibration, "
             "verify and keep_io=False belong to conversions to mixed precision."
@@ -72,6 +77,33 @@ def options_from(
     return options
 
 
-def _is_for_mixing(options: Options) -> bool:
-    is_low = options.weights == "low" or not options.keep_io
-    return is_low or options.verify or options.calibration is not None
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is converted, to what, and how.
+
+    Source and target are as the user named them; what is read is the source, or what a
+    Keras file was exported to. The work began at `begin`, in seconds of
+    `time.perf_counter`.
+    """
+
+    source: pathlib.Path
+    given: pathlib.Path
+    target: pathlib.Path
+    kind: str
+    options: Options
+    begin: float
+
+    def report(self, written: pathlib.Path, **found: Any) -> ConversionReport:
+        """Return the report of what is `written`, with fields that were `found`."""
+        return ConversionReport(
+            source=str(self.source),
+            target=str(self.target),
+            kind=self.kind,
+            to=self.options.to,
+            opt_level=self.options.config.opt_level,
+            weights=self.options.weights,
+            bytes_before=size_of(self.given),
+            bytes_after=size_of(written),
+            seconds=time.perf_counter() - self.begin,
+            **found,
+        )

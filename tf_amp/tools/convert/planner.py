@@ -6,10 +6,11 @@ calls it, from this model or another, finds what he knows.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Hashable, Mapping
-from typing import NamedTuple
 
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -17,10 +18,15 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass import pipeline
 from grappler_pass.functions import conversion
-from grappler_pass.functions.conversion import Library
+from grappler_pass.functions.conversion import Known, Library
 from grappler_pass.graph.op_table import ALLOW
 from grappler_pass.graph.op_traits import is_update
-from grappler_pass.graph.shapes import Shapes
+from grappler_pass.graph.shapes import (
+    Shape,
+    Shapes,
+    shape_from_proto,
+    shapes_from_graph_def,
+)
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import Settings
@@ -30,11 +36,13 @@ from tf_amp.errors import AmpError
 from tf_amp.measuring import process_costs
 from tf_amp.measuring.fingerprint import digest_of_seeds
 from tf_amp.tools import progress
-from tf_amp.tools.convert.files.stored_shapes import known_arguments, stored_shapes
+from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tracing import grappler_preview
 
 # The graph itself among its functions, as in `bodies_of`.
 MAIN = ""
+SHAPES = "_output_shapes"
+_ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
 # What tf.data calls the functions it traces.
 _DATASET_FUNCTIONS = ("__inference_Dataset_", "__inference_tf_data_")
 
@@ -43,12 +51,10 @@ _DATASET_FUNCTIONS = ("__inference_Dataset_", "__inference_tf_data_")
 class Planner:
     """What graphs are rewritten with.
 
-    Attributes:
-      settings: of the pass.
-      device_type: of the device that they will run on; bears on plans alone.
-      batch: what stands for an unknown first dimension when prices are looked up;
-        None: the pass's own guess.
-      config: says how much is measured; None: nothing, for a device that is absent.
+    The device is the one that they will run on, which bears on plans alone. `batch`
+    stands for an unknown first dimension when prices are looked up; None: the pass's
+    own guess. The configuration says how much is measured; None: nothing, for a device
+    that is absent.
     """
 
     settings: Settings
@@ -75,32 +81,29 @@ class Planner:
         return dataclasses.replace(self.settings, tuner=tuner)
 
 
-class Rewritten(NamedTuple):
-    """A graph with its library, rewritten.
-
-    Attributes:
-      graph_def: a new graph.
-      plans: of the graph (`MAIN`) and of functions by name, where there is a product.
-      left_alone: functions with a product that keep every type, by name, and why.
-    """
-
-    graph_def: GraphDef
-    plans: Mapping[str, Plan]
-    left_alone: Mapping[str, str]
-
-
 class LeftAloneError(AmpError):
     """A function keeps every type; the message says why."""
 
 
-def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
-    """Rewrite a graph, on which callers rely as `item` says, and its functions."""
-    changed = type(graph_def)()
-    changed.CopyFrom(graph_def)
+def rewrite(
+    graph_def: GraphDef, item: Item, planner: Planner
+) -> tuple[GraphDef, dict[str, Plan], dict[str, str]]:
+    """Rewrite a graph, on which callers rely as `item` says, and its functions.
+
+    Returns:
+      A new graph; plans of the graph (`MAIN`) and of functions by name, where there is
+      a product; and functions with a product that keep every type, by name, and why.
+    """
+    changed = copy.deepcopy(graph_def)
     library = conversion.library_of(graph_def)
     plans: dict[str, Plan] = {}
     left_alone: dict[str, str] = {}
-    names = _with_products(graph_def, planner.settings)
+    # Those that hold an op which low precision starts at.
+    names = tuple(
+        name
+        for name, nodes in conversion.bodies_of(graph_def).items()
+        if any(planner.settings.lists.list_of(node.op) == ALLOW for node in nodes)
+    )
     for name in progress.each(names, "planning functions"):
         try:
             outcome = _outcome(name, graph_def, item, library, planner)
@@ -111,17 +114,7 @@ def rewrite(graph_def: GraphDef, item: Item, planner: Planner) -> Rewritten:
             plans[name] = outcome.plan
         if outcome.changed:
             _put(outcome.graph_def, name, changed, library)
-    return Rewritten(changed, plans, left_alone)
-
-
-def _with_products(graph_def: GraphDef, settings: Settings) -> tuple[str, ...]:
-    """Name the functions, and `MAIN`, that hold an op which low precision starts at."""
-    lists = settings.lists
-    return tuple(
-        name
-        for name, nodes in conversion.bodies_of(graph_def).items()
-        if any(lists.list_of(node.op) == ALLOW for node in nodes)
-    )
+    return changed, plans, left_alone
 
 
 def _outcome(
@@ -145,7 +138,9 @@ def _outcome(
         shapes=shapes,
         name=name,
     )
-    _take_devices(outcome.graph_def, graph_def)
+    devices = {node.name: node.device for node in graph_def.node}
+    for node in outcome.graph_def.node:
+        node.device = devices.get(node.name, "")
     return outcome
 
 
@@ -156,22 +151,12 @@ def _check(function: FunctionDef, library: Library, low_dtype: str) -> None:
         return
     called = conversion.reachable_from(function.node_def, library)
     bodies = (function, *(library[name] for name in called))
-    if any(_trains(node) for body in bodies for node in body.node_def):
+    nodes = (node for body in bodies for node in body.node_def)
+    # More than a new value.
+    if any(is_update(node.op) and node.op != "AssignVariableOp" for node in nodes):
         raise LeftAloneError(
             "it updates variables, and stored gradients are not scaled for float16"
         )
-
-
-def _trains(node: NodeDef) -> bool:
-    """Return whether a node updates a variable with more than a new value."""
-    return is_update(node.op) and node.op != "AssignVariableOp"
-
-
-def _take_devices(changed: GraphDef, given: GraphDef) -> None:
-    """Put nodes, in place, where they were before they were planned."""
-    devices = {node.name: node.device for node in given.node}
-    for node in changed.node:
-        node.device = devices.get(node.name, "")
 
 
 def _put(
@@ -186,3 +171,75 @@ def _put(
     for function in into.library.function:
         if function.signature.name == name:
             function.CopyFrom(made)
+
+
+def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
+    """Return the shapes of every node's outputs, as far as they are known.
+
+    Of a graph as stored, or made of a stored function; `batch` stands for an unknown
+    first dimension, None leaves it unknown.
+    """
+    shapes = {node.name: _written(node) for node in graph_def.node if _is_told(node)}
+    if batch is None:
+        # Of these a price hangs on it; a result is an Identity without attributes.
+        priced = (
+            n for n in graph_def.node if n.op not in _ARGUMENTS and len(n.attr) > 1
+        )
+        if any(node.name not in shapes for node in priced):
+            shapes = _imported(graph_def) or shapes
+        return shapes
+    # What follows from a size of the arguments, as the rows of a product of several
+    # axes, is inferred.
+    sized = copy.deepcopy(graph_def)
+    for node in sized.node:
+        node.attr.pop(SHAPES, None)
+    set_batch(sized, batch)
+    inferred = _imported(sized)
+    return {
+        name: tuple(
+            _known(found, shape, batch)
+            for shape, found in itertools.zip_longest(outputs, inferred.get(name, ()))
+        )
+        for name, outputs in {**inferred, **shapes}.items()
+    }
+
+
+def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
+    """Return what the reads of variables in a function tell of its handles."""
+    contents: dict[str, tuple[int, Shape | None]] = {}
+    for node in function.node_def:
+        if node.op == "ReadVariableOp" and _is_told(node):
+            (shape,) = _written(node) or (None,)
+            contents[node.input[0]] = (int(node.attr["dtype"].type), shape)
+    arguments = (str(arg.name) for arg in function.signature.input_arg)
+    return tuple(
+        Known(contents=(contents[name],)) if name in contents else Known()
+        for name in arguments
+    )
+
+
+def _is_told(node: NodeDef) -> bool:
+    # `in` first: reading a missing key of a protobuf map creates it.
+    return SHAPES in node.attr
+
+
+def _written(node: NodeDef) -> tuple[Shape | None, ...]:
+    return tuple(shape_from_proto(s) for s in node.attr[SHAPES].list.shape)
+
+
+def _imported(graph_def: GraphDef) -> dict[str, tuple[Shape | None, ...]]:
+    """Return what TensorFlow infers; nothing where it cannot import the graph."""
+    try:
+        return dict(shapes_from_graph_def(graph_def))
+    except Exception:
+        # An unknown op, or a version of one: prices are then guesses.
+        return {}
+
+
+def _known(found: Shape | None, otherwise: Shape | None, batch: int) -> Shape | None:
+    """Return what was found if all of it is known, else the other one with a batch."""
+    if found is not None and None not in found:
+        return found
+    if not otherwise or otherwise[0] is not None:
+        return otherwise
+    return (batch, *otherwise[1:])

@@ -6,15 +6,14 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
 
 from grappler_pass.notebook_display import NotebookDisplay
-
-if TYPE_CHECKING:
-    from rich.console import Group
-
-    from grappler_pass.planning.plan import Plan
-    from tf_amp.tools.verify.verification import Verification
+from grappler_pass.planning.plan import Plan
+from tf_amp.tools.verify.verification import Verification
 
 JSON_FILE, _TEXT_FILE = "report.json", "plan.txt"
 # Of the text; those that gain most. All are in the JSON.
@@ -124,9 +123,6 @@ class ConversionReport(NotebookDisplay):
 
     def __rich__(self) -> Group:
         """Show the same in a terminal."""
-        from rich.console import Group
-        from rich.text import Text
-
         return Group(Text(self._text()), *self.verifications.values())
 
     def summary(self) -> str:

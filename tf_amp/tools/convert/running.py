@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass.graph.view import Item
 from tf_amp.runtime import scope, switch
-from tf_amp.tools.graph_runs.batches import specs_of
-
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.view import Item
+from tf_amp.tools.graph_runs.batches import loaded_signatures, specs_of
 
 
-def signatures_of(folder: pathlib.Path) -> tuple[Any, Mapping[str, Any]]:
-    """Load a SavedModel for running it as it is; return it and its signatures.
-
-    The model must be kept as long as they are used.
-    """
-    import tensorflow as tf
-
+def signatures_of(folder: pathlib.Path) -> dict[str, Any]:
+    """Load a SavedModel for running it as it is; return its signatures."""
     with unmixed():
-        model = tf.saved_model.load(str(folder))
-    return model, dict(model.signatures)
+        return loaded_signatures(folder)
 
 
 def function_of(graph_def: GraphDef, item: Item) -> Any:
     """Return a ConcreteFunction that runs a bare graph, given its inputs in order."""
-    import tensorflow as tf
-
     specs = specs_of(graph_def)
 
     def run(*inputs: Any) -> list[Any]:
@@ -49,8 +40,6 @@ def function_of(graph_def: GraphDef, item: Item) -> Any:
 
 def taking_any_type(signature: Any) -> Callable[..., Any]:
     """Return a signature that may be called with float32 where it takes 16 bits."""
-    import tensorflow as tf
-
     specs = signature.structured_input_signature[1]
 
     def call(**inputs: Any) -> Any:

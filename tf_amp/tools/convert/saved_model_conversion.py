@@ -5,28 +5,33 @@ from __future__ import annotations
 import pathlib
 
 import numpy as np
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
 from grappler_pass.graph.type_slots import DTYPE_ENUMS
 from tf_amp.errors import ConfigError
 from tf_amp.tools import progress
-from tf_amp.tools.convert import back, calibrating, comparison, mixing
-from tf_amp.tools.convert.files import stored_models
+from tf_amp.tools.convert import back, comparison, mixing
+from tf_amp.tools.convert.files import stored_models, writing
+from tf_amp.tools.convert.files.stored_models import frozen_extras, frozen_graph
 from tf_amp.tools.convert.files.variables_file import VariablesFile
-from tf_amp.tools.convert.job import Job
 from tf_amp.tools.convert.mixing import Mixed
-from tf_amp.tools.convert.options import FLOAT32
+from tf_amp.tools.convert.options import FLOAT32, Job
 from tf_amp.tools.convert.planner import Planner
 from tf_amp.tools.convert.report import ConversionReport
-from tf_amp.tools.convert.weights.interfaces import item_of
+from tf_amp.tools.convert.weights.interfaces import frozen_item, item_of
 from tf_amp.tools.convert.weights.low_signatures import retype_signatures
 
 
 def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     """Write the converted model to a folder that does not exist yet."""
     model = stored_models.saved_model(job.given)
-    has_signatures = _has_signatures(model)
+    has_signatures = any(
+        not name.startswith("__")
+        for meta_graph in model.meta_graphs
+        for name in meta_graph.signature_def
+    )
     if job.options.verify and not has_signatures:
         raise ConfigError(
             f"verify: {job.source} has no signature that could be run; export it with "
@@ -36,7 +41,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     file = VariablesFile.of(job.given)
     if file is not None:
         file.check()
-    seen, uncalibrated = calibrating.ranges_of_model(job)
+    seen, uncalibrated = comparison.ranges_of_model(job)
     planner = mixing.planner_for(job.options, model.meta_graphs[0].graph_def, seen)
     low_io = _retype_signatures(job, model, planner)
     mixed = _mix(job, model, planner, file)
@@ -111,9 +116,33 @@ def _write(
         file.write(draft / stored_models.VARIABLES, stored, dtype)
 
 
-def _has_signatures(model: SavedModel) -> bool:
-    return any(
-        not name.startswith("__")
-        for meta_graph in model.meta_graphs
-        for name in meta_graph.signature_def
-    )
+def convert_frozen(job: Job, draft: pathlib.Path) -> ConversionReport:
+    """Write the converted graph to a file that does not exist yet.
+
+    The folder of the report is in place before the file is, so that the file, which is
+    what programs look for, never lies there without it.
+    """
+    if not job.options.keep_io:
+        raise ConfigError(
+            f"keep_io=False: {job.source} is a frozen graph, which has no signatures "
+            "whose dtypes could change; SavedModels and .keras files have."
+        )
+    graph_def = frozen_graph(job.given)
+    back.refuse_converted(frozen_extras(job.given))
+    item = frozen_item(graph_def)
+    seen = comparison.ranges_of_graph(job, graph_def, item)
+    planner = mixing.planner_for(job.options, graph_def, seen)
+    meta_graph = MetaGraphDef(graph_def=graph_def)
+    mixed = mixing.mix(meta_graph, item, planner, job.options, None)
+    draft.write_bytes(meta_graph.graph_def.SerializeToString())
+    warnings = (*mixed.warnings, *mixing.size_remarks(job.options, mixed.plans))
+    found = mixed._replace(warnings=warnings)._asdict()
+    if job.options.verify:
+        found["verifications"] = comparison.compared_graphs(
+            job, draft, item, mixed.low_dtype
+        )
+    report = job.report(draft, **found)
+    with writing.replacing(frozen_extras(job.target)) as extras:
+        report.save(extras)
+        back.keep(graph_def, [graph_def], extras)
+    return report

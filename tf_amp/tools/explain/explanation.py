@@ -9,29 +9,35 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, overload
+import pathlib
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Literal, TypeVar, overload
 
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
+from grappler_pass import pipeline
+from grappler_pass.graph.shapes import shapes_from_graph_def
+from grappler_pass.graph.view import Item
+from grappler_pass.planning.draft import Settings
+from grappler_pass.planning.plan import Plan
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.errors import NotMeasurableError
+from tf_amp.measuring.machine_turn import asked_turn
 from tf_amp.rewriting import graph_settings
 from tf_amp.rewriting.compiled import explaining
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.explain.named_arguments import check_named
+from tf_amp.tools.explain.predicting import prediction_of
+from tf_amp.tools.explain.prediction import Prediction
+from tf_amp.tools.graph_runs.batches import signatures_of
 from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.in_force import current_config
 from tf_amp.tracing.stamp_reader import Marks, excluded_parts, marks_from_graph_def
 
-if TYPE_CHECKING:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    from grappler_pass.graph.shapes import Shapes
-    from grappler_pass.graph.view import Item
-    from grappler_pass.planning.draft import Settings
-    from grappler_pass.planning.plan import Plan
-    from tf_amp.tools.explain.prediction import Prediction
+_T = TypeVar("_T")
 
 
 @overload
@@ -83,36 +89,28 @@ def explain(
     """
     check_tensorflow()
     check_named(explain, fn, kwargs)
-    if not _is_graph_def(fn):
+    if not isinstance(fn, GraphDef):
         fn = concrete_function(fn, args, kwargs)
+        if is_compiled_function(fn) and measure:
+            raise NotMeasurableError(
+                f"{fn.graph.name} is compiled by XLA, of which single operations "
+                "cannot be timed: explain it without measure=True, or without "
+                "jit_compile."
+            )
         if is_compiled_function(fn):
-            return _compiled_plan(fn, measure)
+            return explaining.plan_of_compiled(fn.graph, _told_of_body)
     graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
     config = config_for(graph_def)
     graph_def = grappler_preview.optimized_graph(graph_def, kept)
     item, chosen = item_and_settings(graph_def, kept, config)
-    shapes = functools.partial(_shapes, graph_def)
+    shapes = functools.partial(shapes_from_graph_def, graph_def)
     if measure:
-        from tf_amp.measuring.machine_turn import asked_turn
-        from tf_amp.tools.explain.predicting import prediction_of
-
         with asked_turn(config.cache_dir):
             return prediction_of(graph_def, item, chosen, shapes(), name)
-    from grappler_pass import pipeline
-
     plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
-    if _is_graph_def(fn):
+    if isinstance(fn, GraphDef):
         return plan
     return explaining.plan_with_compiled(plan, fn.graph, _told_of_body)
-
-
-def _compiled_plan(function: Any, measure: bool) -> Plan:
-    if measure:
-        raise NotMeasurableError(
-            f"{function.graph.name} is compiled by XLA, of which single operations "
-            "cannot be timed: explain it without measure=True, or without jit_compile."
-        )
-    return explaining.plan_of_compiled(function.graph, _told_of_body)
 
 
 def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
@@ -122,25 +120,13 @@ def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
     return dataclasses.replace(item, preserve=preserve, excluded=own.excluded), chosen
 
 
-def _is_graph_def(fn: Any) -> bool:
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-    return isinstance(fn, GraphDef)
-
-
 def traced_graph(
     fn: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     fetches: Iterable[str] | None = None,
 ) -> tuple[GraphDef, tuple[str, ...], str]:
-    """Return a graph, the nodes it is run for, and its name, given as to `explain`.
-
-    Raises:
-      ValueError: a GraphDef without fetches, or with one that it does not hold.
-    """
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
+    """Return a graph, the nodes it is run for, and its name, given as to `explain`."""
     if isinstance(fn, GraphDef):
         return fn, _node_names(fn, _fetches(args, fetches)), "graph"
     function = concrete_function(fn, args, kwargs)
@@ -160,8 +146,6 @@ def item_and_settings(
 
 def item_of(graph_def: GraphDef, kept: tuple[str, ...], config: AmpConfig) -> Item:
     """Return what the caller relies on, of a graph that Grappler has optimized."""
-    from grappler_pass.graph.view import Item
-
     return Item(
         fetch=kept,
         preserve=_marks(graph_def).strangers,
@@ -174,12 +158,6 @@ def config_for(graph_def: GraphDef) -> AmpConfig:
     scope = scope_registry.scope_of(_marks(graph_def).settings or "")
     config = scope.config if scope else current_config()
     return config or AmpConfig.from_env()
-
-
-def _shapes(graph_def: GraphDef) -> Shapes:
-    from grappler_pass.graph.shapes import shapes_from_graph_def
-
-    return shapes_from_graph_def(graph_def)
 
 
 def _marks(graph_def: GraphDef) -> Marks:
@@ -196,8 +174,6 @@ def concrete_function(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if is_concrete(fn):
         return fn
     if not hasattr(fn, "get_concrete_function"):
-        import tensorflow as tf
-
         fn = tf.function(fn)
     return fn.get_concrete_function(*args, **kwargs)
 
@@ -231,3 +207,36 @@ def _no_fetches(what: str) -> ValueError:
         f"{what}; name the nodes whose outputs are read: (graph_def, 'logits', 'loss') "
         "or (graph_def, fetches=['logits', 'loss'])."
     )
+
+
+def explain_saved_model(
+    folder: pathlib.Path, signature: str | None = None, *, measure: bool = False
+) -> tuple[Plan | Prediction, ...]:
+    """Return the plan of each signature of a SavedModel, or of the one named.
+
+    Those with the same plan, as Keras exports them, have one between them, which has
+    the names of all for that of its graph. Errors are those of `signatures_of` and of
+    `explain`, to which `measure` is passed.
+    """
+    functions = signatures_of(folder, signature)
+    plans = {name: explain(function) for name, function in functions.items()}
+    alike = with_joined_names(plans, lambda plan: dataclasses.replace(plan, graph=""))
+    found: list[Plan | Prediction] = []
+    for names, plan in alike.items():
+        if not measure:
+            found.append(dataclasses.replace(plan, graph=names))
+            continue
+        measured = explain(functions[names.partition(", ")[0]], measure=True)
+        named = dataclasses.replace(measured.plan, graph=names)
+        found.append(dataclasses.replace(measured, plan=named))
+    return tuple(found)
+
+
+def with_joined_names(
+    found: Mapping[str, _T], key: Callable[[_T], Hashable]
+) -> dict[str, _T]:
+    """Return the first of those with the same key, by the names of all of them."""
+    names: dict[Hashable, list[str]] = {}
+    for name, each in found.items():
+        names.setdefault(key(each), []).append(name)
+    return {", ".join(same): found[same[0]] for same in names.values()}

@@ -10,6 +10,9 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import tensorflow as tf
+from tensorflow.core.framework.graph_pb2 import GraphDef
+
 from tf_amp.errors import ConfigError
 from tf_amp.runtime import switch
 
@@ -26,36 +29,31 @@ def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None
     known, takes_any = _names_of(fn)
     settings = inspect.signature(switch.enable).parameters
     for name in named:
-        if name not in known and (name in settings or not takes_any):
-            raise ConfigError(_refusal(task, name, known, name in settings))
-
-
-def _refusal(
-    task: Callable[..., Any], name: str, known: set[str], is_setting: bool
-) -> str:
-    own = inspect.signature(task).parameters.values()
-    allowed = sorted(p.name for p in own if p.kind is p.KEYWORD_ONLY)
-    remedy = ""
-    if is_setting:
-        remedy = (
-            f" tf_amp.enable({name}=...) holds for what is traced afterwards. An "
-            "argument that the function takes by ** is given to it in a lambda."
+        if name in known or (takes_any and name not in settings):
+            continue
+        own = inspect.signature(task).parameters.values()
+        allowed = sorted(p.name for p in own if p.kind is p.KEYWORD_ONLY)
+        remedy = ""
+        if name in settings:
+            remedy = (
+                f" tf_amp.enable({name}=...) holds for what is traced afterwards. An "
+                "argument that the function takes by ** is given to it in a lambda."
+            )
+        raise ConfigError(
+            f"{task.__name__}: received {name}=; allowed are the settings "
+            f"{', '.join(allowed)}, and the function's arguments"
+            f"{': ' if known else ''}{', '.join(sorted(known))}.{remedy}"
         )
-    return (
-        f"{task.__name__}: received {name}=; allowed are the settings "
-        f"{', '.join(allowed)}, and the function's arguments"
-        f"{': ' if known else ''}{', '.join(sorted(known))}.{remedy}"
-    )
 
 
 def _names_of(fn: Any) -> tuple[set[str], bool]:
     """Return the names that something gives its arguments, and if it takes others."""
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
     if isinstance(fn, GraphDef):
         return {node.name for node in fn.node if node.op == "Placeholder"}, False
     if hasattr(fn, "structured_input_signature"):
-        return _names_in_signature(fn), False
+        specs = tf.nest.flatten(fn.structured_input_signature)
+        of_specs = {spec.name for spec in specs if isinstance(spec, tf.TensorSpec)}
+        return {*fn.function_type.parameters, *of_specs} - {None}, False
     called = getattr(fn, "python_function", fn)
     try:
         parameters = list(inspect.signature(called).parameters.values())
@@ -68,12 +66,3 @@ def _names_of(fn: Any) -> tuple[set[str], bool]:
         p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     }
     return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-
-def _names_in_signature(function: Any) -> set[str]:
-    """Return the names of a ConcreteFunction's arguments, and of their TensorSpecs."""
-    import tensorflow as tf
-
-    specs = tf.nest.flatten(function.structured_input_signature)
-    names = {spec.name for spec in specs if isinstance(spec, tf.TensorSpec)}
-    return {*function.function_type.parameters, *names} - {None}

@@ -148,13 +148,18 @@ class Prediction(NotebookDisplay):
         for name in ("float32", "mixed"):
             fields[name] = Times(**fields[name])
         fields["plan"] = Plan.from_json(json.dumps(fields["plan"]))
-        fields["ops"] = tuple(_ops_from(row) for row in fields["ops"])
+        fields["ops"] = tuple(
+            OpTimes(r["op"], r["nodes"], Times(**r["float32"]), Times(**r["mixed"]))
+            for r in fields["ops"]
+        )
         return cls(**fields)
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="")
         table.add_column("op", no_wrap=True)
-        for name in ("nodes", *(f"{t} {c}" for t in _DTYPES for c in _COLUMNS)):
+        columns = ("predicted ms", "measured ms", "ratio")
+        times = [f"{dtype} {name}" for dtype in ("f32", "mixed") for name in columns]
+        for name in ("nodes", *times):
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.ops:
             table.add_row(
@@ -163,15 +168,6 @@ class Prediction(NotebookDisplay):
         whole = (*_cells(self.float32), *_cells(self.mixed))
         table.add_row("whole step", "", *whole)
         return table
-
-
-_DTYPES = ("f32", "mixed")
-_COLUMNS = ("predicted ms", "measured ms", "ratio")
-
-
-def _ops_from(row: dict[str, Any]) -> OpTimes:
-    times = {name: Times(**row[name]) for name in ("float32", "mixed")}
-    return OpTimes(row["op"], row["nodes"], **times)
 
 
 def _cells(times: Times) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Data to run a function on, as the user gives it: checked before anything is run."""
+"""Signatures of stored models, and data to run functions on, checked before a run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
-from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph.shapes import shape_from_proto
-from tf_amp.errors import UnfitDataError
+from tf_amp.errors import ConfigError, ScriptMissingError, UnfitDataError
 from tf_amp.tools.graph_runs.differences import Array
 
 Batch = Mapping[str, Array]
@@ -43,26 +42,27 @@ class InputSpec:
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Return whether an array of this shape can be fed."""
-        if self.shape is None:
-            return True
-        return len(shape) == len(self.shape) and all(
-            wanted in (None, size)
-            for wanted, size in zip(self.shape, shape, strict=True)
-        )
+        return bool(tf.TensorShape(self.shape).is_compatible_with(shape))
 
 
 def specs_of(function: Any) -> tuple[InputSpec, ...]:
     """Return the tensors that a function is called with, by their names.
 
-    Args:
-      function: a ConcreteFunction, or a GraphDef, which is fed its placeholders.
-
-    Raises:
-      UnfitDataError: it takes arguments that no data can be given for.
+    It is a ConcreteFunction, or a GraphDef, which is fed its placeholders.
     """
     if isinstance(function, GraphDef):
-        placeholders = (n for n in function.node if n.op == "Placeholder")
-        return tuple(map(_spec_of_placeholder, placeholders))
+        return tuple(
+            InputSpec(
+                str(node.name),
+                tf.dtypes.as_dtype(node.attr["dtype"].type).name,
+                # `in` first: reading a missing key of a protobuf map creates it.
+                shape_from_proto(node.attr["shape"].shape)
+                if "shape" in node.attr
+                else None,
+            )
+            for node in function.node
+            if node.op == "Placeholder"
+        )
     args, kwargs = function.structured_input_signature
     given = tf.nest.flatten([args, kwargs])
     specs = [spec for spec in given if isinstance(spec, tf.TensorSpec)]
@@ -71,16 +71,47 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
     if len(names) != len(specs):
         names = list(map(_name_of, specs))
     return tuple(
-        InputSpec(name, spec.dtype.name, _sizes(spec.shape))
+        InputSpec(
+            name,
+            spec.dtype.name,
+            None if spec.shape.rank is None else tuple(spec.shape.as_list()),
+        )
         for name, spec in zip(names, specs, strict=True)
     )
 
 
-def _spec_of_placeholder(node: NodeDef) -> InputSpec:
-    dtype = tf.dtypes.as_dtype(node.attr["dtype"].type).name
-    # `in` first: reading a missing key of a protobuf map creates it.
-    shape = shape_from_proto(node.attr["shape"].shape) if "shape" in node.attr else None
-    return InputSpec(str(node.name), dtype, shape)
+def loaded_signatures(folder: pathlib.Path) -> dict[str, Any]:
+    """Load a SavedModel, and return its signatures by name."""
+    loaded = tf.saved_model.load(str(folder))
+    signatures = dict(loaded.signatures)
+    for function in signatures.values():
+        # The model has to live as long as its functions are called.
+        function.tf_amp_model = loaded
+    return signatures
+
+
+def signatures_of(folder: pathlib.Path, signature: str | None = None) -> dict[str, Any]:
+    """Return the signatures of a SavedModel by name, or the one named.
+
+    Raises:
+      ScriptMissingError: the folder does not hold a SavedModel.
+      ConfigError: it has no signature of that name, or none at all.
+    """
+    if not tf.saved_model.contains_saved_model(str(folder)):
+        raise ScriptMissingError(f"{folder} does not hold a SavedModel.")
+    signatures = loaded_signatures(folder)
+    if not signatures:
+        raise ConfigError(
+            f"{folder} has no signatures to run; export it with some, as Keras' "
+            "model.export(folder) does."
+        )
+    if signature is None:
+        return signatures
+    if signature not in signatures:
+        raise ConfigError(
+            f"{folder} has no signature {signature!r}; it has {', '.join(signatures)}."
+        )
+    return {signature: signatures[signature]}
 
 
 def set_batch(graph_def: Any, batch: int) -> None:
@@ -129,8 +160,7 @@ def checked_batches(
 ) -> tuple[Batch, ...]:
     """Return batches from a Python iterable: of mappings, sequences or single arrays.
 
-    Raises:
-      UnfitDataError: one does not fit; the message tells which, and what is expected.
+    UnfitDataError tells which one does not fit, and what is expected.
     """
     found: list[Batch] = []
     for number, batch in enumerate(given, 1):
@@ -243,5 +273,63 @@ def _name_of(spec: Any) -> str:
     return str(getattr(spec, "name", None) or "input")
 
 
-def _sizes(shape: Any) -> tuple[int | None, ...] | None:
-    return None if shape.rank is None else tuple(shape.as_list())
+def arguments_by_placeholder(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Array]:
+    """Return the values of a call by the names that a sandbox gives them."""
+    places = _places_of(function)
+    given = _tensors_of_call(function, args, kwargs)
+    if not given:
+        return {}
+    if len(given) != len(places):
+        expected = "; ".join(map(str, specs_of(function)))
+        raise UnfitDataError(
+            f"{function.graph.name} takes {len(places)} tensors and received "
+            f"{len(given)}. Expected are: {expected}."
+        )
+    found: dict[str, Array] = {}
+    for place, value in zip(places, given, strict=True):
+        if isinstance(value, tf.TensorSpec) or not hasattr(value, "__array__"):
+            continue
+        handle = place.dtype == tf.resource
+        key = place.op.name if handle else f"{place.op.name}:0"
+        found[key] = np.asarray(value)
+    return found
+
+
+def batch_by_placeholder(function: Any, batch: Batch) -> dict[str, Array]:
+    """Return the values of a checked batch by the names that a sandbox gives them.
+
+    The function is one that was traced, or a GraphDef.
+    """
+    if isinstance(function, GraphDef):
+        return {f"{name}:0": value for name, value in batch.items()}
+    places = _places_of(function)
+    names = [spec.name for spec in specs_of(function)]
+    return {
+        f"{place.op.name}:0": batch[name]
+        for place, name in zip(places, names, strict=True)
+    }
+
+
+def _tensors_of_call(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """Return the tensors of a call in the order of the function's arguments."""
+    ordered: Any = (args, kwargs)
+    try:
+        bound = function.function_type.bind(*args, **kwargs)
+        ordered = list(bound.arguments.values())
+    except TypeError:
+        # It may be called by the names of its TensorSpecs, too.
+        names = [spec.name for spec in specs_of(function)]
+        if not args and kwargs.keys() <= set(names):
+            ordered = [kwargs[name] for name in names if name in kwargs]
+    leaves = tf.nest.flatten(ordered, expand_composites=True)
+    return [leaf for leaf in leaves if hasattr(leaf, "dtype")]
+
+
+def _places_of(function: Any) -> list[Any]:
+    """Return the placeholders of a function's arguments."""
+    captured = {id(placeholder) for _, placeholder in function.graph.captures}
+    return [t for t in function.inputs if id(t) not in captured]

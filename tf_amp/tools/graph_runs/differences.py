@@ -47,10 +47,11 @@ def difference_of(float32: Array, other: Array) -> Difference:
     error = actual - expected
     if not error.any():
         return Difference(non_finite=lost)
+    norm, norms = _norm(expected), _norm(expected) * _norm(actual)
     return Difference(
         largest=float(np.abs(error).max()),
-        relative=_ratio(_norm(error), _norm(expected)),
-        cosine=_cosine(expected, actual),
+        relative=_norm(error) / norm if norm > 0.0 else math.inf,
+        cosine=float(np.dot(expected, actual)) / norms if norms else 0.0,
         non_finite=lost,
     )
 
@@ -78,15 +79,4 @@ def _numbers(float32: Array, other: Array) -> tuple[Array, Array]:
 
 
 def _norm(value: Array) -> float:
-    return float(np.linalg.norm(value.ravel()))
-
-
-def _ratio(above: float, below: float) -> float:
-    return above / below if below > 0.0 else math.inf
-
-
-def _cosine(first: Array, second: Array) -> float:
-    norms = _norm(first) * _norm(second)
-    if norms == 0.0:
-        return 0.0
-    return float(np.dot(first.ravel(), second.ravel()) / norms)
+    return float(np.linalg.norm(value))

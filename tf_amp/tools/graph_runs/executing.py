@@ -21,8 +21,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.functions.conversion import bodies_of
 from grappler_pass.graph.op_traits import input_behind, is_random, passes_on
-from grappler_pass.graph.shapes import Shape, Shapes, shapes_from_graph_def
+from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item, split_input
+from grappler_pass.planning.draft import Settings
 from tf_amp._tensorflow_private.graphs import import_operations
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.errors import NotMeasurableError
@@ -36,14 +37,70 @@ from tf_amp.measuring.sandbox.graph_copy import (
 )
 from tf_amp.measuring.sandbox.session import filled_session
 from tf_amp.rewriting.compiled.clusters import with_clusters
-from tf_amp.tools.graph_runs.cases import Case, Values, Watched
 from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tracing.traces import with_traced_shapes
 
+Values = Mapping[str, Array]
 _SEED = 20
+_SEEDS = {"seed", "seed2"}
 _PREFIX = "tf_amp_case"
 # What TensorFlow begins a message with that tells where in the graph it was.
 _FAILED = "Graph execution error:"
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """A tensor that is compared.
+
+    It is named by who reads it where that can be done: the reader keeps its name and
+    its type in a rewritten graph, where the tensor itself may be in 16 bits.
+
+    Attributes:
+      name: for people.
+      kind: "output" or "gradient".
+      node: name of the reader, or of the node that makes it.
+      input: of the reader; None: `node` makes it.
+      output: of the node that makes it.
+    """
+
+    name: str
+    kind: str
+    node: str
+    input: int | None = None
+    output: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """A graph as Grappler passes it, to be run outside of its program.
+
+    Attributes:
+      graph_def: never written.
+      item: what it is run for.
+      shapes: static shapes by node name.
+      settings: the pass's, for its rewrite.
+      values: what is known of the data that comes in, by the names that a sandbox gives
+        its contents: a variable's is that of its handle, a tensor's `node:output`.
+      watched: the tensors to compare.
+      name: of the graph, for people.
+      variables: names of variables for people, by name of their handle.
+      run_shapes: static shapes for the values at hand, where `shapes` leaves some open.
+    """
+
+    graph_def: GraphDef
+    item: Item
+    shapes: Shapes
+    settings: Settings
+    values: Values
+    watched: tuple[Watched, ...] = ()
+    name: str = ""
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    run_shapes: Shapes | None = None
+
+    @property
+    def known_shapes(self) -> Shapes:
+        """The shapes that a run has, as far as they are known."""
+        return self.shapes if self.run_shapes is None else self.run_shapes
 
 
 def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
@@ -95,17 +152,15 @@ def completed(case: Case, graph_defs: Iterable[GraphDef]) -> dict[str, Array]:
 def sandbox_of(
     graph_def: GraphDef, item: Item, shapes: Shapes, values: Values
 ) -> Sandbox:
-    """Return a graph that runs by itself on values of the shapes that are given.
-
-    Raises:
-      NotMeasurableError: it cannot be run by itself; the message says why.
-    """
+    """Return a graph that runs by itself on values of the shapes that are given."""
     known = dict(shapes)
     for name, value in values.items():
         node, _, output = name.rpartition(":")
         if node:
-            sizes = tuple(map(int, value.shape))
-            known[node] = _with_shape(known.get(node, ()), int(output), sizes)
+            found = list(known.get(node, ()))
+            found += [None] * (int(output) + 1 - len(found))
+            found[int(output)] = tuple(map(int, value.shape))
+            known[node] = tuple(found)
     try:
         return sandbox_from_graph(graph_def, item, known)
     except NotRunnableError as error:
@@ -120,9 +175,6 @@ def execute(
     """Run a sandbox's graph once on values of its contents, by name.
 
     Wanted are tensors by name, each as a node and the number of its output.
-
-    Raises:
-      NotMeasurableError: it fails; the message says why.
     """
     graph, graph_def = tf.Graph(), _seeded(sandbox, values)
     names = list(dict.fromkeys(node for node, _ in wanted.values()))
@@ -137,7 +189,11 @@ def execute(
         raise NotMeasurableError(
             f"The graph does not run by itself: {message}"
         ) from error
-    return {name: _as_float32(np.asarray(value)) for name, value in fetched.items()}
+    found_values = {name: np.asarray(value) for name, value in fetched.items()}
+    return {
+        name: value.astype(np.float32) if value.dtype.name in LOW_DTYPES else value
+        for name, value in found_values.items()
+    }
 
 
 def _made_up(content: Content) -> Array:
@@ -158,14 +214,6 @@ def _made_up(content: Content) -> Array:
     )
 
 
-def _with_shape(
-    shapes: tuple[Shape | None, ...], output: int, sizes: tuple[int, ...]
-) -> tuple[Shape | None, ...]:
-    padded = [*shapes, *[None] * (output + 1 - len(shapes))]
-    padded[output] = sizes
-    return tuple(padded)
-
-
 def _port_of(
     watched: Watched, given: Mapping[str, NodeDef], made: Mapping[str, NodeDef]
 ) -> tuple[str, int] | None:
@@ -175,7 +223,10 @@ def _port_of(
     name, output = watched.node, watched.output
     if watched.input is not None:
         name, output = split_input(given[name].input[watched.input])
-    while name in given and _passes_on(given[name]):
+    while name in given and (
+        passes_on(given[name].op)
+        or (given[name].op == "Cast" and REWRITTEN in given[name].attr)
+    ):
         passed = input_behind(given[name].op, output)
         name, output = split_input(given[name].input[passed])
     if name not in made:
@@ -186,16 +237,13 @@ def _port_of(
     return name, output
 
 
-def _passes_on(node: NodeDef) -> bool:
-    return passes_on(node.op) or (node.op == "Cast" and REWRITTEN in node.attr)
-
-
 def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
     """Return a sandbox's graph with seeds for its random ops, and given shapes."""
-    seeded = GraphDef()
-    seeded.CopyFrom(sandbox.graph_def)
+    seeded = copy.deepcopy(sandbox.graph_def)
     for node in itertools.chain.from_iterable(bodies_of(seeded).values()):
-        if _draws_anew(node):
+        # Else an op would draw other numbers in every Session.
+        takes_seeds = is_random(node.op) and _SEEDS <= set(node.attr)
+        if takes_seeds and not any(node.attr[name].i for name in _SEEDS):
             node.attr["seed"].i = _SEED
             node.attr["seed2"].i = zlib.crc32(node.name.encode()) & 0x7FFFFFFF
         name = node.attr["shared_name"].s.decode() if node.op in VARIABLES else ""
@@ -203,16 +251,3 @@ def _seeded(sandbox: Sandbox, values: Values) -> GraphDef:
             shape = tf.TensorShape(values[name].shape).as_proto()
             node.attr["shape"].shape.CopyFrom(shape)
     return seeded
-
-
-def _as_float32(value: Array) -> Array:
-    """Return 16-bit values as float32, and others as they are."""
-    is_low = value.dtype.name in LOW_DTYPES
-    return value.astype(np.float32) if is_low else value
-
-
-def _draws_anew(node: NodeDef) -> bool:
-    """Return whether an op draws other numbers in every Session."""
-    if not is_random(node.op) or not {"seed", "seed2"} <= set(node.attr):
-        return False
-    return not node.attr["seed"].i and not node.attr["seed2"].i

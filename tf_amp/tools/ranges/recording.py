@@ -9,6 +9,7 @@ is not seen. Results stay what they are, bit by bit.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 
@@ -78,11 +79,8 @@ class Tap:
 class Records:
     """What to record of a graph.
 
-    Attributes:
-      taps: the tensors.
-      begin: number under which the begin of a run is recorded, before all else; None:
-        it is not.
-      loops: names of the nodes through which values enter loops from outside of any.
+    The begin of a run is recorded under the number `begin`, before all else; None: it
+    is not. Values enter loops from outside of any through the nodes named.
     """
 
     taps: tuple[Tap, ...]
@@ -99,8 +97,7 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
     Whoever else reads a variable's handle, to change it as well, waits for the record.
     What the graph does not hold, or read, is left out.
     """
-    recording = GraphDef()
-    recording.CopyFrom(graph_def)
+    recording = copy.deepcopy(graph_def)
     nodes = {node.name: node for node in graph_def.node}
     read = {_canonical(text) for node in graph_def.node for text in node.input}
     instead: dict[str, str] = {}

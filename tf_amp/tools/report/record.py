@@ -6,15 +6,13 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grappler_pass.planning.plan import Plan
 from tf_amp.errors import ScriptMissingError, UnreadableRecordError
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.verify.verification import Verification
-
-if TYPE_CHECKING:
-    from tf_amp.training.report import LossScaleState
+from tf_amp.training.report import LossScaleState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,28 +86,21 @@ def _record_from_file(path: pathlib.Path) -> Record:
     try:
         return record_from_json(path.name, path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        wrong = str(error)
+        if isinstance(error, OSError):
+            wrong = error.strerror or wrong
+        elif isinstance(error, UnicodeDecodeError):
+            wrong = "it is no text"
+        elif isinstance(error, json.JSONDecodeError):
+            wrong = f"it is cut off, or no JSON ({error})"
         raise UnreadableRecordError(
             f"{path} is no plan, prediction, verification or precision report as "
-            f"tf-amp writes them: {_what_is_wrong(error)}."
+            f"tf-amp writes them: {wrong}."
         ) from error
 
 
-def _what_is_wrong(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    if isinstance(error, UnicodeDecodeError):
-        return "it is no text"
-    if isinstance(error, json.JSONDecodeError):
-        return f"it is cut off, or no JSON ({error})"
-    return str(error)
-
-
 def record_from_json(name: str, text: str) -> Record:
-    """Read what one file holds.
-
-    Raises:
-      ValueError: it is none of the kinds that tf-amp writes.
-    """
+    """Read what one file holds; ValueError if it is none of the kinds tf-amp writes."""
     values = json.loads(text)
     listed = values if isinstance(values, list) and values else [values]
     return _joined(name, list(map(_record_of, listed)))
@@ -141,21 +132,9 @@ def _joined(name: str, records: Sequence[Record]) -> Record:
     return Record(name, **found)
 
 
-def _from_plan(values: dict[str, Any]) -> Record:
-    return Record(plans=(Plan.from_json(json.dumps(values)),))
-
-
 def _from_prediction(values: dict[str, Any]) -> Record:
     prediction = Prediction.from_json(json.dumps(values))
     return Record(plans=(prediction.plan,), predictions=(prediction,))
-
-
-def _from_verification(values: dict[str, Any]) -> Record:
-    return Record(verifications=(Verification.from_json(json.dumps(values)),))
-
-
-def _from_steps(values: dict[str, Any]) -> Record:
-    return Record(compared=(ComparedSteps(**values),))
 
 
 def _from_run(values: dict[str, Any]) -> Record:
@@ -165,9 +144,23 @@ def _from_run(values: dict[str, Any]) -> Record:
 
 # By fields that no other kind has.
 _KINDS: tuple[tuple[tuple[str, ...], str, Callable[[dict[str, Any]], Record]], ...] = (
-    (("decisions", "low_dtype"), "a plan", _from_plan),
+    (
+        ("decisions", "low_dtype"),
+        "a plan",
+        lambda values: Record(plans=(Plan.from_json(json.dumps(values)),)),
+    ),
     (("plan", "float32", "mixed"), "a prediction", _from_prediction),
-    (("checks", "tolerance"), "a verification", _from_verification),
-    (("graph", "is_faster", "ratio"), "a comparison of steps", _from_steps),
+    (
+        ("checks", "tolerance"),
+        "a verification",
+        lambda values: Record(
+            verifications=(Verification.from_json(json.dumps(values)),)
+        ),
+    ),
+    (
+        ("graph", "is_faster", "ratio"),
+        "a comparison of steps",
+        lambda values: Record(compared=(ComparedSteps(**values),)),
+    ),
     (("plans", "outcome", "scale"), "a precision report", _from_run),
 )

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import tf_amp
-from grappler_pass.planning.pages.page import (
-    Card,
-    Section,
-    Table,
-    page_from_sections,
-)
+from grappler_pass.planning.pages.page import Card, Section, Table, page_from_sections
 from grappler_pass.planning.pages.plan_sections import sections_of
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.counts import counted
 from tf_amp.tools.report.record import Record
 from tf_amp.tools.report.run_sections import sections_of_runs
-
-if TYPE_CHECKING:
-    from tf_amp.training.report import LossScaleState
 
 _MILLI = 1e3
 # Operations whose charts a page has room for, and rows of a table of graphs.
@@ -31,8 +22,7 @@ _RATIO = re.compile(r"\d+(\.\d+)?x")
 def html_from_record(record: Record, other: Record | None = None) -> str:
     """Return a page that opens without a network, perhaps beside another job.
 
-    Raises:
-      MissingExtraError: Jinja2 or plotly is not installed.
+    It takes Jinja2 and plotly; MissingExtraError without.
     """
     drawn = tuple(_drawn(record.plans))
     sections = [_verdict(record)]
@@ -72,7 +62,10 @@ def _verdict(record: Record) -> Section:
             )
         )
     if (state := record.loss_scale) is not None:
-        cards.append(Card("steps skipped", f"{state.skipped_steps}", _scale(state)))
+        text = f"loss scale {state.scale:g} when the job ended"
+        if origin := state.overflow_origin:
+            text += f"; the latest overflow began in {origin}"
+        cards.append(Card("steps skipped", f"{state.skipped_steps}", text))
     for run in record.runs:
         scale = run["scale"]
         cards.append(
@@ -93,12 +86,6 @@ def _verdict(record: Record) -> Section:
     verb = "is" if low == 1 else "are"
     text = f"{low} of {counted(len(record.plans), 'graph')} {verb} rewritten."
     return Section("Job", text, cards=tuple(cards))
-
-
-def _scale(state: LossScaleState) -> str:
-    text = f"loss scale {state.scale:g} when the job ended"
-    origin = state.overflow_origin
-    return f"{text}; the latest overflow began in {origin}" if origin else text
 
 
 def _step_card(model: str, times: Mapping[str, float]) -> Card:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from grappler_pass.planning.pages.page import Section, Table, empty_figure
 from grappler_pass.planning.pages.plan_sections import (
@@ -11,11 +11,9 @@ from grappler_pass.planning.pages.plan_sections import (
     FLOAT32_COLOR,
     LOW_COLOR,
 )
-
-if TYPE_CHECKING:
-    from tf_amp.tools.explain.prediction import Prediction
-    from tf_amp.tools.report.record import Record
-    from tf_amp.tools.verify.verification import TensorCheck, Verification
+from tf_amp.tools.explain.prediction import Prediction
+from tf_amp.tools.report.record import Record
+from tf_amp.tools.verify.verification import TensorCheck, Verification
 
 _MILLI = 1e3
 _BAD_COLOR = "#c1443c"
@@ -23,6 +21,8 @@ _BAD_COLOR = "#c1443c"
 _TENSORS, _LEAST_ERROR = 40, 1e-9
 # Exponents of float16: of its smallest number, its smallest normal one, its largest.
 _FLOAT16_EXPONENTS = (-24, -14, 15)
+_NO_GRADIENTS = "Gradients by layer: GradientHealthMonitor() beside PrecisionReport."
+_LEAST_TEXT = f"below {_LEAST_ERROR:g}: equal"
 
 
 def sections_of_runs(record: Record) -> tuple[Section, ...]:
@@ -31,7 +31,14 @@ def sections_of_runs(record: Record) -> tuple[Section, ...]:
         *(_loss_scale(run) for run in record.runs),
         *(_gradients(run) for run in record.runs),
         *_numbers(record.verifications),
-        *_times(record.predictions),
+        *(
+            Section(
+                f"Predicted and measured times of {found.plan.graph or 'a graph'}",
+                found.summary(),
+                figure=_times_figure(found),
+            )
+            for found in record.predictions
+        ),
         *_not_recorded(record),
     )
 
@@ -159,17 +166,6 @@ def _errors_figure(found: Verification) -> Any:
     return figure
 
 
-def _times(predictions: Sequence[Prediction]) -> tuple[Section, ...]:
-    return tuple(
-        Section(
-            f"Predicted and measured times of {found.plan.graph or 'a graph'}",
-            found.summary(),
-            figure=_times_figure(found),
-        )
-        for found in predictions
-    )
-
-
 def _times_figure(found: Prediction) -> Any:
     figure = empty_figure(xaxis_type="log", yaxis_type="log")
     kinds = {"float32": FLOAT32_COLOR, "mixed": LOW_COLOR}
@@ -223,7 +219,3 @@ def _not_recorded(record: Record) -> tuple[Section, ...]:
 
 def _short(value: float) -> float:
     return float(f"{value:.2g}")
-
-
-_NO_GRADIENTS = "Gradients by layer: GradientHealthMonitor() beside PrecisionReport."
-_LEAST_TEXT = f"below {_LEAST_ERROR:g}: equal"

@@ -15,8 +15,7 @@ from grappler_pass.eligibility.exclusions import differentiated, without_call_sc
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
 from tf_amp.tools import progress
-from tf_amp.tools.verify.culprits import Culprit
-from tf_amp.tools.verify.verification import Verification
+from tf_amp.tools.verify.verification import Culprit, Verification
 from tf_amp.tools.verify.verifying import Controls, low_nodes, rewritten
 from tf_amp.tracing.stamp_reader import origins_of
 
@@ -89,18 +88,11 @@ def culprits_among(
 ) -> tuple[_T, ...] | None:
     """Return a smallest set of suspects that must be cleared; None: all do not suffice.
 
-    Looked for is the shortest beginning of the sequence that fixes it when cleared: its
-    last member is a culprit. With that one cleared for good the next is looked for
-    before it. So k culprits among n suspects take about k * (log2(n) + 1) tries, not
-    counting the two that tell whether there is anything to look for.
-
-    Args:
-      suspects: in order.
-      holds_with: returns whether all is well with some suspects cleared; clearing more
-        must not do harm.
-
-    Returns:
-      The culprits in order; without any one of them it does not hold.
+    They are in order; without any one of them it does not hold. Looked for is the
+    shortest beginning of the sequence that fixes it when cleared: its last member is a
+    culprit. With that one cleared for good the next is looked for before it. So k
+    culprits among n suspects take about k * (log2(n) + 1) tries, not counting the two
+    that tell whether there is anything to look for. Clearing more must not do harm.
     """
     if not holds_with(suspects):
         return None

@@ -75,17 +75,13 @@ def checks_of(
             dtype=str(value.dtype),
             shape=tuple(map(int, value.shape)),
             **{run: difference_of(value, found[name]) for run, found in runs.items()},
-            non_finite=_count_not_finite(value),
+            non_finite=0
+            if value.dtype.kind in "OSUb"
+            else int(np.count_nonzero(~np.isfinite(value.astype(np.float64)))),
         )
         for name, value in expected.items()
         if all(name in found for found in runs.values())
     )
-
-
-def _count_not_finite(value: Array) -> int:
-    if value.dtype.kind in "OSUb":
-        return 0
-    return int(np.count_nonzero(~np.isfinite(value.astype(np.float64))))
 
 
 def _rounded_inputs(inputs: Inputs, low_dtype: str) -> Inputs:
@@ -100,10 +96,8 @@ def _rounded_inputs(inputs: Inputs, low_dtype: str) -> Inputs:
 
 
 def _results(function: Callable[..., Any], inputs: Inputs) -> dict[str, Array]:
-    if isinstance(inputs, Mapping):
-        result = function(**inputs)
-    else:
-        result = function(*inputs)
+    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+    result = function(*args, **kwargs)
     return {name: np.asarray(value) for name, value in named_leaves(result)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,12 +16,11 @@ from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.rewriting.compiled import originals
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
-from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.graph_runs.call_values import arguments_by_placeholder
-from tf_amp.tools.graph_runs.cases import Case
+from tf_amp.tools.graph_runs.batches import arguments_by_placeholder
 from tf_amp.tools.graph_runs.differences import Array
+from tf_amp.tools.graph_runs.executing import Case
 from tf_amp.tools.verify.comparing import named_leaves
 from tf_amp.tools.verify.watching import gradients_of, outputs_of
 from tf_amp.tracing import grappler_preview
@@ -34,12 +34,7 @@ def case_of(
     choice: Choice,
     fetches: Iterable[str] | None = None,
 ) -> Case:
-    """Return a function or a GraphDef as a case, given as to `tf_amp.explain`.
-
-    Raises:
-      UnfitDataError: the arguments are not those of the function.
-    """
-    check_tensorflow()
+    """Return a function or a GraphDef as a case, given as to `tf_amp.explain`."""
     if isinstance(fn, GraphDef):
         graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
         given = {f"{key}:0": np.asarray(value) for key, value in kwargs.items()}
@@ -87,7 +82,11 @@ def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
 
     Other tensors that it has captured are among the values, as `node:output`.
     """
-    variables = _names_by_handle(function)
+    try:
+        variables = {id(v.handle): str(v.name) for v in function.graph.variables}
+    except AssertionError:
+        # Of a SavedModel that nobody holds; handles keep the values all the same.
+        variables = {}
     held: dict[str, Array] = {}
     names: dict[str, str] = {}
     for outer, placeholder in function.graph.captures:
@@ -95,7 +94,7 @@ def captured_values(function: Any) -> tuple[dict[str, Array], dict[str, str]]:
         contents = tracing.handle_contents(outer)
         if len(contents) == 1:
             held[key] = np.asarray(tracing.variable_value(outer, contents[0]))
-            names[key] = variables.get(id(outer), key)
+            names[key] = variables.get(id(outer), key).partition(":")[0]
         elif hasattr(outer, "numpy") and outer.dtype.is_numpy_compatible:
             held[f"{key}:0"] = np.asarray(outer)
     return held, names
@@ -157,9 +156,8 @@ def watched(
 def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
     """Return a graph as a case, its functions inlined and nothing fused.
 
-    Args:
-      fn: a GraphDef, or a ConcreteFunction, whose variables have their values.
-      fetches: names of the nodes to run, for a GraphDef.
+    It is a GraphDef with the nodes to run, or a ConcreteFunction, whose variables have
+    their values.
     """
     if isinstance(fn, GraphDef):
         graph_def, kept, name = fn, tuple(fetches), ""
@@ -177,8 +175,7 @@ def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
 
 def _inlined_as_traced(graph_def: Any, kept: tuple[str, ...]) -> Any:
     """Return a graph with its functions inlined, those rewritten for XLA as traced."""
-    traced = type(graph_def)()
-    traced.CopyFrom(graph_def)
+    traced = copy.deepcopy(graph_def)
     originals.restore(traced)
     return grappler_preview.inlined_graph(traced, kept)
 
@@ -190,13 +187,3 @@ def _outputs_of(function: Any) -> dict[str, str]:
         leaves = [f"output_{number}" for number in range(len(function.outputs))]
     names = zip(leaves, function.outputs, strict=True)
     return {tensor.name: leaf for leaf, tensor in names}
-
-
-def _names_by_handle(function: Any) -> dict[int, str]:
-    """Return the names of a function's variables, as far as these still exist."""
-    try:
-        variables = function.graph.variables
-    except AssertionError:
-        # Of a SavedModel that nobody holds; handles keep the values all the same.
-        return {}
-    return {id(v.handle): str(v.name).partition(":")[0] for v in variables}

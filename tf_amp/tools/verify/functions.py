@@ -19,9 +19,8 @@ from tf_amp.tools import progress
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
-from tf_amp.tools.explain.signatures import signatures_of
 from tf_amp.tools.graph_runs import batches as data
-from tf_amp.tools.graph_runs.call_values import batch_by_placeholder
+from tf_amp.tools.graph_runs.batches import batch_by_placeholder
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.function_cases import case_from_function, case_of
 from tf_amp.tools.verify.verification import TensorCheck, Verdict, Verification
@@ -80,37 +79,28 @@ def verify_saved_model(
 ) -> tuple[Verification, ...]:
     """Verify each signature of a SavedModel, or the one named.
 
-    Args:
-      folder: of the SavedModel.
-      choice: for the rewrites.
-      signature: name of one.
-      file: .npz file of data; None: made-up data.
-      tolerance: as for `verify`.
-      bisect: as for `verify`.
-
-    Raises:
-      ScriptMissingError: the folder does not hold a SavedModel.
-      ConfigError: it has no signature of that name, or none at all.
-      UnfitDataError: the data is not that of a signature.
-      NotMeasurableError: a signature cannot be run by itself; the message says why.
+    The file is an .npz with data; None: made-up data. The tolerance and `bisect` are as
+    for `verify`, and so are errors, beside those of `signatures_of`.
     """
-    found: list[Verification] = []
-    signatures = tuple(signatures_of(folder, signature).items())
+    found: dict[str, Verification] = {}
+    signatures = tuple(data.signatures_of(folder, signature).items())
     for name, function in progress.each(signatures, "verifying signatures"):
         batches: Sequence[data.Batch | None] = (None,)
         if file is not None:
             batches = data.batches_from_file(file, data.specs_of(function))
-        checks = [
-            verified(
-                case_from_function(function, choice, _values(function, batch)),
-                tolerance=tolerance,
-                bisect=bisect,
-                data=str(file) if file is not None else "",
+        checks = []
+        for batch in batches:
+            values = batch_by_placeholder(function, batch) if batch else {}
+            case = case_from_function(function, choice, values)
+            data_text = str(file) if file is not None else ""
+            checks.append(
+                verified(case, tolerance=tolerance, bisect=bisect, data=data_text)
             )
-            for batch in batches
-        ]
-        found.append(dataclasses.replace(worst_of(checks), graph=name))
-    return _merged(found)
+        found[name] = dataclasses.replace(worst_of(checks), graph=name)
+    alike = explanation.with_joined_names(
+        found, lambda each: dataclasses.replace(each, graph="", plan="")
+    )
+    return tuple(dataclasses.replace(a, graph=names) for names, a in alike.items())
 
 
 def ranges(
@@ -154,7 +144,7 @@ def ranges_of_saved_model(
     """
     return joined(
         ranges_of(function, data.batches_from_file(file, data.specs_of(function)))
-        for function in signatures_of(folder, signature).values()
+        for function in data.signatures_of(folder, signature).values()
     )
 
 
@@ -164,8 +154,14 @@ def worst_of(found: Sequence[Verification]) -> Verification:
     The culprits are those of all.
     """
     first = next((each for each in found if not each.ok), found[0])
+    worse = [*Verdict].index
+
+    def badness(check: TensorCheck) -> tuple[int, int, float]:
+        rank = worse(first.verdict_on(check))
+        return rank, check.mixed.non_finite, check.mixed.relative
+
     columns = zip(*(each.checks for each in found), strict=True)
-    worst = (max(column, key=lambda c: _badness(first, c)) for column in columns)
+    worst = (max(column, key=badness) for column in columns)
     searched = [each.culprits for each in found if each.culprits is not None]
     culprits = dict.fromkeys(itertools.chain.from_iterable(searched))
     return dataclasses.replace(
@@ -177,40 +173,12 @@ def worst_of(found: Sequence[Verification]) -> Verification:
 
 
 def checked_tolerance(tolerance: float | None) -> float | None:
-    """Return what a tolerance may be.
-
-    Raises:
-      ConfigError: it is not a number greater than 0.
-    """
+    """Return a tolerance; ConfigError unless it is a number greater than 0, or None."""
     if tolerance is None or 0.0 < tolerance < float("inf"):
         return tolerance
     raise ConfigError(
         f"tolerance: received {tolerance!r}; allowed are numbers greater than 0."
     )
-
-
-_ORDER = (Verdict.INFORMATION, Verdict.HOLDS, Verdict.NOISY, Verdict.BEYOND)
-
-
-def _badness(found: Verification, check: TensorCheck) -> tuple[int, int, float]:
-    verdict = found.verdict_on(check)
-    rank = _ORDER.index(verdict) if verdict in _ORDER else len(_ORDER)
-    return rank, check.mixed.non_finite, check.mixed.relative
-
-
-def _values(function: Any, batch: data.Batch | None) -> dict[str, Any]:
-    return {} if batch is None else batch_by_placeholder(function, batch)
-
-
-def _merged(found: Iterable[Verification]) -> tuple[Verification, ...]:
-    """Return one for those that differ in name only, as Keras exports them."""
-    same: dict[object, Verification] = {}
-    for each in found:
-        key = dataclasses.replace(each, graph="", plan="")
-        known = same.get(key)
-        name = f"{known.graph}, {each.graph}" if known else each.graph
-        same[key] = dataclasses.replace(each, graph=name)
-    return tuple(same.values())
 
 
 def _traced_for(fn: Any, batch: Any) -> Any:

@@ -1,4 +1,9 @@
-"""Run a script and look at its graphs: verify them, or see what ranges they keep to."""
+"""Run a script and look at its graphs: verify them, or see what ranges they keep to.
+
+Grappler's callback has the graph that will run: what comes in from outside (arguments,
+data, variables before they change) is recorded there, and run again later. The program
+goes on in float32.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,34 @@ import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass.fork_safety import renewed_lock
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import GraphView, Item
 from grappler_pass.planning.draft import Settings
 from tf_amp.config.ranges import Ranges
+from tf_amp.errors import NotMeasurableError
+from tf_amp.measuring.sandbox.contents import Content
 from tf_amp.rewriting import host
-from tf_amp.rewriting.compiled.uncompiled import WithoutXla
+from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
 from tf_amp.tools import running_scripts
-from tf_amp.tools.graph_runs.cases import Case
-from tf_amp.tools.ranges.ranging import records_of
-from tf_amp.tools.ranges.recording import Recorder, with_records
-from tf_amp.tools.ranges.statistics import Statistics
-from tf_amp.tools.verify.capturing import Captures, is_recording
+from tf_amp.tools.graph_runs.differences import Array
+from tf_amp.tools.graph_runs.executing import Case, sandbox_of
+from tf_amp.tools.ranges.ranging import Statistics, records_of
+from tf_amp.tools.ranges.recording import (
+    DEREFERENCE,
+    READ,
+    RECORDER,
+    Recorder,
+    Records,
+    Tap,
+    with_records,
+)
+from tf_amp.tools.verify.function_cases import case_from_traced, watched
+from tf_amp.tracing.grappler_preview import with_bodies
+from tf_amp.tracing.traces import with_traced_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,3 +97,92 @@ def _run(
     code = running_scripts.run_limited(script.path, script.arguments, script.seconds)
     if code:
         print(f"tf-amp: the script ended with {code!r}.", file=sys.stderr)
+
+
+@dataclasses.dataclass(eq=False)
+class _Captured:
+    """A graph that is going to run, and what it has got so far."""
+
+    case: Case
+    # Of the function that XLA would have compiled; None for a graph as it is.
+    compiled: Uncompiled | None = None
+    values: dict[str, Array] = dataclasses.field(default_factory=dict)
+
+    def complete(self) -> Case:
+        """Return the case with all that it has got."""
+        if self.compiled is None:
+            return dataclasses.replace(self.case, values=dict(self.values))
+        values = {}
+        for name, value in self.values.items():
+            argument, colon, output = name.partition(":")
+            if argument in self.compiled.arguments:
+                placeholder = self.compiled.arguments[argument]
+                values[f"{placeholder}{colon}{output}"] = value
+        return case_from_traced(self.compiled.graph, values)
+
+
+class Captures:
+    """The graphs of a program with their first inputs, in the order they came."""
+
+    def __init__(self) -> None:
+        """Begin without graphs."""
+        self._found: list[_Captured] = []
+        self._place: list[tuple[_Captured, str]] = []
+        self._lock = renewed_lock()
+        self._recorder = Recorder(self._record)
+        self.skipped: dict[str, str] = {}
+        self.without_xla = WithoutXla()
+
+    def observe(
+        self,
+        graph_def: GraphDef,
+        item: Item,
+        shapes: Callable[[], Shapes],
+        name: str,
+        settings: Settings,
+    ) -> GraphDef | None:
+        """Return a graph that passes what it gets on; None for one that cannot."""
+        if is_recording(graph_def):
+            return None
+        if settings.fuses:
+            self.skipped[name] = "it has operations that XLA alone can run"
+            return None
+        whole = with_bodies(graph_def)
+        known = with_traced_shapes(whole, shapes())
+        case = watched(Case(whole, item, known, settings, {}, name=name))
+        try:
+            contents = sandbox_of(whole, item, case.shapes, {}).contents
+        except NotMeasurableError as error:
+            self.skipped[name] = str(error)
+            return None
+        records = Records(self._taps(case, contents))
+        return with_records(graph_def, records, self._recorder)
+
+    def cases(self) -> tuple[Case, ...]:
+        """Return the graphs that have run, with what they got."""
+        return tuple(found.complete() for found in self._found if found.values)
+
+    def _taps(self, case: Case, contents: tuple[Content, ...]) -> tuple[Tap, ...]:
+        captured = _Captured(case, self.without_xla.behind(case.graph_def))
+        with self._lock:
+            first = len(self._place)
+            self._found.append(captured)
+            self._place.extend((captured, content.name) for content in contents)
+        taps = []
+        for number, content in enumerate(contents, first):
+            # The op that reads a content.
+            holder = READ if content.is_state else ""
+            holder = DEREFERENCE if content.is_reference else holder
+            taps.append(Tap(number, content.name, content.dtype, holder))
+        return tuple(taps)
+
+    def _record(self, number: Array, value: Array) -> None:
+        """Keep a value, unless the graph has run before."""
+        captured, name = self._place[int(number)]
+        if name not in captured.values:
+            captured.values[name] = np.array(value)
+
+
+def is_recording(graph_def: GraphDef) -> bool:
+    """Return whether a graph tells of its tensors already."""
+    return any(f"/{RECORDER}_" in node.name for node in graph_def.node)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Group
@@ -17,9 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from grappler_pass.notebook_display import NotebookDisplay, plain_text
+from tf_amp.config.counts import counted
 from tf_amp.config.fitted_table import FittedTable
 from tf_amp.tools.graph_runs.differences import Difference
-from tf_amp.tools.verify.culprits import Culprit
+from tf_amp.tools.whole_files import write_whole
 
 # Roundings of the weights are one kind among those that 16 bits bring; a chain of ops
 # adds a few more to each.
@@ -30,16 +33,51 @@ _EPSILON = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _WIDTH = 250
 
 OUTPUT, GRADIENT = "output", "gradient"
+_COLUMNS = ("largest error", "relative", "cosine", "not finite", "noise", "rounded")
+# What a narrow terminal leaves out, first what matters least.
+_SPARE = (
+    "cosine",
+    "shape",
+    "kind",
+    "largest error",
+    "rounded",
+    "not finite",
+    "noise",
+    "relative",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Culprit:
+    """An operation that a tolerance does not allow in 16 bits.
+
+    Attributes:
+      node: its name in the graph.
+      op: what it computes, such as "MatMul".
+      layer: the name scope around it, which Keras makes of its layers' names; of a
+        gradient, that of the operation it belongs to.
+      pattern: regular expression that excludes it and no other.
+    """
+
+    node: str
+    op: str
+    layer: str
+    pattern: str
+
+    def __str__(self) -> str:
+        """Return one line."""
+        where = f" in layer {self.layer}" if self.layer else ""
+        return f"{self.node} ({self.op}){where}"
 
 
 class Verdict(enum.Enum):
-    """What is said of a tensor; the value is what the table prints."""
+    """What is said of a tensor, the worst last; the value is what the table prints."""
 
+    INFORMATION = "not judged"
     HOLDS = "within tolerance"
     NOISY = "as far off in float32"
     BEYOND = "beyond tolerance"
     NOT_FINITE = "not finite"
-    INFORMATION = "not judged"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,9 +163,8 @@ class Verification(NotebookDisplay):
         """The tensors that do not hold, the worst first."""
         bad = (Verdict.BEYOND, Verdict.NOT_FINITE)
         found = [c for c in self.checks if self.verdict_on(c) in bad]
-        return tuple(
-            sorted(found, key=lambda c: (-c.mixed.non_finite, -c.mixed.relative))
-        )
+        found.sort(key=lambda c: (-c.mixed.non_finite, -c.mixed.relative))
+        return tuple(found)
 
     @property
     def exit_code(self) -> int:
@@ -136,8 +173,12 @@ class Verification(NotebookDisplay):
 
     @property
     def verdict(self) -> str:
-        """One or two sentences."""
-        return _words_of(self)
+        """One or two sentences that say what holds, and what does not."""
+        if self.low_operations == 0:
+            return "The plan changes nothing here, so there is nothing to verify."
+        if not self.checks:
+            return "Nothing that the graph returns or updates could be compared."
+        return _good(self) if self.ok else f"{_bad(self)}{_cause(self)}"
 
     def summary(self) -> str:
         """Return the verdict behind the graph's name."""
@@ -163,7 +204,11 @@ class Verification(NotebookDisplay):
         """Load what `to_json` wrote."""
         fields: dict[str, Any] = json.loads(text)
         del fields["ok"], fields["verdict"]
-        fields["checks"] = tuple(_check_from(row) for row in fields["checks"])
+        for row in fields["checks"]:
+            row["shape"] = tuple(row["shape"])
+            for name in ("mixed", "noise", "rounded"):
+                row[name] = row[name] and Difference(**row[name])
+        fields["checks"] = tuple(TensorCheck(**row) for row in fields["checks"])
         if fields["culprits"] is not None:
             fields["culprits"] = tuple(Culprit(**row) for row in fields["culprits"])
         fields["excluded"] = tuple(fields["excluded"])
@@ -171,7 +216,9 @@ class Verification(NotebookDisplay):
 
     def _group(self, table: Table) -> Group:
         """Return headline, table, verdict and culprits."""
-        parts: list[Any] = [Text(_headline(self))]
+        plan = f": {self.plan}" if self.plan else ""
+        data = f"\nrun on {self.data}" if self.data else ""
+        parts: list[Any] = [Text(f"{self.graph or 'graph'}{plan}{data}")]
         if self.checks:
             parts.append(_filled(table, self))
         parts.append(Text(self.verdict))
@@ -182,17 +229,6 @@ class Verification(NotebookDisplay):
 def default_tolerance(low_dtype: str) -> float:
     """Return the relative error that is allowed unless the user says otherwise."""
     return _TOLERANCE_IN_EPSILONS * _EPSILON[low_dtype]
-
-
-def _words_of(found: Verification) -> str:
-    """Return one or two sentences that say what holds, and what does not."""
-    if found.low_operations == 0:
-        return "The plan changes nothing here, so there is nothing to verify."
-    if not found.checks:
-        return "Nothing that the graph returns or updates could be compared."
-    if found.ok:
-        return _good(found)
-    return f"{_bad(found)}{_cause(found)}"
 
 
 def _good(found: Verification) -> str:
@@ -234,40 +270,12 @@ def _cause(found: Verification) -> str:
         return ""
     if not found.culprits:
         return " No operation that could be kept in float32 fixes it."
-    count = len(found.culprits)
-    what = "1 operation" if count == 1 else f"{count} operations"
+    what = counted(len(found.culprits), "operation")
     return f" It holds with {what} in float32 (found in {found.tries} tries):"
 
 
 def _with(found: Verification, verdict: Verdict) -> list[TensorCheck]:
     return [c for c in found.checks if found.verdict_on(c) is verdict]
-
-
-def _headline(found: Verification) -> str:
-    plan = f": {found.plan}" if found.plan else ""
-    data = f"\nrun on {found.data}" if found.data else ""
-    return f"{found.graph or 'graph'}{plan}{data}"
-
-
-_COLUMNS = (
-    "largest error",
-    "relative",
-    "cosine",
-    "not finite",
-    "noise",
-    "rounded",
-)
-# What a narrow terminal leaves out, first what matters least.
-_SPARE = (
-    "cosine",
-    "shape",
-    "kind",
-    "largest error",
-    "rounded",
-    "not finite",
-    "noise",
-    "relative",
-)
 
 
 def _filled(table: Table, found: Verification) -> Table:
@@ -298,7 +306,31 @@ def _cells(check: TensorCheck) -> tuple[Text | str, ...]:
     )
 
 
-def _check_from(row: dict[str, Any]) -> TensorCheck:
-    for name in ("mixed", "noise", "rounded"):
-        row[name] = row[name] and Difference(**row[name])
-    return TensorCheck(**(row | {"shape": tuple(row["shape"])}))
+def write_exclude_list(
+    path: pathlib.Path,
+    culprits: Iterable[Culprit],
+    heading: str = "",
+    in_force: Iterable[str] = (),
+) -> None:
+    """Write the patterns one per line, each behind what it stands for.
+
+    `TF_AMP_EXCLUDE=@FILE` and `--exclude @FILE` read it. A list whose patterns were in
+    force when the culprits were found is added to; any other is replaced by one that
+    begins with the heading as a comment.
+    """
+    lines = _lines_in_force(path, frozenset(in_force))
+    lines = lines or [f"# {line}" for line in heading.splitlines()]
+    for culprit in culprits:
+        if culprit.pattern not in lines:
+            lines += [f"# {culprit}", culprit.pattern]
+    write_whole(path, ("\n".join(lines) + "\n").encode())
+
+
+def _lines_in_force(path: pathlib.Path, in_force: frozenset[str]) -> list[str]:
+    """Return the lines of a list of which every pattern is in force, else none."""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = [line.strip() for line in text.splitlines()]
+    patterns = {line for line in lines if line and line[0] != "#"}
+    return lines if patterns and patterns <= in_force else []

@@ -21,7 +21,7 @@ from grappler_pass.graph.op_traits import input_behind, is_update, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, op_def_of, signature_of
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
-from tf_amp.tools.graph_runs.cases import Watched
+from tf_amp.tools.graph_runs.executing import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
 from tf_amp.tracing.stamp_reader import origins_of
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
@@ -49,17 +49,13 @@ def outputs_of(
             result = Watched(label, OUTPUT, name, 0)
             is_told = _is_comparable(signature_of(node.proto).inputs[0].dtype)
             found.extend([result] if is_told else [])
-        else:
-            found.extend(_outputs_of_node(node, names or {}))
+            continue
+        for number, arg in enumerate(signature_of(node.proto).outputs):
+            if _is_comparable(arg.dtype):
+                label = f"{name}:{number}" if number else name
+                label = (names or {}).get(f"{name}:{number}", label)
+                found.append(Watched(label, OUTPUT, name, None, number))
     return tuple(found)
-
-
-def _outputs_of_node(node: Node, names: Mapping[str, str]) -> Iterator[Watched]:
-    for number, arg in enumerate(signature_of(node.proto).outputs):
-        if _is_comparable(arg.dtype):
-            label = f"{node.name}:{number}" if number else node.name
-            label = names.get(f"{node.name}:{number}", label)
-            yield Watched(label, OUTPUT, node.name, None, number)
 
 
 def gradients_of(
@@ -146,7 +142,9 @@ class _Search:
             node = self.view.nodes[port.node]
             begins = self._begins(node)
             is_candidate = begins and node.op not in _VARIABLES
-            if is_candidate and _may_equal(self._shape(port), shape):
+            # Equal, as far as both are known.
+            found = tf.TensorShape(self._shape(port))
+            if is_candidate and found.is_compatible_with(shape):
                 return reader
             others = others or is_candidate
             if begins:
@@ -192,15 +190,6 @@ def _trained(name: str, variables: Mapping[str, str]) -> str:
         if known.replace("/", "_") in last or name.endswith(f"/{known}")
     )
     return max((known for known in trained if known != name), key=len, default=name)
-
-
-def _may_equal(first: Shape | None, second: Shape | None) -> bool:
-    """Return whether two shapes are equal as far as they are known."""
-    if first is None or second is None:
-        return True
-    return len(first) == len(second) and all(
-        None in (a, b) or a == b for a, b in zip(first, second, strict=True)
-    )
 
 
 def _value_input(update: Node) -> Reader | None:

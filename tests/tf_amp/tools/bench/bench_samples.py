@@ -8,7 +8,7 @@ from tf_amp.tools.bench.context import Context
 from tf_amp.tools.bench.job import FUNCTION, Job, Target
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.worker.executed_ops import OpCounts
+from tf_amp.tools.bench.worker.journal import OpCounts
 
 CONTEXT = Context((("Python", "3"),), "a processor", "", "today")
 

@@ -12,11 +12,11 @@ from tf_amp.tools.bench.job import (
     FUNCTION,
     SAVED_MODEL,
     SCRIPT,
+    Task,
     batches_from_text,
     batches_of,
     target_of,
 )
-from tf_amp.tools.bench.worker.task import Task
 
 
 def test_methods_take_turns_and_each_round_starts_with_the_next() -> None:

@@ -9,9 +9,8 @@ import pytest
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.tools.bench.job import FUNCTION, SCRIPT, Target
 from tf_amp.tools.bench.record import Record
-from tf_amp.tools.bench.rendering.chart import png_of
-from tf_amp.tools.bench.rendering.page import page_of
-from tf_amp.tools.bench.rendering.table import print_record
+from tf_amp.tools.bench.rendering.chart import page_of, png_of
+from tf_amp.tools.bench.rendering.words import print_record
 from tf_amp.tools.bench.samples import Sample
 
 MODULE = Target(FUNCTION, "module:function")

@@ -10,8 +10,7 @@ import pytest
 from tests.tf_amp.tools.bench.bench_samples import job_of, record_of, samples_of
 from tf_amp.tools.bench.rendering.words import cells, remarks
 from tf_amp.tools.bench.samples import Sample
-from tf_amp.tools.bench.speed_ups import largest_error, speed_up_of
-from tf_amp.tools.bench.summary import Row, summarized
+from tf_amp.tools.bench.summary import Row, largest_error, speed_up_of, summarized
 
 FLOAT32 = samples_of("float32", [0.100, 0.100, 0.100])
 AGAIN = samples_of("float32 again", [0.105, 0.100, 0.100])

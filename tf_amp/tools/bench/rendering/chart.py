@@ -1,26 +1,32 @@
-"""The chart of methods x batch sizes, and what a page has of it."""
+"""The chart of methods x batch sizes, as a PNG and on a page that needs no network."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from typing import Any
 
+from grappler_pass.planning.pages import page
+from grappler_pass.planning.pages.page import Section, Table
 from tf_amp.errors import MissingExtraError
 from tf_amp.tools.bench.methods import FLOAT32
 from tf_amp.tools.bench.record import Record
-from tf_amp.tools.bench.rendering.words import title_of
-from tf_amp.tools.bench.speed_ups import SpeedUp
-from tf_amp.tools.bench.summary import Row, summarized
+from tf_amp.tools.bench.rendering.words import (
+    TITLES,
+    advice,
+    cells,
+    context_lines,
+    remarks,
+    title_of,
+)
+from tf_amp.tools.bench.summary import SpeedUp, summarized
 
 _WIDTH = 0.8
+_READING = "Medians of all rounds; lines reach from the lowest to the highest round."
 
 
 def check_extra() -> None:
-    """See that charts can be drawn.
-
-    Raises:
-      MissingExtraError: matplotlib is not installed.
-    """
+    """Raise MissingExtraError unless charts can be drawn."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -56,21 +62,17 @@ def png_of(record: Record) -> bytes:
     return file.getvalue()
 
 
-def groups(
-    record: Record,
-) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp]]]]:
+def groups(record: Record) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp]]]]:
     """Yield each method, and its speed-ups by batch size."""
     rows = summarized(record.job, record.samples)
     for method in record.job.methods:
-        found = [*_speed_ups(row for row in rows if row.method == method)]
+        found = [
+            (row.batch, row.speed_up)
+            for row in rows
+            if row.method == method and row.speed_up is not None
+        ]
         if method != FLOAT32 and found:
             yield method, found
-
-
-def _speed_ups(rows: Iterator[Row]) -> Iterator[tuple[int | None, SpeedUp]]:
-    for row in rows:
-        if row.speed_up is not None:
-            yield row.batch, row.speed_up
 
 
 def error_bars(speed_ups: Sequence[SpeedUp]) -> tuple[list[float], list[float]]:
@@ -83,3 +85,45 @@ def error_bars(speed_ups: Sequence[SpeedUp]) -> tuple[list[float], list[float]]:
 def label(batch: int | None) -> str:
     """Return what a batch size is called on an axis."""
     return "as it is" if batch is None else str(batch)
+
+
+def page_of(record: Record) -> str:
+    """Return the page of what was measured; MissingExtraError without what draws it."""
+    rows = summarized(record.job, record.samples)
+    # The first column of a page is the widest: the method before the batch.
+    columns, *shown = (
+        (method, batch, *others)
+        for batch, method, *others in (TITLES, *map(cells, rows))
+    )
+    said = tuple((each,) for each in (*remarks(record), *advice(record)))
+    sections = (
+        Section("Speed-up over float32", _READING, figure=_figure(record)),
+        Section("All figures", table=Table(columns, tuple(shown))),
+        Section("Remarks", table=Table(("what the figures do not say",), said)),
+    )
+    return page.page_from_sections(
+        f"{title_of(record.job)}: methods side by side",
+        sections,
+        "; ".join(context_lines(record)),
+    )
+
+
+def _figure(record: Record) -> Any:
+    figure = page.empty_figure(height=420)
+    for method, speed_ups in groups(record):
+        below, above = error_bars([each for _, each in speed_ups])
+        figure.add_bar(
+            name=method,
+            x=[label(batch) for batch, _ in speed_ups],
+            y=[each.median for _, each in speed_ups],
+            error_y={
+                "type": "data",
+                "symmetric": False,
+                "array": above,
+                "arrayminus": below,
+            },
+        )
+    figure.add_hline(1.0)
+    figure.update_xaxes(title="batch size", type="category")
+    figure.update_yaxes(title="speed-up")
+    return figure

@@ -1,21 +1,36 @@
-"""Rows in words: the cells of a table, and what deserves a sentence."""
+"""A record in words: the table on the terminal, and what deserves a sentence."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import pathlib
 from collections.abc import Iterator, Sequence
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from tf_amp.tools.bench.job import SCRIPT, Job
 from tf_amp.tools.bench.methods import AGAIN, FLOAT32
 from tf_amp.tools.bench.record import Record
-from tf_amp.tools.bench.speed_ups import SpeedUp
-from tf_amp.tools.bench.summary import FEWEST_ROUNDS, Row, noise_of, summarized
+from tf_amp.tools.bench.summary import (
+    FASTER,
+    FEWEST_ROUNDS,
+    SLOWER,
+    Row,
+    SpeedUp,
+    noise_of,
+    summarized,
+)
 
 # Beyond it, few differences that methods make are seen.
 _LARGE_NOISE = 0.25
 # Beyond it, what float32 computes twice differs by more than the order of its sums.
 _UNSEEDED = 1e-3
+_STYLES = {FASTER: "green", SLOWER: "red"}
+# A file or a pipe folds no lines.
+_WIDE = 200
 TITLES = (
     "batch",
     "method",
@@ -32,35 +47,29 @@ TITLES = (
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return the cells of a row, in the order of TITLES."""
+    batch = "-" if row.batch is None else str(row.batch)
     if row.step_seconds is None:
-        return (_batch(row), row.method, "failed", *("-",) * (len(TITLES) - 3))
+        return (batch, row.method, "failed", *("-",) * (len(TITLES) - 3))
+    items, speed_up, ops = "-", "-", "?"
+    if (rate := row.items_per_second) is not None:
+        items = f"{rate:,.0f}" if rate >= 1000.0 else f"{rate:.4g}"
+    if (found := row.speed_up) is not None:
+        speed_up = f"{found.median:.2f} ({found.lowest:.2f}-{found.highest:.2f})"
+    if row.ops is not None:
+        no_op = " no-op" if row.is_no_op else ""
+        ops = f"{row.ops.low} of {row.ops.total}{no_op}"
     return (
-        _batch(row),
+        batch,
         row.method,
         f"{row.step_seconds * 1e3:.4g}",
-        "-" if row.items_per_second is None else _count(row.items_per_second),
-        _speed_up(row),
+        items,
+        speed_up,
         _verdict(row),
         "-" if row.first_step_seconds is None else f"{row.first_step_seconds:.1f}",
         f"{row.peak_bytes / 2**20:.0f}",
         "-" if row.error is None else f"{row.error:.1e}",
-        _ops(row),
+        ops,
     )
-
-
-def _batch(row: Row) -> str:
-    return "-" if row.batch is None else str(row.batch)
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 1000.0 else f"{value:.4g}"
-
-
-def _speed_up(row: Row) -> str:
-    found = row.speed_up
-    if found is None:
-        return "-"
-    return f"{found.median:.2f} ({found.lowest:.2f}-{found.highest:.2f})"
 
 
 def _verdict(row: Row) -> str:
@@ -75,12 +84,6 @@ def _verdict(row: Row) -> str:
 def _noise(again: SpeedUp) -> float:
     """Return by which part float32 was off from itself in a round."""
     return math.expm1(noise_of(again))
-
-
-def _ops(row: Row) -> str:
-    if row.ops is None:
-        return "?"
-    return f"{row.ops.low} of {row.ops.total}" + (" no-op" if row.is_no_op else "")
 
 
 def title_of(job: Job) -> str:
@@ -104,7 +107,11 @@ def context_lines(record: Record) -> tuple[str, ...]:
 def remarks(record: Record) -> tuple[str, ...]:
     """Return what the table does not say: the noise, no-ops, failures."""
     rows = summarized(record.job, record.samples)
-    found = [*_timed(rows)]
+    found = []
+    if timed := dict.fromkeys(row.timed for row in rows if row.timed):
+        rounds = max(row.rounds for row in rows)
+        medians = "one round" if rounds == 1 else f"medians of {rounds} rounds"
+        found.append(f"timed: {', '.join(timed)}; {medians}.")
     for row in rows:
         found.extend(_remarks_on(row))
     found.extend(_no_ops(rows))
@@ -115,17 +122,6 @@ def remarks(record: Record) -> tuple[str, ...]:
             f"{', '.join(sorted(ended))}."
         )
     return tuple(dict.fromkeys(found))
-
-
-def _timed(rows: Sequence[Row]) -> Iterator[str]:
-    timed = dict.fromkeys(row.timed for row in rows if row.timed)
-    if timed:
-        rounds = max(row.rounds for row in rows)
-        yield f"timed: {', '.join(timed)}; {_medians(rounds)}."
-
-
-def _medians(rounds: int) -> str:
-    return "one round" if rounds == 1 else f"medians of {rounds} rounds"
 
 
 def _remarks_on(row: Row) -> Iterator[str]:
@@ -180,3 +176,24 @@ def advice(record: Record) -> tuple[str, ...]:
         f"The noise is up to {max(noises):.0%} and hides smaller differences; next: "
         f"{', '.join(ways[:-1])} or {ways[-1]}, on a machine that does nothing else.",
     )
+
+
+def print_record(record: Record) -> None:
+    """Print the table of what was measured, and the remarks on it."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _WIDE)
+    table = Table(box=None, header_style="dim", pad_edge=False)
+    for name in TITLES:
+        is_text = name in ("method", "verdict")
+        table.add_column(name, justify="left" if is_text else "right")
+    rows = summarized(record.job, record.samples)
+    for _, of_batch in itertools.groupby(rows, lambda row: row.batch):
+        for row in of_batch:
+            style = None if row.failure else _STYLES.get(row.verdict)
+            table.add_row(*map(Text, cells(row)), style=style)
+        table.add_row()
+    console.print(Text(title_of(record.job), style="bold"))
+    console.print(table)
+    for line in (*remarks(record), *context_lines(record), *advice(record)):
+        console.print(Text(line), soft_wrap=True)

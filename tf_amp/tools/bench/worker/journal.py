@@ -6,16 +6,20 @@ Lines are written at once, so that those of a process that is ended, or crashes,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import itertools
 import json
 import os
 import pathlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tf_amp.tools.bench.worker.executed_ops import OpCounts
+import numpy as np
 
+# DT_HALF and DT_BFLOAT16 of TensorFlow's types.proto.
+_LOW = frozenset({19, 14})
 # More of one thing would tell nothing new, and a script may run for ever.
 _MOST_LINES = 20_000
 FUNCTION, CALL, STEP, VALUES = "function", "call", "step", "values"
@@ -23,6 +27,45 @@ FUNCTION, CALL, STEP, VALUES = "function", "call", "step", "values"
 COMPARED_STEPS = 4
 # The kind of steps that are called here, and not by Keras.
 OWN_KIND = "own"
+# Of what a step computes, to compare with float32.
+_MOST_VALUES = 256
+_FLOATS = ("float", "bfloat")
+
+
+@dataclasses.dataclass(frozen=True)
+class OpCounts:
+    """Operations of the graph that TensorFlow executed.
+
+    `low` are those that compute in 16 bits, casts aside; `casts` those to or from 16
+    bits; `onednn` those rewritten to kernels of oneDNN.
+    """
+
+    total: int
+    low: int
+    casts: int
+    onednn: int
+
+
+def count_ops_of_graphs(graphs: Sequence[Any]) -> OpCounts:
+    """Return the counts of GraphDefs, those of the functions they hold included."""
+    functions = (each for graph in graphs for each in graph.library.function)
+    nodes = (graph.node for graph in graphs)
+    bodies = (function.node_def for function in functions)
+    return count_ops(itertools.chain.from_iterable(itertools.chain(nodes, bodies)))
+
+
+def count_ops(nodes: Iterable[Any]) -> OpCounts:
+    """Return how many operations compute in 16 bits, or cast to or from them."""
+    ops = []
+    for node in nodes:
+        types = {each for a in node.attr.values() for each in (a.type, *a.list.type)}
+        ops.append((node.op, not _LOW.isdisjoint(types)))
+    return OpCounts(
+        total=len(ops),
+        low=sum(low for op, low in ops if op != "Cast"),
+        casts=sum(low for op, low in ops if op == "Cast"),
+        onednn=sum(op.startswith("_Mkl") for op, _ in ops),
+    )
 
 
 class Journal:
@@ -84,3 +127,37 @@ def lines_of(path: pathlib.Path) -> list[list[Any]]:
         return []
     whole, _, _ = text.rpartition("\n")
     return [json.loads(line) for line in whole.splitlines()]
+
+
+def sampled_values(computed: Any) -> list[float]:
+    """Return numbers spread evenly over each tensor of a structure, at most 256.
+
+    What is not of a floating type, as counts and names, is left out.
+    """
+    leaves = [each for each in _leaves(computed) if _is_floating(each)][:_MOST_VALUES]
+    found: list[float] = []
+    for leaf in leaves:
+        flat = np.asarray(leaf).astype(np.float64).ravel()
+        count = min(_MOST_VALUES // len(leaves), flat.size)
+        if count:
+            places = np.linspace(0, flat.size - 1, count, dtype=int)
+            found.extend(flat[places].tolist())
+    return found
+
+
+def _leaves(structure: Any) -> Iterator[Any]:
+    if isinstance(structure, Mapping):
+        structure = [structure[name] for name in sorted(structure)]
+    if not isinstance(structure, list | tuple):
+        yield structure
+        return
+    for each in structure:
+        yield from _leaves(each)
+
+
+def _is_floating(leaf: Any) -> bool:
+    if isinstance(leaf, float):
+        return True
+    dtype = getattr(leaf, "dtype", None)
+    name = str(getattr(dtype, "name", dtype))
+    return name.startswith(_FLOATS) and hasattr(leaf, "__array__")

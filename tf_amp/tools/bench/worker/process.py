@@ -10,19 +10,29 @@ import itertools
 import pathlib
 import signal
 import sys
+from typing import Any
+
+import wrapt
 
 from tf_amp.errors import AmpError
 from tf_amp.tools import running_scripts
-from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT
-from tf_amp.tools.bench.worker import steps, switches, watching
-from tf_amp.tools.bench.worker.journal import COMPARED_STEPS, OWN_KIND, Journal
-from tf_amp.tools.bench.worker.sampled import sampled_values
-from tf_amp.tools.bench.worker.task import Task
+from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT, Task
+from tf_amp.tools.bench.methods import KERAS, TENSORFLOW, is_ours, settings_of_method
+from tf_amp.tools.bench.worker import process, steps, watching
+from tf_amp.tools.bench.worker.journal import (
+    COMPARED_STEPS,
+    OWN_KIND,
+    Journal,
+    sampled_values,
+)
 
 _FEWEST_STEPS = 12
 _COMPARED_CALLS = "tf_amp.measuring.steps.compared_calls"
 _MOST_COMPARING_SECONDS = 90.0
 _SET_SIGNAL_OF_PARENTS_DEATH = 1
+_POLICY = "mixed_bfloat16"
+_PASS = "auto_mixed_precision"
+_PASS_OF_CPUS = "auto_mixed_precision_onednn_bfloat16"
 
 
 def main() -> None:
@@ -33,30 +43,23 @@ def main() -> None:
     journal = Journal(pathlib.Path(task.journal))
     try:
         watching.watch(journal)
-        switches.switch_on(task.method)
-        if task.target.kind == SCRIPT:
-            _run_script(task)
+        process.switch_on(task.method)
+        target, batch = task.target, task.batch
+        if target.kind == SCRIPT or batch is None:
+            size = "" if batch is None else str(batch)
+            given = [each.replace(BATCH_PLACE, size) for each in target.arguments]
+            running_scripts.run_script(target.name, given, as_module=False)
+            return
+        if target.kind == FUNCTION:
+            sys.path.insert(0, str(pathlib.Path.cwd()))
+            step = steps.step_of_function(target.name, batch, task.mode)
         else:
-            _run_steps(_step_of(task), journal, task.seconds)
+            step = steps.step_of_saved_model(target.name, target.signature, batch)
+        _run_steps(step, journal, task.seconds)
     except AmpError as error:
         if error.is_scripts_own:
             raise
         sys.exit(str(error))
-
-
-def _run_script(task: Task) -> None:
-    batch = "" if task.batch is None else str(task.batch)
-    arguments = [each.replace(BATCH_PLACE, batch) for each in task.target.arguments]
-    running_scripts.run_script(task.target.name, arguments, as_module=False)
-
-
-def _step_of(task: Task) -> steps.Step:
-    assert task.batch is not None
-    target = task.target
-    if target.kind == FUNCTION:
-        sys.path.insert(0, str(pathlib.Path.cwd()))
-        return steps.step_of_function(target.name, task.batch, task.mode)
-    return steps.step_of_saved_model(target.name, target.signature, task.batch)
 
 
 def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
@@ -68,7 +71,9 @@ def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
 
     def call() -> None:
         computed = step()
-        _sync_devices()
+        if "tensorflow" in sys.modules:
+            # A step is done that TensorFlow may only have begun.
+            sys.modules["tensorflow"].test.experimental.sync_devices()
         if next(numbers) < COMPARED_STEPS:
             with journal.looking():
                 journal.values(OWN_KIND, sampled_values(computed))
@@ -80,7 +85,10 @@ def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
 
     timed_call()
     compared, begin = 0, journal.now()
-    while _is_comparing() and journal.now() < begin + _MOST_COMPARING_SECONDS:
+    # Meanwhile tf-amp runs a function both ways, to see which is faster.
+    comparing = sys.modules.get(_COMPARED_CALLS)
+    until = begin + _MOST_COMPARING_SECONDS
+    while comparing and comparing.is_any_open() and journal.now() < until:
         call()
         compared += 1
     if compared:
@@ -91,13 +99,25 @@ def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
         timed += 1
 
 
-def _is_comparing() -> bool:
-    """Return whether tf-amp runs a function both ways, to see which is faster."""
-    module = sys.modules.get(_COMPARED_CALLS)
-    return module is not None and module.is_any_open()
+def switch_on(method: str) -> None:
+    """Let the program to come run under a method, as on the command line.
+
+    TensorFlow and Keras are not imported for it: a program may set what they read from
+    the environment. What has to be said to them is said as soon as they are imported.
+    """
+    when_imported = wrapt.register_post_import_hook
+    if method == KERAS:
+        when_imported(lambda keras: keras.config.set_dtype_policy(_POLICY), "keras")
+        when_imported(
+            lambda keras: keras.mixed_precision.set_global_policy(_POLICY), "tf_keras"
+        )
+    if method == TENSORFLOW:
+        when_imported(_switch_on_builtin_pass, "tensorflow")
+    if is_ours(method):
+        running_scripts.switch_on(settings_of_method(method))
 
 
-def _sync_devices() -> None:
-    """Wait until a step is done that TensorFlow has only begun."""
-    if "tensorflow" in sys.modules:
-        sys.modules["tensorflow"].test.experimental.sync_devices()
+def _switch_on_builtin_pass(tensorflow: Any) -> None:
+    has_gpus = bool(tensorflow.config.list_physical_devices("GPU"))
+    option = _PASS if has_gpus else _PASS_OF_CPUS
+    tensorflow.config.optimizer.set_experimental_options({option: True})

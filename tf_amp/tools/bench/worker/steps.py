@@ -6,12 +6,9 @@ import importlib
 import inspect
 import pathlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tf_amp.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tf_amp.tools.graph_runs.batches import InputSpec
 
 Step = Callable[[], Any]
 _SERVED = "serving_default"
@@ -69,53 +66,25 @@ def _step_of_keras(name: str, made: tuple[Any, ...], batch: int, mode: str) -> S
 
 
 def step_of_saved_model(folder: str, signature: str | None, batch: int) -> Step:
-    """Return a call of a signature on a batch that is made up.
-
-    Raises:
-      ConfigError: there is no such signature, or it takes other batches.
-    """
+    """Return a call of a signature on a made-up batch; ConfigError if it takes none."""
     import tensorflow as tf
 
-    from tf_amp.tools.graph_runs.batches import made_up, specs_of
+    from tf_amp.tools.graph_runs.batches import made_up, signatures_of, specs_of
 
-    model = tf.saved_model.load(folder)
-    function = model.signatures[_signature_name(folder, model.signatures, signature)]
+    functions = signatures_of(pathlib.Path(folder), signature)
+    if len(functions) > 1 and _SERVED not in functions:
+        listed = ", ".join(functions)
+        raise ConfigError(f"{folder} has several signatures; --signature {listed}?")
+    function = functions.get(_SERVED) or next(iter(functions.values()))
     specs = specs_of(function)
     for spec in specs:
-        _check_batch(spec, batch)
+        first = spec.shape[0] if spec.shape else None
+        if first not in (None, batch):
+            raise ConfigError(
+                f"Input {spec} has a batch size of its own; wanted is --batches "
+                f"{first}."
+            )
     inputs = {
         spec.name: tf.constant(made_up(spec, batch), dtype=spec.dtype) for spec in specs
     }
-
-    def step() -> Any:
-        # The model has to live as long as its functions are called.
-        return function(**inputs) if model else None
-
-    return step
-
-
-def _signature_name(folder: str, found: Any, wanted: str | None) -> str:
-    names = [*found]
-    if not names:
-        raise ConfigError(
-            f"{folder} has no signatures to run; export it with some, as Keras' "
-            "model.export(folder) does."
-        )
-    if wanted is None and len(names) > 1 and _SERVED not in names:
-        listed = ", ".join(names)
-        raise ConfigError(f"{folder} has several signatures; --signature {listed}?")
-    name = wanted or (_SERVED if _SERVED in names else names[0])
-    if name not in names:
-        raise ConfigError(
-            f"{pathlib.Path(folder).name} has no signature {name!r}; it has "
-            f"{', '.join(names)}."
-        )
-    return name
-
-
-def _check_batch(spec: InputSpec, batch: int) -> None:
-    first = spec.shape[0] if spec.shape else None
-    if first not in (None, batch):
-        raise ConfigError(
-            f"Input {spec} has a batch size of its own; wanted is --batches {first}."
-        )
+    return lambda: function(**inputs)

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import wrapt
@@ -19,14 +19,14 @@ import wrapt
 from tf_amp._tensorflow_private import RUN_SESSION
 from tf_amp._tensorflow_private.calls import CALL_IN_EAGER_MODE
 from tf_amp._tensorflow_private.functions import definitions, executed_graphs
-from tf_amp.tools.bench.worker.executed_ops import (
+from tf_amp.tools.bench.worker.journal import (
+    COMPARED_STEPS,
+    Journal,
     OpCounts,
     count_ops,
     count_ops_of_graphs,
+    sampled_values,
 )
-from tf_amp.tools.bench.worker.journal import COMPARED_STEPS, Journal
-from tf_amp.tools.bench.worker.sampled import sampled_values
-from tf_amp.tools.bench.worker.session_runs import SessionRuns
 
 KERAS_KINDS = ("train", "test", "predict")
 _KERAS = ("keras", "tf_keras")
@@ -39,38 +39,39 @@ _ENDS = (
     "on_predict_end",
 )
 
+_MOST_LETTERS = 60
+# Functions are numbered from 0.
+_NUMBERS_FROM = 1_000_000
+
 Method = Callable[..., Any]
 
 
 def watch(journal: Journal) -> None:
     """Write the steps of this process into a journal, from the imports to come on."""
     calls, batches = _Calls(journal), _Batches(journal)
-    runs = SessionRuns(journal)
+    runs = _SessionRuns(journal)
+    wrap = wrapt.wrap_function_wrapper
 
     def watch_calls(module: Any) -> None:
         owner = getattr(module, CALL_IN_EAGER_MODE.owner)
-        _wrap(owner, CALL_IN_EAGER_MODE.method, calls.watching)
+        wrap(owner, CALL_IN_EAGER_MODE.method, calls.call)
 
     def watch_batches(module: Any) -> None:
         owner = module.callbacks.CallbackList
         for kind in KERAS_KINDS:
-            begin = functools.partial(batches.beginning, kind)
-            _wrap(owner, f"on_{kind}_batch_begin", begin)
-            _wrap(owner, f"on_{kind}_batch_end", batches.ending)
+            begin = functools.partial(batches.begin, kind)
+            wrap(owner, f"on_{kind}_batch_begin", begin)
+            wrap(owner, f"on_{kind}_batch_end", batches.end)
         for name in _ENDS:
-            _wrap(owner, name, batches.closing)
+            wrap(owner, name, batches.close)
 
     def watch_runs(module: Any) -> None:
-        _wrap(getattr(module, RUN_SESSION.owner), RUN_SESSION.method, runs.watching)
+        wrap(getattr(module, RUN_SESSION.owner), RUN_SESSION.method, runs.run)
 
     wrapt.register_post_import_hook(watch_calls, CALL_IN_EAGER_MODE.module)
     wrapt.register_post_import_hook(watch_runs, RUN_SESSION.module)
     for name in _KERAS:
         wrapt.register_post_import_hook(watch_batches, name)
-
-
-def _wrap(owner: Any, name: str, wrap: Callable[[Method], Method]) -> None:
-    setattr(owner, name, wrap(getattr(owner, name)))
 
 
 class _Calls:
@@ -83,29 +84,27 @@ class _Calls:
         self._compared: Counter[bytes] = Counter()
         self._is_looking = False
 
-    def watching(self, call_function: Method) -> Method:
-        journal = self._journal
-
-        @functools.wraps(call_function)
-        def call(context: Any, name: bytes, *args: Any, **kwargs: Any) -> Any:
-            options = context.function_call_options.config_proto_serialized
-            number = self._numbers.get((name, options))
-            is_new = number is None
-            if number is None:
-                number = len(self._numbers)
-                self._numbers[name, options] = number
-            run = functools.partial(call_function, context, name, *args, **kwargs)
-            if is_new:
-                outputs, begin, end = self._first(number, context, name, run)
-            else:
-                begin = journal.now()
-                outputs = run()
-                end = journal.now()
-            journal.call(number, begin, end)
-            self._compare(name, outputs)
-            return outputs
-
-        return call
+    def call(
+        self, method: Method, context: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """Stand for the method, whose first argument is the function's name."""
+        journal, name = self._journal, args[0]
+        options = context.function_call_options.config_proto_serialized
+        number = self._numbers.get((name, options))
+        run = functools.partial(method, *args, **kwargs)
+        if number is None:
+            number = self._numbers[name, options] = len(self._numbers)
+            outputs, begin, end = self._first(number, context, name, run)
+        else:
+            begin = journal.now()
+            outputs = run()
+            end = journal.now()
+        journal.call(number, begin, end)
+        self._compared[name] += 1
+        if self._compared[name] <= COMPARED_STEPS:
+            with journal.looking():
+                journal.values(name.decode(), sampled_values(outputs))
+        return outputs
 
     def _first(
         self, number: int, context: Any, name: bytes, run: Callable[[], Any]
@@ -141,12 +140,6 @@ class _Calls:
             nodes = (each.node_def for each in definitions(context, name))
             return count_ops(itertools.chain.from_iterable(nodes))
 
-    def _compare(self, name: bytes, outputs: Any) -> None:
-        self._compared[name] += 1
-        if self._compared[name] <= COMPARED_STEPS:
-            with self._journal.looking():
-                self._journal.values(name.decode(), sampled_values(outputs))
-
 
 @dataclasses.dataclass
 class _Open:
@@ -159,7 +152,7 @@ class _Open:
 
 
 class _Batches:
-    """Watches Keras' list of callbacks.
+    """Watches Keras' list of callbacks, by standing for its methods.
 
     A step lasts from the begin of its batch to that of the next, or to the end of the
     loop, so that reading data counts.
@@ -170,32 +163,22 @@ class _Batches:
         self._open: _Open | None = None
         self._compared: Counter[str] = Counter()
 
-    def beginning(self, kind: str, method: Method) -> Method:
-        @functools.wraps(method)
-        def begin(callbacks: Any, batch: int, *args: Any, **kwargs: Any) -> Any:
-            self._close()
-            self._open = _Open(kind, batch, self._journal.now())
-            return method(callbacks, batch, *args, **kwargs)
+    def begin(
+        self, kind: str, method: Method, owner: Any, args: Any, kwargs: Any
+    ) -> Any:
+        self._close()
+        self._open = _Open(kind, args[0], self._journal.now())
+        return method(*args, **kwargs)
 
-        return begin
+    def end(self, method: Method, owner: Any, args: Any, kwargs: Any) -> Any:
+        if self._open is not None:
+            self._open.last = args[0]
+            self._compare(self._open.kind, *args[1:], **kwargs)
+        return method(*args, **kwargs)
 
-    def ending(self, method: Method) -> Method:
-        @functools.wraps(method)
-        def end(callbacks: Any, batch: int, logs: Any = None) -> Any:
-            if self._open is not None:
-                self._open.last = batch
-                self._compare(self._open.kind, logs)
-            return method(callbacks, batch, logs)
-
-        return end
-
-    def closing(self, method: Method) -> Method:
-        @functools.wraps(method)
-        def close(callbacks: Any, *args: Any, **kwargs: Any) -> Any:
-            self._close()
-            return method(callbacks, *args, **kwargs)
-
-        return close
+    def close(self, method: Method, owner: Any, args: Any, kwargs: Any) -> Any:
+        self._close()
+        return method(*args, **kwargs)
 
     def _close(self) -> None:
         done, self._open = self._open, None
@@ -204,7 +187,7 @@ class _Batches:
             count = max(done.last - done.first + 1, 1)
             self._journal.step(done.kind, done.begin, self._journal.now(), count)
 
-    def _compare(self, kind: str, logs: Any) -> None:
+    def _compare(self, kind: str, logs: Any = None) -> None:
         self._compared[kind] += 1
         if self._compared[kind] > COMPARED_STEPS:
             return
@@ -213,3 +196,69 @@ class _Batches:
             found = logs.get("outputs" if kind == "predict" else "loss")
             if found is not None:
                 self._journal.values(kind, sampled_values(found))
+
+
+class _SessionRuns:
+    """Watches the method that runs a Session, each list of fetches as a function.
+
+    The graph that is executed is asked for at runs 1, 2, 4, 8 and so on, as tf-amp may
+    take another one after a while.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._counts: Counter[tuple[int, str]] = Counter()
+        self._numbers: dict[tuple[int, str], int] = {}
+        self._next = _NUMBERS_FROM
+
+    def run(self, method: Method, session: Any, args: Any, kwargs: Any) -> Any:
+        """Stand for the method; its arguments are those of `Session.run`."""
+
+        def bound(
+            fetches: Any,
+            feed_dict: Any = None,
+            options: Any = None,
+            run_metadata: Any = None,
+        ) -> tuple[Any, Any, Any, Any]:
+            return fetches, feed_dict, options, run_metadata
+
+        journal = self._journal
+        fetches, feed_dict, options, metadata = bound(*args, **kwargs)
+        name = ", ".join(_names(fetches))[:_MOST_LETTERS]
+        key = (id(session), name)
+        self._counts[key] += 1
+        count = self._counts[key]
+        is_asked = not count & (count - 1) and options is metadata is None
+        if is_asked:
+            from tensorflow.core.protobuf import config_pb2
+
+            options = config_pb2.RunOptions(output_partition_graphs=True)
+            metadata = config_pb2.RunMetadata()
+        begin = journal.now()
+        found = method(fetches, feed_dict, options, metadata)
+        end = journal.now()
+        with journal.looking():
+            if is_asked or count == 1:
+                self._look(key, metadata if is_asked else None)
+            if count <= COMPARED_STEPS:
+                journal.values(name, sampled_values(found))
+        journal.call(self._numbers[key], begin, end)
+        return found
+
+    def _look(self, key: tuple[int, str], metadata: Any) -> None:
+        """Write what a run has executed; without metadata that is unknown."""
+        self._numbers[key] = self._next
+        graphs = metadata and metadata.partition_graphs
+        counts = count_ops_of_graphs(graphs) if graphs else None
+        self._journal.function(self._next, key[1], counts)
+        self._next += 1
+
+
+def _names(fetches: Any) -> Iterator[str]:
+    if isinstance(fetches, Mapping):
+        fetches = [*fetches.values()]
+    if isinstance(fetches, list | tuple):
+        for each in fetches:
+            yield from _names(each)
+    elif fetches is not None:
+        yield str(getattr(fetches, "name", fetches)).partition(":")[0]

@@ -6,9 +6,13 @@ they are stored in another type. Whatever else lies in its folder is copied.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import pathlib
 import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tf_amp.errors import ScriptMissingError, UnreadableModelError
@@ -25,6 +29,8 @@ EXTRAS = pathlib.PurePath("assets.extra", "tf_amp")
 _FINGERPRINT = "fingerprint.pb"
 # Written for models whose graph is larger than a protobuf may be.
 _SPLIT_FILE = "saved_model.cpb"
+# In what Keras says of code that it does not run.
+_UNSAFE = "safe_mode"
 _WANTED = (
     "a SavedModel folder (with saved_model.pb), a .keras file, or a frozen graph (.pb)"
 )
@@ -39,16 +45,21 @@ class Kind(enum.Enum):
 
 
 def kind_of(source: pathlib.Path) -> Kind:
-    """Tell what `source` is by its name and contents.
-
-    Raises:
-      ScriptMissingError: there is no such path.
-      UnreadableModelError: it is none of the kinds; the message names them.
-    """
+    """Tell what `source` is by its name and contents; an error names the kinds."""
     if not source.exists():
         raise ScriptMissingError(f"{source} does not exist; needed is {_WANTED}.")
+    if any((source / name).is_file() for name in SAVED_MODEL_FILES):
+        return Kind.SAVED_MODEL
+    if (source / _SPLIT_FILE).is_file():
+        raise UnreadableModelError(
+            f"{source} holds its graph in several parts ({_SPLIT_FILE}), as models "
+            "over 2 GiB do; these cannot be converted."
+        )
     if source.is_dir():
-        return _kind_of_folder(source)
+        raise UnreadableModelError(
+            f"{source} is not a SavedModel: it has no saved_model.pb; needed is "
+            f"{_WANTED}."
+        )
     if source.suffix == ".keras":
         return Kind.KERAS
     if source.name in SAVED_MODEL_FILES:
@@ -60,25 +71,8 @@ def kind_of(source: pathlib.Path) -> Kind:
     raise UnreadableModelError(f"{source} is no model: needed is {_WANTED}.")
 
 
-def _kind_of_folder(source: pathlib.Path) -> Kind:
-    if any((source / name).is_file() for name in SAVED_MODEL_FILES):
-        return Kind.SAVED_MODEL
-    if (source / _SPLIT_FILE).is_file():
-        raise UnreadableModelError(
-            f"{source} holds its graph in several parts ({_SPLIT_FILE}), as models "
-            "over 2 GiB do; these cannot be converted."
-        )
-    raise UnreadableModelError(
-        f"{source} is not a SavedModel: it has no saved_model.pb; needed is {_WANTED}."
-    )
-
-
 def frozen_graph(path: pathlib.Path) -> GraphDef:
-    """Read a frozen graph: one GraphDef whose weights are constants.
-
-    Raises:
-      UnreadableModelError: the file is damaged, or holds no graph.
-    """
+    """Read a frozen graph: one GraphDef whose weights are constants."""
     from google.protobuf.message import DecodeError
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -99,11 +93,7 @@ def frozen_extras(path: pathlib.Path) -> pathlib.Path:
 
 
 def saved_model(folder: pathlib.Path) -> SavedModel:
-    """Read the graphs of a SavedModel.
-
-    Raises:
-      UnreadableModelError: the file is damaged, or holds no graph.
-    """
+    """Read the graphs of a SavedModel."""
     from google.protobuf import text_format
     from google.protobuf.message import DecodeError
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
@@ -151,3 +141,39 @@ def size_of(path: pathlib.Path) -> int:
     """Return the bytes of a file, or of all files in a folder."""
     files = [path] if path.is_file() else path.rglob("*")
     return sum(file.stat().st_size for file in files if file.is_file())
+
+
+@contextlib.contextmanager
+def exported(path: pathlib.Path, *, allow_lambda: bool) -> Iterator[pathlib.Path]:
+    """Yield the folder of a SavedModel made of a Keras file, for a while.
+
+    Python code stored in the file, as lambda layers have it, is run only if allowed.
+    """
+    import keras
+
+    if not zipfile.is_zipfile(path):
+        raise UnreadableModelError(
+            f"{path} is damaged or cut off: a .keras file is a zip archive."
+        )
+    try:
+        model = keras.saving.load_model(path, compile=False, safe_mode=not allow_lambda)
+    except Exception as error:
+        if _UNSAFE in str(error) or "lambda" in str(error).lower():
+            raise UnreadableModelError(
+                f"{path} holds a lambda layer, which is Python code; it was not run. "
+                "Pass --allow-lambda (allow_lambda=True) if you trust the file."
+            ) from error
+        raise UnreadableModelError(
+            f"{path} cannot be loaded by Keras: {str(error).rstrip('.')}. A model with "
+            "classes of your own is converted from its SavedModel: "
+            "model.export(folder)."
+        ) from error
+    with tempfile.TemporaryDirectory(prefix="tf-amp-") as folder:
+        given = pathlib.Path(folder) / path.stem
+        try:
+            model.export(str(given), verbose=False)
+        except Exception as error:
+            raise UnreadableModelError(
+                f"{path} is loaded, but Keras cannot export it: {error}"
+            ) from error
+        yield given

@@ -14,9 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
-from tensorflow.core.protobuf.trackable_object_graph_pb2 import (
-    TrackableObjectGraph,
-)
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from tf_amp.errors import ConversionError, UnreadableModelError
 from tf_amp.tools.convert.files.stored_models import VARIABLES
@@ -31,10 +29,7 @@ _UNREADABLE = (IndexError, RuntimeError, ValueError)
 class VariablesFile:
     """A reader of tensors by key, with what is known without reading them.
 
-    Attributes:
-      path: prefix of the files' names.
-      dtypes: by key, such as "float32".
-      shapes: by key.
+    The path is the prefix of the files' names; dtypes are names such as "float32".
     """
 
     path: pathlib.Path
@@ -44,11 +39,7 @@ class VariablesFile:
 
     @classmethod
     def of(cls, folder: pathlib.Path) -> VariablesFile | None:
-        """Open the variables of a SavedModel; None where it has none.
-
-        Raises:
-          UnreadableModelError: the index of the file is damaged, or a part is missing.
-        """
+        """Open the variables of a SavedModel; None where it has none."""
         path = folder / VARIABLES
         if not path.with_name(f"{path.name}.index").is_file():
             return None
@@ -68,11 +59,7 @@ class VariablesFile:
         )
 
     def value(self, key: str) -> Any:
-        """Return a tensor as a NumPy array.
-
-        Raises:
-          UnreadableModelError: the file is damaged or cut off.
-        """
+        """Return a tensor as a NumPy array; UnreadableModelError if it is damaged."""
         try:
             return self._reader.get_tensor(key)
         except (tf.errors.OpError, *_UNREADABLE) as error:
@@ -106,12 +93,7 @@ class VariablesFile:
     def write(
         self, path: pathlib.Path, retyped: Collection[str], dtype: np.dtype[Any]
     ) -> None:
-        """Write all tensors, some of them in another type, to files of another prefix.
-
-        Raises:
-          ConversionError: the disk is full.
-          UnreadableModelError: this file is damaged.
-        """
+        """Write all tensors, some in another type, to files of another prefix."""
         path.parent.mkdir(parents=True, exist_ok=True)
         keys = sorted(self.dtypes)
         tensors = []

@@ -25,11 +25,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def check_target(
     source: pathlib.Path, target: pathlib.Path, *, overwrite: bool
 ) -> None:
-    """Refuse a target that exists, or lies within the source or around it.
-
-    Raises:
-      ConfigError: the message names both and what to do.
-    """
+    """Refuse a target that exists, or lies within the source or around it."""
     inner, outer = target.resolve(), source.resolve()
     if inner == outer:
         raise ConfigError(f"IN and OUT are the same: {source}; name another OUT.")
@@ -55,11 +51,20 @@ def replacing(target: pathlib.Path) -> Iterator[pathlib.Path]:
         is as it was.
     """
     target = pathlib.Path(os.path.abspath(target))
-    _remove_leftovers(target)
-    draft = target.with_name(f"{_leftover_prefix(target)}{os.getpid()}")
+    prefix = f".{target.name}.tf-amp.{socket.gethostname()}."
+    # What processes of this machine left behind that were killed.
+    for path in target.parent.glob(f"{prefix}*"):
+        number = path.name.removeprefix(prefix).partition(".")[0]
+        if number.isdigit() and not os.path.exists(f"/proc/{number}"):
+            _remove(path)
+    draft = target.with_name(f"{prefix}{os.getpid()}")
     try:
         yield draft
-        _sync(draft)
+        # The disk is to hold what was written before its name says that it is whole.
+        for file in [draft] if draft.is_file() else draft.rglob("*"):
+            if file.is_file():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
         _put_in_place(draft, target)
     except AmpError:
         raise
@@ -100,26 +105,6 @@ def _exchange(first: pathlib.Path, second: pathlib.Path) -> bool:
     paths = [os.fsencode(path) for path in (first, second)]
     failed = rename(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE)
     return not failed
-
-
-def _sync(path: pathlib.Path) -> None:
-    """Have the disk hold what was written before its name says that it is whole."""
-    for file in [path] if path.is_file() else path.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
-
-
-def _leftover_prefix(target: pathlib.Path) -> str:
-    return f".{target.name}.tf-amp.{socket.gethostname()}."
-
-
-def _remove_leftovers(target: pathlib.Path) -> None:
-    """Remove what processes of this machine left behind that were killed."""
-    for path in target.parent.glob(f"{_leftover_prefix(target)}*"):
-        number = path.name.removeprefix(_leftover_prefix(target)).partition(".")[0]
-        if number.isdigit() and not os.path.exists(f"/proc/{number}"):
-            _remove(path)
 
 
 def _remove(path: pathlib.Path) -> None:

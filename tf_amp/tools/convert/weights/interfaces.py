@@ -82,11 +82,7 @@ def _variable_names(value: bytes) -> Iterator[str]:
         return
     yield from map(
         _node,
-        (
-            variable.variable_name,
-            variable.initializer_name,
-            variable.snapshot_name,
-        ),
+        (variable.variable_name, variable.initializer_name, variable.snapshot_name),
     )
 
 

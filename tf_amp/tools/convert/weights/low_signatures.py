@@ -156,10 +156,7 @@ def _wrapper_names(objects: Any) -> Iterator[str]:
 
 
 def _retype_function(
-    function: FunctionDef,
-    library: conversion.Library,
-    bound: int,
-    low_dtype: int,
+    function: FunctionDef, library: conversion.Library, bound: int, low_dtype: int
 ) -> _Retyped:
     """Let a function take and give 16 bits, in place, with casts in its body.
 

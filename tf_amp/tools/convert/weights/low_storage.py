@@ -34,35 +34,13 @@ _LEAST_RANK = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class LowStorage:
-    """What of a model is stored in 16 bits.
-
-    Attributes:
-      places: where handles of such variables are.
-      uses: of them.
-      objects: numbers of such variables among the model's objects.
-      keys: of them in the file of variables.
-      kept: keys of matrices that stay float32, and why.
-    """
-
-    places: tuple[Place, ...] = ()
-    uses: tuple[Use, ...] = ()
-    objects: frozenset[int] = frozenset()
-    keys: frozenset[str] = frozenset()
-    kept: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-@dataclasses.dataclass(frozen=True)
 class Chooser:
     """What a choice is made from.
 
-    Attributes:
-      bodies: the graph, under `MAIN`, and its functions as graphs.
-      objects: of the model; None for one without.
-      file: of its variables.
-      fetched: names of nodes of the graph itself that are run for their values.
-      excluded_by: from the name of a node to what keeps it in float32, or empty.
-      dtype: the 16-bit type.
+    Bodies are the graph, under `MAIN`, and its functions as graphs; objects those of
+    the model, if it has any; `file` is of its variables. Fetched are names of nodes of
+    the graph itself that are run for their values; `excluded_by` returns by the name of
+    a node what keeps it in float32, or nothing.
     """
 
     bodies: Mapping[str, GraphDef]
@@ -72,23 +50,16 @@ class Chooser:
     excluded_by: Callable[[str], str]
     dtype: np.dtype[Any]
 
-    def choose(self) -> LowStorage:
-        """Return what can go to 16 bits, and for the rest why it cannot."""
-        groups = self._groups()
-        why = [(group, self._why_not(group)) for group in groups]
-        low = [group for group, reason in why if not reason]
-        return LowStorage(
-            places=tuple(place for group in low for place in group.places),
-            uses=tuple(use for group in low for use in group.uses),
-            objects=frozenset(number for group in low for number in group.objects),
-            keys=frozenset(key for group in low for key in group.keys),
-            kept={
-                key: reason
-                for group, reason in why
-                for key in sorted(group.keys)
-                if reason and self._is_matrix(key)
-            },
-        )
+    def choose(self) -> tuple[list[Group], dict[str, str]]:
+        """Return what can go to 16 bits; and by key the matrices that stay, and why."""
+        why = [(group, self._why_not(group)) for group in self._groups()]
+        kept = {
+            key: reason
+            for group, reason in why
+            for key in sorted(group.keys)
+            if reason and self._is_matrix(key)
+        }
+        return [group for group, reason in why if not reason], kept
 
     def _groups(self) -> tuple[Group, ...]:
         """Follow every variable, and join what the file shows to be the same one."""

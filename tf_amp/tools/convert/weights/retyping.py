@@ -10,23 +10,27 @@ cast again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef
 from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN
+from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.eligibility.existing_casts import NUMPY_DTYPES
+from grappler_pass.functions import conversion
 from grappler_pass.graph.op_table import READ_OPS, REF_VARIABLE_OPS, VARIABLE_OPS
-from grappler_pass.graph.type_slots import FLOAT32
-from grappler_pass.graph.view import split_input
+from grappler_pass.graph.type_slots import DTYPE_ENUMS, FLOAT32
+from grappler_pass.graph.view import Item, split_input
 from grappler_pass.rewriting.apply import CAST_STEM, cast_constant
-from tf_amp.tools.convert.files.stored_shapes import SHAPES
-from tf_amp.tools.convert.weights.handles import Readers, Use, readers_in
-from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS
+from tf_amp.tools.convert.files.variables_file import VariablesFile
+from tf_amp.tools.convert.planner import MAIN, SHAPES, Planner
+from tf_amp.tools.convert.report import Storage
+from tf_amp.tools.convert.weights.handles import Group, Readers, Use, readers_in
+from tf_amp.tools.convert.weights.low_storage import ASSIGNMENTS, Chooser
 
 _SAVE = "SaveV2"
 # What a save takes before the tensors: file, names, slices.
@@ -35,16 +39,81 @@ _LEAST_ELEMENTS = 256
 _LEAST_RANK = 2
 
 
+def store_low(
+    meta_graph: MetaGraphDef, item: Item, planner: Planner, file: VariablesFile | None
+) -> Storage:
+    """Store variables and constants of a graph in 16 bits, in place.
+
+    What callers rely on in it stays; there is no file for a graph without variables.
+    """
+    low_dtype = DTYPE_ENUMS[planner.settings.low_dtype]
+    bodies = _bodies(meta_graph.graph_def)
+    excluded_by = finder(planner.settings.exclude)
+    chosen: list[Group] = []
+    kept: dict[str, str] = {}
+    if file is not None:
+        has_objects = meta_graph.HasField("object_graph_def")
+        objects = meta_graph.object_graph_def if has_objects else None
+        dtype = NUMPY_DTYPES[low_dtype]
+        chooser = Chooser(bodies, objects, file, item.fetch, excluded_by, dtype)
+        chosen, kept = chooser.choose()
+    # Functions get such constants as arguments when they are loaded.
+    captured = {
+        str(node.constant.operation)
+        for node in meta_graph.object_graph_def.nodes
+        if node.WhichOneof("kind") == "constant"
+    } | item.untouchable
+
+    def is_kept(name: str) -> object:
+        return name in captured or excluded_by(name)
+
+    constants: list[str] = []
+    for name, body in bodies.items():
+        places = (place for group in chosen for place in group.places)
+        own = [place.tensor for place in places if place.function == name]
+        uses = [u for group in chosen for u in group.uses if u.function == name]
+        retype_variables(body, own, uses, low_dtype)
+        constants += retype_constants(body, low_dtype, is_kept)
+    _put_back(bodies, meta_graph.graph_def)
+    for number in (number for group in chosen for number in group.objects):
+        meta_graph.object_graph_def.nodes[number].variable.dtype = low_dtype
+    keys = sorted(key for group in chosen for key in group.keys)
+    return Storage(tuple(keys), tuple(constants), kept)
+
+
+def _bodies(graph_def: GraphDef) -> dict[str, GraphDef]:
+    """Return the graph itself and its functions as graphs, as far as they can be."""
+    bodies = {MAIN: graph_def}
+    library = conversion.library_of(graph_def)
+    for name, function in library.items():
+        try:
+            body, _ = conversion.graph_from_function(function, library)
+        except conversion.FunctionError:
+            continue
+        body.ClearField("library")
+        bodies[name] = body
+    return bodies
+
+
+def _put_back(bodies: Mapping[str, GraphDef], graph_def: GraphDef) -> None:
+    library = conversion.library_of(graph_def)
+    for function in graph_def.library.function:
+        body = bodies.get(function.signature.name)
+        if body is None:
+            continue
+        called = {node.op for node in body.node}.intersection(library)
+        body.library.function.extend(library[name] for name in called)
+        function.CopyFrom(conversion.function_from_graph(body, function))
+
+
 def retype_variables(
     body: GraphDef, handles: Collection[str], uses: Iterable[Use], low_dtype: int
 ) -> None:
     """Let a graph read, save and restore some of its variables in 16 bits, in place.
 
-    Args:
-      body: the graph itself, or a function as a graph.
-      handles: tensors that are handles of such variables.
-      uses: of them, in this graph.
-      low_dtype: DataType they are stored as.
+    The body is the graph itself or a function as a graph; handles are tensors in it of
+    such variables, with their uses there; `low_dtype` is the DataType they are stored
+    as.
     """
     nodes = {node.name: node for node in body.node}
     # Whoever reads a value is asked for before that value gets a cast, so that this
@@ -77,10 +146,14 @@ def retype_constants(
     for node in [node for node in body.node if _is_large_constant(node)]:
         if is_kept(node.name):
             continue
+        value = tensor_util.MakeNdarray(node.attr["value"].tensor)
+        with np.errstate(over="ignore"):
+            low = value.astype(NUMPY_DTYPES[low_dtype])
+        # What overflows stays float32.
+        if (np.isfinite(low) != np.isfinite(value)).any():
+            continue
         rounded = cast_constant(node, low_dtype)
         del rounded.attr[REWRITTEN]
-        if not _fits(node, NUMPY_DTYPES[low_dtype]):
-            continue
         node.CopyFrom(rounded)
         cast_up(body, node, readers, low_dtype)
         stored.append(str(node.name))
@@ -92,13 +165,6 @@ def _is_large_constant(node: NodeDef) -> bool:
         return False
     sizes = [axis.size for axis in node.attr["value"].tensor.tensor_shape.dim]
     return len(sizes) >= _LEAST_RANK and math.prod(sizes) >= _LEAST_ELEMENTS
-
-
-def _fits(node: NodeDef, dtype: np.dtype[Any]) -> bool:
-    value = tensor_util.MakeNdarray(node.attr["value"].tensor)
-    with np.errstate(over="ignore"):
-        rounded = value.astype(dtype)
-    return bool((np.isfinite(rounded) == np.isfinite(value)).all())
 
 
 def _retype_assignment(

@@ -8,9 +8,12 @@ import time
 
 import pytest
 
-from tf_amp.tools.bench.worker.executed_ops import OpCounts
-from tf_amp.tools.bench.worker.journal import Journal, lines_of
-from tf_amp.tools.bench.worker.sampled import sampled_values
+from tf_amp.tools.bench.worker.journal import (
+    Journal,
+    OpCounts,
+    lines_of,
+    sampled_values,
+)
 
 
 def test_lines_are_read_as_they_were_written(tmp_path: pathlib.Path) -> None:
