@@ -247,8 +247,8 @@ def trained_on_batches():
 def restored():
     model = compiled()
     model.build((None, 384))
-    tf.saved_model.save(model, sys.argv[0] + ".saved")
-    serve = tf.saved_model.load(sys.argv[0] + ".saved").signatures["serving_default"]
+    tf.saved_model.save(model, folder)
+    serve = tf.saved_model.load(folder).signatures["serving_default"]
     return [next(iter(serve(tf.constant(x[:64])).values())) for _ in range(60)][-1]
 
 def under_a_tape():
@@ -296,7 +296,9 @@ print(", ".join(sorted(compared)))
 def test_results_through_a_comparison_are_those_of_float32(
     path: str, compared: str, tmp_path: pathlib.Path
 ) -> None:
-    lines = run(PATHS.replace("{path}", path), tmp_path)
+    folder = str(tmp_path / "saved")
+    code = f"folder = {folder!r}\n" + PATHS.replace("{path}", path)
+    lines = run(code, tmp_path)
     assert lines[-2:] == ["True", compared]
 
 
