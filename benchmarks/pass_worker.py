@@ -77,7 +77,9 @@ def _rewrite(
     rewrite = pipeline.optimize(
         parsed,
         Item(fetch=item.fetch, preserve=item.preserve),
-        settings_from_config(AmpConfig(), "CPU"),
+        dataclasses.replace(
+            settings_from_config(AmpConfig(), "CPU"), predicts_memory=False
+        ),
         shapes=item.shapes,
         observer=observe,
     )

@@ -114,7 +114,9 @@ def _rewrites(found: Sequence[Comparison]) -> str:
     return (
         f"Rewrites beside types are found in {some} of {len(found)} graphs: programs "
         "for TensorFlow 1.15 call the kernels of batch normalization and of optimizer "
-        "steps, which rewrites put in place of what Keras 3 writes."
+        "steps, which rewrites put in place of what Keras 3 writes. Those that are "
+        "applied while a program is traced are in no column: these graphs call none "
+        "of the functions of Keras 3 and TensorFlow that they replace."
     )
 
 

@@ -15,7 +15,7 @@ STAMP = "_tf_amp"
 # The operation stays float32.
 FLOAT32 = "_tf_amp_float32"
 # What the operation is a gradient of.
-ORIGIN = "_tf_amp_origin"
+FORWARD = "_tf_amp_forward"
 # Gradients leave it unscaled.
 BARRIER = "_tf_amp_barrier"
 # On what reads the state of a loss scale.

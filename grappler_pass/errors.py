@@ -23,3 +23,12 @@ class ShimError(AmpError, RuntimeError):
 
 class MissingExtraError(AmpError, ImportError):
     """A package is not installed that only some of tf-amp needs."""
+
+
+class StageError(AmpError, RuntimeError):
+    """A stage of the pass failed; `stage` names it and the cause is chained."""
+
+    def __init__(self, stage: str, cause: Exception) -> None:
+        """Name the stage and quote the cause."""
+        super().__init__(f"stage {stage!r}: {type(cause).__name__}: {cause}")
+        self.stage = stage

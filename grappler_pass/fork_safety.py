@@ -6,10 +6,11 @@ The only place that has the interpreter tell of forks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 class RenewedLock:
@@ -18,6 +19,7 @@ class RenewedLock:
     def __init__(self) -> None:
         """Be free."""
         self._lock = threading.RLock()
+        self._is_taken = False
 
     def __enter__(self) -> None:
         """Take it, as soon as no other thread has it."""
@@ -27,12 +29,27 @@ class RenewedLock:
         """Give it back."""
         self._lock.release()
 
+    @contextlib.contextmanager
+    def taken_if_free(self) -> Iterator[bool]:
+        """Take it unless a thread, this one too, has it so; yield whether it did."""
+        lock = self._lock
+        if not lock.acquire(blocking=False):
+            yield False
+            return
+        is_first = not self._is_taken
+        self._is_taken = True
+        try:
+            yield is_first
+        finally:
+            self._is_taken = not is_first
+            lock.release()
+
     def renew(self) -> None:
         """Be free, unless the thread that has forked holds it: it goes on with that."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
-            self._lock = threading.RLock()
+            self._lock, self._is_taken = threading.RLock(), False
 
 
 _locks: weakref.WeakSet[RenewedLock] = weakref.WeakSet()

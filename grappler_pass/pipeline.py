@@ -16,7 +16,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.eligibility.variable_reads import VariableReads
-from grappler_pass.errors import AmpError
+from grappler_pass.errors import StageError
 from grappler_pass.fusions import kept_weights
 from grappler_pass.fusions.stage import fuse, keep_weights
 from grappler_pass.garbage import collection_paused
@@ -59,15 +59,6 @@ class Rewrite:
 _TUNING_ROUNDS = 3
 
 Observer = Callable[[str, Draft, float], None]
-
-
-class StageError(AmpError, RuntimeError):
-    """A stage failed; `stage` names it and the cause is chained."""
-
-    def __init__(self, stage: str, cause: Exception) -> None:
-        """Name the stage and quote the cause."""
-        super().__init__(f"stage {stage!r}: {type(cause).__name__}: {cause}")
-        self.stage = stage
 
 
 def _view(draft: Draft) -> Draft:

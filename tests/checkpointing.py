@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.scaling import scaled_by
-from tf_amp import LossScale
+from tf_amp import DynamicLossScale, LossScale
 from tf_amp.rewriting import host
 from tf_amp.training.checkpoints import installing
 from tf_amp.training.loss_scale import resumption, variables
@@ -18,6 +18,11 @@ from tf_amp.training.optimizers import skipping
 
 X = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 BAD = X * np.float32(np.inf)
+
+
+def dynamic(initial: float = 2.0**10, growth_interval: int = 4) -> DynamicLossScale:
+    """Return a loss scale that soon grows."""
+    return DynamicLossScale(initial=initial, growth_interval=growth_interval)
 
 
 @contextlib.contextmanager

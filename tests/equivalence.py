@@ -87,6 +87,17 @@ class Baseline:
 
         return self.judge(run_rewritten, low_dtype)
 
+    def compare_at(self, where: int, rewritten: GraphDef, low_dtype: str) -> Comparison:
+        """Run a rewritten graph and compare one result, by its number."""
+        after = run(with_state(rewritten, self.captured, self.original), self.captured)
+        return compare(
+            [after[where]],
+            [self.results[where]],
+            [[each[where]] for each in self.controls_of(low_dtype)],
+            low_dtype=low_dtype,
+            depth=depth_of(self.captured.graph_def),
+        )
+
     def judge(self, run_after: RunAfter, low_dtype: str) -> Comparison:
         """Compare what `run_after` returns; where it differs, with other feeds too.
 

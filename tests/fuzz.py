@@ -10,13 +10,15 @@ import sys
 from collections import Counter
 from typing import Any
 
+from grappler_pass.fusions import RULES
 from tests.campaign import Command
 
 
 def _check(seed: int) -> dict[str, Any]:
     from tests.fuzz_check import check_seed
 
-    return dataclasses.asdict(check_seed(seed))
+    outcome = dataclasses.asdict(check_seed(seed))
+    return {**outcome.pop("rules"), **outcome}
 
 
 def _reproduce(seed: int) -> bool:
@@ -29,9 +31,11 @@ def _reproduce(seed: int) -> bool:
 
 
 def _summary(totals: Counter[str]) -> str:
+    fused = ", ".join(f"{rule} {totals[rule]}" for rule in RULES)
     return (
         f"{totals['rewritten']} rewritings run, "
-        f"{totals['chaotic']} programs too ill-conditioned to compare results"
+        f"{totals['chaotic']} programs too ill-conditioned to compare results, "
+        f"fused: {fused}"
     )
 
 

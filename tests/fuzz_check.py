@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import kept_kernels, plugin
+from grappler_pass.annotations import FUSED
+from grappler_pass.fusions import RULES
+from grappler_pass.graph.type_slots import Slot
 from grappler_pass.graph.view import Item
 from grappler_pass.pipeline import Settings, optimize
 from tests.equivalence import Baseline, Results
-from tests.programs import Program, run_with_grappler
-from tests.random_graphs import random_graph
+from tests.programs import Program, run, run_with_grappler
+from tests.random_graphs import is_of_keras, random_graph
 from tests.rewriters import settings_of
 from tests.soundness import assert_sound
 from tests.tolerance import Comparison
@@ -43,12 +49,14 @@ class Outcome:
       failures: one line each; empty when all is well.
       rewritten: how many of the rewritings changed the graph.
       chaotic: whether results could not be compared, only soundness.
+      rules: how often each rewrite beside types was applied.
     """
 
     seed: int
     failures: tuple[str, ...]
     rewritten: int
     chaotic: bool
+    rules: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
 def _settings(seed: int, low_dtype: str, level: str) -> Settings:
@@ -64,14 +72,16 @@ def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
       seed: of the program and of the arbitrary prices at O1.
       low_dtypes: all to check; one of them, in turn, when empty.
     """
+    program = random_graph(seed, RULES)
     try:
-        baseline = Baseline.from_program(random_graph(seed))
+        baseline = Baseline.from_program(program)
     except tf.errors.InvalidArgumentError as error:
         if WITHOUT_ONEDNN not in error.message:
             raise
         return Outcome(seed, (), 0, chaotic=True)
-    failures: list[str] = []
+    failures = _check_tracing(program, seed) if is_of_keras(seed) else []
     rewritten, chaotic = 0, False
+    rules = Counter(_traced_rules(program))
     seen: set[bytes] = set()
     for low_dtype in low_dtypes or (LOW_DTYPES[seed % 2],):
         for level in LEVELS:
@@ -83,6 +93,7 @@ def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
                     continue
                 seen.add(text)
                 rewritten += 1
+                rules.update(each.rule for each in rewrite.plan.fusions)
                 comparison = baseline.compare(rewrite.graph_def, low_dtype)
                 if not comparison.ok:
                     comparison = _unless_rounding(baseline, comparison, settings)
@@ -96,7 +107,27 @@ def check_seed(seed: int, low_dtypes: tuple[str, ...] = ()) -> Outcome:
                 failures.append(f"{low_dtype} {level}: {_one_line(error)}")
         if seed % PLUGIN_EVERY == 0:
             failures.extend(_check_plugin(baseline, low_dtype, seed))
-    return Outcome(seed, tuple(failures), rewritten, chaotic)
+    return Outcome(seed, tuple(failures), rewritten, chaotic, dict(rules))
+
+
+def _traced_rules(program: Program) -> Iterator[str]:
+    """Yield the rule of each kernel that a program was traced with."""
+    graph_def = program.graph_def
+    bodies = (function.node_def for function in graph_def.library.function)
+    for node in itertools.chain(graph_def.node, *bodies):
+        if FUSED in node.attr:
+            yield node.attr[FUSED].s.decode()
+
+
+def _check_tracing(program: Program, seed: int) -> list[str]:
+    """Compare a program of Keras with itself as Keras alone has it traced."""
+    plain = Baseline.from_program(random_graph(seed))
+
+    def run_after(given: Program) -> Results:
+        return run(program.graph_def, dataclasses.replace(program, feeds=given.feeds))
+
+    comparison = plain.judge(run_after, "float32")
+    return [] if comparison.ok else [f"as it was traced: {comparison}"]
 
 
 def _is_refused_by_hand(baseline: Baseline, low_dtype: str, error: Exception) -> bool:
@@ -116,18 +147,33 @@ def _unless_rounding(
     """Return `found`, as chaotic if it shrinks with the epsilon of the 16-bit type.
 
     A program may amplify rounding more than the controls show. A wrong rewriting is
-    wrong by as much in either type, while float16 rounds eight times as finely. Where
-    it lacks a kernel, so that the plans differ, only a slight excess is believed.
+    wrong by as much in either type, while float16 rounds eight times as finely. What
+    float16 lacks a kernel for stays float32 in both, if the result is off even so; else
+    only a slight excess is believed.
     """
-    compared, plans = {}, []
-    for low_dtype in LOW_DTYPES:
-        rewrite = baseline.rewrite(dataclasses.replace(settings, low_dtype=low_dtype))
-        compared[low_dtype] = baseline.compare(rewrite.graph_def, low_dtype)
-        plans.append({row.slot for row in rewrite.plan.decisions if row.is_low})
-    coarse, fine = compared["bfloat16"], compared["float16"]
+    (coarse, fine), plans = _in_both_types(baseline, found, settings)
+    if plans[0] != plans[1]:
+        names = sorted({slot.node for slot in plans[0] ^ plans[1]})
+        exclude = tuple(f"^{re.escape(name)}$" for name in names)
+        settings = dataclasses.replace(settings, exclude=exclude)
+        (still, finer), others = _in_both_types(baseline, found, settings)
+        if not still.ok:
+            coarse, fine, plans = still, finer, others
     is_rounding = fine.ok or coarse.error > FINER * fine.error
     comparable = plans[0] == plans[1] or found.error < SLIGHT * found.allowed
     return dataclasses.replace(found, chaotic=is_rounding and comparable)
+
+
+def _in_both_types(
+    baseline: Baseline, found: Comparison, settings: Settings
+) -> tuple[list[Comparison], list[set[Slot]]]:
+    """Return how far that result is off in either type, and what is in 16 bits."""
+    compared, plans = [], []
+    for low_dtype in LOW_DTYPES:
+        rewrite = baseline.rewrite(dataclasses.replace(settings, low_dtype=low_dtype))
+        compared.append(baseline.compare_at(found.where, rewrite.graph_def, low_dtype))
+        plans.append({row.slot for row in rewrite.plan.decisions if row.is_low})
+    return compared, plans
 
 
 def _check_plugin(baseline: Baseline, low_dtype: str, seed: int) -> list[str]:

@@ -102,12 +102,17 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: pathlib.Path | None = None,
+    given: str = "",
 ) -> Outcome:
-    """Run a command without the settings of the one who runs the tests."""
+    """Run a command without the settings of the one who runs the tests.
+
+    `given` is its standard input.
+    """
     done = subprocess.run(
         list(map(str, command)),
         env=environment(env or {}),
         cwd=cwd,
+        input=given,
         capture_output=True,
         text=True,
         timeout=300,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -103,18 +103,24 @@ def program_from_function(
     *args: np.ndarray,
     steps: int = 1,
     random: bool = False,
+    order: Sequence[tf.Variable] = (),
 ) -> Program:
     """Freeze a `tf.function` of tensors, traced for `args`.
 
-    Captured variables become variables of the graph, other captures constants.
+    Captured variables become variables of the graph, other captures constants. They are
+    read afterwards as they were captured, or in a given order.
     """
     specs = [tf.TensorSpec(a.shape, a.dtype) for a in args]
     concrete = function.get_concrete_function(*specs)
     graph_def = concrete.graph.as_graph_def()
     inputs = concrete.inputs[: len(args)]
-    values = _captured_values(concrete)
+    # A kernel that updates a variable takes its handle alone.
+    known = {id(v.handle): v for v in (*concrete.graph.variables, *order)}
+    values = _captured_values(concrete, known)
     with tf.Graph().as_default() as state_graph:
-        init, state, replaced = _variables_of(concrete, values)
+        init, reads, replaced = _variables_of(concrete, values, known)
+    ordered = [id(variable.handle) for variable in order]
+    state = [reads[handle] for handle in ordered if handle in reads] or reads.values()
     nodes = {node.name: node for node in graph_def.node}
     for name, node in replaced.items():
         nodes[name].CopyFrom(node)
@@ -128,36 +134,40 @@ def program_from_function(
         fetches=_unique(t.name for t in concrete.outputs),
         targets=_unique(op.name for op in concrete.graph.control_outputs),
         init=init,
-        state=state,
+        state=tuple(state),
         steps=steps,
         random=random,
     )
 
 
 def _captured_values(
-    concrete: tf.types.experimental.ConcreteFunction,
+    concrete: tf.types.experimental.ConcreteFunction, known: Mapping[int, tf.Variable]
 ) -> list[np.ndarray]:
-    by_handle = {id(v.handle): v for v in concrete.graph.variables}
     return [
-        (by_handle[id(outer)] if outer.dtype == tf.resource else outer).numpy()
+        (known[id(outer)] if outer.dtype == tf.resource else outer).numpy()
         for outer, _ in concrete.graph.captures
     ]
 
 
 def _variables_of(
-    concrete: tf.types.experimental.ConcreteFunction, values: list[np.ndarray]
-) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, tf.compat.v1.NodeDef]]:
-    """Make a VarHandleOp with initializer, or a Const, for every capture."""
-    by_handle = {id(v.handle): v for v in concrete.graph.variables}
+    concrete: tf.types.experimental.ConcreteFunction,
+    values: list[np.ndarray],
+    known: Mapping[int, tf.Variable],
+) -> tuple[tuple[str, ...], dict[int, str], dict[str, tf.compat.v1.NodeDef]]:
+    """Make a VarHandleOp with initializer, or a Const, for every capture.
+
+    Returns:
+      What initializes variables, what reads each by its handle's id, what was made.
+    """
     init: list[str] = []
-    state: list[str] = []
+    reads: dict[int, str] = {}
     replaced: dict[str, tf.compat.v1.NodeDef] = {}
     for (outer, inner), initial in zip(concrete.graph.captures, values, strict=True):
         name = inner.op.name
         if outer.dtype != tf.resource:
             made = tf.constant(initial, name=name).op
         else:
-            variable = by_handle[id(outer)]
+            variable = known[id(outer)]
             handle = tf.raw_ops.VarHandleOp(
                 dtype=variable.dtype, shape=variable.shape, shared_name=name, name=name
             )
@@ -169,11 +179,11 @@ def _variables_of(
                 resource=handle, dtype=variable.dtype, name=f"{name}_read"
             )
             init.append(assign.name)
-            state.append(read.name)
+            reads[id(outer)] = read.name
             made = handle.op
         assert made.name == name, f"{name} became {made.name}"
         replaced[name] = made.node_def
-    return tuple(init), tuple(state), replaced
+    return tuple(init), reads, replaced
 
 
 def captured_as_by_grappler(program: Program, *, fused: bool = True) -> Program:

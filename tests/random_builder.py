@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Callable
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -25,6 +26,9 @@ class Builder:
       ids: integer tensor [batch] with values up to 3000.
       targets: ops to run for their effect.
       uses_random: whether a random op was built.
+      has_layers: whether there may be layers of Keras.
+      layers: made so far, by the number of variables before.
+      trains: whether those layers are to train.
     """
 
     rng: random.Random
@@ -35,6 +39,9 @@ class Builder:
     targets: list[tf.Operation] = dataclasses.field(default_factory=list)
     uses_random: bool = False
     replayed: int | None = None
+    has_layers: bool = False
+    layers: dict[int, keras.Layer] = dataclasses.field(default_factory=dict)
+    trains: bool = False
 
     def values(self, *shape: int, scale: float = 1.0) -> np.ndarray:
         """Return normal float32 numbers."""
@@ -60,4 +67,30 @@ class Builder:
                     initial, use_resource=not self.ref_variables
                 )
         self.variables.append(made)
+        return made
+
+    def layer(
+        self, make: Callable[[], keras.Layer], *shapes: tf.TensorShape
+    ) -> keras.Layer:
+        """Build a layer of Keras outside any loop; when replaying, the one made.
+
+        Args:
+          make: returns it; draws the same in each trace.
+          shapes: of what it is called with.
+        """
+        made = make()
+        if self.replayed is not None:
+            made = self.layers[self.replayed]
+            self.replayed += len(made.trainable_variables)
+        else:
+            with tf.init_scope():
+                made.build(*shapes)
+            self.layers[len(self.variables)] = made
+            self.variables.extend(each.value for each in made.trainable_variables)
+        for weight in made.trainable_variables:
+            fan_in = float(np.prod(weight.shape[:-1])) or 1.0
+            initial = self.values(*weight.shape, scale=fan_in**-0.5)
+            if self.replayed is None:
+                with tf.init_scope():
+                    weight.assign(initial)
         return made

@@ -6,12 +6,18 @@ v1 or v2 control flow, or as a traced `tf.function`, and freezes it.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from unittest import mock
 
+import keras
 import numpy as np
 import tensorflow as tf
 
+import tf_amp
+from grappler_pass import kept_kernels
 from tests.programs import (
     Program,
     control_flow,
@@ -33,16 +39,45 @@ V1_OPTIMIZERS: tuple[Callable[[], tf.compat.v1.train.Optimizer], ...] = (
     lambda: tf.compat.v1.train.AdadeltaOptimizer(0.05, epsilon=DAMPING),
     lambda: tf.compat.v1.train.FtrlOptimizer(0.05),
 )
+# Every so many seeds is one of Keras' layers and optimizers.
+KERAS_EVERY, KERAS_SEED = 5, 4
+# What is fused where it is traced, and what of that is not.
+FUSED_OPTIMIZERS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("SGD", {}),
+    ("SGD", {"momentum": 0.9, "nesterov": True}),
+    ("Adam", {"epsilon": DAMPING}),
+    ("Adam", {"epsilon": DAMPING, "amsgrad": True}),
+    ("AdamW", {"epsilon": DAMPING, "clipnorm": 1.0}),
+    ("Adamax", {"epsilon": DAMPING}),
+    ("RMSprop", {"epsilon": DAMPING}),
+    ("RMSprop", {"epsilon": DAMPING, "momentum": 0.9, "centered": True}),
+    ("Adadelta", {"epsilon": DAMPING, "use_ema": True}),
+    ("Adagrad", {"epsilon": DAMPING}),
+    ("Ftrl", {"beta": 0.1}),
+    ("Lion", {}),
+)
 KERAS_OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adamax", "Nadam")
 
 
-def random_graph(seed: int) -> Program:
+def is_of_keras(seed: int) -> bool:
+    """Return whether a seed's program has layers and optimizers of Keras 3."""
+    return seed % KERAS_EVERY == KERAS_SEED
+
+
+def random_graph(seed: int, fuse: Iterable[str] = ()) -> Program:
     """Return the program of that seed, the same in every process.
 
     Half of the programs train; seeds build v1 graphs with v1 control flow, v1 graphs
-    with v2 control flow, and functions.
+    with v2 control flow, and functions, some of these with layers of Keras.
+
+    Args:
+      seed: of all that is random.
+      fuse: rewrites beside types that layers and optimizers of Keras are traced with.
     """
     rng = random.Random(seed)
+    if is_of_keras(seed):
+        with traced_with(fuse):
+            return _random_function(rng, has_layers=True)
     kind = rng.choice(("v1", "v2", "function"))
     if kind == "function":
         return _random_function(rng)
@@ -118,17 +153,31 @@ def _train_in_graph(b: Builder, forward: list[tf.Tensor]) -> list[tf.Tensor]:
     return fetches
 
 
-def _random_function(rng: random.Random) -> Program:
+@contextlib.contextmanager
+def traced_with(fuse: Iterable[str]) -> Iterator[None]:
+    """Trace with some rewrites beside types; graphs are left as they are traced."""
+    # Layers are numbered anew.
+    keras.utils.clear_session()
+    # What is traced here runs elsewhere: this process goes on keeping weights.
+    with mock.patch.object(kept_kernels, "stop_keeping"):
+        tf_amp.enable(dtype="bfloat16", opt_level="O0", fuse=tuple(fuse) or "off")
+        try:
+            yield
+        finally:
+            tf_amp.disable()
+
+
+def _random_function(rng: random.Random, *, has_layers: bool = False) -> Program:
     """Trace a function; a rehearsal makes the variables, which tf.function must not."""
-    b = Builder(rng)
+    b = Builder(rng, has_layers=has_layers)
     x, ids = b.values(BATCH, rng.choice((3, 8))), _random_ids(rng)
-    train = rng.random() < 0.6
+    train = b.trains = rng.random() < 0.6
     start = rng.getstate()
     with tf.__internal__.FuncGraph("rehearsal").as_default():
         b.ids = tf.constant(ids)
         _forward(b, tf.constant(x))
     train = train and bool(b.variables)
-    optimizer = _keras_optimizer(rng, b.variables) if train else None
+    optimizer = _keras_optimizer(b) if train else None
     rng.setstate(start)
     b.replayed = 0
 
@@ -150,12 +199,28 @@ def _random_function(rng: random.Random) -> Program:
         # A step may return nothing but its loss.
         return rng.choice((fetches + wanted, fetches[:1]))
 
+    steps = 2 if train else 1
+    order = _keras_variables(b, optimizer) if has_layers else ()
     return program_from_function(
-        step, x, ids, steps=2 if train else 1, random=b.uses_random
+        step, x, ids, steps=steps, random=b.uses_random, order=order
     )
 
 
-def _keras_optimizer(rng: random.Random, variables: list[tf.Variable]) -> object:
+def _keras_variables(b: Builder, optimizer: Any) -> list[tf.Variable]:
+    """Return all variables of a program of Keras, as they were made."""
+    kept = [v for layer in b.layers.values() for v in layer.non_trainable_variables]
+    own = [*kept, *(optimizer.variables if optimizer else ())]
+    return [*b.variables, *(each.value for each in own)]
+
+
+def _keras_optimizer(b: Builder) -> Any:
+    """Return an optimizer of either Keras, of the third one where that has layers."""
+    rng, variables = b.rng, b.variables
+    if b.has_layers:
+        name, fields = rng.choice(FUSED_OPTIMIZERS)
+        optimizer = getattr(keras.optimizers, name)(0.01, **fields)
+        optimizer.build(variables)
+        return optimizer
     name = rng.choice(KERAS_OPTIMIZERS)
     if rng.random() < 0.5:
         import tf_keras as library

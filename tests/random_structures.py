@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from tests import random_extras
+from tests import random_extras, random_keras
 from tests.random_builder import Builder, Layer
 from tests.random_layers import ANY_RANK, BY_RANK, dense
 
@@ -223,10 +223,12 @@ STRUCTURES: tuple[Layer, ...] = (
 
 def choose_layer(b: Builder, x: tf.Tensor, *, structures: float) -> Layer:
     """Pick a layer that takes what `x` is; structures take [batch, features]."""
-    if len(x.shape) == 2 and b.rng.random() < structures:
+    rank = len(x.shape)
+    if b.has_layers and b.rng.random() < 0.8:
+        return b.rng.choice((*random_keras.ANY_RANK, *random_keras.BY_RANK[rank]))
+    if rank == 2 and b.rng.random() < structures:
         extra = () if b.ref_variables else FUNCTIONS
         return b.rng.choice((*STRUCTURES, *extra))
-    rank = len(x.shape)
     drawn = b.rng.random()
     if drawn < 0.2:
         return b.rng.choice((*random_extras.ANY_RANK, *random_extras.BY_RANK[rank]))

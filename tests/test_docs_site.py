@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import ROOT, run
 from tests.tf_amp.tools.report.test_browser import BROWSER
 
 PACKAGES = ("tf_amp", "tf_amp.block_sparse", "tf_amp.placement", "keras_callbacks")
@@ -23,8 +21,7 @@ pytest.importorskip("mkdocs", reason="other TensorFlows are tried without docs")
 def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder]
-    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    subprocess.run(command, cwd=ROOT, env=quiet, check=True)
+    run(command, env={"NO_MKDOCS_2_WARNING": "1"}, cwd=ROOT).lines()
     return folder
 
 

@@ -7,6 +7,7 @@ import warnings
 from grappler_pass.errors import AmpError as AmpError
 from grappler_pass.errors import MissingExtraError as MissingExtraError
 from grappler_pass.errors import ShimError as ShimError
+from grappler_pass.errors import StageError as StageError
 
 # Earlier names of what programs may catch.
 RENAMED = {
@@ -72,7 +73,7 @@ class NotMeasurableError(AmpError, RuntimeError):
 
 
 class UnreadableRecordError(AmpError, ValueError):
-    """A file or folder holds no plan, or nothing else that tf-amp writes."""
+    """A file, folder or text holds nothing that tf-amp writes, or is damaged."""
 
 
 class UnfitDataError(AmpError, ValueError):

@@ -7,8 +7,8 @@ for developers, or says all that there is to know, has none.
 from __future__ import annotations
 
 import enum
-
-from absl import logging
+import functools
+from typing import Any
 
 
 class Code(enum.Enum):
@@ -48,12 +48,10 @@ class Code(enum.Enum):
         """Return a message that ends with the code; values may yet be put into it."""
         return f"{text} ({self.value})"
 
-    @logging.skip_log_prefix
     def warn(self, text: str, *values: object) -> None:
         """Log a warning that ends with the code."""
-        logging.warning(self.ends(text), *values)
+        _logging().warning(self.ends(text), *values)
 
-    @logging.skip_log_prefix
     def warn_once(self, text: str, *values: object) -> None:
         """Log a warning that ends with the code, the first time in this process."""
         if text not in _said:
@@ -63,3 +61,13 @@ class Code(enum.Enum):
 
 # Texts of warnings that were given once.
 _said: set[str] = set()
+
+
+@functools.cache
+def _logging() -> Any:
+    """Return what logs, in a line of the caller; the doctor does without it."""
+    from absl import logging
+
+    logging.skip_log_prefix(Code.warn)
+    logging.skip_log_prefix(Code.warn_once)
+    return logging

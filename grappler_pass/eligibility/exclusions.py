@@ -1,6 +1,6 @@
 """The user's opt-outs, which hold for the gradients of the same operations too.
 
-Who traces a graph may mark its nodes: `FLOAT32` keeps one in float32, `ORIGIN` names
+Who traces a graph may mark its nodes: `FLOAT32` keeps one in float32, `FORWARD` names
 the operations that one is a gradient of. Without marks there are the names that
 TensorFlow gives gradients, after what they are gradients of:
 
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from grappler_pass.annotations import FLOAT32, ORIGIN
+from grappler_pass.annotations import FLOAT32, FORWARD
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -47,8 +47,8 @@ def excludes(
         if FLOAT32 in node.attr and node.attr[FLOAT32].b:
             return "float32_scope, or a layer"
         names = [node.name] if patterns else []
-        if patterns and ORIGIN in node.attr:
-            names.extend(name.decode() for name in node.attr[ORIGIN].list.s)
+        if patterns and FORWARD in node.attr:
+            names.extend(name.decode() for name in node.attr[FORWARD].list.s)
         return next(filter(None, map(find, names)), "")
 
     return excluded_by

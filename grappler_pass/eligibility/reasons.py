@@ -1,4 +1,7 @@
-"""Why a slot has its dtype: the causes, and what tells one slot's from another's."""
+"""Why a slot has its dtype: the causes, and what tells one slot's from another's.
+
+Rewrites beside types have theirs, too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import enum
 
 
 class Cause(enum.Enum):
-    """Why a slot has its dtype; the value is the sentence `explain` prints."""
+    """Why something is as it is; the value is the sentence `explain` prints."""
 
     GAIN = "16 bits are faster here, casts included"
     FORCED = "eligible, and the optimization level does not ask what it costs"
@@ -58,6 +61,11 @@ class Cause(enum.Enum):
     MEASURED_RANGE = "its tensors were seen to leave the safe range of the 16-bit type"
     NOT_FLOAT32 = "not float32 in the graph as given"
     FIXED = "its type cannot change"
+    # Of rewrites beside types.
+    FUSED = "surely faster, in float32 as well"
+    TRACED = "the program was traced with it"
+    FUSION_COST = "saves nothing that is larger than the error of its price"
+    FUSION_OFF = "switched off"
 
 
 LOW = (Cause.GAIN, Cause.FORCED, Cause.RESUMED_LOW)

@@ -177,16 +177,25 @@ def seconds(fold: Fold, graph: PricedGraph) -> float:
     def takes(op: str, shape: Shape | None) -> float:
         return graph.pass_seconds(fold.root, op, shape, (fold.channels,))
 
+    def takes_if_not_constant(
+        op: str, shape: Shape | None, *operands: Port | None
+    ) -> float:
+        known = (graph.is_constant(port) for port in operands if port)
+        return 0.0 if all(known) else takes(op, shape)
+
     result = graph.result_shape(fold.root)
     # A bias that is added by a kernel of its own takes as long as a sum.
     fuses = graph.model(fold.root).profile.kind == "cpu"
     removed = ["Mul", *(["AddV2"] if fold.add and fuses else [])]
     saved = sum(takes(op, result) for op in removed)
-    spent = takes("Mul", fold.weights)
+    weights, vector = fold.root.inputs[1], (fold.channels,)
+    spent = takes_if_not_constant("Mul", fold.weights, weights, fold.scale)
     if fold.bias is not None:
-        spent += takes("Mul", (fold.channels,))
-        spent += takes("AddV2", (fold.channels,)) if fold.add else 0.0
-    if graph.kept >= {fold.root.inputs[1], fold.scale}:
+        factors = fold.bias, fold.scale
+        spent += takes_if_not_constant("Mul", vector, *factors)
+        if fold.add:
+            spent += takes_if_not_constant("AddV2", vector, *factors, fold.shift)
+    if graph.kept >= {weights, fold.scale}:
         spent = min(spent, _NODES_OF_KEPT * NODE_SECONDS)
     return graph.gain(fold.root, saved, spent, _LEAST_RATIO)
 

@@ -23,6 +23,7 @@ from typing import TypeVar
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 from tensorflow.python.framework import tensor_util
 
+from grappler_pass.errors import AmpError
 from grappler_pass.fusions.new_nodes import NewNodes, controls, part_of
 from grappler_pass.fusions.passes import PricedGraph, other_operand
 from grappler_pass.graph.op_table import ADDITION_OPS
@@ -72,7 +73,7 @@ class Normalization:
 _Found = TypeVar("_Found")
 
 
-class _OtherwiseError(Exception):
+class _OtherwiseError(AmpError):
     """It is not what Keras 3 writes."""
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.framework.tensor_pb2 import TensorProto
 from tensorflow.core.framework.types_pb2 import DT_FLOAT, DT_INT32
 from tensorflow.python.framework import tensor_util
 
@@ -14,6 +16,13 @@ from grappler_pass.eligibility.fused_ops import part_node
 from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.graph.shapes import Shape, Shapes
 from grappler_pass.graph.view import GraphView, Node, Port, port_text
+
+# What is computed of constants.
+_FOLDED: dict[str, Callable[..., np.ndarray]] = {
+    "Mul": np.multiply,
+    "AddV2": np.add,
+    "Reshape": np.reshape,
+}
 
 
 class NewNodes:
@@ -63,12 +72,29 @@ class NewNodes:
         return name
 
     def computed(self, op: str, what: str, inputs: Sequence[str], shape: Shape) -> str:
-        """Take in a further float32 operation, and return its name."""
+        """Take in a further float32 operation, and return its name.
+
+        Of constants alone that is a constant, too: its result.
+        """
+        operands = [self._constant(text) for text in inputs]
+        known = [tensor_util.MakeNdarray(c) for c in operands if c is not None]
+        if len(known) == len(inputs):
+            result = constant(
+                self._graph.view, self._anchor, _FOLDED[op](*known), DT_FLOAT
+            )
+            return self.add(result, what, shape)
         node = NodeDef(op=op, input=inputs)
         node.attr["T"].type = DT_FLOAT
         if op == "Reshape":
             node.attr["Tshape"].type = DT_INT32
         return self.add(node, what, shape)
+
+    def _constant(self, name: str) -> TensorProto | None:
+        """Return the value of a constant of the graph, or of a further one."""
+        view = self._graph.view
+        given = [view.nodes[view.index[name]].proto] if name in view.index else []
+        nodes = (*given, *(node for node in self.added if node.name == name))
+        return next((n.attr["value"].tensor for n in nodes if n.op == "Const"), None)
 
     def shaped(self, port: Port, shape: tuple[int, ...]) -> str:
         """Return what holds the values of a port in some shape."""
@@ -98,7 +124,7 @@ def part_of(node: Node, op: str, *inputs: str) -> NodeDef:
 def constant(
     view: GraphView,
     anchor: Port,
-    value: float | Sequence[int],
+    value: float | Sequence[int] | np.ndarray,
     dtype: int,
     shape: Sequence[int] | None = None,
 ) -> NodeDef:

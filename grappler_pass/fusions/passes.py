@@ -36,6 +36,10 @@ class PricedGraph:
         """Return the static shape of a node's first output."""
         return self.shape(Port(node.index, 0))
 
+    def is_constant(self, port: Port) -> bool:
+        """Return whether a tensor is in the graph itself."""
+        return self.view.nodes[port.node].op == "Const"
+
     def is_per_channel(self, port: Port, channels: int, most_axes: int) -> bool:
         """Return whether a tensor holds one value for each of the last axis."""
         shape = self.shape(port)

@@ -8,6 +8,7 @@ from typing import Any
 from grappler_pass.fusions import (
     CHANNEL_SCALES,
     FLAT_ACTIVATIONS,
+    GAINS,
     KEPT_WEIGHTS,
     LAYER_NORMS,
     NORMALIZED_BIASES,
@@ -22,9 +23,10 @@ from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.fusions.traced_kernels import traced_kernels
 from grappler_pass.graph.op_table import REF_VARIABLE_OPS
 from grappler_pass.graph.view import GraphView, Port
-from grappler_pass.planning.draft import FORCED, PRICED, Draft
-from grappler_pass.planning.plan import Fusion
+from grappler_pass.planning.draft import FORCED, PRICED, Draft, Settings
+from grappler_pass.planning.plan import Cause, Fusion, Reason
 
+_IN_FLOAT16 = "weights times small scales may lose bits in float16"
 # In this order, since constants of a normalization wait for what activates its input.
 # Each has `found` (what can be rewritten, each beginning with its `root`), `seconds`
 # (that this saves per step) and `made` (what takes its place, under the names of all
@@ -52,10 +54,16 @@ def fuse(draft: Draft) -> Draft:
     if any(node.op in REF_VARIABLE_OPS for node in draft.view.nodes):
         return draft
     for rule, module in _MODULES.items():
-        in_doubt = rule == CHANNEL_SCALES and settings.low_dtype == "float16"
-        if rule in settings.fusions and not in_doubt:
-            draft = _fused_by(rule, module, draft)
+        draft = _fused_by(rule, module, draft)
     return draft
+
+
+def _why_off(rule: str, settings: Settings) -> Reason | None:
+    """Return why a rule does nothing here; None where it may."""
+    if rule not in settings.fusions:
+        return Reason(Cause.FUSION_OFF)
+    in_doubt = rule == CHANNEL_SCALES and settings.low_dtype == "float16"
+    return Reason(Cause.FUSION_OFF, _IN_FLOAT16) if in_doubt else None
 
 
 def keep_weights(draft: Draft) -> Draft:
@@ -72,16 +80,23 @@ def keep_weights(draft: Draft) -> Draft:
     found = kept_weights.found(graph)
     if not found:
         return draft
-    fusions = tuple(
-        Fusion(KEPT_WEIGHTS, view.nodes[each.nodes[0]].name, each.seconds)
-        for each in found
+    fusions = (
+        *draft.fusions,
+        *(
+            _done(KEPT_WEIGHTS, view.nodes[each.nodes[0]].name, each.seconds)
+            for each in found
+        ),
     )
     return dataclasses.replace(
         draft,
         rewritten=kept_weights.rewritten(draft.rewritten, graph, found),
-        fusions=(*draft.fusions, *fusions),
-        plan=dataclasses.replace(draft.plan, fusions=(*draft.plan.fusions, *fusions)),
+        fusions=fusions,
+        plan=dataclasses.replace(draft.plan, fusions=fusions),
     )
+
+
+def _done(rule: str, node: str, seconds: float) -> Fusion:
+    return Fusion(rule, node, seconds, Reason(Cause.FUSED, GAINS[rule]))
 
 
 def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
@@ -89,14 +104,23 @@ def _fused_by(rule: str, module: Any, draft: Draft) -> Draft:
     if rule == CHANNEL_SCALES and kept_weights.is_wanted(draft.settings):
         kept = kept_weights.ports_of_variables(draft.view, models)
     graph = PricedGraph(draft.view, draft.shapes, models, kept)
-    seconds = [(each, module.seconds(each, graph)) for each in module.found(graph)]
-    paying = [(each, saved) for each, saved in seconds if saved > 0.0]
+    why_off, paying, declined = _why_off(rule, draft.settings), [], []
+    for each in module.found(graph):
+        saved = module.seconds(each, graph)
+        if why_off or saved <= 0.0:
+            reason = why_off or Reason(Cause.FUSION_COST)
+            declined.append(Fusion(rule, each.root.name, saved, reason))
+        else:
+            paying.append((each, saved))
+    draft = dataclasses.replace(
+        draft, declined_fusions=(*draft.declined_fusions, *declined)
+    )
     if not paying:
         return draft
     graph_def, shapes = with_new_nodes(
         draft.graph_def, draft.shapes, [module.made(each, graph) for each, _ in paying]
     )
-    fusions = (Fusion(rule, each.root.name, saved) for each, saved in paying)
+    fusions = (_done(rule, each.root.name, saved) for each, saved in paying)
     return dataclasses.replace(
         draft,
         graph_def=graph_def,

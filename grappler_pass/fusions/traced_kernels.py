@@ -12,10 +12,11 @@ from grappler_pass.eligibility.variable_reads import (
     variable_of,
     variables_updated_by_rows,
 )
+from grappler_pass.fusions import GAINS
 from grappler_pass.fusions.passes import PricedGraph
 from grappler_pass.graph.shapes import variable_shape
 from grappler_pass.graph.view import Node
-from grappler_pass.planning.plan import Fusion
+from grappler_pass.planning.plan import Cause, Fusion, Reason
 from grappler_pass.pricing.seconds import NODE_SECONDS
 
 # Element-wise operations and reductions of a kernel's largest operand that Keras writes
@@ -32,6 +33,7 @@ _OPERATIONS = {
     "ResourceApplyRMSProp": 12,
     "ResourceApplyCenteredRMSProp": 18,
     "ResourceApplyAdadelta": 17,
+    "ResourceApplyAdagradV2": 7,
     "ResourceApplyFtrlV2": 20,
 }
 _GRADIENTS = {"FusedBatchNormV3": "FusedBatchNormGradV3"}
@@ -49,10 +51,11 @@ def traced_kernels(graph: PricedGraph) -> tuple[Fusion, ...]:
         is_updated = variable_of(view, node.inputs[0]) in updated
         return _copy_seconds(node, graph) if is_updated else 0.0
 
-    return tuple(
-        Fusion(node.proto.attr[FUSED].s.decode(), node.name, seconds(node))
-        for node in marked
-    )
+    def fusion(node: Node) -> Fusion:
+        rule = node.proto.attr[FUSED].s.decode()
+        return Fusion(rule, node.name, seconds(node), Reason(Cause.TRACED, GAINS[rule]))
+
+    return tuple(map(fusion, marked))
 
 
 def _copy_seconds(node: Node, graph: PricedGraph) -> float:

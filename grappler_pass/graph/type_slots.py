@@ -42,7 +42,7 @@ _ELEMENT_TYPES = {
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
-class Slot:
+class TypeSlot:
     """One dtype of one node: attribute name, and index where it is a list of types."""
 
     node: str
@@ -83,7 +83,7 @@ class SlotTable:
       slots_of: node number to its slots' numbers, the one of the first port first.
     """
 
-    slots: tuple[Slot, ...]
+    slots: tuple[TypeSlot, ...]
     node_of: tuple[int, ...]
     dtypes: tuple[int, ...]
     slots_of: tuple[tuple[int, ...], ...]
@@ -94,7 +94,7 @@ class SlotTable:
     @classmethod
     def from_view(cls, view: GraphView) -> SlotTable:
         """Number the slots of every node; a node of unknown op has none."""
-        slots: list[Slot] = []
+        slots: list[TypeSlot] = []
         node_of: list[int] = []
         dtypes: list[int] = []
         slots_of: list[tuple[int, ...]] = []
@@ -107,7 +107,7 @@ class SlotTable:
                 key = (arg.attr, arg.position)
                 if arg.attr and arg.dtype in FLOATING and key not in numbers:
                     numbers[key] = len(slots)
-                    slots.append(Slot(node.name, *key))
+                    slots.append(TypeSlot(node.name, *key))
                     node_of.append(node.index)
                     dtypes.append(arg.dtype)
             slots_of.append(tuple(numbers.values()))

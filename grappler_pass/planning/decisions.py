@@ -23,9 +23,7 @@ def plan_from_draft(draft: Draft) -> Plan:
         beside = call_seconds + prices.executor
         seconds_before = beside + sum(prices.float32)
         seconds_after = beside + _seconds_of_nodes(draft, cast_seconds)
-    # What is fused is not in memory.
-    tells_memory = prices is not None and not settings.fuses
-    before, after = _peaks(draft) if tells_memory else (0, 0)
+    before, after = _peaks(draft)
     return Plan(
         decisions=tuple(
             _decision(draft, slot, cast_seconds)
@@ -48,11 +46,16 @@ def plan_from_draft(draft: Draft) -> Plan:
         peak_bytes_after=after,
         fusions=draft.fusions,
         traced_fusions=draft.traced_fusions,
+        declined_fusions=draft.declined_fusions,
     )
 
 
 def _peaks(draft: Draft) -> tuple[int, int]:
-    """Return the bytes of live activations in float32 and under the plan."""
+    """Return the bytes of live activations in float32 and under the plan, if wanted."""
+    settings = draft.settings
+    # What is fused is not in memory.
+    if draft.prices is None or settings.fuses or not settings.predicts_memory:
+        return 0, 0
     inputs = (draft.view, draft.slots, draft.shapes)
     before = peak_bytes(*inputs, (False,) * len(draft.low), CastPlan())
     after = peak_bytes(*inputs, draft.low, draft.casts) if any(draft.low) else before

@@ -153,6 +153,7 @@ class Settings:
         alone (`fusions.kept_weights`): its variables change seldom.
       fold_constants: whether a constant is rounded now where 16 bits are read; if not,
         it stays as it is with a cast behind it.
+      predicts_memory: whether the plan is shown, and so has bytes of activations.
     """
 
     low_dtype: str
@@ -169,6 +170,7 @@ class Settings:
     fusions: tuple[str, ...] = ()
     keeps_weights: bool = False
     fold_constants: bool = True
+    predicts_memory: bool = True
 
     @property
     def uses_lists(self) -> bool:
@@ -210,6 +212,7 @@ class Draft:
     given: GraphDef = _LATER
     fusions: tuple[Fusion, ...] = ()
     traced_fusions: tuple[Fusion, ...] = ()
+    declined_fusions: tuple[Fusion, ...] = ()
 
     @property
     def low_dtype(self) -> int:

@@ -18,10 +18,15 @@ from rich.text import Text
 from grappler_pass.eligibility.reasons import DECIDED, LOW, cause_of
 from grappler_pass.eligibility.reasons import Cause as Cause
 from grappler_pass.eligibility.reasons import Reason as Reason
-from grappler_pass.graph.type_slots import Slot
+from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.layers import LayerTimes, times_by_layer
-from grappler_pass.planning.plan_table import folded_table, table_text
+from grappler_pass.planning.plan_table import (
+    folded_table,
+    fusions_table,
+    fusions_text,
+    table_text,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +48,7 @@ class Decision:
       error: standard deviation of the price's logarithm: 0.1 is about 10 %.
     """
 
-    slot: Slot
+    slot: TypeSlot
     op: str
     dtype: str
     reason: Reason
@@ -74,16 +79,20 @@ class Fusion:
     Attributes:
       rule: its name, as in `fusions.RULES`.
       node: that it begins with.
-      seconds: predicted to be saved per step.
+      seconds: predicted to be saved per step; 0 where nothing is, or not surely.
+      reason: why it is done, or is not.
     """
 
     rule: str
     node: str
     seconds: float
+    reason: Reason
 
 
 _MILLI = 1e3
 _MEBI = 2**20
+# What of a plan lists rewrites beside types.
+_FUSIONS = ("fusions", "traced_fusions", "declined_fusions")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -108,6 +117,7 @@ class Plan(NotebookDisplay):
       fusions: rewrites beside types, of which the rows are the result.
       traced_fusions: those that the graph was traced with; they are there whether or
         not this plan is applied, and are in neither of the predicted times.
+      declined_fusions: those that could be done and are not.
       outcome: what decides, or has decided, whether it is applied; "" where that is
         its predicted gain alone.
     """
@@ -128,7 +138,13 @@ class Plan(NotebookDisplay):
     selected_from: str = ""
     fusions: tuple[Fusion, ...] = ()
     traced_fusions: tuple[Fusion, ...] = ()
+    declined_fusions: tuple[Fusion, ...] = ()
     outcome: str = ""
+
+    @property
+    def all_fusions(self) -> tuple[Fusion, ...]:
+        """Return those of this plan, then those of the trace, then what is not done."""
+        return (*self.fusions, *self.traced_fusions, *self.declined_fusions)
 
     @property
     def is_empty(self) -> bool:
@@ -228,17 +244,23 @@ class Plan(NotebookDisplay):
 
     def __str__(self) -> str:
         """Print as a table, summary first."""
-        return f"{self.summary()}\n{table_text(self.decisions)}"
+        tables = table_text(self.decisions) + fusions_text(self.all_fusions)
+        return f"{self.summary()}\n{tables}"
 
     def __rich__(self) -> Group:
         """Show in a terminal, folded to its width."""
         summary = Text(self.summary(), overflow="fold")
-        return Group(summary, folded_table(self.decisions))
+        tables = [folded_table(self.decisions)]
+        if self.all_fusions:
+            tables.append(fusions_table(self.all_fusions))
+        return Group(summary, *tables)
 
     def to_json(self) -> str:
         """Return JSON that `from_json` loads back equal."""
         fields = dataclasses.asdict(self)
         fields["decisions"] = [_row_as_json(d) for d in self.decisions]
+        for name in _FUSIONS:
+            fields[name] = [_fusion_as_json(each) for each in getattr(self, name)]
         return json.dumps(fields, indent=1)
 
     def to_html(self) -> str:
@@ -258,8 +280,8 @@ class Plan(NotebookDisplay):
         """Load what `to_json` wrote."""
         fields: dict[str, Any] = json.loads(text)
         rows = tuple(_row_from_json(row) for row in fields.pop("decisions"))
-        for name in ("fusions", "traced_fusions"):
-            fields[name] = tuple(Fusion(**each) for each in fields.get(name, ()))
+        for name in _FUSIONS:
+            fields[name] = tuple(map(_fusion_from_json, fields.get(name, ())))
         return cls(decisions=rows, **fields)
 
 
@@ -271,16 +293,33 @@ def _mebibytes(count: int) -> str:
 def _row_as_json(decision: Decision) -> dict[str, Any]:
     row: dict[str, Any] = dataclasses.asdict(decision)
     row["slot"] = list(dataclasses.astuple(decision.slot))
-    row["reason"] = [decision.reason.cause.name, decision.reason.detail]
+    row["reason"] = _reason_as_json(decision.reason)
     return row
 
 
+def _reason_as_json(reason: Reason) -> list[str]:
+    return [reason.cause.name, reason.detail]
+
+
+def _reason_from_json(cause: str, detail: str) -> Reason:
+    return Reason(Cause[cause], detail)
+
+
+def _fusion_as_json(fusion: Fusion) -> dict[str, Any]:
+    return {**dataclasses.asdict(fusion), "reason": _reason_as_json(fusion.reason)}
+
+
+def _fusion_from_json(row: dict[str, Any]) -> Fusion:
+    # Plans that were stored earlier have no reasons.
+    reason = row.pop("reason", [Cause.FUSED.name, ""])
+    return Fusion(**row, reason=_reason_from_json(*reason))
+
+
 def _row_from_json(row: dict[str, Any]) -> Decision:
-    cause, detail = row.pop("reason")
     shape = row.pop("shape")
     return Decision(
-        slot=Slot(*row.pop("slot")),
-        reason=Reason(Cause[cause], detail),
+        slot=TypeSlot(*row.pop("slot")),
+        reason=_reason_from_json(*row.pop("reason")),
         shape=None if shape is None else tuple(shape),
         **row,
     )

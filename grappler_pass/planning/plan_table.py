@@ -12,7 +12,7 @@ from rich.text import Text
 from grappler_pass.notebook_display import plain_text
 
 if TYPE_CHECKING:
-    from grappler_pass.planning.plan import Decision
+    from grappler_pass.planning.plan import Decision, Fusion
 
 _MILLI = 1e3
 # Names of nodes in nested loops reach hundreds of characters; nothing is cut off.
@@ -59,6 +59,26 @@ def folded_table(decisions: Iterable[Decision]) -> Table:
             Text(str(decision.reason)),
         )
     return table
+
+
+def fusions_table(fusions: Iterable[Fusion]) -> Table:
+    """Return a table of rewrites beside types, one row per rule and reason."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for each in fusions:
+        groups.setdefault((each.rule, str(each.reason)), []).append(each.seconds)
+    table = Table(box=None, pad_edge=False, header_style="")
+    for name in ("rewrite", "times", "saves ms", "reason"):
+        table.add_column(name, overflow="fold")
+    for (rule, reason), seconds in groups.items():
+        saved = _milliseconds(sum(seconds) or None)
+        table.add_row(rule, str(len(seconds)), saved, Text(reason))
+    return table
+
+
+def fusions_text(fusions: Iterable[Fusion]) -> str:
+    """Return that table as lines; nothing where there are none."""
+    table = fusions_table(fusions)
+    return plain_text(table, _WIDTH) if table.rows else ""
 
 
 def _low_and_casts(decision: Decision) -> str:

@@ -14,7 +14,7 @@ import functools
 from grappler_pass.planning.casts import CastPlan
 from grappler_pass.planning.decisions import plan_from_draft
 from grappler_pass.planning.draft import PRICED, Draft, Outcome, Trial
-from grappler_pass.planning.plan import Cause
+from grappler_pass.planning.plan import Cause, Reason
 from grappler_pass.planning.recalling import keep
 
 
@@ -79,6 +79,9 @@ def _withdrawn(draft: Draft, reason: Cause) -> Draft:
         reason if is_low else cause
         for is_low, cause in zip(draft.low, draft.fallback, strict=True)
     )
+    declined = (
+        dataclasses.replace(each, reason=Reason(reason)) for each in draft.fusions
+    )
     draft = dataclasses.replace(
         draft,
         low=(False,) * len(draft.low),
@@ -87,5 +90,6 @@ def _withdrawn(draft: Draft, reason: Cause) -> Draft:
         casts=CastPlan(),
         rewritten=draft.given,
         fusions=(),
+        declined_fusions=(*draft.declined_fusions, *declined),
     )
     return dataclasses.replace(draft, plan=plan_from_draft(draft))

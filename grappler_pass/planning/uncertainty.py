@@ -6,7 +6,7 @@ in between, as does what is float32 even when they are cheap. The rest is at sta
 it is open whether the plan gains enough to be applied at all, all of it is. What is
 left of it once the dearest are measured is not asked for where it is next to nothing.
 
-Where a plan is possible but hangs on no price, its seconds are still told, and they are
+Where a plan is possible but hangs on no price, its seconds are still printed, and are
 as wrong as the profile is for this machine. So of each op that none was measured of,
 the call that takes longest comes last: it sets the level of the others.
 """

@@ -2,8 +2,6 @@
 
 import importlib
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -31,7 +29,7 @@ from benchmarks.results import (
     kept_models,
     write_results,
 )
-from tests.processes import ROOT, folder_that_hides
+from tests.processes import ROOT, folder_that_hides, run, sources
 from tests.text_graph import graph_from_text
 from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.worker.journal import OpCounts
@@ -68,15 +66,13 @@ def test_a_row_is_measured_and_added_to_those_of_other_models(tmp_path):
     keep_models(others, context_of("python -m benchmarks", rounds=1), raw)
     command = [sys.executable, "-m", "benchmarks", "--add", "--models", "tiny_mlp"]
     command += ["--modes", "infer", "--variants", "float32,builtin,untuned"]
-    done = subprocess.run(
-        [*command, "--rounds=1", "--seconds=0.05", "--output", str(output)],
+    done = run(
+        [*command, "--rounds=1", "--seconds=0.05", "--output", output],
+        env=sources(),
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(folder_that_hides())},
-        capture_output=True,
-        text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert "benchmarks.steps:tiny_mlp, infer" in done.stdout
+    assert done.code == 0, done.err
+    assert "benchmarks.steps:tiny_mlp, infer" in done.out
     text = output.read_text()
     assert "| MLP | train | 100 |" in text and "| tiny MLP | infer |" in text
     assert "`python -m benchmarks`, then `python -m benchmarks --add" in text
@@ -167,9 +163,9 @@ def test_every_model_of_the_catalog_is_a_function_for_the_bench(name):
 
 def test_unknown_model_is_named_with_the_known_ones():
     command = [sys.executable, "-m", "benchmarks", "--models", "vgg"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "unknown name 'vgg'; known: resnet50" in done.stderr
+    done = run(command, cwd=ROOT)
+    assert done.code == 2
+    assert "unknown name 'vgg'; known: resnet50" in done.err
 
 
 def test_copies_of_a_graph_are_independent():

@@ -8,7 +8,7 @@ import re
 
 from rich.console import Console
 
-from grappler_pass.graph.type_slots import Slot
+from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 from tf_amp.config.ranges import Ranges, TensorRange
 from tf_amp.tools.audit.audits import Audit
@@ -23,7 +23,7 @@ from tf_amp.training.report import LossScaleState
 BAD = "<script>a[/b]&"
 ESCAPED = "&lt;script&gt;a[/b]&amp;"
 
-ROW = Decision(Slot(BAD, "T", 0), BAD, "float32", Reason(Cause.DENY, BAD))
+ROW = Decision(TypeSlot(BAD, "T", 0), BAD, "float32", Reason(Cause.DENY, BAD))
 PLAN = Plan((ROW,), "bfloat16", graph=BAD)
 TIMES = Times(1e-3, 2e-3)
 OBSTACLE = Obstacle(BAD, (BAD,), "float32", BAD, 1e-3, 1e-3, BAD, BAD)

@@ -106,6 +106,7 @@ GELU = Hook(
 )
 UPDATE_SGD = _update_of("sgd", "SGD")
 UPDATE_ADAM = _update_of("adam", "Adam")
+UPDATE_ADAGRAD = _update_of("adagrad", "Adagrad")
 UPDATE_ADAMAX = _update_of("adamax", "Adamax")
 UPDATE_RMSPROP = _update_of("rmsprop", "RMSprop")
 UPDATE_ADADELTA = _update_of("adadelta", "Adadelta")

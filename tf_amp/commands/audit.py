@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tf_amp.tools.audit.audits import Audit
 
 SUMMARY = "predict what mixed precision gains on a device that need not be present"
+TAKES_SCRIPT = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -28,6 +28,7 @@ _INTERRUPTED = 130
 _FAILED = 1
 
 SUMMARY = "time your own model: float32, Keras' policy, TensorFlow's pass, tf-amp"
+TAKES_SCRIPT = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

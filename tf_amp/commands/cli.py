@@ -29,7 +29,7 @@ from typing import Any
 
 import tf_amp
 from tf_amp import commands
-from tf_amp.commands.shared import arguments, native_log
+from tf_amp.commands.shared import native_log
 from tf_amp.errors import AmpError
 
 _USAGE_ERROR = 2
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = list(sys.argv[1:] if argv is None else argv)
     if line and line[0] not in _commands() and line[0][:1] != "-":
         line.insert(0, "run")
-    line, own = arguments.split_own(line)
+    line, own = split(line)
     options = _parser().parse_args(line)
     options.script_arguments = own
     is_scripts = getattr(options.command, "LOG_IS_SCRIPTS", False)
@@ -68,6 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
 
 
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a command line, and what follows `--` in it where a script may stand."""
+    command = _commands().get(arguments[0]) if arguments else None
+    if not getattr(command, "TAKES_SCRIPT", False) or "--" not in arguments:
+        return list(arguments), []
+    end = list(arguments).index("--")
+    return list(arguments[:end]), list(arguments[end + 1 :])
+
+
 @functools.cache
 def _commands() -> dict[str, ModuleType]:
     """Return the modules of commands by name.
@@ -75,7 +84,8 @@ def _commands() -> dict[str, ModuleType]:
     Each has a `SUMMARY`; `add_options`, which gets a parser; and `main`, which gets
     what was parsed and returns the exit code, or raises an AmpError that says in a line
     what is wrong. One with `LOG_IS_SCRIPTS` leaves all logs to the script, and
-    `--verbose` is its own.
+    `--verbose` is its own; of one with `TAKES_SCRIPT` the script's arguments follow
+    `--`.
     """
     names = [each.name for each in pkgutil.iter_modules(commands.__path__)]
     modules = (importlib.import_module(f"{commands.__name__}.{n}") for n in names)

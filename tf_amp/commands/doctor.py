@@ -11,22 +11,25 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
+from tf_amp.commands.shared.findings import (
+    COPY,
+    FIX_SETTING,
+    REINSTALL,
+    Finding,
+    Findings,
+    settings_set_aside,
+    show,
+)
 from tf_amp.config.amp_config import (
-    CACHE,
-    OWN_PREFIX,
     REWRITE_SWITCH,
     SWITCH,
-    SWITCH_PREFIX,
-    TUNE,
     AmpConfig,
     settings_set,
     switches_set,
 )
-from tf_amp.config.list_edits import PREFIX
 from tf_amp.errors import AmpError, ConfigError
 from tf_amp.runtime import autostart
 
@@ -40,32 +43,7 @@ DEPENDENCIES = (
     ("scipy", "scipy"),
     ("wrapt", "wrapt"),
 )
-# No index has the package: it comes from where the README says.
-_COPY = "in your copy of the repository: pip install"
-REINSTALL = f"{_COPY} --force-reinstall --no-deps ."
-FIX_SETTING = "correct or unset the variable"
-_PREFIXES = (OWN_PREFIX, SWITCH_PREFIX, PREFIX)
 _BY_HAND = "call tf_amp.enable() in the script, or start it with: tf-amp run SCRIPT"
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """One line of the report; a `remedy` means that something is amiss.
-
-    Attributes:
-      what: the thing looked at.
-      state: what was found.
-      remedy: the command that fixes it, empty where nothing needs fixing.
-      fatal: whether mixed precision does not work without the remedy.
-    """
-
-    what: str
-    state: str
-    remedy: str = ""
-    fatal: bool = False
-
-
-Findings = Iterator[Finding]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -105,15 +83,6 @@ def report_health(*, as_json: bool = False) -> int:
     else:
         print("healthy" if healthy else "not healthy: see the lines marked FAIL")
     return 0 if healthy else 1
-
-
-def show(finding: Finding) -> None:
-    """Print a line, and another one for the remedy."""
-    mark = "FAIL" if finding.fatal else "note" if finding.remedy else "ok"
-    # Not a table: a command that is wrapped cannot be copied.
-    print(f"{mark:<5}{finding.what:<16}{finding.state}", flush=True)
-    if finding.remedy:
-        print(f"{'':<21}-> {finding.remedy}", flush=True)
 
 
 def examine() -> Findings:
@@ -189,7 +158,7 @@ def _start() -> Findings:
         state, remedy = "python -S reads no .pth file", _BY_HAND
     else:
         state = f"tf_amp_autostart.pth is in no site folder of {sys.executable}"
-        remedy = f"{_COPY} . (without --target); or {_BY_HAND}"
+        remedy = f"{COPY} . (without --target); or {_BY_HAND}"
     yield Finding("autostart", f"cannot start by itself: {state}", remedy, fatal=True)
 
 
@@ -199,20 +168,3 @@ def _is_present(module: str) -> bool:
     except ModuleNotFoundError:
         # The package around it is missing.
         return False
-
-
-@contextlib.contextmanager
-def settings_set_aside() -> Iterator[None]:
-    """Let this process be as if nothing were set, for a while.
-
-    Nothing is measured meanwhile, and the cache stays where it is. Not for programs
-    with threads that read the environment.
-    """
-    names = [n for n in os.environ if n.startswith(_PREFIXES) and n != CACHE]
-    aside = {name: os.environ.pop(name) for name in names}
-    os.environ[TUNE] = "off"
-    try:
-        yield
-    finally:
-        del os.environ[TUNE]
-        os.environ.update(aside)

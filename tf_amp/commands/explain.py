@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tf_amp.tools.explain.prediction import Prediction
 
 SUMMARY = "print the plans of a SavedModel or a script, with the reasons"
+TAKES_SCRIPT = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _NOTHING_SEEN = 3
 
 SUMMARY = "record the ranges that tensors keep to, and what leaves the 16-bit range"
+TAKES_SCRIPT = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tf_amp.training.report import LossScaleState
 
 SUMMARY = "write a page with charts of a job, a model or a plan"
+TAKES_SCRIPT = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _NOTHING_VERIFIED = 3
 
 SUMMARY = "compare the numbers of mixed precision with those of float32"
+TAKES_SCRIPT = True
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.text import Text
 
 from tf_amp.config.fitted_table import FittedTable
-from tf_amp.config.ranges import Ranges, TensorRange
+
+if TYPE_CHECKING:
+    from tf_amp.config.ranges import Ranges, TensorRange
 
 _NUMBERS = (
     "largest",

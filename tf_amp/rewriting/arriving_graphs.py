@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
+from absl.logging.converter import STANDARD_INFO
 
 from grappler_pass.annotations import STAMP
 from grappler_pass.fusions import KEPT_WEIGHTS
@@ -198,6 +199,7 @@ def _rewrite(given: Given, marks: Marks, scope: scope_registry.Scope) -> Any | N
             keeps_weights=KEPT_WEIGHTS in chosen.fusions
             and not taking_part.placers
             and kept_kernels.are_at_hand(),
+            predicts_memory=_shows_plans(scope.config),
         )
         item = given.item()
     if not any(chosen.lists.list_of(node.op) == "allow" for node in graph_def.node):
@@ -232,12 +234,24 @@ def _record(rewrite: Rewrite, seconds: float, config: AmpConfig) -> None:
         return
     for watcher in tuple(host.current().watchers):
         watcher(rewrite)
-    notices.tell_of_plan(rewrite.plan, config)
+    notices.announce_plan(rewrite.plan, config)
     if rewrite.changed:
         _keep_plan(rewrite.plan, config)
-    summary = rewrite.plan.summary()
-    if host.current().is_news(summary) or rewrite.changed:
-        logging.info("%s; planned in %.2f s", summary, seconds)
+    if _is_logged():
+        summary = rewrite.plan.summary()
+        if host.current().is_news(summary) or rewrite.changed:
+            logging.info("%s; planned in %.2f s", summary, seconds)
+
+
+def _shows_plans(config: AmpConfig) -> bool:
+    """Return whether anything here prints the plan of a graph once it is made."""
+    taking_part = host.current()
+    shown_to = (config.log_dir, *taking_part.observers, *taking_part.watchers)
+    return _is_logged() or any(each is not None for each in shown_to)
+
+
+def _is_logged() -> bool:
+    return bool(logging.get_absl_logger().isEnabledFor(STANDARD_INFO))
 
 
 def _keep_plan(plan: Plan, config: AmpConfig) -> None:
@@ -245,7 +259,7 @@ def _keep_plan(plan: Plan, config: AmpConfig) -> None:
     from tf_amp.measuring.steps import compared_calls
 
     def decided(is_faster: bool, steps: Steps) -> bool:
-        notices.tell_of_steps(plan, config, is_faster, steps.compared)
+        notices.announce_steps(plan, config, is_faster, steps.compared)
         if config.log_dir is not None and steps.compared is not None:
             dumps.dump_steps(config.log_dir, plan.graph, is_faster, steps.compared)
         if not is_faster:
@@ -262,4 +276,4 @@ def _mention_unstamped(data: bytes) -> None:
     config = in_force.current_config()
     is_shown = config is not None and config.verbose
     if is_shown and any(seed in data for seed in _SEEDS):
-        notices.tell_of_earlier_trace()
+        notices.announce_earlier_trace()

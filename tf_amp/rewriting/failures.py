@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from grappler_pass.errors import StageError
 from grappler_pass.fork_safety import per_process
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
@@ -85,8 +86,6 @@ def naming_stage(stage: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from grappler_pass.pipeline import StageError
-
         if isinstance(error, StageError):
             raise
         raise StageError(stage, error) from error

@@ -104,7 +104,7 @@ class Job:
 
 
 def _steps(graph: _Graph) -> str:
-    """Say how often a graph was called; servers are not told."""
+    """Say how often a graph was called; servers do not know."""
     name = _name(graph.plan)
     count = graph.calls.count
     return f"{counted(count, 'step')} (calls of {name})" if count else name
@@ -136,7 +136,7 @@ def _see_more(graph: _Graph) -> str:
     return "`tf_amp.plans()`, or a folder in TF_AMP_LOG, has every decision"
 
 
-def tell_of_plan(plan: Plan, config: AmpConfig) -> None:
+def announce_plan(plan: Plan, config: AmpConfig) -> None:
     """Say what becomes of a graph that has just been planned, if it is the first."""
     if not config.verbose:
         return
@@ -156,7 +156,7 @@ def tell_of_plan(plan: Plan, config: AmpConfig) -> None:
     _job().add(plan)
 
 
-def tell_of_steps(
+def announce_steps(
     plan: Plan, config: AmpConfig, is_faster: bool, compared: Comparison | None
 ) -> None:
     """Say once how steps that ran both ways have decided on a plan."""
@@ -177,7 +177,7 @@ def tell_of_steps(
     )
 
 
-def tell_of_earlier_trace() -> None:
+def announce_earlier_trace() -> None:
     """Say once that a graph comes from a function traced before `enable`."""
     from tf_amp.measuring.steps import compared_calls
 

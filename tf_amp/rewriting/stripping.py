@@ -14,7 +14,7 @@ from typing import Any
 
 from grappler_pass.annotations import REWRITTEN, SCALE, STAMP, WATCH
 from tf_amp._tensorflow_private import exports
-from tf_amp.rewriting.compiled import originals
+from tf_amp.rewriting.compiled import traced_bodies
 
 # Of a node with another gradient than TensorFlow's, and how the names of ours begin.
 _SLOPE, _OWN_SLOPES = "_gradient_op_type", b"TfAmp"
@@ -38,7 +38,7 @@ def strip_stamps(graph_def: Any) -> None:
 
 
 def _strip(graph_def: Any, goes: Callable[[str], bool]) -> None:
-    originals.restore(graph_def)
+    traced_bodies.restore(graph_def)
     _silence_watches(graph_def)
     for attr in _attributes(graph_def):
         # Branches have the gradients again that TensorFlow has for them.

@@ -40,7 +40,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-# One loss scale per loss, where `initialize` was told of several, else none of them;
+# One loss scale per loss, where `initialize` received `num_losses`, else none;
 # None: it was not called.
 _initialized: tuple[LossScale, ...] | None = None
 

@@ -19,7 +19,7 @@ from tf_amp.rewriting.compiled import functions as compiled
 from tf_amp.tracing import forward_ops, stamps
 from tf_amp.tracing import stack as scope_stack
 from tf_amp.tracing.in_force import current_config, in_force, settings_here, stamp_graph
-from tf_amp.training.optimizers import finite_branches
+from tf_amp.training.finiteness import finite_branches
 from tf_amp.training.overflow import origin as overflow_origin
 
 # Under strict settings; what was traced under them keeps them.

@@ -209,7 +209,11 @@ def close_scope() -> None:
 
 
 def plans() -> tuple[Plan, ...]:
-    """Return the plans applied in this process, oldest first, the last 256 at most."""
+    """Return the plans applied in this process, oldest first, the last 256 at most.
+
+    They have bytes of activations where something showed them as they were made, too:
+    a folder in TF_AMP_LOG, a callback, or a log at INFO. Those of `explain` always do.
+    """
     return tuple(host.current().plans)
 
 

@@ -20,7 +20,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from grappler_pass.annotations import FLOAT32, ORIGIN
+from grappler_pass.annotations import FLOAT32, FORWARD
 from grappler_pass.cached_attributes import cached_attribute
 from tf_amp._tensorflow_private.tracing import attribute_of, put_attribute
 from tf_amp.tracing.bypass import holding
@@ -30,7 +30,7 @@ _TAPE_KEY = "_tf_amp_operation"
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
+class Forward:
     """What a gradient belongs to.
 
     Attributes:
@@ -50,8 +50,8 @@ class Origin:
         return AttrValue(list=AttrValue.ListValue(s=names))
 
 
-_current: contextvars.ContextVar[Origin | None] = contextvars.ContextVar(
-    "tf_amp_origin", default=None
+_current: contextvars.ContextVar[Forward | None] = contextvars.ContextVar(
+    "tf_amp_forward", default=None
 )
 
 
@@ -63,12 +63,12 @@ def mark(op: Any, keeps_float32: bool, goes_by_names: bool) -> None:
       keeps_float32: whether it stays float32 for its own sake.
       goes_by_names: whether what it is a gradient of may exclude it by its name.
     """
-    origin = _current.get()
-    if origin is not None:
-        op._tf_amp_origin = origin
+    forward = _current.get()
+    if forward is not None:
+        op._tf_amp_forward = forward
         if goes_by_names:
-            op._set_attr(ORIGIN, origin.attribute)
-    if keeps_float32 or (origin is not None and origin.float32):
+            op._set_attr(FORWARD, forward.attribute)
+    if keeps_float32 or (forward is not None and forward.float32):
         put_attribute(op, FLOAT32, b=True)
 
 
@@ -77,10 +77,10 @@ def is_float32(op: Any) -> bool:
     return bool(attribute_of(op, FLOAT32))
 
 
-def origin_from(op: Any) -> Origin:
+def forward_from(op: Any) -> Forward:
     """Return what gradients of an operation belong to."""
-    own: Origin | None = getattr(op, "_tf_amp_origin", None)
-    return Origin((op.name, *(own.names if own else ())), is_float32(op))
+    own: Forward | None = getattr(op, "_tf_amp_forward", None)
+    return Forward((op.name, *(own.names if own else ())), is_float32(op))
 
 
 def following(
@@ -96,7 +96,7 @@ def following(
     @functools.wraps(maybe_compile)
     def differentiate(scope: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
         adopt(op)
-        with holding(_current, origin_from(op)):
+        with holding(_current, forward_from(op)):
             return maybe_compile(scope, op, *args, **kwargs)
 
     return differentiate
@@ -126,7 +126,7 @@ def replaying(
         if op is None:
             return gradient_function(name, attrs, *args, **kwargs)
         adopt(op)
-        with holding(_current, origin_from(op)):
+        with holding(_current, forward_from(op)):
             return gradient_function(name, attrs, *args, **kwargs)
 
     return differentiate
@@ -146,7 +146,7 @@ def remembering(record_operation: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         made = _made_op(output_tensors)
         if made is not None:
-            own = holding(_current, origin_from(made))
+            own = holding(_current, forward_from(made))
             backward_function = own(backward_function)
         given = (op_type, output_tensors, input_tensors, backward_function)
         record_operation(*given, *args, **kwargs)

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grappler_pass.annotations import FLOAT32, ORIGIN, STAMP
+from grappler_pass.annotations import FLOAT32, FORWARD, STAMP
 from grappler_pass.eligibility.exclusions import finder
 from grappler_pass.graph.op_table import PRODUCT_OPS
 from tf_amp._tensorflow_private.tracing import attribute_of
@@ -135,16 +135,16 @@ def excluded_parts(
     return tuple(found)
 
 
-def origins_of(node: Any) -> tuple[str, ...]:
+def forward_names(node: Any) -> tuple[str, ...]:
     """Return the names of what a node is a gradient of; none where it is not known.
 
     Args:
       node: of a graph that Grappler has passed.
     """
-    if ORIGIN in node.attr:
-        return tuple(name.decode() for name in node.attr[ORIGIN].list.s)
+    if FORWARD in node.attr:
+        return tuple(name.decode() for name in node.attr[FORWARD].list.s)
     op = traced_op(node)
-    return forward_ops.origin_from(op).names[1:] if op is not None else ()
+    return forward_ops.forward_from(op).names[1:] if op is not None else ()
 
 
 def traced_in(graph_def: Any) -> list[Any]:
@@ -177,7 +177,7 @@ def _why(op: Any, find: Callable[[str], str]) -> str:
     """Return what keeps a traced operation in float32, or the empty text."""
     if forward_ops.is_float32(op):
         return f"float32_scope around {op.name}"
-    return next(filter(None, map(find, forward_ops.origin_from(op).names)), "")
+    return next(filter(None, map(find, forward_ops.forward_from(op).names)), "")
 
 
 def _owner(op: Any, canonical: Canonical) -> str | None:

@@ -61,6 +61,11 @@ def sections_of(plan: Plan, heading: str = "") -> tuple[Section, ...]:
             "Gains first, then what takes longest in float32.",
             table=_table(plan),
         ),
+        Section(
+            f"{heading}Rewrites beside types",
+            "What is fused, and what could be and is not.",
+            table=_fusions(plan),
+        ),
     )
 
 
@@ -238,3 +243,17 @@ def _table(plan: Plan) -> Table:
             for row in rows
         ),
     )
+
+
+def _fusions(plan: Plan) -> Table | None:
+    ranked = sorted(plan.all_fusions, key=lambda each: -each.seconds)
+    rows = tuple(
+        (
+            each.rule,
+            without_call_scopes(each.node),
+            _short(each.seconds * _MILLI) if each.seconds else "-",
+            str(each.reason),
+        )
+        for each in ranked[:_ROWS]
+    )
+    return Table(("rewrite", "operation", "saves ms", "reason"), rows) if rows else None

@@ -16,7 +16,7 @@ from tests.rewriters import rewritten_by, settings_of
 from tests.soundness import assert_valid
 
 # Of the first 45, those of which most functions change.
-SEEDS = (7, 9, 20)
+SEEDS = (7, 20, 41)
 LEVELS = (("bfloat16", "O1"), ("float16", "O2"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.fusions import RULES
@@ -21,9 +21,10 @@ def fused(
 ) -> Rewrite:
     """Rewrite a graph; some shapes may be others than those of the rest."""
     sizes = {**shapes, **{name: given.pop(name) for name in shapes.keys() & given}}
+    low_dtype = str(given.pop("low_dtype", "bfloat16"))
     settings = Settings(
-        low_dtype="bfloat16",
-        lists=OpLists.for_dtype("bfloat16"),
+        low_dtype=low_dtype,
+        lists=OpLists.for_dtype(low_dtype),
         models={"CPU": PROFILE},
         fusions=RULES,
     )
@@ -33,3 +34,14 @@ def fused(
         dataclasses.replace(settings, **given),
         shapes=lambda: {name: (shape,) for name, shape in sizes.items()},
     )
+
+
+def fusing(
+    before: str, shapes: Mapping[str, Shape | None], fetch: tuple[str, ...]
+) -> Callable[..., Rewrite]:
+    """Return `fused` for a graph and variants of it: text, item, shapes, settings."""
+
+    def rewrite(text: str = before, item: Item | None = None, **given: object):
+        return fused(text, shapes, item or Item(fetch=fetch), **given)
+
+    return rewrite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 
 import keras
 import numpy as np
@@ -12,12 +13,13 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 
 import tf_amp
 from grappler_pass.costs import CostModel, DeviceProfile
-from grappler_pass.fusions import RULES
+from grappler_pass.fusions import GAINS, RULES
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite, Settings, optimize
+from grappler_pass.pipeline import Settings
 from grappler_pass.planning.draft import Outcome, Trial
-from grappler_pass.planning.plan import Plan
+from grappler_pass.planning.plan import Cause, Plan, Reason
+from tests.grappler_pass.fusions.rewriting import fusing
 from tests.large_prices import LargePrices
 from tests.programs import (
     Program,
@@ -29,6 +31,7 @@ from tests.programs import (
 from tests.rewriters import rewritten_by
 from tests.sketch import Sketch, sketch
 from tests.text_graph import graph_from_text, text_from_graph
+from tf_amp._tensorflow_private.functions import executed_graphs
 
 PROFILE = CostModel(DeviceProfile.load("cpu-generic"))
 BEFORE = """
@@ -58,24 +61,7 @@ SHORTCUT = BEFORE.replace(
     """summed = AddN(x, scaled) N=2
 shifted = AddV2(summed, shift)""",
 )
-
-
-def fused(text: str = BEFORE, item: Item | None = None, **given: object) -> Rewrite:
-    """Rewrite a graph on a CPU without 16-bit units; some shapes may be others."""
-    sizes = SHAPES | {name: given.pop(name) for name in SHAPES.keys() & given.keys()}
-    low_dtype = given.pop("low_dtype", "bfloat16")
-    settings = Settings(
-        low_dtype=low_dtype,
-        lists=OpLists.for_dtype(low_dtype),
-        models={"CPU": PROFILE},
-        fusions=RULES,
-    )
-    return optimize(
-        graph_from_text(text),
-        item or Item(fetch=("fetch",)),
-        dataclasses.replace(settings, **given),
-        shapes=lambda: {name: (shape,) for name, shape in sizes.items()},
-    )
+fused = fusing(BEFORE, SHAPES, ("fetch",))
 
 
 def test_scales_go_to_the_weights_and_shifts_become_a_bias() -> None:
@@ -91,6 +77,12 @@ def test_scales_go_to_the_weights_and_shifts_become_a_bias() -> None:
     (fusion,) = rewrite.plan.fusions
     assert (fusion.rule, fusion.node) == ("channel_scales", "product")
     assert fusion.seconds > 0.0
+    assert str(fusion.reason) in str(rewrite.plan)
+    assert (fusion.reason.cause, fusion.reason.detail) == (
+        Cause.FUSED,
+        GAINS["channel_scales"],
+    )
+    assert not rewrite.plan.declined_fusions
     assert "fused: channel_scales 1" in rewrite.plan.summary()
     assert Plan.from_json(rewrite.plan.to_json()) == rewrite.plan
     assert rewrite.plan.predicted_speedup > 1.0
@@ -244,6 +236,32 @@ def test_a_plan_that_steps_find_slower_leaves_the_graph_as_it_was() -> None:
 
     rewrite = fused(tuner=Slower())
     assert not rewrite.changed and not rewrite.plan.fusions
+    (declined,) = rewrite.plan.declined_fusions
+    assert declined.seconds > 0.0 and declined.reason == Reason(Cause.TRIAL)
+
+
+@pytest.mark.parametrize(
+    ("given", "cause", "is_gain"),
+    [
+        ({"product": (1, 2, 2, 64), "w": (3, 3, 2048, 64)}, Cause.FUSION_COST, False),
+        ({"fusions": ("layer_norms",)}, Cause.FUSION_OFF, True),
+        ({"fusions": ()}, Cause.FUSION_OFF, True),
+        ({"low_dtype": "float16"}, Cause.FUSION_OFF, True),
+    ],
+    ids=str,
+)
+def test_what_could_be_folded_and_is_not_is_listed_with_its_reason(
+    given: dict, cause: Cause, is_gain: bool
+) -> None:
+    plan = fused(**given).plan
+    (declined,) = plan.declined_fusions
+    assert (declined.rule, declined.node) == ("channel_scales", "product")
+    assert declined.reason.cause is cause
+    assert (declined.seconds > 0.0) is is_gain
+    assert str(plan).endswith(str(declined.reason))
+    assert "float16" in str(declined.reason) or "low_dtype" not in given
+    assert "fused" not in plan.summary()
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 def _products(s: Sketch, op: str) -> tuple[tf.Tensor, int]:
@@ -309,6 +327,39 @@ def test_results_are_equal_but_for_rounding(op: str, rest: str, level: str) -> N
 
 def _run_optimized(graph_def: GraphDef, program: Program) -> list[np.ndarray]:
     return run_with_grappler(dataclasses.replace(program, graph_def=graph_def))
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_constant_weights_are_scaled_once_and_others_where_that_pays(
+    is_frozen: bool,
+) -> None:
+    random = np.random.default_rng(0)
+    # Scaling the weights takes longer than scaling the product.
+    w, b, scale, shift = (
+        random.normal(size=size).astype(np.float32) for size in ((512, 256), *[256] * 3)
+    )
+    weights = w if is_frozen else tf.Variable(w)
+
+    def product(x: tf.Tensor) -> tf.Tensor:
+        y = tf.nn.bias_add(tf.matmul(x, weights), b)
+        return tf.nn.relu(y * tf.constant(scale) + shift)
+
+    x = random.normal(size=(8, 512)).astype(np.float32)
+    tf_amp.enable(device_profile="cpu-generic", tune="off", fuse="channel_scales")
+    try:
+        function, outputs = tf.function(product), []
+        graphs = executed_graphs(lambda: outputs.append(function(x).numpy()))
+        fusions = tf_amp.plans()[-1].fusions if is_frozen else ()
+    finally:
+        tf_amp.disable()
+    ops = [node.op for graph_def in graphs for node in graph_def.node]
+    assert sum("FusedMatMul" in op for op in ops) == 1
+    assert [each.seconds > 0.0 for each in fusions] == [True] * is_frozen
+    # Nothing is left of what scales and shifts.
+    assert ("Mul" in ops) is not is_frozen
+    assert not is_frozen or not {"BiasAdd", "AddV2", "Relu"} & {*ops}
+    wanted = np.maximum((x @ w + b) * scale + shift, 0.0)
+    np.testing.assert_allclose(outputs[0], wanted, atol=1e-5 * wanted.max())
 
 
 def test_networks_with_shortcuts_predict_the_same() -> None:
@@ -386,3 +437,50 @@ def test_keras_predicts_the_same_and_trains_as_before() -> None:
     for before, after, same in zip(wanted, found, unfused, strict=True):
         np.testing.assert_allclose(after, before, atol=2e-6 * np.abs(before).max())
         np.testing.assert_array_equal(same, before)
+
+
+def test_converted_models_keep_scales_beside_weights_that_are_stored_in_16_bits(
+    tmp_path: pathlib.Path,
+) -> None:
+    class Scaled(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = tf.Variable(np.ones((64, 64), np.float32))
+            self.scale = tf.Variable(np.full(64, 2.0, np.float32))
+
+        @tf.function(input_signature=[tf.TensorSpec((4096, 64))])
+        def __call__(self, x: tf.Tensor) -> tf.Tensor:
+            return tf.nn.relu(x @ self.weights * self.scale)
+
+    given, target, model = tmp_path / "given", tmp_path / "target", Scaled()
+    tf.saved_model.save(model, str(given))
+    report = tf_amp.convert(
+        given, target, weights="low", device_profile="cpu-avx512-bf16", opt_level="O2"
+    )
+    (plan,) = report.plans.values()
+    assert any(row.is_low for row in plan.decisions)
+    assert [each.reason.cause for each in plan.declined_fusions] == [Cause.FUSION_OFF]
+    assert not plan.fusions
+    loaded = tf.saved_model.load(str(target))
+    np.testing.assert_array_equal(loaded(tf.ones((4096, 64))), np.full((4096, 64), 128))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    """DenseNet121 ResNet50V2 Xception InceptionV3 NASNetMobile MobileNetV3Small
+    EfficientNetB0""".split(),
+)
+def test_no_network_has_scales_that_only_input_channels_could_take(name: str) -> None:
+    network = getattr(keras.applications, name)(weights=None, input_shape=(96, 96, 3))
+    call = tf.function(lambda x: network(x, training=False), autograph=False)
+    graph = call.get_concrete_function(tf.TensorSpec((1, 96, 96, 3))).graph
+    operations = graph.get_operations()
+    normalized = [op for op in operations if op.name.endswith("/batchnorm/add_1")]
+    assert normalized
+    assert "Einsum" not in {op.type for op in operations}
+    products = {"Conv2D", "DepthwiseConv2dNative", "MatMul"}
+    for op in normalized:
+        if products & {reader.type for reader in op.outputs[0].consumers()}:
+            scaled = op.inputs[0].op
+            assert scaled.inputs[0].op.type in {*products, "BiasAdd"}

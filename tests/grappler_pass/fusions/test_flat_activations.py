@@ -9,8 +9,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite
-from tests.grappler_pass.fusions.rewriting import fused as fused_text
+from tests.grappler_pass.fusions.rewriting import fusing
 from tests.text_graph import text_from_graph
 
 BEFORE = """
@@ -40,11 +39,7 @@ SHAPES = {
     "product": ROWS,
     **dict.fromkeys(BEHIND, TENSOR),
 }
-
-
-def fused(text: str = BEFORE, item: Item | None = None, **given: object) -> Rewrite:
-    """Rewrite it."""
-    return fused_text(text, SHAPES, item or Item(fetch=("fetch",)), **given)
+fused = fusing(BEFORE, SHAPES, ("fetch",))
 
 
 def test_the_reshape_goes_behind_the_activation() -> None:

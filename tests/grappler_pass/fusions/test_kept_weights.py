@@ -99,6 +99,12 @@ def test_what_hangs_on_variables_alone_is_looked_for_first() -> None:
         (
             {},
             "w = ReadVariableOp(handle) dtype=float32",
+            "outside = ReadVariableOp(handle) dtype=float32\n"
+            "w = Enter(outside) frame_name=loop is_constant=true",
+        ),
+        (
+            {},
+            "w = ReadVariableOp(handle) dtype=float32",
             "w = ReadVariableOp(handle) dtype=float32 @/device:GPU:0",
         ),
         (
@@ -194,6 +200,40 @@ print("restored", is_right())
     for line in lines[-9:]:
         assert line.split()[1:] == ["True"] * (len(line.split()) - 1), line
     assert len(lines) >= 9
+
+
+def test_loops_and_branches_multiply_by_what_a_variable_is_by_then() -> None:
+    lines = run(
+        """
+@tf.function
+def in_a_loop(x):
+    step = lambda i, y: (i + 1, tf.tanh(y @ w))
+    return tf.while_loop(lambda i, _: i < 3, step, (0, x))[1]
+
+@tf.function
+def in_a_branch(x):
+    is_large = tf.reduce_sum(x) > 1e9
+    return tf.cond(is_large, lambda: x @ w, lambda: x @ (0.5 * w))
+
+def same(function, compute):
+    wanted = compute(rounded(w))
+    error = tf.reduce_max(abs(function(x) - wanted))
+    return bool(error <= 0.02 * tf.reduce_max(abs(wanted)))
+
+def looped(w):
+    y = x
+    for _ in range(3):
+        y = tf.tanh(rounded(y) @ w)
+    return y
+
+for factor in (0.01, 2.0, 2.0):
+    w.assign(factor * w)
+    print(same(in_a_loop, looped), same(in_a_branch, lambda w: rounded(x) @ (0.5 * w)))
+for plan in tf_amp.plans()[-2:]:
+    print(sum("while" in e.node or "cond" in e.node for e in plan.fusions))
+"""
+    )
+    assert lines[-5:] == ["True True"] * 3 + ["0", "0"]
 
 
 def test_what_is_found_is_not_computed_again() -> None:

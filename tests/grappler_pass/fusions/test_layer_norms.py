@@ -9,8 +9,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite
-from tests.grappler_pass.fusions.rewriting import fused as fused_text
+from tests.grappler_pass.fusions.rewriting import fusing
 from tests.text_graph import text_from_graph
 
 BEFORE = """
@@ -57,11 +56,7 @@ INNER = [
     f"{name} = Identity(outer) T=float32"
     for name in "mean diff variance sum rsqrt scale neg shifted scaled inner".split()
 ]
-
-
-def fused(text: str = BEFORE, item: Item | None = None, **given: object) -> Rewrite:
-    """Rewrite it."""
-    return fused_text(text, SHAPES, item or Item(fetch=("fetch",)), **given)
+fused = fusing(BEFORE, SHAPES, ("fetch",))
 
 
 @pytest.mark.parametrize("text", [BEFORE, REORDERED])
@@ -224,6 +219,27 @@ def test_keras_predicts_the_same_and_trains_as_before(
     assert bool(count) == any(plan.fusions for plan in plans)
     for before, after in zip(wanted, found, strict=True):
         np.testing.assert_allclose(after, before, atol=5e-6 * np.abs(before).max())
+
+
+@pytest.mark.skipif(
+    not hasattr(keras.layers, "RMSNormalization"), reason="Keras has none"
+)
+def test_normalizing_without_a_mean_is_left_as_it_is() -> None:
+    layers = keras.layers
+    model = keras.Sequential(
+        [keras.Input((64, 256)), layers.RMSNormalization(), layers.Dense(4)]
+    )
+    data = np.random.default_rng(0).normal(1.0, size=(64, 64, 256)).astype(np.float32)
+    wanted = model.predict(data, batch_size=64, verbose=0)
+    model.predict_function = None
+    tf_amp.enable(device_profile="cpu-generic", tune="off")
+    try:
+        found = model.predict(data, batch_size=64, verbose=0)
+        plan = tf_amp.explain(tf.function(lambda x: model(x)), data)
+    finally:
+        tf_amp.disable()
+    assert "layer_norms" not in {each.rule for each in plan.all_fusions}
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_no_rows_and_values_that_are_no_numbers_come_out_as_before() -> None:

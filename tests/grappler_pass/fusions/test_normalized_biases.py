@@ -8,8 +8,7 @@ import pytest
 
 import tf_amp
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite
-from tests.grappler_pass.fusions.rewriting import fused as fused_text
+from tests.grappler_pass.fusions.rewriting import fusing
 from tests.text_graph import text_from_graph
 
 BEFORE = """
@@ -38,11 +37,7 @@ SHAPES = {
     "norm": IMAGES,
     "grad": IMAGES,
 }
-
-
-def fused(text: str = BEFORE, item: Item | None = None, **given: object) -> Rewrite:
-    """Rewrite it."""
-    return fused_text(text, SHAPES, item or Item(fetch=FETCHED), **given)
+fused = fusing(BEFORE, SHAPES, FETCHED)
 
 
 def test_the_mean_gets_what_is_not_added_before() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import time
 
 import pytest
 
@@ -84,7 +85,9 @@ def test_a_hundred_thousand_variables_are_cut_in_seconds() -> None:
     count = 100_000
     casts = [CastTerm(v, frozenset({v + 1}), 0.5, 0.5) for v in range(count - 1)]
     problem = Problem([1.0] * count, [0.9] * count, casts)
+    begin = time.process_time()
     assert all(minimum_cut(problem))
+    assert time.process_time() - begin < 10.0
 
 
 def test_no_variables_give_an_empty_cut() -> None:

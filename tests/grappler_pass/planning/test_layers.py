@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tf_amp
 from grappler_pass.eligibility.exclusions import finder
-from grappler_pass.graph.type_slots import Slot
+from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.planning.layers import planned_nodes
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 
@@ -15,7 +15,7 @@ def row(name, *, seconds=1.0, low=None, cast=0.0, slot="T", is_low=False):
     cause = Cause.GAIN if is_low else Cause.COST
     dtype = "bfloat16" if is_low else "float32"
     return Decision(
-        Slot(name, slot, 0), "MatMul", dtype, Reason(cause), seconds, low, cast
+        TypeSlot(name, slot, 0), "MatMul", dtype, Reason(cause), seconds, low, cast
     )
 
 

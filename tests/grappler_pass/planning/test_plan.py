@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from rich.console import Console
 
-from grappler_pass.graph.type_slots import Slot
+from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 from tests.processes import ROOT
 
@@ -19,7 +19,7 @@ seconds = st.floats(0, 1e3, allow_nan=False)
 
 decisions = st.builds(
     Decision,
-    slot=st.builds(Slot, names, names, st.integers(0, 9)),
+    slot=st.builds(TypeSlot, names, names, st.integers(0, 9)),
     op=names,
     dtype=st.sampled_from(["float32", "bfloat16", "float16", "float64"]),
     reason=st.builds(Reason, st.sampled_from(Cause), st.text(max_size=20)),
@@ -50,7 +50,7 @@ plans = st.builds(
 def row(name: str, cause: Cause, float32: float, low: float | None) -> Decision:
     is_low = cause in (Cause.GAIN, Cause.FORCED)
     return Decision(
-        slot=Slot(name, "T", 0),
+        slot=TypeSlot(name, "T", 0),
         op="MatMul" if name.startswith("matmul") else "Exp",
         dtype="bfloat16" if is_low else "float32",
         reason=Reason(cause),
@@ -136,7 +136,7 @@ def test_the_printed_table_reads_like_this() -> None:
 
 def test_a_terminal_of_80_columns_shows_every_name_whole() -> None:
     name = "model/block_with_a_long_name" * 5
-    row = Decision(Slot(name, "T", 0), "MatMul", "float32", Reason(Cause.COST))
+    row = Decision(TypeSlot(name, "T", 0), "MatMul", "float32", Reason(Cause.COST))
     out = io.StringIO()
     Console(file=out, width=80).print(Plan((row,), "bfloat16"))
     lines = out.getvalue().splitlines()

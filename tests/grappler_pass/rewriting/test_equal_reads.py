@@ -14,7 +14,7 @@ from tests.scaling import are_equal, values_of
 from tests.soundness import assert_valid
 from tests.text_graph import graph_from_text
 from tf_amp import DynamicLossScale, loss_scale_state, mixed_precision_scope
-from tf_amp.training.optimizers import finite_branches
+from tf_amp.training.finiteness import finite_branches
 
 # The rate is read twice before it is doubled and twice after it.
 READS = """

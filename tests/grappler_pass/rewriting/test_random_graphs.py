@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,13 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
+from grappler_pass.fusions import LAYER_NORMS, RULES
 from grappler_pass.graph.view import Item
 from tests import onednn
 from tests.equivalence import Baseline
 from tests.fuzz_check import check_seed
-from tests.random_graphs import random_graph
+from tests.random_graphs import is_of_keras, random_graph
 from tests.sketch import sketch
 from tests.soundness import FLOAT32, assert_sound, assert_valid
+from tf_amp.training.fusions import batch_statistics
+
+# Seeds among whose programs of Keras each rewrite beside types is to be reached.
+FIRST_OF_KERAS, MOST_OF_KERAS = 165, 40
 
 
 def test_random_programs_agree_before_and_after() -> None:
@@ -33,6 +41,34 @@ def test_random_programs_agree_before_and_after() -> None:
     assert rewritten > programs / 2
     # Of these nothing but soundness is known.
     assert chaotic < programs / 4
+
+
+@pytest.mark.slow
+def test_random_programs_of_keras_reach_each_rewrite_beside_types() -> None:
+    # There is no kernel for it without oneDNN.
+    wanted = {*RULES} - ({LAYER_NORMS} if not onednn.IS_ON else set())
+    seeds = filter(is_of_keras, itertools.count(FIRST_OF_KERAS))
+    applied: Counter[str] = Counter()
+    for seed in itertools.islice(seeds, MOST_OF_KERAS):
+        outcome = check_seed(seed)
+        assert outcome.failures == (), seed
+        applied.update(outcome.rules)
+        if applied.keys() >= wanted:
+            break
+    assert applied.keys() >= wanted, applied
+
+
+def test_a_kernel_that_is_traced_and_computes_otherwise_is_noticed(monkeypatch) -> None:
+    # It normalizes by the statistics of a batch, and is to move averages of them.
+    assert check_seed(174, ("bfloat16",)).failures == ()
+    move = batch_statistics._move
+
+    def move_further(average: object, value: tf.Tensor, momentum: float) -> None:
+        move(average, 1.01 * value, momentum)
+
+    monkeypatch.setattr(batch_statistics, "_move", move_further)
+    (failure,) = check_seed(174, ("bfloat16",)).failures
+    assert failure.startswith("as it was traced")
 
 
 def test_a_split_node_may_wait_in_front_of_a_cast_within_it() -> None:
@@ -54,7 +90,7 @@ def test_a_program_that_a_cpu_has_no_kernel_for_tells_nothing() -> None:
 
 
 def test_a_seed_names_one_program() -> None:
-    for seed in range(4):
+    for seed in (*range(4), FIRST_OF_KERAS + 4):
         first, second = random_graph(seed), random_graph(seed)
         assert [(n.name, n.op) for n in first.graph_def.node] == [
             (n.name, n.op) for n in second.graph_def.node

@@ -11,10 +11,11 @@ from tensorflow.python.framework import tensor_util
 
 from grappler_pass.annotations import REWRITTEN
 from grappler_pass.costs import CostModel, DeviceProfile
+from grappler_pass.errors import StageError
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes
 from grappler_pass.graph.view import Item
-from grappler_pass.pipeline import Rewrite, Settings, StageError, optimize
+from grappler_pass.pipeline import Rewrite, Settings, optimize
 from tests.grappler_pass.eligibility.test_variable_reads import READ_IN_LOOP, VARIABLE
 from tests.soundness import casts_down, casts_up
 from tests.text_graph import graph_from_text

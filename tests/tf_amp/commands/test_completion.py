@@ -1,11 +1,11 @@
 """The shell completes commands, options and files."""
 
 import shutil
-import subprocess
 import sys
 
 import pytest
 
+from tests.processes import run
 from tf_amp.commands import cli
 
 # What bash does when the tab key is pressed behind these words.
@@ -28,8 +28,7 @@ def completed(tmp_path, capsys):
 
     def complete(words):
         command = ("bash", "-c", COMPLETED.format(words=words))
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        return done.stdout.split()
+        return run(command, cwd=tmp_path).out.split()
 
     return complete
 

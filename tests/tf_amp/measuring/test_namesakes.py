@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import pathlib
@@ -14,84 +13,23 @@ import tensorflow as tf
 from grappler_pass.costs import CostModel, DeviceProfile
 from grappler_pass.graph.op_lists import OpLists
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
-from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Outcome, Settings, Trial
 from tests.forking import run_forked
+from tests.tf_amp.measuring.given_steps import (
+    SLOWER,
+    Steps,
+    product,
+    trial_of,
+    with_leftover,
+)
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.config.scope_registry import Scope
 from tf_amp.measuring import process_costs
 from tf_amp.measuring.budget import DEFAULT, Allowance, Budget
 from tf_amp.measuring.known_costs import KnownCosts
-from tf_amp.measuring.steps import compared_calls, step_comparison, verdicts
-from tf_amp.measuring.steps.comparison import Comparison
+from tf_amp.measuring.steps import verdicts
 from tf_amp.rewriting.graph_settings import settings_for
 from tf_amp.tools.convert.planner import Planner
-
-FASTER = Comparison(((2.0, 1.0),) * 20)
-SLOWER = Comparison(((1.0, 2.0),) * 20)
-
-
-@dataclasses.dataclass
-class Steps:
-    """Stands in for steps of a program, whose times are given."""
-
-    begun: int = 0
-    waiting: list[step_comparison.Decided] = dataclasses.field(default_factory=list)
-
-    def begin(self, trial: Trial, decided: step_comparison.Decided) -> bool:
-        """Begin a comparison."""
-        self.begun += 1
-        self.waiting.append(decided)
-        return True
-
-    def end(self, compared: Comparison | None) -> None:
-        """End the comparison that has begun last."""
-        found = step_comparison.Steps(compared)
-        self.waiting.pop()(compared is FASTER, found)
-
-
-def product(rows: int, stamp: bytes = b"settings:step:1") -> tf.compat.v1.GraphDef:
-    """Return a product whose node has the same name whatever its size."""
-    with tf.Graph().as_default() as graph:
-        x = tf.compat.v1.placeholder(tf.float32, [rows, 8], name="x")
-        w = tf.compat.v1.placeholder(tf.float32, [8, 8], name="w")
-        tf.identity(tf.matmul(x, w, name="product"), name="fetch")
-    graph_def = graph.as_graph_def()
-    for node in graph_def.node:
-        node.attr["_tf_amp"].s = stamp
-    return graph_def
-
-
-def with_leftover(graph_def: tf.compat.v1.GraphDef) -> tf.compat.v1.GraphDef:
-    """Return a graph as if Grappler had optimized it once more."""
-    altered = tf.compat.v1.GraphDef.FromString(graph_def.SerializeToString())
-    altered.node.add(name="left/over", op="NoOp")
-    return altered
-
-
-def trial_of(graph_def: tf.compat.v1.GraphDef, low_dtype: str = "bfloat16") -> Trial:
-    """Return a trial of a graph called `step`."""
-    after = with_leftover(graph_def)
-    after.node[-1].op = "Placeholder"
-    after.node[-1].attr["dtype"].type = tf.as_dtype(low_dtype).as_datatype_enum
-    return Trial(
-        before=graph_def,
-        after=after,
-        item=Item(fetch=("fetch",)),
-        shapes=shapes_from_graph_def(graph_def),
-        seconds_before=1.0,
-        seconds_after=0.5,
-        name="step",
-        low_dtype=low_dtype,
-    )
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
-    """Steps that begin in this process."""
-    steps = Steps()
-    monkeypatch.setattr(compared_calls, "begin", steps.begin)
-    return steps
 
 
 def test_a_rejected_graph_rejects_none_that_is_called_alike(steps: Steps) -> None:

@@ -183,12 +183,12 @@ def test_what_was_tuned_once_is_known_from_then_on(folder):
     assert first.code == 3, first.err
     if onednn.GAINS:
         assert "prices measured; kept in" in first.err.replace("\n", " ")
-        assert "MatMul" in first.err or "Cast" in first.err
+        assert "_FusedMatMul" in first.err
     again = tf_amp_of(folder, "tune", "train.py")
     assert again.code == 0, again.err
     # On a busy machine a few prices may have been left unsure.
     few, all_of_them = prices_measured(again), prices_measured(first)
-    assert few < all_of_them or "nothing was left to measure" in again.err
+    assert few < max(all_of_them, 1)
 
     plain = tf_amp_of(folder, "train.py", tune="off")
     assert plain.lines() == again.lines()

@@ -100,3 +100,32 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: pathlib.Path) -> None:
     )
     assert done.code == 0, done.err
     assert folder.is_dir() and not any(folder.iterdir())
+
+
+PLANNED = """
+from absl import logging
+tf_amp.enable("bfloat16", "O2"{}, strict=True)
+{}
+print(dtype_of(product()), *(plan.peak_bytes_before for plan in tf_amp.plans()))
+"""
+
+
+def test_memory_is_predicted_only_for_plans_that_something_shows(
+    tmp_path: pathlib.Path,
+) -> None:
+    unseen = output_of(PLANNED.format("", ""))
+    assert unseen == ["bfloat16 0"]
+    seen = [
+        output_of(PLANNED.format(f", log_dir={str(tmp_path)!r}", "")),
+        output_of(PLANNED.format("", "logging.set_verbosity(logging.INFO)")),
+        output_of(
+            PLANNED.format(
+                "",
+                "from tf_amp.rewriting import host; "
+                "host.current().watchers.append(lambda rewrite: None)",
+            )
+        ),
+    ]
+    # The product of eye(8) with itself is all that lives.
+    assert seen == [["bfloat16 256"]] * 3
+    assert "MiB" in next(tmp_path.glob("*.plan.txt")).read_text()

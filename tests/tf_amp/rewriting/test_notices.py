@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.forking import run_forked
-from tests.tf_amp.measuring.test_step_comparison import PRELUDE
+from tests.tf_amp.measuring.steps.test_step_comparison import PRELUDE
 
 TRAINING = """
 import tensorflow as tf

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tf_keras
 
 import tf_amp
-from grappler_pass.graph.type_slots import Slot
+from grappler_pass.graph.type_slots import TypeSlot
 from grappler_pass.planning.plan import Cause, Decision, Plan, Reason
 from tf_amp.errors import ConfigError
 from tf_amp.tools.model_plot import _COLORS, colored_dot, plot_model
@@ -65,9 +65,15 @@ def test_each_layer_has_the_color_of_most_of_its_time(kit):
 def test_a_training_step_counts_its_gradients():
     model = model_of(keras)
     name = "gradient_tape/whole_1/dense_1/MatMul/MatMul_1"
-    low = Decision(Slot(name, "T", 0), "MatMul", "bfloat16", Reason(Cause.GAIN), 2, 1)
+    low = Decision(
+        TypeSlot(name, "T", 0), "MatMul", "bfloat16", Reason(Cause.GAIN), 2, 1
+    )
     high = Decision(
-        Slot("whole_1/dense_1/Relu", "T", 0), "Relu", "float32", Reason(Cause.COST), 0.5
+        TypeSlot("whole_1/dense_1/Relu", "T", 0),
+        "Relu",
+        "float32",
+        Reason(Cause.COST),
+        0.5,
     )
     plan = Plan((low, high), "bfloat16")
     # TensorFlow counts the names that Keras 3 uses.
@@ -80,7 +86,9 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match="no operation of the plan 'step' belongs"):
         plot_model(model, other)
     with pytest.raises(ConfigError, match="wanted is a model of Keras"):
-        row = Decision(Slot("a/b/c", "T", 0), "Relu", "float32", Reason(Cause.COST), 1)
+        row = Decision(
+            TypeSlot("a/b/c", "T", 0), "Relu", "float32", Reason(Cause.COST), 1
+        )
         plot_model(Named(), Plan((row,), "bfloat16"))
 
 
@@ -94,7 +102,7 @@ class Named:
 def test_the_drawing_is_written_or_graphviz_is_asked_for(tmp_path):
     model = model_of(keras)
     name = "whole_1/dense_1/MatMul"
-    row = Decision(Slot(name, "T", 0), "MatMul", "float32", Reason(Cause.COST), 1.0)
+    row = Decision(TypeSlot(name, "T", 0), "MatMul", "float32", Reason(Cause.COST), 1.0)
     plan = Plan((row,), "bfloat16")
     path = tmp_path / "drawing.svg"
     if shutil.which("dot"):

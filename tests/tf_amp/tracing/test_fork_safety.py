@@ -20,6 +20,8 @@ _TAKERS = {
     "prices._lock": "prices.add([])",
     "seen._lock": "seen.add_graph([])",
     "spent._lock": "spent.open('graph', float)",
+    "steps._timing": "steps.run(call); assert steps._counts.total() == 1",
+    "check._timing": "check.run(call); assert len(check._seconds) == 1",
 }
 
 
@@ -31,12 +33,16 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         from grappler_pass.costs.database.price_list import PriceList
         from tf_amp import _tensorflow_private as private
         from tf_amp.measuring.budget import DEFAULT, Budget
+        from tf_amp.measuring.steps.step_comparison import StepComparison
+        from tf_amp.measuring.steps.verdict_check import VerdictCheck
         from tf_amp.rewriting.resumed_plans import Memory
         from tf_amp.tools.ranges.ranging import Statistics
         from tf_amp.training.loss_scale import resumption, variables
 
         prices, seen, spent = PriceList(), Statistics(), Budget(DEFAULT)
         memory = Memory()
+        steps, check = StepComparison(), VerdictCheck(None, lambda: None)
+        call = lambda label: None
         held, over = threading.Event(), threading.Event()
 
         def hold():

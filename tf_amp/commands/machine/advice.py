@@ -6,7 +6,6 @@ import dataclasses
 import shutil
 from collections.abc import Iterator, Sequence
 
-from tf_amp.commands.doctor import Finding, Findings
 from tf_amp.commands.machine import processors
 from tf_amp.commands.machine.processors import (
     MEANINGS,
@@ -18,6 +17,7 @@ from tf_amp.commands.machine.processors import (
     machine_of,
     weakest_of,
 )
+from tf_amp.commands.shared.findings import Finding, Findings
 from tf_amp.errors import UnclearMachineError
 
 _THREADS = "export TF_NUM_INTRAOP_THREADS={0} TF_NUM_INTEROP_THREADS={0}"

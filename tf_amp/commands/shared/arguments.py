@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 import pathlib
-from collections.abc import Sequence
 
 from tf_amp.config import amp_config
 from tf_amp.errors import ConfigError, ScriptMissingError
 
 # A year: what is longer is a mistake, and no timer of the system takes it.
 MOST_SECONDS = 365 * 86400.0
-# Commands that take a model or a script, whose arguments follow `--`.
-_COMMANDS = {"audit", "bench", "explain", "ranges", "report", "verify"}
 # Options that make sense for SavedModels only; no command has to have all of them.
 _OF_MODELS = ("data", "signature", "batch", "measure")
 
@@ -74,14 +71,6 @@ def seconds_from_text(text: str) -> float:
             f"most {MOST_SECONDS:.0f}"
         )
     return value
-
-
-def split_own(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return a command line, and what follows `--` in it where a script may stand."""
-    if not set(arguments[:1]) & _COMMANDS or "--" not in arguments:
-        return list(arguments), []
-    end = list(arguments).index("--")
-    return list(arguments[:end]), list(arguments[end + 1 :])
 
 
 def add_model_to(parser: argparse.ArgumentParser, *, data: str | None = None) -> None:

@@ -10,7 +10,7 @@ import pathlib
 import sys
 
 from tf_amp import _tensorflow_private as private
-from tf_amp.commands.doctor import (
+from tf_amp.commands.shared.findings import (
     FIX_SETTING,
     REINSTALL,
     Finding,

@@ -40,7 +40,7 @@ def shape_at(view: GraphView, shapes: Shapes, port: Port) -> Shape | None:
 def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
     """Return what integers at a port must be less than, where a reader tells."""
     bounds: dict[Port, int] = {}
-    for port, bound in _told_by_readers(view, shapes):
+    for port, bound in _bounds_from_readers(view, shapes):
         waiting = [port]
         while waiting:
             port = waiting.pop()
@@ -53,7 +53,7 @@ def upper_bounds(view: GraphView, shapes: Shapes) -> Mapping[Port, int]:
     return bounds
 
 
-def _told_by_readers(view: GraphView, shapes: Shapes) -> Iterator[tuple[Port, int]]:
+def _bounds_from_readers(view: GraphView, shapes: Shapes) -> Iterator[tuple[Port, int]]:
     for node in view.nodes:
         if node.op not in _INDEXED:
             continue

@@ -14,7 +14,7 @@ few pairs, whose spread is not known well.
 So a tie goes to float32, whose graph is the one given. Of 300 simulated comparisons of
 equals, in which pairs scatter by 3, 7 and 21 % and one of ten holds an outlier, 16 bits
 win 1 to 4 %; where they are 5 % slower, at most 2 %; where they are 1.35 times as fast,
-they win all, after six to nine pairs; `tests/tf_amp/measuring/test_comparison.py`
+they win all, after six to nine pairs; `tests/tf_amp/measuring/steps/test_comparison.py`
 repeats it.
 """
 

@@ -38,7 +38,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -47,6 +46,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp._tensorflow_private.profiles import profiled
 from tf_amp.config.devices import present_devices
 from tf_amp.measuring.steps.comparison import FEWEST_PAIRS, Comparison
@@ -126,7 +126,7 @@ class StepComparison:
         self._decided: list[Decided] = []
         self._agree: Agree | None = None
         self._profiles: list[Seconds] | None = None
-        self._timing = threading.Lock()
+        self._timing = renewed_lock()
         self._course = self._compared()
         self._next = next(self._course)
         self._counts: Counter[str] = Counter()
@@ -148,12 +148,11 @@ class StepComparison:
 
     def run(self, call: Callable[[str], Any]) -> Any:
         """Make a call, given its label, in the instance whose turn it is."""
-        if self.is_faster is not None or not self._timing.acquire(blocking=False):
-            return call(FLOAT32 if self.is_faster is False else self.mixed)
-        try:
-            return self._timed(call)
-        finally:
-            self._timing.release()
+        if self.is_faster is None:
+            with self._timing.taken_if_free() as is_free:
+                if is_free:
+                    return self._timed(call)
+        return call(FLOAT32 if self.is_faster is False else self.mixed)
 
     def _timed(self, call: Callable[[str], Any]) -> Any:
         label = self._next

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 import statistics
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from grappler_pass.costs.database.records import Verdict
+from grappler_pass.fork_safety import renewed_lock
 from tf_amp.measuring.steps.comparison import error_of_median
 from tf_amp.measuring.steps.step_comparison import MIXED, Decided, wait_for_devices
 
@@ -44,20 +44,18 @@ class VerdictCheck:
         self._verdict = verdict
         self._contradicted = contradicted
         self._seconds: list[float] = []
-        self._timing = threading.Lock()
+        self._timing = renewed_lock()
 
     def run(self, call: Callable[[str], Any]) -> Any:
         """Make a call of the function, and time it if no other thread's is."""
-        if self.is_over or not self._timing.acquire(blocking=False):
-            return call(MIXED)
-        try:
+        with self._timing.taken_if_free() as is_free:
+            if self.is_over or not is_free:
+                return call(MIXED)
             begin = time.perf_counter()
             outputs = call(MIXED)
             wait_for_devices()
             self._seconds.append(time.perf_counter() - begin)
             self.is_over = len(self._seconds) == _NOT_TIMED + _TIMED
-        finally:
-            self._timing.release()
         if self.is_over and contradicts(self._seconds[_NOT_TIMED:], self._verdict):
             self._contradicted()
         return outputs

@@ -18,7 +18,7 @@ from tf_amp._tensorflow_private import tracing
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting import arriving_graphs, failures, host
-from tf_amp.rewriting.compiled import originals
+from tf_amp.rewriting.compiled import traced_bodies
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tracing import bypass, stamps
 
@@ -89,7 +89,7 @@ def _rewrite_accessed(access: private.FunctionAccess, graph: Any) -> None:
     rewritten = with_bodies(graph_def, changed, lambda name: name + suffix)
     made = library_of(rewritten)
     copies = tuple(name for name in made if name.endswith(suffix))
-    originals.keep(graph, definition, copies)
+    traced_bodies.keep(graph, definition, copies)
     access.replace(
         function_from_graph(rewritten, definition),
         ((name.removesuffix(suffix), made[name]) for name in copies),

@@ -125,8 +125,8 @@ def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
     if not found:
         raise errors[_nearest(signatures, path)]
     return joined(found), tuple(
-        f"{name} was not calibrated, and what it alone computes may leave the type's "
-        f"range: {why}"
+        f"{name} did not run on the data, and what it alone computes may leave the "
+        f"type's range: {why}"
         for name, why in errors.items()
     )
 

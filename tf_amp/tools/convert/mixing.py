@@ -153,7 +153,7 @@ def _all_nodes(graph_def: GraphDef) -> Iterator[NodeDef]:
 
 
 def _refuse_mixed(graph_def: GraphDef) -> None:
-    """Refuse products and convolutions in 16 bits, told as "MatMul in bfloat16"."""
+    """Refuse products and convolutions in 16 bits, named as "MatMul in bfloat16"."""
     lists = [OpLists.for_dtype(name) for name in LOW_DTYPES]
     found: Counter[str] = Counter()
     for node in _all_nodes(graph_def):

@@ -32,9 +32,10 @@ from grappler_pass.pipeline import Rewrite
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.errors import AmpError
+from tf_amp.errors import AmpError, StageError
 from tf_amp.measuring import process_costs
 from tf_amp.measuring.fingerprint import digest_of_seeds
+from tf_amp.measuring.sandbox.roles import HANDLES
 from tf_amp.tools import progress
 from tf_amp.tools.graph_runs.batches import set_batch
 from tf_amp.tracing import grappler_preview
@@ -42,7 +43,6 @@ from tf_amp.tracing import grappler_preview
 # The graph itself among its functions, as in `bodies_of`.
 MAIN = ""
 SHAPES = "_output_shapes"
-_ARGUMENTS = ("_Arg", "Placeholder", "VarHandleOp")
 # What tf.data calls the functions it traces.
 _DATASET_FUNCTIONS = ("__inference_Dataset_", "__inference_tf_data_")
 
@@ -107,7 +107,7 @@ def rewrite(
     for name in progress.each(names, "planning functions"):
         try:
             outcome = _outcome(name, graph_def, item, library, planner)
-        except (LeftAloneError, conversion.FunctionError, pipeline.StageError) as error:
+        except (LeftAloneError, conversion.FunctionError, StageError) as error:
             left_alone[name] = str(error)
             continue
         if outcome.plan is not None:
@@ -179,12 +179,10 @@ def stored_shapes(graph_def: GraphDef, batch: int | None = None) -> Shapes:
     Of a graph as stored, or made of a stored function; `batch` stands for an unknown
     first dimension, None leaves it unknown.
     """
-    shapes = {node.name: _written(node) for node in graph_def.node if _is_told(node)}
+    shapes = {node.name: _written(node) for node in graph_def.node if _has_shapes(node)}
     if batch is None:
         # Of these a price hangs on it; a result is an Identity without attributes.
-        priced = (
-            n for n in graph_def.node if n.op not in _ARGUMENTS and len(n.attr) > 1
-        )
+        priced = (n for n in graph_def.node if n.op not in HANDLES and len(n.attr) > 1)
         if any(node.name not in shapes for node in priced):
             shapes = _imported(graph_def) or shapes
         return shapes
@@ -208,7 +206,7 @@ def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
     """Return what the reads of variables in a function tell of its handles."""
     contents: dict[str, tuple[int, Shape | None]] = {}
     for node in function.node_def:
-        if node.op == "ReadVariableOp" and _is_told(node):
+        if node.op == "ReadVariableOp" and _has_shapes(node):
             (shape,) = _written(node) or (None,)
             contents[node.input[0]] = (int(node.attr["dtype"].type), shape)
     arguments = (str(arg.name) for arg in function.signature.input_arg)
@@ -218,7 +216,7 @@ def known_arguments(function: FunctionDef) -> tuple[Known, ...]:
     )
 
 
-def _is_told(node: NodeDef) -> bool:
+def _has_shapes(node: NodeDef) -> bool:
     # `in` first: reading a missing key of a protobuf map creates it.
     return SHAPES in node.attr
 

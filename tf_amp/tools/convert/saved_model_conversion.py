@@ -41,7 +41,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
     file = VariablesFile.of(job.given)
     if file is not None:
         file.check()
-    seen, uncalibrated = comparison.ranges_of_model(job)
+    seen, unobserved = comparison.ranges_of_model(job)
     planner = mixing.planner_for(job.options, model.meta_graphs[0].graph_def, seen)
     low_io = _retype_signatures(job, model, planner)
     mixed = _mix(job, model, planner, file)
@@ -51,7 +51,7 @@ def convert_saved_model(job: Job, draft: pathlib.Path) -> ConversionReport:
         warnings.append(
             "the model has no signatures; the functions of its objects were converted"
         )
-    warnings += (*mixing.size_remarks(job.options, mixed.plans), *uncalibrated)
+    warnings += (*mixing.size_remarks(job.options, mixed.plans), *unobserved)
     found = {**mixed._asdict(), "low_io": low_io}
     if job.options.verify:
         found["verifications"], unverified = comparison.compared_signatures(

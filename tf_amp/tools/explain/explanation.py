@@ -98,7 +98,7 @@ def explain(
                 "jit_compile."
             )
         if is_compiled_function(fn):
-            return explaining.plan_of_compiled(fn.graph, _told_of_body)
+            return explaining.plan_of_compiled(fn.graph, _settings_of_body)
     graph_def, kept, name = traced_graph(fn, args, kwargs, fetches)
     config = config_for(graph_def)
     graph_def = grappler_preview.optimized_graph(graph_def, kept)
@@ -110,10 +110,10 @@ def explain(
     plan = pipeline.plan_graph(graph_def, item, chosen, shapes=shapes, name=name)
     if isinstance(fn, GraphDef):
         return plan
-    return explaining.plan_with_compiled(plan, fn.graph, _told_of_body)
+    return explaining.plan_with_compiled(plan, fn.graph, _settings_of_body)
 
 
-def _told_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
+def _settings_of_body(graph_def: GraphDef, item: Item) -> tuple[Item, Settings]:
     """Return what the pass receives of a body, beside what is known of its calls."""
     own, chosen = item_and_settings(graph_def, item.fetch, config_for(graph_def))
     preserve = (*item.preserve, *own.preserve)

@@ -36,7 +36,6 @@ from tf_amp.measuring.sandbox.graph_copy import (
     sandbox_from_graph,
 )
 from tf_amp.measuring.sandbox.session import filled_session
-from tf_amp.rewriting.compiled.clusters import with_clusters
 from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tracing.traces import with_traced_shapes
 
@@ -108,9 +107,22 @@ def run(case: Case, graph_def: GraphDef, values: Values) -> dict[str, Array]:
     sandbox = sandbox_of(graph_def, case.item, case.known_shapes, values)
     wanted = tensors_in(sandbox, graph_def, case.watched)
     if case.settings.fuses:
-        compiled = with_clusters(sandbox.graph_def)
+        compiled = _with_clusters(sandbox.graph_def)
         sandbox = dataclasses.replace(sandbox, graph_def=compiled)
     return execute(sandbox, values, wanted)
+
+
+def _with_clusters(graph_def: GraphDef) -> GraphDef:
+    """Return a copy of a graph of which XLA compiles all that it knows.
+
+    Not done: under XLA random ops draw other numbers in every run, whatever their
+    seeds, so they stay outside.
+    """
+    compiled = copy.deepcopy(graph_def)
+    for node in compiled.node:
+        if not is_random(node.op):
+            node.attr["_XlaCompile"].b = True
+    return compiled
 
 
 def tensors_in(

@@ -16,7 +16,7 @@ from grappler_pass.graph.view import GraphView, Node, Port
 from grappler_pass.pricing.seconds import call_of
 from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import TensorRange
-from tf_amp.tracing.stamp_reader import origins_of
+from tf_amp.tracing.stamp_reader import forward_names
 
 _REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 
@@ -84,7 +84,7 @@ def _unseen(
     names: tuple[str, ...],
 ) -> TensorRange:
     node = view.nodes[port.node]
-    is_gradient = bool(differentiated(node.name) or origins_of(node.proto))
+    is_gradient = bool(differentiated(node.name) or forward_names(node.proto))
     return TensorRange(
         node=node.name,
         output=port.output,

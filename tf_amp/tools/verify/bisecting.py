@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from grappler_pass import pipeline
 from grappler_pass.eligibility.exclusions import differentiated, without_call_scopes
 from grappler_pass.graph.view import GraphView
 from grappler_pass.planning.plan import Plan
 from tf_amp.tools import progress
+from tf_amp.tools.graph_runs.executing import Case
 from tf_amp.tools.verify.verification import Culprit, Verification
-from tf_amp.tools.verify.verifying import Controls, low_nodes, rewritten
-from tf_amp.tracing.stamp_reader import origins_of
+from tf_amp.tracing.stamp_reader import forward_names
+
+if TYPE_CHECKING:
+    from tf_amp.tools.verify.verifying import Controls
 
 # Whatever is not excluded goes low, wherever it stands: so a try is the plan without
 # what is cleared, and nothing else is missing.
@@ -25,6 +29,32 @@ _LEVEL = "O3"
 _REASON = "tried in float32"
 
 _T = TypeVar("_T")
+
+
+def rewritten(
+    case: Case, *, excluded: Iterable[tuple[str, str]] = (), opt_level: str = ""
+) -> pipeline.Rewrite:
+    """Run the pass on a case, at its own level by default.
+
+    More nodes may be excluded from going low, each with the reason.
+    """
+    item = dataclasses.replace(case.item, excluded=(*case.item.excluded, *excluded))
+    settings: Any = case.settings
+    if opt_level:
+        settings = dataclasses.replace(settings, opt_level=opt_level)
+    return pipeline.optimize(
+        case.graph_def,
+        item,
+        dataclasses.replace(settings, tuner=None, memory=None),
+        shapes=lambda: case.shapes,
+        name=case.name,
+    )
+
+
+def low_nodes(plan: Plan | None) -> tuple[str, ...]:
+    """Name the nodes that a plan moves to 16 bits, each once, in its order."""
+    rows = plan.decisions if plan is not None else ()
+    return tuple(dict.fromkeys(row.slot.node for row in rows if row.is_low))
 
 
 def with_culprits(found: Verification, controls: Controls, plan: Plan) -> Verification:
@@ -75,9 +105,9 @@ class _Search:
     def described(self, name: str) -> Culprit:
         """Return a node as people know it."""
         node = self._nodes[name]
-        origins = origins_of(node.proto)
-        origin = origins[-1] if origins else differentiated(name)
-        forward = origin or without_call_scopes(name)
+        forward_ops = forward_names(node.proto)
+        forward = forward_ops[-1] if forward_ops else differentiated(name)
+        forward = forward or without_call_scopes(name)
         layer = forward.rpartition("/")[0]
         pattern = f"^{re.escape(without_call_scopes(name))}$"
         return Culprit(name, node.op, layer, pattern)

@@ -14,7 +14,7 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import GraphView
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
-from tf_amp.rewriting.compiled import originals
+from tf_amp.rewriting.compiled import traced_bodies
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
@@ -114,7 +114,7 @@ def _case_from_graph(
     """Return a traced graph, run for the nodes that are kept, as a case."""
     config = choice.applied_to(explanation.config_for(graph_def))
     # What it calls is in 16 bits already, also where it stays float32 itself.
-    is_compiled = is_compiled or originals.has_rewritten(graph_def)
+    is_compiled = is_compiled or traced_bodies.has_rewritten(graph_def)
     if is_compiled:
         optimized = _inlined_as_traced(graph_def, kept)
     else:
@@ -176,7 +176,7 @@ def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
 def _inlined_as_traced(graph_def: Any, kept: tuple[str, ...]) -> Any:
     """Return a graph with its functions inlined, those rewritten for XLA as traced."""
     traced = copy.deepcopy(graph_def)
-    originals.restore(traced)
+    traced_bodies.restore(traced)
     return grappler_preview.inlined_graph(traced, kept)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
-from grappler_pass.planning.plan import Plan
 from tf_amp.tools.graph_runs.differences import Array, rounded
 from tf_amp.tools.graph_runs.executing import (
     Case,
@@ -19,6 +17,7 @@ from tf_amp.tools.graph_runs.executing import (
     run,
     with_run_shapes,
 )
+from tf_amp.tools.verify.bisecting import low_nodes, rewritten, with_culprits
 from tf_amp.tools.verify.comparing import checks_of
 from tf_amp.tools.verify.verification import GRADIENT, Verification, default_tolerance
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
@@ -88,8 +87,6 @@ def verified(
     float32, where it does not hold. `data` says in words what it is run on.
     NotMeasurableError: the graph cannot be run by itself.
     """
-    from tf_amp.tools.verify.bisecting import with_culprits
-
     case = with_run_shapes(case)
     rewrite = rewritten(case)
     values: Values = completed(case, (case.graph_def, rewrite.graph_def))
@@ -104,32 +101,6 @@ def verified(
     if bisect and not found.ok and rewrite.plan is not None:
         return with_culprits(found, controls, rewrite.plan)
     return found
-
-
-def rewritten(
-    case: Case, *, excluded: Iterable[tuple[str, str]] = (), opt_level: str = ""
-) -> pipeline.Rewrite:
-    """Run the pass on a case, at its own level by default.
-
-    More nodes may be excluded from going low, each with the reason.
-    """
-    item = dataclasses.replace(case.item, excluded=(*case.item.excluded, *excluded))
-    settings: Any = case.settings
-    if opt_level:
-        settings = dataclasses.replace(settings, opt_level=opt_level)
-    return pipeline.optimize(
-        case.graph_def,
-        item,
-        dataclasses.replace(settings, tuner=None, memory=None),
-        shapes=lambda: case.shapes,
-        name=case.name,
-    )
-
-
-def low_nodes(plan: Plan | None) -> tuple[str, ...]:
-    """Name the nodes that a plan moves to 16 bits, each once, in its order."""
-    rows = plan.decisions if plan is not None else ()
-    return tuple(dict.fromkeys(row.slot.node for row in rows if row.is_low))
 
 
 def with_lowered_scale(case: Case, graph_def: GraphDef, values: Values) -> Values:

@@ -23,7 +23,7 @@ from grappler_pass.graph.type_slots import FLOAT32, op_def_of, signature_of
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
 from tf_amp.tools.graph_runs.executing import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
-from tf_amp.tracing.stamp_reader import origins_of
+from tf_amp.tracing.stamp_reader import forward_names
 from tf_amp.training.loss_scale.scale_state import PREFIX as LOSS_SCALE
 from tf_amp.training.overflow.replay import hidden_nodes
 
@@ -47,8 +47,8 @@ def outputs_of(
         if node.op in RESULT_OPS:
             label = name.removesuffix("_RetVal")
             result = Watched(label, OUTPUT, name, 0)
-            is_told = _is_comparable(signature_of(node.proto).inputs[0].dtype)
-            found.extend([result] if is_told else [])
+            has_numbers = _is_comparable(signature_of(node.proto).inputs[0].dtype)
+            found.extend([result] if has_numbers else [])
             continue
         for number, arg in enumerate(signature_of(node.proto).outputs):
             if _is_comparable(arg.dtype):
@@ -205,7 +205,7 @@ def _value_input(update: Node) -> Reader | None:
 
 
 def _is_gradient(node: Node) -> bool:
-    if BARRIER in node.proto.attr or origins_of(node.proto):
+    if BARRIER in node.proto.attr or forward_names(node.proto):
         return True
     return any(scope in node.name for scope in _SCOPES)
 

@@ -16,12 +16,12 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import acting_after
 from tf_amp._tensorflow_private import checkpoints as private
+from tf_amp.errors import UnreadableRecordError
 from tf_amp.message_codes import Code
 from tf_amp.tracing.bypass import holding
 from tf_amp.training.checkpoints import snapshot
 from tf_amp.training.checkpoints.record import (
     Record,
-    UnreadableRecordError,
     records_from_text,
     text_from_records,
 )

@@ -11,17 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tf_amp.errors import AmpError
+from tf_amp.errors import UnreadableRecordError
 from tf_amp.rewriting.resumed_plans import PlanRecord
 from tf_amp.training.loss_scale.saved_scale import SavedScale, is_usable
 
 _FORMAT = 1
 # More than a graph can have whose GraphDef fits into 2 GiB.
 _MOST_SLOTS = 2**24
-
-
-class UnreadableRecordError(AmpError, ValueError):
-    """A text that should be a record is damaged, or of a later version."""
 
 
 @dataclasses.dataclass(frozen=True)

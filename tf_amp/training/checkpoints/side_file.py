@@ -15,10 +15,10 @@ import pathlib
 from typing import Any
 
 from grappler_pass.costs.atomic_file import replacing
+from tf_amp.errors import UnreadableRecordError
 from tf_amp.message_codes import Code
 from tf_amp.training.checkpoints.record import (
     Record,
-    UnreadableRecordError,
     records_from_text,
     text_from_records,
 )

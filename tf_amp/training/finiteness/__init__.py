@@ -1,1 +1,1 @@
-"""Whether gradients were finite, wherever in a program they are taken."""
+"""Whether gradients were finite, wherever they are taken, and what follows from it."""

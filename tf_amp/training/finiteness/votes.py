@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tf_amp._tensorflow_private.tracing import captured, kept_with, outwards
+from tf_amp.training.finiteness import eager_steps
+from tf_amp.training.finiteness.inner_graphs import flag_seen_from_here
 from tf_amp.training.finiteness.of_gradients import is_scalable
-from tf_amp.training.gradients.inner_graphs import flag_seen_from_here
-from tf_amp.training.gradients.scale_update import ScaleUpdate
-from tf_amp.training.optimizers import eager_steps
+from tf_amp.training.finiteness.scale_update import ScaleUpdate
 
 _VOTES = "_tf_amp_votes"
 _BRANCHES = ("If", "StatelessIf", "Merge")

@@ -26,6 +26,7 @@ from tf_amp._tensorflow_private import install as install_hook
 from tf_amp._tensorflow_private import training as private
 from tf_amp.config.loss_scales.choosing import NO_SCALING
 from tf_amp.config.loss_scales.protocol import LossScale
+from tf_amp.training.finiteness import scale_at_run_time
 from tf_amp.training.finiteness.of_gradients import each_is_finite
 from tf_amp.training.finiteness.tallies import can_vote
 from tf_amp.training.fusions import (
@@ -37,7 +38,6 @@ from tf_amp.training.fusions import (
 from tf_amp.training.gradients import (
     exported_states,
     gradient_context,
-    scale_at_run_time,
     tape_calls,
 )
 from tf_amp.training.gradients import seed_gradients as gradient_seeds

@@ -13,8 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp._tensorflow_private import exports
+from tf_amp.training.finiteness import scale_at_run_time
 from tf_amp.training.finiteness.tallies import tallies_beside
-from tf_amp.training.gradients import scale_at_run_time
 from tf_amp.training.loss_scale.variables import eager_states
 
 _CHILD = "tf_amp_state"

@@ -12,8 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from tf_amp.tracing.bypass import holding
+from tf_amp.training.finiteness import scale_at_run_time
 from tf_amp.training.finiteness.votes import descends_from
-from tf_amp.training.gradients import scale_at_run_time
 from tf_amp.training.gradients.unscaling import ScaledCall
 
 

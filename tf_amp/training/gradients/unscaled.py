@@ -22,7 +22,8 @@ from tf_amp.config.loss_scales.choosing import loss_scale_for
 from tf_amp.errors import ConfigError
 from tf_amp.tracing.in_force import current_config
 from tf_amp.tracing.stack import keeping_float32
-from tf_amp.training.gradients import gradient_context, scale_at_run_time
+from tf_amp.training.finiteness import scale_at_run_time
+from tf_amp.training.gradients import gradient_context
 from tf_amp.training.gradients.unscaling import ScaledCall, map_scalable
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

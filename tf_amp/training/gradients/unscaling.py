@@ -22,6 +22,7 @@ from tf_amp._tensorflow_private.frames import frames_of
 from tf_amp.config.loss_scales.protocol import LossScale
 from tf_amp.tracing.stack import keeping_float32
 from tf_amp.training.finiteness import tallies
+from tf_amp.training.finiteness.inner_graphs import seen_from_here
 from tf_amp.training.finiteness.of_gradients import (
     agreed,
     are_finite,
@@ -30,10 +31,9 @@ from tf_amp.training.finiteness.of_gradients import (
     must_select,
     sum_is_finite,
 )
+from tf_amp.training.finiteness.scale_update import ScaleUpdate, symbolic
 from tf_amp.training.finiteness.votes import Vote
-from tf_amp.training.gradients.inner_graphs import seen_from_here
 from tf_amp.training.gradients.results import handed_on
-from tf_amp.training.gradients.scale_update import ScaleUpdate, symbolic
 from tf_amp.training.gradients.seed_gradients import dtype_of
 from tf_amp.training.loss_scale.gradient_marks import (
     mark_scale,

@@ -15,11 +15,11 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import outwards
-from tf_amp.training.finiteness import tallies, votes
+from tf_amp.training.finiteness import eager_steps, tallies, votes
 from tf_amp.training.finiteness.of_gradients import agreed, are_finite, is_scalable
 from tf_amp.training.loss_scale.variables import latest_state, states_in_use
 from tf_amp.training.loss_scale.weights import shape_of
-from tf_amp.training.optimizers import called_functions, eager_steps
+from tf_amp.training.optimizers import called_functions
 from tf_amp.training.optimizers.towers import update_as_one_step
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp.tracing import bypass
-from tf_amp.training.optimizers import finite_branches
+from tf_amp.training.finiteness import finite_branches
 from tf_amp.training.optimizers.finite_steps import finite_step
 
 # Holds something as soon as an optimizer was asked to apply gradients.

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from tf_amp._tensorflow_private import training as private
 from tf_amp._tensorflow_private.tracing import kept_with
+from tf_amp.training.finiteness.scale_update import ScaleUpdate, joined
 from tf_amp.training.finiteness.votes import Vote
-from tf_amp.training.gradients.scale_update import ScaleUpdate, joined
 from tf_amp.training.loss_scale.gradient_marks import scale_update_scope
 from tf_amp.training.loss_scale.scale_state import ScaleState
 

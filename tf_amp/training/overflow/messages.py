@@ -8,7 +8,7 @@ from typing import Any
 
 from grappler_pass.eligibility.exclusions import without_call_scopes
 from tf_amp.message_codes import Code
-from tf_amp.tracing.stamp_reader import origins_of
+from tf_amp.tracing.stamp_reader import forward_names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +48,9 @@ def origin_from(found: Any) -> OverflowOrigin:
     if found.is_scale:
         return OverflowOrigin("the loss scale", node.op, "", found.dtype, True)
     name = without_call_scopes(node.name)
-    origins = origins_of(node)
-    layer = (origins[-1] if origins else name).rpartition("/")[0]
-    return OverflowOrigin(name, node.op, layer, found.dtype, bool(origins))
+    forward_ops = forward_names(node)
+    layer = (forward_ops[-1] if forward_ops else name).rpartition("/")[0]
+    return OverflowOrigin(name, node.op, layer, found.dtype, bool(forward_ops))
 
 
 def warn_of_overflow(scale: float) -> None:

@@ -4,9 +4,7 @@ import pathlib
 import textwrap
 import threading
 
-import pytest
-
-from grappler_pass.costs.database.price_database import CostDatabase, costs_path
+from grappler_pass.costs.database.price_database import CostDatabase
 from tests.costs_examples import (
     files_beside,
     full_content,
@@ -15,12 +13,6 @@ from tests.costs_examples import (
     run,
     sizes_in,
 )
-
-
-@pytest.fixture
-def path(tmp_path):
-    return costs_path(tmp_path)
-
 
 # Forks writers and kills them, each at a random moment; prints what each was told is
 # kept, and what there is after it.

@@ -8,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from grappler_pass.costs.database.price_database import CostDatabase, costs_path
+from grappler_pass.costs.database.price_database import CostDatabase
 from tests.costs_examples import (
     ROWS,
     full_content,
@@ -16,12 +16,6 @@ from tests.costs_examples import (
     keep,
     sizes_in,
 )
-
-
-@pytest.fixture
-def path(tmp_path):
-    return costs_path(tmp_path)
-
 
 LENGTHS = (15, 16, 17, 71, 99, 100, 101, 4095, 4096, 4097, 8192, 12288, 16384, 20001)
 

@@ -21,11 +21,6 @@ from tests.costs_examples import (
 from tests.forking import run_forked
 
 
-@pytest.fixture
-def path(tmp_path):
-    return costs_path(tmp_path)
-
-
 def test_a_path_that_cannot_be_a_file_costs_one_warning(path, caplog):
     path.mkdir()
     below_a_file = path.parent / "file"

@@ -10,7 +10,7 @@ import pytest
 from grappler_pass.errors import MissingExtraError
 from grappler_pass.planning.pages import page
 from grappler_pass.planning.pages.plan_sections import sections_of
-from grappler_pass.planning.plan import Fusion
+from grappler_pass.planning.plan import Cause, Fusion, Reason
 from tests.grappler_pass.planning.test_layers import plan_of, row
 
 LOW = row("dense/MatMul", seconds=4e-3, low=1e-3, cast=5e-4, is_low=True)
@@ -33,6 +33,25 @@ def test_names_are_no_markup():
     assert evil not in html and "&lt;/script&gt;" in html
 
 
+def test_rewrites_beside_types_stand_with_what_they_save_and_why():
+    import dataclasses
+
+    done = Fusion("layer_norms", "norm/add", 2e-3, Reason(Cause.FUSED, "one kernel"))
+    left = Fusion("channel_scales", "conv", 0.0, Reason(Cause.FUSION_COST))
+    plan = dataclasses.replace(plan_of(LOW), fusions=(done,), declined_fusions=(left,))
+    (table,) = [
+        s.table for s in sections_of(plan) if s.title == "Rewrites beside types"
+    ]
+    assert table.rows == (
+        ("layer_norms", "norm/add", 2.0, str(done.reason)),
+        ("channel_scales", "conv", "-", str(left.reason)),
+    )
+    assert str(plan).splitlines()[-2:] == [
+        f"layer_norms     1      2.0000    {done.reason}",
+        f"channel_scales  1      -         {left.reason}",
+    ]
+
+
 def test_the_waterfall_leads_from_float32_to_the_plan():
     import dataclasses
 
@@ -40,7 +59,7 @@ def test_the_waterfall_leads_from_float32_to_the_plan():
         plan_of(LOW, row("dense/Add", seconds=1e-3)),
         seconds_before=7e-3,
         seconds_after=2.5e-3,
-        fusions=(Fusion("channel_scales", "dense/MatMul", 2e-3),),
+        fusions=(Fusion("channel_scales", "dense/MatMul", 2e-3, Reason(Cause.FUSED)),),
     )
     (bar,) = figures_of(plan)["From float32 to the plan"].data
     heights = dict(zip(bar.x, bar.y, strict=True))

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import pathlib
-import subprocess
 
 import pytest
 
+from tests.processes import run
 from tf_amp.tools.bench.context import revision_of
 
 AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
 
 
 def git(folder: pathlib.Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *AUTHOR, *arguments],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return done.stdout.strip()
+    return "\n".join(run(["git", "-C", str(folder), *AUTHOR, *arguments]).lines())
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import MetaGraphDef, TensorInfo
 
 from grappler_pass.graph.op_table import CONSTANT_OPS, INPUT_OPS
 from grappler_pass.graph.view import Item, split_input
+from grappler_pass.rewriting.named_graphs import name_in
 
 _NO_RESULTS = CONSTANT_OPS | INPUT_OPS | {"NoOp"}
 
@@ -45,7 +46,7 @@ def _names(info: TensorInfo) -> Iterator[str]:
     if kind == "coo_sparse":
         sparse = info.coo_sparse
         yield from map(
-            _node,
+            name_in,
             (
                 sparse.values_tensor_name,
                 sparse.indices_tensor_name,
@@ -56,20 +57,20 @@ def _names(info: TensorInfo) -> Iterator[str]:
         for component in info.composite_tensor.components:
             yield from _names(component)
     elif kind == "name":
-        yield _node(info.name)
+        yield name_in(info.name)
 
 
 def _named(meta_graph: MetaGraphDef) -> Iterator[str]:
     """Yield the nodes that savers, assets and collections name."""
     saver = meta_graph.saver_def
     yield from map(
-        _node,
+        name_in,
         (saver.filename_tensor_name, saver.save_tensor_name, saver.restore_op_name),
     )
     for asset in meta_graph.asset_file_def:
         yield from _names(asset.tensor_info)
     for collection in meta_graph.collection_def.values():
-        yield from map(_node, collection.node_list.value)
+        yield from map(name_in, collection.node_list.value)
         for value in collection.bytes_list.value:
             yield from _variable_names(value)
 
@@ -81,13 +82,9 @@ def _variable_names(value: bytes) -> Iterator[str]:
     except DecodeError:
         return
     yield from map(
-        _node,
+        name_in,
         (variable.variable_name, variable.initializer_name, variable.snapshot_name),
     )
-
-
-def _node(tensor: str) -> str:
-    return tensor.removeprefix("^").partition(":")[0]
 
 
 def _unique(names: Iterator[str] | list[str]) -> tuple[str, ...]:

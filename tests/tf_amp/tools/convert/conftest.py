@@ -1,0 +1,17 @@
+"""What several tests of tools start from."""
+
+from __future__ import annotations
+
+import pathlib
+
+import pytest
+
+from tests import stored_models
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Return the folder of a SavedModel of Keras."""
+    folder = tmp_path_factory.mktemp("given") / "model"
+    stored_models.functional(folder)
+    return folder

@@ -1,0 +1,431 @@
+"""Keras 3's updates run as one kernel each, and change weights as Keras writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import optimizers as keras_optimizers
+
+import tf_amp
+from grappler_pass.planning.plan import Cause
+from tests.forking import run_forked
+
+Make = Callable[[], keras.Optimizer]
+SHAPE = (256, 256)
+STEPS = 100
+
+# What changes a step in other ways than by its formula.
+AROUND: dict[str, dict] = {
+    "alone": {},
+    "weight_decay": {"weight_decay": 0.01},
+    "clipnorm": {"clipnorm": 1.0},
+    "moving average": {"use_ema": True, "ema_overwrite_frequency": 3},
+    "accumulated": {"gradient_accumulation_steps": 2},
+    "schedule": {
+        "learning_rate": keras_optimizers.schedules.CosineDecay(0.01, STEPS // 2)
+    },
+}
+# Where the kernel rounds 1 - 0.999 to float32, as 1 - float32(0.999), it is off by
+# 1.3e-5 of itself, and so are averages of squares. All else is rounding.
+ADAM, ROUNDING = 2e-5, 2e-6
+KERNELS: dict[str, tuple[Make, str, float]] = {
+    "SGD": (
+        lambda **given: keras_optimizers.SGD(**given),
+        "ResourceApplyGradientDescent",
+        ROUNDING,
+    ),
+    "momentum": (
+        lambda **given: keras_optimizers.SGD(momentum=0.9, **given),
+        "ResourceApplyKerasMomentum",
+        ROUNDING,
+    ),
+    "Nesterov": (
+        lambda **given: keras_optimizers.SGD(momentum=0.9, nesterov=True, **given),
+        "ResourceApplyKerasMomentum",
+        ROUNDING,
+    ),
+    "Adam": (keras_optimizers.Adam, "ResourceApplyAdam", ADAM),
+    "AMSGrad": (
+        lambda **given: keras_optimizers.Adam(amsgrad=True, **given),
+        "ResourceApplyAdamWithAmsgrad",
+        ADAM,
+    ),
+    "AdamW": (keras_optimizers.AdamW, "ResourceApplyAdam", ADAM),
+    "Adamax": (keras_optimizers.Adamax, "ResourceApplyAdaMax", ROUNDING),
+    "RMSprop with momentum": (
+        lambda **given: keras_optimizers.RMSprop(momentum=0.9, **given),
+        "ResourceApplyRMSProp",
+        ROUNDING,
+    ),
+    "centered RMSprop": (
+        lambda **given: keras_optimizers.RMSprop(momentum=0.9, centered=True, **given),
+        "ResourceApplyCenteredRMSProp",
+        ROUNDING,
+    ),
+    "RMSprop": (
+        keras_optimizers.RMSprop,
+        "ResourceApplyGradientDescent ResourceApplyGradientDescent",
+        ROUNDING,
+    ),
+    "Adagrad": (keras_optimizers.Adagrad, "ResourceApplyAdagradV2", ROUNDING),
+    "Adadelta": (keras_optimizers.Adadelta, "ResourceApplyAdadelta", ROUNDING),
+    "Ftrl": (
+        lambda **given: keras_optimizers.Ftrl(
+            l1_regularization_strength=0.01,
+            l2_regularization_strength=0.01,
+            l2_shrinkage_regularization_strength=0.01,
+            beta=0.1,
+            **given,
+        ),
+        "ResourceApplyFtrlV2",
+        ROUNDING,
+    ),
+}
+
+
+@contextlib.contextmanager
+def enabled(**given) -> Iterator[None]:
+    """Mixed precision with plans that change nothing else here."""
+    tf_amp.enable(tune="off", device_profile="cpu-generic", **given)
+    try:
+        yield
+    finally:
+        tf_amp.disable()
+
+
+class Training:
+    """A weight and an optimizer, and what its kernels are."""
+
+    def __init__(self, make: Make, shape=SHAPE, dtype="float32", **given) -> None:
+        """Begin with the same numbers each time."""
+        self.numbers = np.random.default_rng(0)
+        self.weight = keras.Variable(self.draw(shape), dtype=dtype)
+        self.optimizer = make(**{"learning_rate": 0.01, **given})
+        self.optimizer.build([self.weight])
+        self.step = tf.function(
+            lambda g: self.optimizer.apply([g], [self.weight]), autograph=False
+        )
+
+    def draw(self, shape=SHAPE) -> np.ndarray:
+        """Return numbers of about 1."""
+        return self.numbers.normal(size=shape).astype(np.float32)
+
+    def run(self, count: int) -> list[np.ndarray]:
+        """Take steps; return the weight and all of the optimizer's variables."""
+        for _ in range(count):
+            self.step(tf.constant(self.draw(self.weight.shape), self.weight.dtype))
+        return [np.asarray(v.value) for v in (self.weight, *self.optimizer.variables)]
+
+    def kernels(self) -> list[str]:
+        """Return the kernels that its function updates variables by."""
+        spec = tf.TensorSpec(self.weight.shape, self.weight.dtype)
+        return kernels_in(self.step, spec)
+
+
+def kernels_in(function, *specs) -> list[str]:
+    """Return the fused kernels of a function and of those that it calls."""
+    graph_def = function.get_concrete_function(*specs).graph.as_graph_def()
+    nodes = [
+        *graph_def.node,
+        *(n for f in graph_def.library.function for n in f.node_def),
+    ]
+    return [node.op for node in nodes if node.op.startswith("ResourceApply")]
+
+
+def assert_close(before, after, bound: float) -> None:
+    """Compare each variable with the largest of its own values."""
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=bound * np.abs(one).max())
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_hundred_steps_change_weights_and_slots_as_keras_does(name: str) -> None:
+    make, kernel, bound = KERNELS[name]
+    with enabled(fuse="off"):
+        plain = Training(make)
+        expected = plain.run(STEPS)
+        assert plain.kernels() == []
+    with enabled():
+        fused = Training(make)
+        assert_close(expected, fused.run(STEPS), bound)
+        assert fused.kernels() == kernel.split()
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_what_keras_does_around_an_update_stays(around: str) -> None:
+    results = []
+    for fuse in ("off", "on"):
+        with enabled(fuse=fuse):
+            training = Training(keras_optimizers.Adam, **AROUND[around])
+            results.append(training.run(10))
+            assert bool(training.kernels()) is (fuse == "on")
+    assert_close(*results, ADAM)
+
+
+class AssignsByItself(keras_optimizers.Adam):
+    """Sees all that is assigned."""
+
+    def assign_sub(self, variable, value) -> None:
+        """Assign half of it."""
+        super().assign_sub(variable, 0.5 * value)
+
+
+LEFT_ALONE: dict[str, tuple[Make, dict]] = {
+    "a small weight": (keras_optimizers.Adam, {"shape": (64, 64)}),
+    "a weight of float64": (keras_optimizers.Adam, {"dtype": "float64"}),
+    "centered RMSprop without momentum": (
+        lambda **given: keras_optimizers.RMSprop(centered=True, **given),
+        {},
+    ),
+    "Adagrad with an epsilon that counts": (
+        lambda **given: keras_optimizers.Adagrad(epsilon=1e-5, **given),
+        {},
+    ),
+    "Lion": (keras_optimizers.Lion, {}),
+    "Nadam": (keras_optimizers.Nadam, {}),
+    "Adafactor": (keras_optimizers.Adafactor, {}),
+    "an optimizer that assigns by itself": (AssignsByItself, {}),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_no_kernel_computes_alike_is_left_as_it_is(name: str) -> None:
+    make, given = LEFT_ALONE[name]
+    results = []
+    for fuse in ("off", "on"):
+        with enabled(fuse=fuse):
+            training = Training(make, **given)
+            results.append(training.run(3))
+            assert training.kernels() == []
+    assert_close(*results, 0.0)
+
+
+SPARSE: dict[str, tuple[Make, list[str]]] = {
+    "Adam": (
+        keras_optimizers.Adam,
+        ["ResourceApplyGradientDescent", "ResourceApplyAdam"],
+    ),
+    "AMSGrad": (lambda **given: keras_optimizers.Adam(amsgrad=True, **given), []),
+    "SGD": (keras_optimizers.SGD, []),
+    "Adamax": (keras_optimizers.Adamax, []),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_gradients_change_weights_as_keras_does(name: str) -> None:
+    make, kernels = SPARSE[name]
+    results = []
+    for fuse, expected in (("off", []), ("on", kernels)):
+        with enabled(fuse=fuse):
+            training = Training(make)
+
+            @tf.function
+            def step(values, numbers, training=training):
+                rows = tf.IndexedSlices(values, numbers, tf.constant(SHAPE))
+                training.optimizer.apply([rows], [training.weight])
+
+            for _ in range(STEPS):
+                # Some rows are there twice.
+                numbers = training.numbers.integers(0, SHAPE[0], 64).astype(np.int32)
+                step(tf.constant(training.draw((64, SHAPE[1]))), tf.constant(numbers))
+            specs = tf.TensorSpec([64, SHAPE[1]]), tf.TensorSpec([64], tf.int32)
+            assert kernels_in(step, *specs) == expected
+            results.append(training.run(0))
+    assert_close(*results, ADAM if kernels else 0.0)
+
+
+def test_under_xla_nothing_is_fused() -> None:
+    with enabled():
+        training = Training(keras_optimizers.Adam)
+        training.step = tf.function(training.step.python_function, jit_compile=True)
+        training.run(1)
+        assert training.kernels() == []
+
+
+def test_without_mixed_precision_keras_is_as_it_was() -> None:
+    before = keras_optimizers.Adam.update_step
+    with enabled(), tf.GradientTape():
+        assert keras_optimizers.Adam.update_step is not before
+    assert keras_optimizers.Adam.update_step is before
+    outside = Training(keras_optimizers.Adam)
+    with tf_amp.mixed_precision_scope():
+        inside = Training(keras_optimizers.Adam)
+        inside.run(1)
+    outside.run(1)
+    assert (inside.kernels(), outside.kernels()) == (["ResourceApplyAdam"], [])
+
+
+def test_an_eager_step_is_fused_too() -> None:
+    results = []
+    for fuse in ("off", "on"):
+        with enabled(fuse=fuse):
+            training = Training(keras_optimizers.Adam)
+            training.step = training.step.python_function
+            results.append(training.run(3))
+    assert_close(*results, ADAM)
+    assert any(np.any(a != b) for a, b in zip(*results, strict=True))
+
+
+def test_a_step_that_overflows_changes_nothing() -> None:
+    with enabled(dtype="float16", loss_scale="dynamic"):
+        training = Training(keras_optimizers.Adam)
+
+        @tf.function
+        def step(factor):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(training.weight.value**2) * factor
+            gradients = tape.gradient(loss, [training.weight.value])
+            training.optimizer.apply(gradients, [training.weight])
+
+        step(1.0)
+        assert kernels_in(step, tf.TensorSpec([])) == ["ResourceApplyAdam"]
+        before = [
+            np.asarray(v.value)
+            for v in (training.weight, *training.optimizer.variables)
+        ]
+        step(math.inf)
+        after = [
+            np.asarray(v.value)
+            for v in (training.weight, *training.optimizer.variables)
+        ]
+        assert_close(before, after, 0.0)
+        step(1.0)
+        assert np.all(np.asarray(training.weight.value) != before[0])
+
+
+def test_a_plan_lists_what_was_fused_where_the_program_was_traced() -> None:
+    with enabled():
+        training = Training(keras_optimizers.Adam)
+        training.run(1)
+        plan = tf_amp.explain(training.step, tf.constant(training.draw()))
+        (fusion,) = plan.traced_fusions
+        assert fusion.rule == "optimizer_steps"
+        assert fusion.reason.cause is Cause.TRACED
+        assert str(fusion.reason) in str(plan)
+        assert fusion.node.endswith("ResourceApplyAdam")
+        assert fusion.seconds > 0.0
+        assert plan.is_empty
+        assert plan.summary().endswith("; fused: optimizer_steps 1")
+        assert tf_amp.Plan.from_json(plan.to_json()) == plan
+
+
+def test_a_checkpoint_goes_on_without_fusing(tmp_path) -> None:
+    path = str(tmp_path / "weights")
+    with enabled():
+        fused = Training(keras_optimizers.Adam)
+        fused.run(3)
+        saved = tf.train.Checkpoint(w=fused.weight.value, o=fused.optimizer)
+        path = saved.save(path)
+        expected = fused.run(3)
+    with enabled(fuse="off"):
+        plain = Training(keras_optimizers.Adam)
+        tf.train.Checkpoint(w=plain.weight.value, o=plain.optimizer).restore(path)
+        plain.numbers = np.random.default_rng(0)
+        for _ in range(4):
+            plain.draw()
+        assert_close(expected, plain.run(3), ADAM)
+
+
+ON_REPLICAS = """
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_amp
+
+cpu, = tf.config.list_physical_devices("CPU")
+two = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, two)
+X = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
+
+def train(fuse):
+    tf_amp.disable()
+    tf_amp.enable(fuse=fuse, tune="off", device_profile="cpu-generic")
+    keras.utils.set_random_seed(0)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        weight = keras.Variable(X)
+        optimizer = keras.optimizers.Adam(0.01)
+        optimizer.build([weight])
+
+    @tf.function
+    def step(factor):
+        def on_replica():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weight.value ** 2) * factor
+            optimizer.apply(tape.gradient(loss, [weight.value]), [weight])
+        strategy.run(on_replica)
+
+    for factor in np.linspace(0.0, 1.0, 10, dtype=np.float32):
+        step(factor)
+    graph_def = step.get_concrete_function(tf.TensorSpec([])).graph.as_graph_def()
+    bodies = (f.node_def for f in graph_def.library.function)
+    ops = [node.op for nodes in (graph_def.node, *bodies) for node in nodes]
+    assert np.array_equal(*weight.value.values)
+    return ops.count("ResourceApplyAdam"), weight.numpy()
+
+(without, plain), (fused, weights) = train("off"), train("on")
+print(without, fused)
+print(np.abs(plain - weights).max() < 2e-5 * np.abs(plain).max())
+"""
+
+
+def test_replicas_fuse_each_their_own() -> None:
+    assert run_forked(ON_REPLICAS).lines() == ["0 2", "True"]
+
+
+ON_SERVERS = """
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_amp
+from tests.clusters import free_ports
+
+ports = dict(zip(('worker', 'ps'), ([f'localhost:{n}'] for n in free_ports(2))))
+spec = tf.train.ClusterSpec(ports)
+servers = [tf.distribute.Server(spec, job_name=name, task_index=0) for name in ports]
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, rpc_layer="grpc")
+servers = tf.distribute.ParameterServerStrategy(resolver)
+coordinator = tf.distribute.coordinator.ClusterCoordinator(servers)
+tf_amp.enable(tune="off", device_profile="cpu-generic")
+RULES = {"ResourceApplyAdam": "steps", "Erf": "gelu"}
+
+def fused(strategy):
+    with strategy.scope():
+        weight = keras.Variable(np.ones((256, 256), "float32"))
+        optimizer = keras.optimizers.Adam(0.01)
+        optimizer.build([weight])
+
+    def on_replica():
+        # Keras 3's `apply` does not run on parameter servers.
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.nn.gelu(2.0 * weight.value))
+        gradient = tape.gradient(loss, [weight.value])[0]
+        variable = strategy.experimental_local_results(weight.value)[0]
+        optimizer.update_step(gradient, variable, 0.01)
+
+    step = tf.function(lambda: strategy.run(on_replica), autograph=False)
+    with strategy.scope():
+        graph_def = step.get_concrete_function().graph.as_graph_def()
+    ops = {node.op for node in graph_def.node}
+    ops |= {node.op for f in graph_def.library.function for node in f.node_def}
+    if strategy is servers:
+        coordinator.schedule(step)
+        coordinator.join()
+    else:
+        step()
+    print([RULES[op] for op in RULES if op in ops], weight.numpy()[0, 0] < 1.0)
+
+fused(servers)
+fused(tf.distribute.OneDeviceStrategy("/cpu:0"))
+"""
+
+
+def test_on_parameter_servers_nothing_is_fused() -> None:
+    lines = run_forked(ON_SERVERS).lines()
+    assert lines == ["[] True", "['steps', 'gelu'] True"]

@@ -1,0 +1,197 @@
+"""What a loss scale's state becomes after a call for gradients."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tf_amp._tensorflow_private import training as private
+from tf_amp.config.loss_scales.protocol import Seen, State, check_names, find_rests
+from tf_amp.training.finiteness import finite_branches
+from tf_amp.training.finiteness.of_gradients import largest_of, must_select
+from tf_amp.training.loss_scale.scale_state import ScaleState, Vectors
+
+# What tells that a call has been counted.
+_COUNTED = ("skipped_steps", "good_steps", "scale")
+# Adds operations, given a bool scalar: whether gradients are finite.
+Watching = Callable[[Any], list[Any]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScaleUpdate:
+    """How to adjust a state, once it is known how gradients came out.
+
+    Attributes:
+      state: what is adjusted.
+      vectors: its values when the gradients were scaled.
+      gradients: in true units.
+      counts: whether this call is to count, bool scalar: an overflow of the gradients
+        that its own were made from explains one here. None for surely.
+      limit: what the scale was cut to, where it was higher. An overflow says that this
+        is too much, finite gradients say nothing of what is beyond.
+    """
+
+    state: ScaleState
+    vectors: Vectors
+    gradients: Sequence[Any]
+    counts: Any = None
+    limit: float = math.inf
+
+    def apply(self, finite: Any) -> list[Any]:
+        """Adjust the state; return the operations that do, or what they leave.
+
+        Args:
+          finite: whether the gradients were, on every replica; bool scalar.
+        """
+        if must_select():
+            before = self.state.unpacked(self.vectors)
+            return self.state.write(self._selected(finite, before), before)
+        if not tf.executing_eagerly() and not private.in_function():
+            # Gradients of gradients wait for what the inner ones have updated: the lock
+            # may be taken only once nothing more is waited for.
+            known = [finite] if self.counts is None else [finite, self.counts]
+            with tf.control_dependencies(known):
+                return [self.state.alone(lambda: self._apply_anew(finite))]
+        return [self._if_it_counts(lambda: self._branch(finite))]
+
+    def apply_in_function(
+        self, sum_is_finite: Any, look: Callable[[], Any], pass_inputs: Watching
+    ) -> Any:
+        """Adjust the state within a function; return whether gradients are finite.
+
+        One short branch serves the ordinary step, which only counts. All else is in a
+        function of its own: nodes of a branch that is not taken cost time too.
+
+        Args:
+          sum_is_finite: where True, so is each gradient; bool scalar.
+          look: returns whether each is; made in that function.
+          pass_inputs: adds what an overflow leads to, by whether gradients are finite.
+        """
+        rests = self._rests()
+
+        def take_note() -> Any:
+            if rests is None:
+                return self._if_it_counts(lambda: self._write(True))
+            counting = self.state.count_step()
+            # Where it runs by itself, the update need not wait for it.
+            waits = not private.runs_what_is_written()
+            with tf.control_dependencies([counting] if waits else []):
+                return tf.constant(True)
+
+        def look_and_update() -> Any:
+            finite = look()
+            done = self._if_it_counts(lambda: self._branch(finite))
+            with tf.control_dependencies([done]):
+                return tf.identity(finite)
+
+        def take_care() -> Any:
+            finite = private.as_one_operation(look_and_update)()
+            with tf.control_dependencies(pass_inputs(self.but_for_earlier(finite))):
+                return tf.identity(finite)
+
+        ordinary = sum_is_finite if rests is None else sum_is_finite & rests
+        return tf.cond(ordinary, take_note, take_care, name=finite_branches.NAME)
+
+    def _rests(self) -> Any:
+        """Return whether a finite step does nothing but count; None: not known."""
+        values = self.state.unpacked(self.vectors)
+        rests = find_rests(self.state.loss_scale)(values)
+        if rests is None or self.counts is not None:
+            return None
+        return tf.equal(values["finite"], 1) & rests
+
+    def with_earlier(self, finite: Any) -> Any:
+        """Return whether gradients, and those they were made from, are finite."""
+        return finite if self.counts is None else finite & self.counts
+
+    def but_for_earlier(self, finite: Any) -> Any:
+        """Return whether gradients are finite, or cannot be for those before them."""
+        return finite if self.counts is None else finite | ~self.counts
+
+    def counting_since(self, vectors_then: Vectors, finite: Any) -> ScaleUpdate:
+        """Return how to update it where others may have been counted since a reading.
+
+        An overflow counts unless another has been, finite gradients unless anything
+        has. Where iterations of a loop run side by side, another one shows in the
+        counters or in a scale that is lower: they are not written at once.
+        """
+        vectors = self.state.read()
+        now, then = map(self.state.unpacked, (vectors, vectors_then))
+        same = {name: tf.equal(now[name], then[name]) for name in _COUNTED}
+        unchanged = tf.reduce_all(tf.stack(list(same.values())))
+        no_other = same["skipped_steps"] & (now["scale"] >= then["scale"])
+        counts = tf.where(finite, unchanged, no_other)
+        counts = counts if self.counts is None else counts & self.counts
+        return dataclasses.replace(self, vectors=vectors, counts=counts)
+
+    def _apply_anew(self, finite: Any) -> Any:
+        """Adjust the state as it is by now: another loss may have adjusted it."""
+        anew = dataclasses.replace(self, vectors=self.state.read_anew())
+        return anew._if_it_counts(lambda: anew._branch(finite))
+
+    def _if_it_counts(self, update: Callable[[], Any]) -> Any:
+        if self.counts is None:
+            return update()
+        return tf.cond(self.counts, update, lambda: tf.constant(True))
+
+    def _branch(self, finite: Any) -> Any:
+        return tf.cond(finite, lambda: self._write(True), lambda: self._write(False))
+
+    def _write(self, finite: bool) -> Any:
+        # Unpacked within the branch, which then captures vectors, not each value.
+        before = self.state.unpacked(self.vectors)
+        after = self._values_after(finite, tf.constant(True), before)
+        written = self.state.write(after, before)
+        with tf.control_dependencies(symbolic(written)):
+            return tf.constant(finite)
+
+    def _selected(self, finite: Any, reading: State) -> Mapping[str, Any]:
+        counts = tf.constant(True) if self.counts is None else self.counts
+        overflowed = tf.logical_not(finite)
+        good = self._values_after(True, tf.logical_and(finite, counts), reading)
+        bad = self._values_after(False, tf.logical_and(overflowed, counts), reading)
+        values = {}
+        for name in {**good, **bad}:
+            before = reading[name]
+            after = tf.where(finite, good.get(name, before), bad.get(name, before))
+            values[name] = tf.where(counts, after, before)
+        return values
+
+    def _values_after(
+        self, finite: bool, applies: Any, reading: State
+    ) -> dict[str, Any]:
+        """Return what of the state changes after finite, or other, gradients."""
+        seen = Seen(finite, applies, lambda: largest_of(self.gradients))
+        if finite:
+            counters = {"good_steps": reading["good_steps"] + 1, "finite": 1}
+        else:
+            skipped = reading["skipped_steps"] + 1
+            counters = {"good_steps": 0, "skipped_steps": skipped, "finite": 0}
+            reading = {**reading, "scale": self._cut(reading["scale"])}
+        loss_scale = self.state.loss_scale
+        changed = {**counters, **loss_scale.adjust(reading, seen)}
+        check_names(loss_scale, changed, reading)
+        return {name: tf.cast(v, reading[name].dtype) for name, v in changed.items()}
+
+    def _cut(self, scale: Any) -> Any:
+        return scale if self.limit == math.inf else tf.minimum(scale, self.limit)
+
+
+def joined(scale_updates: Sequence[ScaleUpdate]) -> ScaleUpdate:
+    """Return the update of several calls at once, of one state."""
+    return dataclasses.replace(
+        scale_updates[0],
+        gradients=[g for one in scale_updates for g in one.gradients],
+        limit=min(one.limit for one in scale_updates),
+    )
+
+
+def symbolic(values: Sequence[Any]) -> list[Any]:
+    """Return what of some results can be waited for; nothing under eager execution."""
+    if tf.executing_eagerly():
+        return []
+    return [value for value in values if value is not None]
