@@ -27,7 +27,7 @@ from grappler_pass.costs.work.piece import CACHED_BYTES
 
 SHIPPED = DeviceProfile.load("cpu-avx512-bf16")
 KEY = DeviceKey("a CPU", frozenset({"avx2"}), 2, onednn=True)
-OWN = dataclasses.replace(SHIPPED, device=KEY)
+OWN = dataclasses.replace(SHIPPED, device=str(KEY))
 EXTENDED = DeviceProfile.from_json(
     {**SHIPPED.data, "name": "sheet", "extends": SHIPPED.name, "classes": {}}
 )

@@ -108,12 +108,11 @@ def test_a_hook_that_is_gone_is_said_once_and_the_rest_works():
     done = run_forked(
         PROBE
         + """
-import dataclasses
 from tf_amp import _tensorflow_private as private
 
-private.CREATE_OP = dataclasses.replace(private.CREATE_OP, method="_gone")
+private.CREATE_OP = private.CREATE_OP._replace(method="_gone")
 gone = {"module": "tensorflow.gone"}
-private.CREATE_SESSION = dataclasses.replace(private.CREATE_SESSION, **gone)
+private.CREATE_SESSION = private.CREATE_SESSION._replace(**gone)
 for _ in range(2):
     tf_amp.enable(opt_level="O2")
 print(dtype_of(product()))

@@ -69,7 +69,6 @@ def test_a_failure_is_reported_again_once_it_was_disabled(is_disabled: bool) -> 
 def test_graphs_without_stamps_stay_float32_once_others_have_them() -> None:
     lines = output_of(
         """
-        import dataclasses
         from tf_amp import _tensorflow_private as private
 
         def traced_before():
@@ -78,7 +77,7 @@ def test_graphs_without_stamps_stay_float32_once_others_have_them() -> None:
             return traced
 
         create_op = private.CREATE_OP
-        private.CREATE_OP = dataclasses.replace(create_op, method="_gone")
+        private.CREATE_OP = create_op._replace(method="_gone")
         early, late = traced_before(), traced_before()
         tf_amp.enable(opt_level="O2")
         print(dtype_of(early))
