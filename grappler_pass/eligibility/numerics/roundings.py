@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from tensorflow.core.framework import types_pb2
@@ -28,7 +27,6 @@ from grappler_pass.graph.op_table import Errors, Others
 from grappler_pass.graph.op_traits import gradient_input
 from grappler_pass.graph.type_slots import FLOATING
 from grappler_pass.graph.view import Node, Port
-from grappler_pass.graph.walks import reached
 
 # Their results are as exact as what they read.
 _FREE = (Errors.MOVES, Errors.IGNORES)
@@ -366,11 +364,18 @@ class Roundings:
 def _spread(
     starts: Iterable[tuple[Port, Reason]], spreads_to: Callable[[Port], Iterable[Port]]
 ) -> dict[Port, Reason]:
-    """Walk from harmed tensors back to those whose rounding would end up in them."""
-    return dict(
-        reached(
-            starts,
-            lambda found: ((port, found[1]) for port in spreads_to(found[0])),
-            key=operator.itemgetter(0),
-        )
-    )
+    """Walk from harmed tensors back to those whose rounding would end up in them.
+
+    What is harmed by itself keeps its own reason.
+    """
+    found: dict[Port, Reason] = {}
+    for port, reason in starts:
+        found.setdefault(port, reason)
+    waiting = list(found)
+    while waiting:
+        port = waiting.pop()
+        for source in spreads_to(port):
+            if source not in found:
+                found[source] = found[port]
+                waiting.append(source)
+    return found
