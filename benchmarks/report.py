@@ -20,8 +20,9 @@ _LEGEND = (
     "tf-amp: ratio of the medians of all rounds, in brackets the lowest "
     "and highest ratio of one round. A round begins with empty databases, on which one "
     "process of tf-amp compares its steps, and the next one is timed. *fused float32*: "
-    "the rewrites beside types alone, in turns with a float32 of its own. *no-op*: the "
-    "executed graph holds no 16-bit operation. *against best*: time of tf-amp over "
+    "the rewrites beside types alone, *float16*: tf-amp in that type, each in turns "
+    "with a float32 of its own. *no-op*: the executed graph holds no 16-bit operation. "
+    "*against best*: time of tf-amp over "
     "that of the fastest of float32, the Keras policy and TensorFlow's pass."
 )
 
