@@ -11,6 +11,8 @@ from grappler_pass.planning.plan import Plan
 from grappler_pass.pricing.seconds import Pricer
 from tests.grappler_pass.fusions.rewriting import fused
 from tests.onednn import needs_onednn
+from tests.op_calls import fused as fused_call
+from tests.op_calls import matmul, seconds, spec
 from tf_amp._tensorflow_private.functions import executed_graphs
 
 # What activates it stays float32; by itself, a bias takes longer in 16 bits.
@@ -110,3 +112,19 @@ def test_tensorflow_makes_one_kernel_of_all_that(dtype: tf.DType, batch: int | N
     nodes = [node for graph in graphs for node in graph.node if "Fused" in node.op]
     fused_ops = [list(node.attr["fused_ops"].list.s) for node in nodes]
     assert fused_ops == [[b"BiasAdd", b"Add", b"Relu"]]
+
+
+@pytest.mark.parametrize("profile", ["cpu-amx-bf16", "cpu-intel-avx512-bf16"])
+def test_a_bias_with_its_product_in_float16_costs_what_onednns_reference_takes(
+    profile: str,
+) -> None:
+    inputs = (spec(128, 2048), spec(2048, 2048), spec(2048))
+    model = CostModel(DeviceProfile.load(profile))
+    alone = matmul(128, 2048, 2048)
+    biased = fused_call("_FusedMatMul", ("BiasAdd",), inputs, spec(128, 2048))
+    float32, float16 = (
+        seconds(biased, dtype, model) - seconds(alone, dtype, model)
+        for dtype in ("float32", "float16")
+    )
+    assert float16 > 100.0 * float32
+    assert float16 > seconds(alone, "float32", model)
