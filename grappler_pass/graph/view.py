@@ -166,7 +166,7 @@ class GraphView:
         frame = self._frames[node]
         return frame.weight if frame else 1.0
 
-    @property
+    @cached_attribute
     def roots(self) -> list[int]:
         """What is run: what the caller relies on, else all that nobody reads."""
         wanted = [

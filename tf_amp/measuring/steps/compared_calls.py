@@ -249,7 +249,10 @@ def accept() -> None:
 
 
 def is_another_plan() -> bool:
-    """Return whether the graph that arrives on this thread had a plan that has lost."""
+    """Return whether the graph that arrives on this thread is not its call's first.
+
+    The plan of that one has lost, or waits for the comparison to begin.
+    """
     return _thread.label not in (MIXED, FLOAT32)
 
 
@@ -264,8 +267,8 @@ def begin(trial: Trial, decided: Decided) -> bool:
     Return whether that can be done: it is called on this thread, and has instances. The
     outcome is reported once.
     """
-    callee = _thread.callee
-    if callee is None or not callee.has_instances(trial):
+    callee = _with_instances(trial)
+    if callee is None:
         return False
     _begun(callee).when_decided(decided)
     return True
@@ -277,14 +280,20 @@ def begin_in_float32(trial: Trial) -> bool:
     So it is where nothing of this thread's call is compared yet. The plan comes again,
     as that of another instance, when the comparison begins.
     """
-    callee = _thread.callee
-    if callee is None or not callee.has_instances(trial):
+    callee = _with_instances(trial)
+    if callee is None:
         return False
     with _lock:
         if callee.comparison is not None:
             return False
         callee.compare(StepComparison(2, callee.name, before=MIXED))
         return True
+
+
+def _with_instances(trial: Trial) -> _Callee | None:
+    """Return what this thread calls, if two graphs of it may be run in turn."""
+    callee = _thread.callee
+    return callee if callee is not None and callee.has_instances(trial) else None
 
 
 def share(agree: Agree) -> None:
@@ -312,8 +321,8 @@ def check(
     is remembered, there is no instance in 16 bits. It is made as that of a next plan
     is, the first one having lost.
     """
-    callee = _thread.callee
-    if callee is None or is_another_plan() or not callee.has_instances(trial):
+    callee = _with_instances(trial)
+    if callee is None or is_another_plan():
         return
 
     def contradicted() -> None:

@@ -1,4 +1,4 @@
-"""What several tests of rewriting start from."""
+"""What several tests of functions compiled by XLA start from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of tools start from."""
+"""What several tests of converting start from."""
 
 from __future__ import annotations
 
