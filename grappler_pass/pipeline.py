@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -40,8 +41,7 @@ from grappler_pass.rewriting.apply import is_rewritten, rewrite_graph
 from grappler_pass.rewriting.verify import verify_rewrite
 
 
-@dataclasses.dataclass(frozen=True)
-class Rewrite:
+class Rewrite(NamedTuple):
     """The outcome: the graph to run, and why it is so.
 
     Attributes:

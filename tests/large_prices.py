@@ -32,7 +32,7 @@ class LargePrices:
             for i, spec in enumerate(call.inputs)
         )
         outputs = tuple(map(_grown, call.outputs))
-        large = dataclasses.replace(call, inputs=inputs, outputs=outputs)
+        large = call._replace(inputs=inputs, outputs=outputs)
         return self.model.price(large, dtype)
 
     def cast_price(self, elements: int, source: str, target: str) -> Price:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 UNKNOWN_BATCH = 32
@@ -92,8 +91,7 @@ class TensorSpec(NamedTuple):
         return self.elements * DTYPE_BYTES.get(name, 4)
 
 
-@dataclass(frozen=True, slots=True)
-class OpCall:
+class OpCall(NamedTuple):
     """One node as pricing sees it.
 
     ``attrs`` holds plain Python values (int, float, bool, str or bytes, and sequences
@@ -107,8 +105,7 @@ class OpCall:
     outputs: tuple[TensorSpec, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(NamedTuple):
     """Seconds per execution, where they come from, and how sure they are.
 
     Attributes:

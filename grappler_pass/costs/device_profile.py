@@ -123,9 +123,8 @@ class DeviceProfile:
                     f"profile format {data['format']!r}, expected {FORMAT}; "
                     "measure again with `tf-amp calibrate`"
                 )
-            grids = _grids(data["classes"])
-            if "extends" in data:
-                grids = {**_inherited(data), **grids}
+            base = cls.load(str(data["extends"])) if "extends" in data else None
+            inherited = {} if base is None else _inherited(base, data)
             device = data.get("device")
             return cls(
                 name=str(data["name"]),
@@ -134,9 +133,9 @@ class DeviceProfile:
                 provenance=data["provenance"],
                 device=None if device is None else str(device),
                 roofline=_roofline(data["roofline"]),
-                grids=grids,
+                grids={**inherited, **_grids(data["classes"])},
                 data=data,
-                call_seconds=_call_seconds(data),
+                call_seconds=_call_seconds(base, data),
             )
         except ProfileError:
             raise
@@ -242,9 +241,10 @@ def _grid(op_class: str, axes: Mapping[str, list[float]], seconds: list[float]) 
     return Grid(tuple(map(tuple, axes.values())), tuple(seconds))
 
 
-def _inherited(data: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:
+def _inherited(
+    base: DeviceProfile, data: Mapping[str, Any]
+) -> dict[tuple[str, str], Grid]:
     without = tuple(data.get("without", ()))
-    base = DeviceProfile.load(str(data["extends"]))
     scale = float(data.get("scale", 1.0))
     return {
         key: grid.scaled(scale)
@@ -253,10 +253,9 @@ def _inherited(data: Mapping[str, Any]) -> dict[tuple[str, str], Grid]:
     }
 
 
-def _call_seconds(data: Mapping[str, Any]) -> float:
-    if "call_seconds" not in data and "extends" in data:
-        return DeviceProfile.load(str(data["extends"])).call_seconds
-    seconds = float(data.get("call_seconds", 0.0))
+def _call_seconds(base: DeviceProfile | None, data: Mapping[str, Any]) -> float:
+    inherited = 0.0 if base is None else base.call_seconds
+    seconds = float(data.get("call_seconds", inherited))
     if not 0.0 <= seconds < math.inf:
         raise ProfileError(f"call_seconds is {seconds}, expected 0 or more")
     return seconds

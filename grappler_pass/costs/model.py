@@ -6,8 +6,8 @@ the profile of the device, else its roofline.
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import NamedTuple
 
 from grappler_pass.costs.calls import DTYPE_BYTES, FLOATING, PRICED_ATTRS, OpCall, Price
 from grappler_pass.costs.database.price_list import PriceList
@@ -27,8 +27,7 @@ from grappler_pass.costs.work.op_work import works_of
 from grappler_pass.costs.work.piece import Work
 
 
-@dataclasses.dataclass(frozen=True)
-class _Computed:
+class _Computed(NamedTuple):
     """What follows from one version of the price list; the prices fill up."""
 
     version: int
@@ -97,7 +96,7 @@ class CostModel:
             source, target = (spec.dtype for spec in (call.inputs[0], call.outputs[0]))
             return self.cast_price(call.outputs[0].elements, source, target)
         price = self._corrected(works_of(call, dtype), dtype, corrections)
-        return dataclasses.replace(price, error=with_guesses(price.error, call))
+        return price._replace(error=with_guesses(price.error, call))
 
     def _cast_price(
         self, elements: int, source: str, target: str, corrections: Corrections
@@ -124,7 +123,7 @@ class CostModel:
         if found is None or found.near_error >= price.error:
             overall = corrections.overall(op_class, price.source)
             seconds = price.seconds * math.exp(overall)
-            return dataclasses.replace(price, seconds=seconds)
+            return price._replace(seconds=seconds)
         seconds = price.seconds * math.exp(found.log_ratio)
         return Price(seconds, "interpolated", found.error)
 

@@ -5,9 +5,9 @@ Rewrites beside types have theirs, too.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import enum
+from typing import NamedTuple
 
 
 class Cause(enum.Enum):
@@ -84,8 +84,7 @@ DECIDED = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(NamedTuple):
     """A cause, and what is particular to this slot (a list's row, a culprit's name)."""
 
     cause: Cause

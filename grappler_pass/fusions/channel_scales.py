@@ -21,8 +21,8 @@ so large that scaling them saves little.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
@@ -43,8 +43,7 @@ _LEAST_RATIO = 2.0
 _NODES_OF_KEPT = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class Fold:
+class Fold(NamedTuple):
     """A product, the scales of its channels, and what is added to them.
 
     Attributes:
@@ -105,7 +104,7 @@ def found(graph: PricedGraph) -> Iterator[Fold]:
         if not graph.may_change(product, *fold.replaced, *shortcut):
             continue
         if fold.add and fold.add.index in shifted:
-            fold = dataclasses.replace(fold, shortcut=None, add=None, shift=None)
+            fold = fold._replace(shortcut=None, add=None, shift=None)
         elif fold.add:
             shifted.add(fold.add.index)
         yield fold
@@ -143,7 +142,7 @@ def _with_shift(fold: Fold, graph: PricedGraph) -> Fold:
         add = _only_reader(graph, before, _SUMS)
         shift = other_operand(add, before) if add else None
         if shift and graph.is_per_channel(shift, fold.channels, len(fold.weights)):
-            return dataclasses.replace(fold, shortcut=summed, add=add, shift=shift)
+            return fold._replace(shortcut=summed, add=add, shift=shift)
     return fold
 
 

@@ -18,8 +18,8 @@ References: tensorflow/core/grappler/optimizers/remapper.cc.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
 
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
@@ -45,8 +45,7 @@ _OPS = frozenset[str]().union(*_ACTIVATIONS)
 _MOST_NODES = 12
 
 
-@dataclasses.dataclass(frozen=True)
-class Activation:
+class Activation(NamedTuple):
     """What follows a product of rows that are given more axes.
 
     Attributes:

@@ -18,9 +18,9 @@ the caller's to say (`Settings.keeps_weights`).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -64,8 +64,7 @@ _LEAST_RATIO = 2.0
 STEM = "tf_amp_kept"
 
 
-@dataclasses.dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """Nodes that hang together, and on variables alone.
 
     Attributes:
@@ -239,7 +238,7 @@ def _priced(kept: Kept, graph: PricedGraph) -> Kept:
     spent = added * NODE_SECONDS
     if saved < _LEAST_RATIO * spent:
         return kept
-    return dataclasses.replace(kept, seconds=saved - spent)
+    return kept._replace(seconds=saved - spent)
 
 
 def _seconds(node: Node, graph: PricedGraph) -> float:

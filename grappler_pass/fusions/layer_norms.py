@@ -16,9 +16,8 @@ primitive, which it does in each call, takes longer than what it saves.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 from tensorflow.python.framework import tensor_util
@@ -42,8 +41,7 @@ _CALL_SECONDS = 3e-4
 _LEAST_RATIO = 1.5
 
 
-@dataclasses.dataclass(frozen=True)
-class Normalization:
+class Normalization(NamedTuple):
     """One as Keras 3 writes it.
 
     Attributes:

@@ -14,8 +14,8 @@ statistics; where the kernel averages them itself.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tensorflow.core.framework.types_pb2 import DT_FLOAT
 
@@ -32,8 +32,7 @@ _INPUT, _MEAN, _SAVED = 0, 1, 3
 _GRADIENT_INPUT, _GRADIENT_SAVED = 1, 3
 
 
-@dataclasses.dataclass(frozen=True)
-class NormalizedBias:
+class NormalizedBias(NamedTuple):
     """A bias in front of a normalization.
 
     Attributes:

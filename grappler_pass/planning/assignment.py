@@ -13,8 +13,8 @@ A tensor cast for several readers is cast, and charged, once. For port p and rea
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence, Set
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import coo_matrix, csr_matrix
@@ -28,8 +28,7 @@ _FINITE_SUM = 2**29
 FLOAT32_SIDE = -1
 
 
-@dataclasses.dataclass(frozen=True)
-class CastTerm:
+class CastTerm(NamedTuple):
     """What it costs when the two ends of one port's edges differ in color.
 
     Attributes:
@@ -47,8 +46,7 @@ class CastTerm:
     error: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """What each binary variable costs float32 and low, and a term for each port."""
 
     float32_seconds: Sequence[float]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from grappler_pass.eligibility.existing_casts import before_cast, is_cast, is_foldable
 from grappler_pass.eligibility.variable_reads import VariableReads
@@ -14,8 +14,7 @@ from grappler_pass.graph.view import GraphView, Port, Reader
 _SHARED = -1
 
 
-@dataclasses.dataclass(frozen=True)
-class Conversion:
+class Conversion(NamedTuple):
     """One tensor needed in another dtype by some of its readers.
 
     Attributes:
@@ -55,8 +54,7 @@ class Conversion:
         return not self.is_identity and not self.folds
 
 
-@dataclasses.dataclass(frozen=True)
-class CastPlan:
+class CastPlan(NamedTuple):
     """What a rewrite does at every edge whose ends differ in color.
 
     Attributes:

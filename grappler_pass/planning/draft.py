@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
@@ -32,8 +32,7 @@ PRICED, FORCED = "O1", ("O2", "O3")
 _LATER: Any = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Stake:
+class Stake(NamedTuple):
     """A price that the plan hangs on.
 
     Attributes:

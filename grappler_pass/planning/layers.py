@@ -6,10 +6,9 @@ are the gradients of, behind a prefix, and so belong to the same layer.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grappler_pass.eligibility.exclusions import CALL_SCOPE, GRADIENT_SCOPE
 
@@ -23,8 +22,7 @@ _PREFIX = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PlannedNode:
+class PlannedNode(NamedTuple):
     """All rows of a plan for one node.
 
     Attributes:
@@ -51,8 +49,7 @@ class PlannedNode:
         return self.prefix + "/".join((*self.layer, self.label))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class LayerTimes:
+class LayerTimes(NamedTuple):
     """What one layer takes, forward and backward.
 
     Attributes:

@@ -17,6 +17,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from grappler_pass.costs.calls import TensorSpec
 from grappler_pass.costs.database.probes import cast_probe
@@ -36,8 +37,7 @@ from grappler_pass.pricing.seconds import Prices
 NEGLIGIBLE = 0.005
 
 
-@dataclasses.dataclass(frozen=True)
-class Bounds:
+class Bounds(NamedTuple):
     """What the assignment is at the two ends of what the prices allow.
 
     Attributes:
@@ -115,7 +115,7 @@ def _summed(found: Iterable[Stake]) -> list[Stake]:
         key = (stake.probe.key, stake.device_type)
         known = sums.get(key)
         total = stake.seconds + (known.seconds if known else 0.0)
-        sums[key] = dataclasses.replace(known or stake, seconds=total)
+        sums[key] = (known or stake)._replace(seconds=total)
     in_order = sorted(sums, key=lambda key: (-sums[key].seconds, key))
     return [sums[key] for key in in_order]
 

@@ -17,7 +17,6 @@ traffic there, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from grappler_pass.costs import CostModel
 from grappler_pass.costs.calls import DTYPE_BYTES, Price, TensorSpec
@@ -72,7 +71,7 @@ class FusingPricer(Pricer):
         # The bandwidth that generated code reaches, whatever the type.
         bandwidth = model.profile.roofline.bytes_per_second["float32"]
         seconds = price.seconds + moved / bandwidth
-        return replace(price, seconds=seconds)
+        return price._replace(seconds=seconds)
 
     def cast_price(self, port: Port, source: str, target: str) -> Price:
         """Return 0 where either end is fused: the cast is part of its kernel."""

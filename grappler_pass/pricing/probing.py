@@ -8,9 +8,9 @@ says so by a larger error.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Collection
+from typing import NamedTuple
 
 from google.protobuf import text_format
 from tensorflow.core.framework import attr_value_pb2, op_def_pb2
@@ -60,8 +60,7 @@ def probe_of(
 _interned = functools.lru_cache(maxsize=16384)(Probe)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Subject:
+class _Subject(NamedTuple):
     """One node, with what its probe is read from."""
 
     view: GraphView

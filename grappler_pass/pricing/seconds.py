@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
 
 from tensorflow.core.framework import types_pb2
 
@@ -174,12 +173,12 @@ class Pricer:
     def _product_alone_price(self, node: Node, fused: Price) -> Price:
         """Return what a low product takes with its cast and what is fused behind it."""
         call = self.call(node)
-        product = replace(call, op=root_of(node.op) or node.op, inputs=call.inputs[:2])
+        product = call._replace(op=root_of(node.op) or node.op, inputs=call.inputs[:2])
         low = self.model(node).price(product, self._low_dtype)
         whole = self.model(node).price(product, "float32")
         behind = max(fused.seconds - whole.seconds, 0.0)
         cast = self.cast_price(Port(node.index, 0), self._low_dtype, "float32")
-        return replace(low, seconds=low.seconds + cast.seconds + behind)
+        return low._replace(seconds=low.seconds + cast.seconds + behind)
 
     def probe(self, node: Node, eligible: Sequence[int]) -> Probe | None:
         """Return how to measure a node; None where it cannot be."""
@@ -250,7 +249,7 @@ class Pricer:
             node = self._view.nodes[reader.node]
             if reader.input == self._fused_operand(node):
                 alone = self.price(node, dtype, None)
-                price = replace(price, seconds=price.seconds + alone.seconds)
+                price = price._replace(seconds=price.seconds + alone.seconds)
         return price
 
     def _price_up(self, port: Port) -> None:
@@ -268,7 +267,7 @@ class Pricer:
         low_dtype = DTYPE_ENUMS[self._low_dtype]
         is_free = is_free_down(self._view, self._reads, port, low_dtype)
         if is_free or port in self._kept:
-            price = replace(price, seconds=0.0)
+            price = price._replace(seconds=0.0)
         seconds = price.seconds * sum(map(self._view.weight, self._casters(port)))
         for each in (port, self._reads.canonical.get(port, port)):
             self._noted(each, price)
@@ -287,7 +286,7 @@ class Pricer:
         model = self.model(self._view.nodes[port.node])
         price = model.cast_price(self.spec(port).elements, source, target)
         if model.profile.kind == "cpu":
-            price = replace(price, seconds=price.seconds + NODE_SECONDS)
+            price = price._replace(seconds=price.seconds + NODE_SECONDS)
         return price
 
     def _noted(self, port: Port, price: Price) -> Price:
@@ -326,7 +325,7 @@ class Pricer:
 
 
 def _times(price: Price, weight: float) -> Price:
-    return replace(price, seconds=price.seconds * weight)
+    return price._replace(seconds=price.seconds * weight)
 
 
 def call_of(node: Node, slots: SlotTable, spec: Callable[[Port], TensorSpec]) -> OpCall:

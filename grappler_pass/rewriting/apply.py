@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence, Set
 from copy import deepcopy
+from typing import NamedTuple
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -24,8 +24,7 @@ from grappler_pass.planning.casts import CastPlan, Conversion
 CAST_STEM = "tf_amp_cast_"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Edits:
+class _Edits(NamedTuple):
     """New nodes to put behind each node, input strings to replace and to add."""
 
     behind: Mapping[int, Sequence[NodeDef]]

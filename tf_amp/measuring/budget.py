@@ -18,7 +18,7 @@ import pathlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.fork_safety import renewed_lock
@@ -34,8 +34,7 @@ _LONGEST_SECONDS = 86400.0
 _START_FIELD = 19
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What may be spent, in seconds.
 
     Attributes:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from grappler_pass.costs.database.price_list import Measured
 
 
-@dataclass(frozen=True)
-class Measuring:
+class Measuring(NamedTuple):
     """How far the prices of one graph are measured.
 
     Attributes:
@@ -29,8 +27,7 @@ class Measuring:
     is_over: bool = False
 
 
-@dataclass(frozen=True)
-class Left:
+class Left(NamedTuple):
     """What the plan of one graph hangs on when no more will be measured for it.
 
     Attributes:
@@ -44,15 +41,13 @@ class Left:
     is_broken: bool
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """Another process, named for people, measures here, and this one waits."""
 
     by: str
 
 
-@dataclass(frozen=True)
-class Refused:
+class Refused(NamedTuple):
     """Nothing is measured for a graph, whatever its plan hangs on, for a reason."""
 
     why: str

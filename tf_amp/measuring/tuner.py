@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import tensorflow as tf
 from absl import logging
@@ -51,8 +51,7 @@ class _State:
 _state = _State()
 
 
-@dataclass(frozen=True)
-class OnlineTuner:
+class OnlineTuner(NamedTuple):
     """Finds out for one graph what its prices leave uncertain.
 
     Attributes:

@@ -250,7 +250,7 @@ def _problem(
         elif node.index not in sides.third:
             fixed += prices[1 if variable == sides.count else 0]
     terms = [
-        dataclasses.replace(term, up_seconds=seconds, down_seconds=seconds)
+        term._replace(up_seconds=seconds, down_seconds=seconds)
         for term, size in crossing
         for seconds in (site.transfer_seconds(size),)
     ]

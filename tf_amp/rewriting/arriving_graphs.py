@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from absl import logging
 from absl.logging.converter import STANDARD_INFO
@@ -54,8 +54,7 @@ _STAMP = STAMP.encode()
 _SEEDS = (b"MatMul", b"Conv2D", b"Conv3D")
 
 
-@dataclasses.dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """A graph as it arrives, with what its caller tells of it.
 
     Attributes:
@@ -156,7 +155,7 @@ def _other_parts(given: Given, graph_def: Any, ids: tuple[str, ...]) -> Any | No
 
     graph_def, rewritten = without_marks(graph_def)
     for settings_id in ids:
-        part = dataclasses.replace(given, graph_def=graph_def)
+        part = given._replace(graph_def=graph_def)
         changed = _rewritten_part(part, settings_id)
         if changed is not None:
             graph_def, marked = without_marks(changed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tf_amp.latest import Latest
 from tf_amp.rewriting.resumed_plans import Memory
@@ -36,8 +36,7 @@ _PLANS_KEPT = 256
 _MESSAGES_KEPT = 1024
 
 
-@dataclasses.dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What becomes of a graph after the pass, whether that has changed it or not.
 
     Attributes:

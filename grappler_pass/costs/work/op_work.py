@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, TensorSpec
@@ -57,7 +56,7 @@ def _update(call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Count a variable and its slots too, which the handles do not show."""
     work = _other(call, dtype)
     moved = op_classes.UPDATES[call.op] * work.flops * DTYPE_BYTES["float32"]
-    return (replace(work, bytes_moved=moved),)
+    return (work._replace(bytes_moved=moved),)
 
 
 def _movement(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -85,7 +84,7 @@ def _broadcast_suffix(left: TensorSpec, right: TensorSpec) -> str:
 def _add_n(call: OpCall, dtype: str) -> tuple[Work, ...]:
     elements = call.outputs[0].elements
     extra = max(len(call.inputs) - 1, 1)
-    return (replace(elementwise("AddV2", elements, dtype, 3), scale=float(extra)),)
+    return (elementwise("AddV2", elements, dtype, 3)._replace(scale=float(extra)),)
 
 
 def _reduction(call: OpCall, dtype: str) -> tuple[Work, ...]:
@@ -107,7 +106,7 @@ def _rows(op_class: str, call: OpCall, dtype: str) -> tuple[Work, ...]:
     """Count rows and columns of the first operand."""
     spec = call.inputs[0]
     work = by_rows(op_class, spec.elements, spec.dims[channel_axis(call)], dtype)
-    return (replace(work, bytes_moved=bytes_of(call, dtype)),)
+    return (work._replace(bytes_moved=bytes_of(call, dtype)),)
 
 
 def _batch_norm(call: OpCall, dtype: str) -> tuple[Work, ...]:

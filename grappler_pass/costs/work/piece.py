@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from grappler_pass.costs.calls import DTYPE_BYTES, OpCall, TensorSpec
 
@@ -14,8 +14,7 @@ Dims = tuple[int, ...]
 CACHED_BYTES = 4 * 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(NamedTuple):
     """The matrix products that a piece of work comes down to.
 
     Args:
@@ -38,8 +37,7 @@ class Product:
     has_short_cut: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One piece of a call.
 
     Args:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from grappler_pass.costs.calls import OpCall, TensorSpec
 from grappler_pass.costs.work import op_classes
@@ -290,7 +289,7 @@ def fused_epilogues(call: OpCall, dtype: str) -> tuple[Work, ...]:
             work for name in names for work in _alone(name, call, output, dtype)
         )
     return tuple(
-        replace(elementwise(f"fused.{name}", output.elements, dtype), bytes_moved=0.0)
+        elementwise(f"fused.{name}", output.elements, dtype)._replace(bytes_moved=0.0)
         for name in names
     )
 

@@ -12,7 +12,6 @@ References: Appleyard et al., Optimizing Performance of Recurrent Neural Network
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from grappler_pass.costs.calls import DTYPE_BYTES, OpCall
@@ -42,8 +41,8 @@ class _Steps(NamedTuple):
         """Return the work of the products."""
         m, k, n, steps = self
         moved = float(m * k + k * n + m * n) * DTYPE_BYTES[dtype]
-        return replace(
-            matrix_product(m, k, n, moved, layout=layout), times=float(steps)
+        return matrix_product(m, k, n, moved, layout=layout)._replace(
+            times=float(steps)
         )
 
     def data_gradient(self, dtype: str) -> Work:
@@ -114,7 +113,7 @@ def cudnn(call: OpCall, dtype: str) -> tuple[Work, ...]:
             at_once = _Steps(product.m * product.steps, product.k, product.n)
             each = [product.data_gradient(dtype), at_once.weight_gradient(dtype)]
         if count > 0:
-            works += (replace(work, times=count * work.times) for work in each)
+            works += (work._replace(times=count * work.times) for work in each)
     return (*works, *_cells(kind, batch * units, dtype, time * stacked))
 
 
@@ -125,8 +124,7 @@ def _cells(
     _, sigmoids, tanhs = kind
     counts = {"fused.Sigmoid": sigmoids, "fused.Tanh": tanhs}
     return tuple(
-        replace(
-            elementwise(op_class, count * units, dtype),
+        elementwise(op_class, count * units, dtype)._replace(
             bytes_moved=0.0,
             times=float(steps),
         )

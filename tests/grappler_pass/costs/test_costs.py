@@ -1,6 +1,5 @@
 """Prices of single operations, and what is known of measured devices."""
 
-import dataclasses
 import itertools
 import math
 
@@ -47,7 +46,7 @@ def test_a_transposed_product_counts_the_same_dimensions_in_another_class():
         (work,) = works_of(call, "float32")
         assert work.product is not None
         assert (work.product.m, work.product.n, work.product.k) == (8, 32, 16)
-        same = dataclasses.replace(plain, op_class=expected, product=work.product)
+        same = plain._replace(op_class=expected, product=work.product)
         assert work == same
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -46,7 +45,7 @@ def moved(problem: Problem, offsets: Sequence[float]) -> Problem:
         each * math.exp(off)
         for each, off in zip(problem.low_seconds, offsets, strict=True)
     ]
-    return dataclasses.replace(problem, low_seconds=low)
+    return problem._replace(low_seconds=low)
 
 
 @settings(max_examples=150)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,7 @@ _MOST_INPUTS = 4096
 _DRAWN = (tf.float32, tf.float64)
 
 
-@dataclasses.dataclass(frozen=True)
-class Content:
+class Content(NamedTuple):
     """A private variable: what it holds stands for a variable or an input.
 
     Attributes:
@@ -81,7 +79,7 @@ def filling_graph(
                 value = tf.compat.v1.placeholder(dtype)
                 given = values[content.name]
                 feeds[value.op.name] = given.astype(dtype.as_numpy_dtype, copy=False)
-                content = dataclasses.replace(content, shape=given.shape)
+                content = content._replace(shape=given.shape)
             filled.append(_assigned(content, value))
         with tf.control_dependencies(filled):
             tf.no_op(FILL)

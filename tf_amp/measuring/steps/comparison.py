@@ -20,10 +20,10 @@ repeats it.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
 # The logarithm of a ratio under which a difference is not worth a changed graph.
 LEAST_GAIN = 0.02
@@ -38,8 +38,7 @@ _QUARTERS, _QUARTERS_APART = 4, 1.349
 _LEAST_SPREAD = {True: 0.03, False: 0.01}
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Times of float32 and of 16 bits, run in turn.
 
     Attributes:

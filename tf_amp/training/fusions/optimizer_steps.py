@@ -24,10 +24,9 @@ which fuses by itself; for optimizers that assign in a way of their own.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -46,8 +45,7 @@ _NEGLIGIBLE = 2e-6
 _ASSIGNING = ("assign", "assign_add", "assign_sub")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """One update of one weight.
 
     Attributes:
@@ -173,8 +171,7 @@ def _ftrl(step: _Step) -> Any:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Kernel:
+class Kernel(NamedTuple):
     """What takes the place of an `update_step`.
 
     Attributes:

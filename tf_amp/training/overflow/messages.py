@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from grappler_pass.eligibility.exclusions import without_call_scopes
 from tf_amp.message_codes import Code
 from tf_amp.tracing.stamp_reader import forward_names
 
 
-@dataclasses.dataclass(frozen=True)
-class OverflowOrigin:
+class OverflowOrigin(NamedTuple):
     """The first operation, in the order of execution, with a value that is not finite.
 
     Attributes:

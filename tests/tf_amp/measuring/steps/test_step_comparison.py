@@ -33,7 +33,7 @@ price = CostModel.price
 def believed(self, call, dtype, probe=None):
     float32 = price(self, call, "float32", probe)
     share = 1.0 if dtype == "float32" else 0.4
-    return dataclasses.replace(float32, seconds=share * float32.seconds, error=0.5)
+    return float32._replace(seconds=share * float32.seconds, error=0.5)
 
 CostModel.price = believed
 slow, seconds = None, 0.1
@@ -182,7 +182,7 @@ print("float32" in labels_of(4))
 def test_what_may_well_gain_nothing_begins_in_float32(tmp_path: pathlib.Path) -> None:
     lines = run(
         """
-CostModel.price = lambda *args: dataclasses.replace(believed(*args), error=3.0)
+CostModel.price = lambda *args: believed(*args)._replace(error=3.0)
 plain = step(tf.constant(A)).numpy()
 tf_amp.enable(dtype="bfloat16")
 slow = "float32"
@@ -355,7 +355,7 @@ def believed_until_seen(self, call, dtype, probe=None):
         found = price(self, call, dtype, probe)
         # So small an op is not sure to be slower, on a busy machine.
         dearer = 1.0 if dtype == "float32" else 10.0
-        return dataclasses.replace(found, seconds=dearer * found.seconds)
+        return found._replace(seconds=dearer * found.seconds)
     # What casts took on a busy machine does not count.
     return believed(self, call, dtype)
 
@@ -400,7 +400,7 @@ def test_what_loses_gives_up_what_its_steps_refute(tmp_path: pathlib.Path) -> No
 
 
 DROPOUT = """
-CostModel.price = lambda *args: dataclasses.replace(believed(*args), error={error})
+CostModel.price = lambda *args: believed(*args)._replace(error={error})
 {seed}
 
 def masks():
