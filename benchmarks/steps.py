@@ -16,7 +16,18 @@ import tensorflow as tf
 from benchmarks.catalog import ENTRIES, Entry, entry
 
 _SEED = 7
-_LEARNING_RATES = {"sgd": 1e-2, "adam": 1e-3}
+_OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
+    "sgd": lambda: keras.optimizers.SGD(1e-2),
+    "adam": lambda: keras.optimizers.Adam(1e-3),
+    "momentum": lambda: keras.optimizers.SGD(1e-2, momentum=0.9),
+    "nesterov": lambda: keras.optimizers.SGD(1e-2, momentum=0.9, nesterov=True),
+    "adamw": lambda: keras.optimizers.AdamW(1e-3),
+    "rmsprop": lambda: keras.optimizers.RMSprop(1e-3),
+    "adagrad": lambda: keras.optimizers.Adagrad(1e-2),
+    "adadelta": lambda: keras.optimizers.Adadelta(1.0),
+    "adamax": lambda: keras.optimizers.Adamax(1e-3),
+    "ftrl": lambda: keras.optimizers.Ftrl(1e-2),
+}
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,8 @@ def build_model(entry: Entry) -> keras.Model:
     keras.utils.set_random_seed(_SEED)
     module = importlib.import_module(entry.module_name)
     model = module.build()
-    model.compile(_optimizer(entry.optimizer), loss=module.loss(), jit_compile=False)
+    optimizer = _OPTIMIZERS[entry.optimizer]()
+    model.compile(optimizer, loss=module.loss(), jit_compile=False)
     model.optimizer.build(model.trainable_variables)
     return model
 
@@ -84,10 +96,3 @@ def seconds_of(step: Step) -> float:
     step()
     tf.test.experimental.sync_devices()
     return time.perf_counter() - begin
-
-
-def _optimizer(name: str) -> keras.optimizers.Optimizer:
-    rate = _LEARNING_RATES[name]
-    if name == "sgd":
-        return keras.optimizers.SGD(rate, momentum=0.0)
-    return keras.optimizers.Adam(rate)

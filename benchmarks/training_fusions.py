@@ -1,11 +1,12 @@
 """Training steps with fewer, larger kernels: ``python -m benchmarks.training_fusions``.
 
 The training steps of the models, with the optimizers that they have in the other
-tables: as Keras writes them, so again, and with updates and normalizations in one
-kernel each, with the types of a CPU without 16-bit units, which are float32. All three
-take turns in one process.
+tables, and of one of them with further optimizers: as Keras writes them, so again, and
+with updates and normalizations in one kernel each, with the types of a CPU without
+16-bit units, which are float32. All three take turns in one process.
 """
 
+import dataclasses
 import math
 
 import keras
@@ -16,7 +17,21 @@ from benchmarks.catalog import MODELS, entry
 from benchmarks.steps import Step, build_model, step_of
 from benchmarks.turns import compared
 
-_NAMES = tuple(model.name for model in MODELS)
+# Of the model whose steps spend the largest part on updates.
+_FURTHER = (
+    "momentum",
+    "nesterov",
+    "adamw",
+    "rmsprop",
+    "adagrad",
+    "adadelta",
+    "adamax",
+    "ftrl",
+)
+_CASES = (
+    *(model.name for model in MODELS),
+    *(f"mlp.{optimizer}" for optimizer in _FURTHER),
+)
 _ROUNDS = 15
 _TITLES = (
     "model",
@@ -37,7 +52,10 @@ _EXPLANATION = (
 
 def measured(name: str) -> Found:
     """Return the row of a model, and seconds of its steps, round by round."""
-    model = entry(name)
+    of, _, optimizer = name.partition(".")
+    model = entry(of)
+    if optimizer:
+        model = dataclasses.replace(model, optimizer=optimizer)
 
     def traced() -> tuple[keras.Model, Step]:
         built = build_model(model)
@@ -76,5 +94,5 @@ def _kernels(step: Step, kind: str) -> int:
 
 if __name__ == "__main__":
     measure_cases(
-        "training_fusions", _NAMES, measured, _TITLES, _EXPLANATION, rounds=_ROUNDS
+        "training_fusions", _CASES, measured, _TITLES, _EXPLANATION, rounds=_ROUNDS
     )
