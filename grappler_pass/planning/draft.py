@@ -87,6 +87,8 @@ class Trial:
 class Outcome(enum.Enum):
     """What is known of two graphs of one function; the value is what a plan says."""
 
+    # A plan is applied whatever steps would say.
+    UNASKED = ""
     FASTER = "earlier steps were faster with it"
     SLOWER = "earlier steps were not faster with it"
     OPEN = "in doubt: applied, until calls from the fifth on have been compared"

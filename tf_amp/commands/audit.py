@@ -12,7 +12,7 @@ from tf_amp.tensorflow_version import check_tensorflow
 if TYPE_CHECKING:
     from grappler_pass.graph.view import Item
     from grappler_pass.planning.draft import Settings
-    from tf_amp.tools.audit.audits import Audit
+    from tf_amp.tools.audit.report import Audit
 
 SUMMARY = "predict what mixed precision gains on a device that need not be present"
 TAKES_SCRIPT = True
@@ -39,7 +39,7 @@ def main(options: argparse.Namespace) -> int:
     check_tensorflow()
     from tf_amp.tools import target_device
     from tf_amp.tools.audit import audits as auditing
-    from tf_amp.tools.audit import report as audit_report
+    from tf_amp.tools.audit.report import print_audits
 
     target = target_device.target_of(options.device_profile, options.dtype)
 
@@ -51,7 +51,7 @@ def main(options: argparse.Namespace) -> int:
         if options.json:
             printing.show_json((audit.to_json() for audit in ranked), stream)
         else:
-            audit_report.print_audits(ranked)
+            print_audits(ranked)
 
     if not options.model.is_dir():
         return script_graphs.run_observed(options, look, show, {})

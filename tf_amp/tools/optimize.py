@@ -19,9 +19,8 @@ from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.rewriting import stripping
 from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools.convert import planner
-from tf_amp.tools.convert.mixing import planner_for
+from tf_amp.tools.convert.mixing import planner_for, unmixed
 from tf_amp.tools.convert.options import Options, options_from
-from tf_amp.tools.convert.running import unmixed
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tracing import grappler_preview

@@ -11,88 +11,21 @@ import pathlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from rich.console import RenderableType
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
 from grappler_pass import pipeline
 from grappler_pass.graph.shapes import Shapes, shapes_from_graph_def
 from grappler_pass.graph.view import Item
-from grappler_pass.notebook_display import NotebookDisplay
 from grappler_pass.planning.draft import Draft
-from grappler_pass.planning.plan import Plan
 from tf_amp.config.earlier_arguments import device_is_a_profile
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.audit import report as audit_report
 from tf_amp.tools.audit.cases import Alternatives
-from tf_amp.tools.audit.remedies import Obstacle, obstacles_of
+from tf_amp.tools.audit.remedies import obstacles_of
+from tf_amp.tools.audit.report import Audit
 from tf_amp.tools.explain import explanation
 from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
 from tf_amp.tools.target_device import Target, target_of
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Audit(NotebookDisplay):
-    """One graph on one device.
-
-    Attributes:
-      device: name of the profile.
-      graph: name of the graph.
-      plan: what the pass would do there.
-      obstacles: what holds it back, worst first.
-      kernels: where it was looked up what can run in 16 bits.
-      assumptions: how the prices were obtained.
-      guessed_shapes: whether dimensions are unknown, so that guesses were priced.
-    """
-
-    device: str
-    graph: str
-    plan: Plan
-    obstacles: tuple[Obstacle, ...]
-    kernels: str
-    assumptions: str
-    guessed_shapes: bool = False
-
-    @property
-    def ratio(self) -> float:
-        """Predicted seconds in float32 over those in mixed precision."""
-        return self.plan.predicted_speedup
-
-    @property
-    def memory_bytes(self) -> tuple[float, float] | None:
-        """Peak of live activations in float32 and mixed; None where unknown."""
-        before, after = self.plan.peak_bytes_before, self.plan.peak_bytes_after
-        return (before, after) if before else None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, without the rows of the plan."""
-        memory = self.memory_bytes or (None, None)
-        return {
-            "device": self.device,
-            "graph": self.graph,
-            "low_dtype": self.plan.low_dtype,
-            "seconds_float32": self.plan.seconds_before,
-            "seconds_mixed": self.plan.seconds_after,
-            "ratio": self.ratio,
-            "activation_bytes_float32": memory[0],
-            "activation_bytes_mixed": memory[1],
-            "kernels": self.kernels,
-            "assumptions": self.assumptions,
-            "guessed_shapes": self.guessed_shapes,
-            "obstacles": [dataclasses.asdict(each) for each in self.obstacles],
-        }
-
-    def __str__(self) -> str:
-        """Print as tables for 80 columns."""
-        return audit_report.text_of(self)
-
-    def summary(self) -> str:
-        """Return one line: whether it pays."""
-        return audit_report.verdict(self)
-
-    def __rich__(self) -> RenderableType:
-        """Show in a terminal."""
-        return audit_report.report_of(self)
 
 
 @device_is_a_profile

@@ -1,9 +1,10 @@
-"""Audits as tables for a terminal of 80 columns."""
+"""What an audit has found; prints itself as tables for 80 columns."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -11,11 +12,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from grappler_pass.notebook_display import plain_text
+from grappler_pass.notebook_display import NotebookDisplay, plain_text
+from grappler_pass.planning.plan import Plan
 from tf_amp.config import list_edits
-
-if TYPE_CHECKING:
-    from tf_amp.tools.audit.audits import Audit
+from tf_amp.tools.audit.remedies import Obstacle
 
 _WIDTH = 80
 _MILLI = 1e3
@@ -26,18 +26,91 @@ _NOTHING = (
     "It has no matrix product or convolution that may run in 16 bits, which are what "
     "gains from them."
 )
+_GUESSED = (
+    "Unknown dimensions were taken as 32 where they come first, as 128 elsewhere; "
+    "--batch N sets the first ones of a SavedModel's inputs."
+)
 
 
-def text_of(audit: Audit) -> str:
-    """Return the report of one graph as plain text."""
-    return plain_text(report_of(audit), _WIDTH)
+@dataclasses.dataclass(frozen=True, repr=False)
+class Audit(NotebookDisplay):
+    """One graph on one device.
+
+    Attributes:
+      device: name of the profile.
+      graph: name of the graph.
+      plan: what the pass would do there.
+      obstacles: what holds it back, worst first.
+      kernels: where it was looked up what can run in 16 bits.
+      assumptions: how the prices were obtained.
+      guessed_shapes: whether dimensions are unknown, so that guesses were priced.
+    """
+
+    device: str
+    graph: str
+    plan: Plan
+    obstacles: tuple[Obstacle, ...]
+    kernels: str
+    assumptions: str
+    guessed_shapes: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """Predicted seconds in float32 over those in mixed precision."""
+        return self.plan.predicted_speedup
+
+    @property
+    def memory_bytes(self) -> tuple[float, float] | None:
+        """Peak of live activations in float32 and mixed; None where unknown."""
+        before, after = self.plan.peak_bytes_before, self.plan.peak_bytes_after
+        return (before, after) if before else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, without the rows of the plan."""
+        memory = self.memory_bytes or (None, None)
+        return {
+            "device": self.device,
+            "graph": self.graph,
+            "low_dtype": self.plan.low_dtype,
+            "seconds_float32": self.plan.seconds_before,
+            "seconds_mixed": self.plan.seconds_after,
+            "ratio": self.ratio,
+            "activation_bytes_float32": memory[0],
+            "activation_bytes_mixed": memory[1],
+            "kernels": self.kernels,
+            "assumptions": self.assumptions,
+            "guessed_shapes": self.guessed_shapes,
+            "obstacles": [dataclasses.asdict(each) for each in self.obstacles],
+        }
+
+    def summary(self) -> str:
+        """Return one line: whether it pays."""
+        pays = self.ratio >= _PAYS and not self.plan.is_empty
+        answer = "pays" if pays else "does not pay"
+        return f"{self.graph}: {self.plan.low_dtype} {answer} on {self.device}"
+
+    def __str__(self) -> str:
+        """Print as tables for 80 columns."""
+        return plain_text(self.__rich__(), _WIDTH)
+
+    def __rich__(self) -> RenderableType:
+        """Show the verdict, the figures and the obstacles in a terminal."""
+        parts: list[RenderableType] = [Text(self.summary(), "bold")]
+        if self.plan.is_forgone:
+            parts.append(Text(_NOTHING))
+        parts.append(_figures(self))
+        if self.guessed_shapes:
+            parts.append(Text(_GUESSED))
+        if self.obstacles:
+            parts.append(_obstacles(self.obstacles))
+        return Padding(Group(*parts), (0, 0, 1, 0))
 
 
 def print_audits(audits: Sequence[Audit]) -> None:
     """Print the reports, and what was assumed for all of them."""
     console = Console(markup=False, highlight=False)
     for audit in audits:
-        console.print(report_of(audit))
+        console.print(audit)
     if audits:
         console.print(
             "ms: of the mixed step; lost: of these, what 16 bits at their best would "
@@ -46,32 +119,6 @@ def print_audits(audits: Sequence[Audit]) -> None:
             f"Prices: {audits[0].assumptions}. Left out: input pipeline, host, "
             "transfers between devices, XLA's fusions."
         )
-
-
-def report_of(audit: Audit) -> RenderableType:
-    """Return the verdict, the figures and the obstacles of one graph."""
-    parts: list[RenderableType] = [Text(verdict(audit), "bold")]
-    if audit.plan.is_forgone:
-        parts.append(Text(_NOTHING))
-    parts.append(_figures(audit))
-    if audit.guessed_shapes:
-        parts.append(
-            Text(
-                "Unknown dimensions were taken as 32 where they come first, as 128 "
-                "elsewhere; --batch N sets the first ones of a SavedModel's inputs."
-            )
-        )
-    if audit.obstacles:
-        parts.append(_obstacles(audit))
-    return Padding(Group(*parts), (0, 0, 1, 0))
-
-
-def verdict(audit: Audit) -> str:
-    """Return one line: whether 16 bits pay for a graph on its device."""
-    plan = audit.plan
-    pays = audit.ratio >= _PAYS and not plan.is_empty
-    answer = "pays" if pays else "does not pay"
-    return f"{audit.graph}: {plan.low_dtype} {answer} on {audit.device}"
 
 
 def _figures(audit: Audit) -> Table:
@@ -96,7 +143,7 @@ def _figures(audit: Audit) -> Table:
     return table
 
 
-def _obstacles(audit: Audit) -> Table:
+def _obstacles(obstacles: Sequence[Obstacle]) -> Table:
     table = Table(
         title="What holds it back",
         title_justify="left",
@@ -108,7 +155,7 @@ def _obstacles(audit: Audit) -> Table:
     table.add_column("lost", justify="right", no_wrap=True)
     table.add_column("op, shape, node", overflow="fold", width=_OP_WIDTH)
     table.add_column("why => remedy", overflow="fold", ratio=1)
-    for obstacle in audit.obstacles:
+    for obstacle in obstacles:
         times = f"{len(obstacle.nodes)} x " if len(obstacle.nodes) > 1 else ""
         name = _short(obstacle.nodes[0])
         table.add_row(

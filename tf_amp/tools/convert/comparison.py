@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,14 @@ from grappler_pass.graph.view import Item
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AmpError, ConfigError, NotMeasurableError, UnfitDataError
 from tf_amp.tools import progress
-from tf_amp.tools.convert import running
 from tf_amp.tools.convert.files.stored_models import frozen_graph
+from tf_amp.tools.convert.mixing import unmixed
 from tf_amp.tools.convert.options import Job
 from tf_amp.tools.graph_runs.batches import (
     UNREADABLE,
     Batch,
-    InputSpec,
     batches_from_file,
+    loaded_signatures,
     made_up,
     specs_of,
 )
@@ -43,7 +42,7 @@ def compared_signatures(
     NotMeasurableError: the model cannot be run on made-up inputs.
     """
     paths = (job.given, draft, job.given)
-    given, converted, other = (running.signatures_of(path) for path in paths)
+    given, converted, other = (_signatures_of(path) for path in paths)
     found: dict[str, Verification] = {}
     remarks: list[str] = []
     for name, function in progress.each(tuple(given.items()), "comparing signatures"):
@@ -54,12 +53,10 @@ def compared_signatures(
             continue
         found[name] = _compared(
             function,
-            running.taking_any_type(converted[name]),
+            _taking_any_type(converted[name]),
             inputs,
             low_dtype=low_dtype,
-            with_rounded_weights=running.with_rounded_weights(
-                other[name], functools.partial(rounded, low_dtype=low_dtype)
-            ),
+            with_rounded_weights=_with_rounded_weights(other[name], low_dtype),
             name=f"{name}, on {words}",
         )
     return found, tuple(remarks)
@@ -73,12 +70,12 @@ def compared_graphs(
     specs = specs_of(graphs[0])
     batch, words = _inputs(job, specs)
     inputs = [batch[spec.name] for spec in specs]
-    float32, mixed = (running.function_of(graph_def, item) for graph_def in graphs)
+    float32, mixed = (_function_of(graph_def, item) for graph_def in graphs)
     name = f"graph, on {words}"
     return {"graph": _compared(float32, mixed, inputs, low_dtype=low_dtype, name=name)}
 
 
-def _inputs(job: Job, specs: Sequence[InputSpec]) -> tuple[Batch, str]:
+def _inputs(job: Job, specs: Sequence[tf.TensorSpec]) -> tuple[Batch, str]:
     """Return inputs, the user's first or made up, and what they are, in words."""
     path = job.options.calibration
     if path is not None:
@@ -108,7 +105,7 @@ def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
     path = job.options.calibration
     if path is None:
         return None, ()
-    signatures = running.signatures_of(job.given)
+    signatures = _signatures_of(job.given)
     if not signatures:
         raise ConfigError(
             f"calibration: {job.source} has no signature that could be fed; export it "
@@ -151,3 +148,55 @@ def _nearest(signatures: Mapping[str, Any], path: pathlib.Path) -> str:
         if {spec.name for spec in specs_of(function)} == names:
             return name
     return _DEFAULT if _DEFAULT in signatures else next(iter(signatures))
+
+
+def _signatures_of(folder: pathlib.Path) -> dict[str, Any]:
+    """Load a SavedModel for running it as it is; return its signatures."""
+    with unmixed():
+        return loaded_signatures(folder)
+
+
+def _function_of(graph_def: GraphDef, item: Item) -> Any:
+    """Return a ConcreteFunction that runs a bare graph, given its inputs in order."""
+    specs = specs_of(graph_def)
+
+    def run(*inputs: Any) -> list[Any]:
+        fed = {s.name: value for s, value in zip(specs, inputs, strict=True)}
+        found: list[Any] = tf.graph_util.import_graph_def(
+            graph_def, fed, [f"{name}:0" for name in item.fetch], name=""
+        )
+        return found
+
+    signature = [tf.TensorSpec(spec.shape, spec.dtype) for spec in specs]
+    with unmixed():
+        return tf.function(run, input_signature=signature).get_concrete_function()
+
+
+def _taking_any_type(signature: Any) -> Callable[..., Any]:
+    """Return a signature that may be called with float32 where it takes 16 bits."""
+    specs = signature.structured_input_signature[1]
+
+    def call(**inputs: Any) -> Any:
+        return signature(
+            **{
+                name: tf.cast(value, specs[name].dtype)
+                if specs[name].dtype.is_floating
+                else tf.convert_to_tensor(value)
+                for name, value in inputs.items()
+            }
+        )
+
+    return call
+
+
+def _with_rounded_weights(function: Any, low_dtype: str) -> Callable[..., Any]:
+    """Return a function whose variables hold rounded values from its first call on."""
+    waiting = list(function.variables)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        while waiting:
+            variable = waiting.pop()
+            variable.assign(rounded(variable.numpy(), low_dtype))
+        return function(*args, **kwargs)
+
+    return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections import Counter
@@ -25,6 +26,7 @@ from tf_amp.config.amp_config import LOW_DTYPES, AmpConfig
 from tf_amp.config.ranges import Ranges
 from tf_amp.errors import AlreadyMixedError
 from tf_amp.rewriting import graph_settings, stripping
+from tf_amp.runtime import scope, switch
 from tf_amp.tools import target_device
 from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.options import Options
@@ -45,6 +47,11 @@ class Mixed(NamedTuple):
     storage: Storage
     signatures: Mapping[str, SignatureGain]
     warnings: tuple[str, ...]
+
+
+def unmixed() -> contextlib.AbstractContextManager[object]:
+    """Return a context in which what is traced or loaded is not rewritten later."""
+    return scope.float32_scope() if switch.is_enabled() else contextlib.nullcontext()
 
 
 def planner_for(options: Options, graph_def: GraphDef, seen: Ranges | None) -> Planner:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import zipfile
 import zlib
@@ -13,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework.graph_pb2 import GraphDef
 
-from grappler_pass.graph.shapes import shape_from_proto
 from tf_amp.errors import ConfigError, ScriptMissingError, UnfitDataError
 from tf_amp.tools.graph_runs.differences import Array
 
 Batch = Mapping[str, Array]
+Specs = Sequence[tf.TensorSpec]
 
 # What NumPy raises, depending on what a file holds and where it ends.
 UNREADABLE = (OSError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error)
@@ -25,43 +24,21 @@ UNREADABLE = (OSError, ValueError, AttributeError, zipfile.BadZipFile, zlib.erro
 _MADE_UP_SIZE = 16
 
 
-@dataclasses.dataclass(frozen=True)
-class InputSpec:
-    """An input of a function; unknown sizes are None, as is an unknown rank."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | None, ...] | None
-
-    def __str__(self) -> str:
-        """Return what is expected, for people."""
-        if self.shape is None:
-            return f"{self.name}: {self.dtype}, any shape"
-        sizes = ", ".join("?" if size is None else str(size) for size in self.shape)
-        return f"{self.name}: {self.dtype} [{sizes}]"
-
-    def fits(self, shape: Sequence[int]) -> bool:
-        """Return whether an array of this shape can be fed."""
-        return bool(tf.TensorShape(self.shape).is_compatible_with(shape))
-
-
-def specs_of(function: Any) -> tuple[InputSpec, ...]:
+def specs_of(function: Any) -> tuple[tf.TensorSpec, ...]:
     """Return the tensors that a function is called with, by their names.
 
     It is a ConcreteFunction, or a GraphDef, which is fed its placeholders.
     """
     if isinstance(function, GraphDef):
+        nodes = (node for node in function.node if node.op == "Placeholder")
+        # `in` first: reading a missing key of a protobuf map creates it.
         return tuple(
-            InputSpec(
-                str(node.name),
-                tf.dtypes.as_dtype(node.attr["dtype"].type).name,
-                # `in` first: reading a missing key of a protobuf map creates it.
-                shape_from_proto(node.attr["shape"].shape)
-                if "shape" in node.attr
-                else None,
+            tf.TensorSpec(
+                node.attr["shape"].shape if "shape" in node.attr else None,
+                node.attr["dtype"].type,
+                node.name,
             )
-            for node in function.node
-            if node.op == "Placeholder"
+            for node in nodes
         )
     args, kwargs = function.structured_input_signature
     given = tf.nest.flatten([args, kwargs])
@@ -70,14 +47,16 @@ def specs_of(function: Any) -> tuple[InputSpec, ...]:
     names = [*(_name_of(s) for s in tf.nest.flatten(args)), *sorted(kwargs)]
     if len(names) != len(specs):
         names = list(map(_name_of, specs))
-    return tuple(
-        InputSpec(
-            name,
-            spec.dtype.name,
-            None if spec.shape.rank is None else tuple(spec.shape.as_list()),
-        )
-        for name, spec in zip(names, specs, strict=True)
-    )
+    named = zip(specs, names, strict=True)
+    return tuple(tf.TensorSpec(spec.shape, spec.dtype, name) for spec, name in named)
+
+
+def described(spec: tf.TensorSpec) -> str:
+    """Return what is expected of an input, for people."""
+    if spec.shape.rank is None:
+        return f"{spec.name}: {spec.dtype.name}, any shape"
+    sizes = ("?" if size is None else str(size) for size in spec.shape)
+    return f"{spec.name}: {spec.dtype.name} [{', '.join(sizes)}]"
 
 
 def loaded_signatures(folder: pathlib.Path) -> dict[str, Any]:
@@ -124,9 +103,7 @@ def set_batch(graph_def: Any, batch: int) -> None:
                 sizes[0].size = batch
 
 
-def batches_from_file(
-    path: pathlib.Path, specs: Sequence[InputSpec]
-) -> tuple[Batch, ...]:
+def batches_from_file(path: pathlib.Path, specs: Specs) -> tuple[Batch, ...]:
     """Read an .npz file with an array for every input.
 
     An array of the input's rank is one batch; one with an axis more, in front, holds a
@@ -155,9 +132,7 @@ def batches_from_file(
     return tuple(dict(zip(columns, row, strict=True)) for row in rows)
 
 
-def checked_batches(
-    given: Iterable[Any], specs: Sequence[InputSpec]
-) -> tuple[Batch, ...]:
+def checked_batches(given: Iterable[Any], specs: Specs) -> tuple[Batch, ...]:
     """Return batches from a Python iterable: of mappings, sequences or single arrays.
 
     UnfitDataError tells which one does not fit, and what is expected.
@@ -175,22 +150,22 @@ def checked_batches(
     return tuple(found)
 
 
-def made_up(spec: InputSpec, batch: int) -> Any:
+def made_up(spec: tf.TensorSpec, batch: int) -> Any:
     """Return values for an input that nobody gives any for, the same each time.
 
     `batch` is the size of the first axis, where that is open; an unknown rank is 2.
     """
-    shape = spec.shape if spec.shape is not None else (None,) * 2
+    shape = spec.shape if spec.shape.rank is not None else (None,) * 2
     sizes = [
         size if size is not None else (_MADE_UP_SIZE if axis else batch)
         for axis, size in enumerate(shape)
     ]
-    if spec.dtype == "string":
+    if spec.dtype == tf.string:
         return np.full(sizes, b"a", dtype=object)
-    if spec.dtype.startswith(("float", "bfloat")):
+    if spec.dtype.is_floating:
         values = np.random.default_rng(0).standard_normal(sizes)
         return values.astype("float32")
-    return np.zeros(sizes, dtype=spec.dtype)
+    return np.zeros(sizes, dtype=spec.dtype.as_numpy_dtype)
 
 
 def no_batch() -> UnfitDataError:
@@ -198,7 +173,7 @@ def no_batch() -> UnfitDataError:
     return UnfitDataError("The data holds no batch; at least one is needed.")
 
 
-def _by_name(batch: Any, specs: Sequence[InputSpec], source: str) -> Mapping[str, Any]:
+def _by_name(batch: Any, specs: Specs, source: str) -> Mapping[str, Any]:
     if isinstance(batch, Mapping):
         return batch
     values = batch if isinstance(batch, tuple | list) else (batch,)
@@ -210,9 +185,7 @@ def _by_name(batch: Any, specs: Sequence[InputSpec], source: str) -> Mapping[str
     return {spec.name: value for spec, value in zip(specs, values, strict=True)}
 
 
-def _check_names(
-    arrays: Mapping[str, Any], specs: Sequence[InputSpec], source: str
-) -> None:
+def _check_names(arrays: Mapping[str, Any], specs: Specs, source: str) -> None:
     names = {spec.name for spec in specs}
     if names == set(arrays):
         return
@@ -223,18 +196,19 @@ def _check_names(
     raise UnfitDataError(f"{source} {' and '.join(wrong)}. {_expected(specs)}")
 
 
-def _column(array: Array, spec: InputSpec, source: str) -> list[Array]:
+def _column(array: Array, spec: tf.TensorSpec, source: str) -> list[Array]:
     """Return the batches of one input."""
-    if spec.fits(array.shape):
+    if spec.shape.is_compatible_with(array.shape):
         return [_checked(array, spec, source)]
-    if array.ndim and spec.fits(array.shape[1:]):
+    if array.ndim and spec.shape.is_compatible_with(array.shape[1:]):
         return [_checked(each, spec, source) for each in array]
     raise _unfit(array, spec, source)
 
 
-def _checked(array: Array, spec: InputSpec, source: str) -> Array:
+def _checked(array: Array, spec: tf.TensorSpec, source: str) -> Array:
     """Return an array in the input's type, if that holds every value of it."""
-    if not spec.fits(array.shape) or not _is_same_kind(array, spec.dtype):
+    fits = spec.shape.is_compatible_with(array.shape)
+    if not fits or not _is_same_kind(array, spec.dtype):
         raise _unfit(array, spec, source)
     if array.dtype.kind == "f" and np.isnan(array).any():
         count = int(np.isnan(array).sum())
@@ -242,31 +216,32 @@ def _checked(array: Array, spec: InputSpec, source: str) -> Array:
             f"{source}: {spec.name} holds NaN ({count} of {array.size} values), of "
             "which nothing can be learned."
         )
-    wanted = tf.as_dtype(spec.dtype).as_numpy_dtype
-    return array if spec.dtype == "string" else array.astype(wanted, copy=False)
+    if spec.dtype == tf.string:
+        return array
+    return array.astype(spec.dtype.as_numpy_dtype, copy=False)
 
 
-def _is_same_kind(array: Array, dtype: str) -> bool:
+def _is_same_kind(array: Array, dtype: tf.DType) -> bool:
     """Return whether an array holds the input's type or one that loses little in it."""
-    if dtype == "string":
+    if dtype == tf.string:
         return array.dtype.kind in "OSU"
-    if dtype.startswith(("float", "bfloat")):
+    if dtype.is_floating:
         return array.dtype.kind == "f"
-    if dtype.startswith(("int", "uint")):
+    if dtype.is_integer:
         return array.dtype.kind in "iu"
-    return bool(array.dtype.name == dtype)
+    return bool(array.dtype.name == dtype.name)
 
 
-def _unfit(array: Array, spec: InputSpec, source: str) -> UnfitDataError:
+def _unfit(array: Array, spec: tf.TensorSpec, source: str) -> UnfitDataError:
     sizes = ", ".join(map(str, array.shape))
     return UnfitDataError(
-        f"{source}: {spec.name} is {array.dtype} [{sizes}]; expected is {spec}, or the "
-        "same with an axis of batches in front."
+        f"{source}: {spec.name} is {array.dtype} [{sizes}]; expected is "
+        f"{described(spec)}, or the same with an axis of batches in front."
     )
 
 
-def _expected(specs: Sequence[InputSpec]) -> str:
-    return f"Expected are: {'; '.join(map(str, specs)) or 'no inputs'}."
+def _expected(specs: Specs) -> str:
+    return f"Expected are: {'; '.join(map(described, specs)) or 'no inputs'}."
 
 
 def _name_of(spec: Any) -> str:
@@ -282,10 +257,9 @@ def arguments_by_placeholder(
     if not given:
         return {}
     if len(given) != len(places):
-        expected = "; ".join(map(str, specs_of(function)))
         raise UnfitDataError(
             f"{function.graph.name} takes {len(places)} tensors and received "
-            f"{len(given)}. Expected are: {expected}."
+            f"{len(given)}. {_expected(specs_of(function))}"
         )
     found: dict[str, Array] = {}
     for place, value in zip(places, given, strict=True):

@@ -14,6 +14,7 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import GraphView
 from tf_amp._tensorflow_private import tracing
 from tf_amp._tensorflow_private.functions import is_compiled_function
+from tf_amp.config.amp_config import AmpConfig
 from tf_amp.rewriting.compiled import traced_bodies
 from tf_amp.rewriting.compiled.pricing import settings_under_xla
 from tf_amp.tools.choice import Choice
@@ -52,12 +53,13 @@ def case_from_function(
     Those of its arguments are given, by the names that a sandbox gives them.
     """
     captured, names = captured_values(function)
+    graph_def, kept, name = explanation.traced_graph(function, (), {})
     return _case_from_graph(
-        grappler_preview.graph_with_variables(function.graph),
-        grappler_preview.kept_nodes(function.graph),
+        graph_def,
+        kept,
         choice,
         {**captured, **values},
-        name=function.graph.name,
+        name=name,
         variables=names,
         outputs=_outputs_of(function),
         is_compiled=is_compiled_function(function),
@@ -119,12 +121,24 @@ def _case_from_graph(
         optimized = _inlined_as_traced(graph_def, kept)
     else:
         optimized = grappler_preview.optimized_graph(graph_def, kept)
-    item, chosen = explanation.item_and_settings(optimized, kept, config)
+    case = _unwatched_case(optimized, kept, config, values, name)
     if is_compiled:
-        chosen = settings_under_xla(chosen)
-    shapes = with_traced_shapes(optimized, shapes_from_graph_def(optimized))
-    case = Case(optimized, item, shapes, chosen, values, name=name)
+        under_xla = settings_under_xla(case.settings)
+        case = dataclasses.replace(case, settings=under_xla)
     return watched(case, variables, outputs)
+
+
+def _unwatched_case(
+    graph_def: Any,
+    kept: tuple[str, ...],
+    config: AmpConfig,
+    values: Mapping[str, Array],
+    name: str,
+) -> Case:
+    """Return a graph as Grappler leaves it as a case."""
+    item, chosen = explanation.item_and_settings(graph_def, kept, config)
+    shapes = with_traced_shapes(graph_def, shapes_from_graph_def(graph_def))
+    return Case(graph_def, item, shapes, chosen, values, name=name)
 
 
 def watched(
@@ -163,14 +177,11 @@ def plain_case(fn: Any, fetches: Iterable[str] = ()) -> Case:
         graph_def, kept, name = fn, tuple(fetches), ""
         values: Mapping[str, Array] = {}
     else:
-        graph_def = grappler_preview.graph_with_variables(fn.graph)
-        kept, name = grappler_preview.kept_nodes(fn.graph), fn.graph.name
+        graph_def, kept, name = explanation.traced_graph(fn, (), {})
         values, _ = captured_values(fn)
     config = explanation.config_for(graph_def)
     inlined = _inlined_as_traced(graph_def, kept)
-    item, chosen = explanation.item_and_settings(inlined, kept, config)
-    shapes = with_traced_shapes(inlined, shapes_from_graph_def(inlined))
-    return Case(inlined, item, shapes, chosen, values, name=name)
+    return _unwatched_case(inlined, kept, config, values, name)
 
 
 def _inlined_as_traced(graph_def: Any, kept: tuple[str, ...]) -> Any:

@@ -31,6 +31,7 @@ from tf_amp.tools.ranges.recording import (
     DEREFERENCE,
     READ,
     RECORDER,
+    Record,
     Recorder,
     Records,
     Tap,
@@ -58,14 +59,39 @@ def captured_cases(
     Also, by name, those that cannot be run again, with the reason.
     """
     captures = Captures()
-    _run(script, environment, captures.observe, captures.without_xla)
+    _run(
+        script, environment, captures.records_of, captures.record, captures.without_xla
+    )
     return captures.cases(), captures.skipped
 
 
 def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
     """Run a script in float32 and return the ranges of its graphs over all steps."""
     statistics = Statistics()
-    recorder = Recorder(statistics.record)
+
+    def ranges_of(case: Case) -> Records | None:
+        if case.settings.fuses:
+            return None
+        view = GraphView.from_graph_def(case.graph_def, case.item)
+        return records_of(view, case.shapes, statistics)
+
+    _run(script, environment, ranges_of, statistics.record, WithoutXla())
+    return statistics.ranges()
+
+
+def _run(
+    script: Script,
+    environment: dict[str, str],
+    records_of_case: Callable[[Case], Records | None],
+    record: Record,
+    without_xla: WithoutXla,
+) -> None:
+    """Run a script to its end or that of its time; the end itself is no error.
+
+    Of each graph that arrives, without values yet, is recorded what is to be; None: it
+    runs as it is.
+    """
+    recorder = Recorder(record)
 
     def observe(
         graph_def: GraphDef,
@@ -74,24 +100,14 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
         name: str,
         settings: Settings,
     ) -> GraphDef | None:
-        if is_recording(graph_def) or settings.fuses:
+        # It tells of its tensors already.
+        if any(f"/{RECORDER}_" in node.name for node in graph_def.node):
             return None
-        view = GraphView.from_graph_def(graph_def, item)
-        records = records_of(view, shapes(), statistics)
-        return with_records(graph_def, records, recorder)
+        case = Case(graph_def, item, shapes(), settings, {}, name=name)
+        records = records_of_case(case)
+        return records and with_records(graph_def, records, recorder)
 
-    _run(script, environment, observe, WithoutXla())
-    return statistics.ranges()
-
-
-def _run(
-    script: Script,
-    environment: dict[str, str],
-    observer: host.Observer,
-    without_xla: WithoutXla,
-) -> None:
-    """Run a script to its end or that of its time; the end itself is no error."""
-    host.current().observers.append(observer)
+    host.current().observers.append(observe)
     host.current().without_xla.append(without_xla)
     running_scripts.switch_on(environment)
     code = running_scripts.run_limited(script.path, script.arguments, script.seconds)
@@ -129,34 +145,23 @@ class Captures:
         self._found: list[_Captured] = []
         self._place: list[tuple[_Captured, str]] = []
         self._lock = renewed_lock()
-        self._recorder = Recorder(self._record)
         self.skipped: dict[str, str] = {}
         self.without_xla = WithoutXla()
 
-    def observe(
-        self,
-        graph_def: GraphDef,
-        item: Item,
-        shapes: Callable[[], Shapes],
-        name: str,
-        settings: Settings,
-    ) -> GraphDef | None:
-        """Return a graph that passes what it gets on; None for one that cannot."""
-        if is_recording(graph_def):
+    def records_of(self, case: Case) -> Records | None:
+        """Return what a graph that is going to run gets; None for one that cannot."""
+        if case.settings.fuses:
+            self.skipped[case.name] = "it has operations that XLA alone can run"
             return None
-        if settings.fuses:
-            self.skipped[name] = "it has operations that XLA alone can run"
-            return None
-        whole = with_bodies(graph_def)
-        known = with_traced_shapes(whole, shapes())
-        case = watched(Case(whole, item, known, settings, {}, name=name))
+        whole = with_bodies(case.graph_def)
+        known = with_traced_shapes(whole, case.shapes)
+        case = watched(dataclasses.replace(case, graph_def=whole, shapes=known))
         try:
-            contents = sandbox_of(whole, item, case.shapes, {}).contents
+            contents = sandbox_of(whole, case.item, known, {}).contents
         except NotMeasurableError as error:
-            self.skipped[name] = str(error)
+            self.skipped[case.name] = str(error)
             return None
-        records = Records(self._taps(case, contents))
-        return with_records(graph_def, records, self._recorder)
+        return Records(self._taps(case, contents))
 
     def cases(self) -> tuple[Case, ...]:
         """Return the graphs that have run, with what they got."""
@@ -176,13 +181,8 @@ class Captures:
             taps.append(Tap(number, content.name, content.dtype, holder))
         return tuple(taps)
 
-    def _record(self, number: Array, value: Array) -> None:
+    def record(self, number: Array, value: Array) -> None:
         """Keep a value, unless the graph has run before."""
         captured, name = self._place[int(number)]
         if name not in captured.values:
             captured.values[name] = np.array(value)
-
-
-def is_recording(graph_def: GraphDef) -> bool:
-    """Return whether a graph tells of its tensors already."""
-    return any(f"/{RECORDER}_" in node.name for node in graph_def.node)

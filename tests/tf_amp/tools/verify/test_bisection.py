@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_amp.tools.verify.bisecting import culprits_among
+from tf_amp.tools.verify.verifying import culprits_among
 
 
 class _Trial:

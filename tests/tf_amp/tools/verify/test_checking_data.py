@@ -12,15 +12,15 @@ import tensorflow as tf
 import tf_amp
 from tf_amp.errors import UnfitDataError
 from tf_amp.tools.graph_runs.batches import (
-    InputSpec,
     batches_from_file,
     checked_batches,
+    described,
     specs_of,
 )
 
 _SPECS = (
-    InputSpec("image", "float32", (None, 4)),
-    InputSpec("label", "int64", (None,)),
+    tf.TensorSpec((None, 4), tf.float32, "image"),
+    tf.TensorSpec((None,), tf.int64, "label"),
 )
 _EXPECTED = r"image: float32 \[\?, 4\]; label: int64 \[\?\]"
 
@@ -124,5 +124,5 @@ def test_the_inputs_of_a_signature_are_known_by_its_names():
     concrete = function.get_concrete_function(
         b=tf.TensorSpec([None], tf.int32), a=tf.TensorSpec([None])
     )
-    told = [str(spec) for spec in specs_of(concrete)]
+    told = [described(spec) for spec in specs_of(concrete)]
     assert told == ["a: float32 [?]", "b: int32 [?]"]

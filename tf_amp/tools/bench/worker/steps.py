@@ -69,22 +69,23 @@ def step_of_saved_model(folder: str, signature: str | None, batch: int) -> Step:
     """Return a call of a signature on a made-up batch; ConfigError if it takes none."""
     import tensorflow as tf
 
-    from tf_amp.tools.graph_runs.batches import made_up, signatures_of, specs_of
+    from tf_amp.tools.graph_runs import batches
 
-    functions = signatures_of(pathlib.Path(folder), signature)
+    functions = batches.signatures_of(pathlib.Path(folder), signature)
     if len(functions) > 1 and _SERVED not in functions:
         listed = ", ".join(functions)
         raise ConfigError(f"{folder} has several signatures; --signature {listed}?")
     function = functions.get(_SERVED) or next(iter(functions.values()))
-    specs = specs_of(function)
+    specs = batches.specs_of(function)
     for spec in specs:
-        first = spec.shape[0] if spec.shape else None
+        first = spec.shape[0] if spec.shape.rank else None
         if first not in (None, batch):
             raise ConfigError(
-                f"Input {spec} has a batch size of its own; wanted is --batches "
-                f"{first}."
+                f"Input {batches.described(spec)} has a batch size of its own; wanted "
+                f"is --batches {first}."
             )
     inputs = {
-        spec.name: tf.constant(made_up(spec, batch), dtype=spec.dtype) for spec in specs
+        spec.name: tf.constant(batches.made_up(spec, batch), spec.dtype)
+        for spec in specs
     }
     return lambda: function(**inputs)
