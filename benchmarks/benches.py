@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from benchmarks.catalog import entry, variant
-from tf_amp.tools.bench.context import context_of
 from tf_amp.tools.bench.job import FUNCTION, Job, Run, Target
 from tf_amp.tools.bench.measuring import measured
 from tf_amp.tools.bench.methods import AGAIN, FLOAT32
-from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.record import Record, context_of
 from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.summary import Row, summarized
 

@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks.machine import Machine, this_machine
-from tf_amp.tools.bench.context import revision_of, versions_of
+from tf_amp.tools.bench.record import revision_of, versions_of
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy", "scipy")
 _ROOT = Path(__file__).resolve().parent.parent

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from grappler_pass.planning.pages import page
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.commands.shared.printing import progress_bar
 from tf_amp.config.amp_config import AmpConfig
@@ -87,12 +88,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Measure what the command line names, and print the table."""
     from tf_amp.tools.bench import record as records
-    from tf_amp.tools.bench.context import context_of
     from tf_amp.tools.bench.rendering import chart, words
 
     job = _job_of(options)
     _check_outputs(options)
-    fresh = records.Record(job, context_of(job.target))
+    fresh = records.Record(job, records.context_of(job.target))
     record = fresh if options.json is None else records.continued(fresh, options.json)
     record, stopped_by = _measured(record, options)
     failures = [each for each in record.samples if each.failure]
@@ -142,7 +142,6 @@ def _job_of(options: argparse.Namespace) -> jobs.Job:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    from grappler_pass.planning.pages import page
     from tf_amp.tools.bench.rendering import chart
 
     given = {name: getattr(options, name) for name in ("json", "html", "png")}

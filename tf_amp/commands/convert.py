@@ -9,6 +9,7 @@ import sys
 
 from tf_amp.commands.shared import printing
 from tf_amp.commands.shared.arguments import add_rewriting_to
+from tf_amp.tools.convert.conversion import convert
 
 _NOT_VERIFIED = 1
 
@@ -66,8 +67,6 @@ def main(options: argparse.Namespace) -> int:
 
     Where a verification failed the exit code is 1, and the result written all the same.
     """
-    from tf_amp.tools.convert.conversion import convert
-
     # Options have the names of its arguments.
     given = {
         name: getattr(options, name) for name in inspect.signature(convert).parameters

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared.arguments import add_rows_to
 from tf_amp.config.amp_config import CACHE, AmpConfig
+from tf_amp.config.counts import counted
 from tf_amp.errors import UnreadableCostsError
 from tf_amp.tensorflow_version import check_tensorflow
 
@@ -110,9 +111,8 @@ def _export(options: argparse.Namespace) -> int:
     with _clear_errors(options.file):
         count = write_export(options.file, rows)
     # The file may be standard output.
-    print(
-        f"{_rows(count)} of {database.path} written to {options.file}", file=sys.stderr
-    )
+    rows_written = f"{counted(count, 'row')} of {database.path}"
+    print(f"{rows_written} written to {options.file}", file=sys.stderr)
     return 0
 
 
@@ -122,8 +122,8 @@ def _import(options: argparse.Namespace) -> int:
     with _clear_errors(database.path, _ELSEWHERE):
         merged = database.put(export.rows) if export.rows else 0
     print(
-        f"{options.file}: {_rows(len(export.rows) - merged)} taken, {merged} merged, "
-        f"{len(export.refused)} refused; kept in {database.path}"
+        f"{options.file}: {counted(len(export.rows) - merged, 'row')} taken, {merged} "
+        f"merged, {len(export.refused)} refused; kept in {database.path}"
     )
     _report_refusals(options.file, export)
     return 0 if export.rows or not export.refused else 1
@@ -149,7 +149,9 @@ def _clear(options: argparse.Namespace) -> int:
     with _clear_errors(database.path, _ELSEWHERE):
         for where in _conditions(options) if database.path.exists() else ():
             removed += database.clear(where)
-    print(f"{_rows(removed)}{_filter_text(options)} removed from {database.path}")
+    print(
+        f"{counted(removed, 'row')}{_filter_text(options)} removed from {database.path}"
+    )
     return 0
 
 
@@ -160,10 +162,6 @@ def _database() -> CostDatabase:
     if cache_dir is None:
         raise UnreadableCostsError(f"there is no cache folder; {CACHE} names one")
     return CostDatabase(costs_path(cache_dir), patience_seconds=_PATIENCE_SECONDS)
-
-
-def _rows(count: int) -> str:
-    return f"{count} row{'s' * (count != 1)}"
 
 
 def _read(path: pathlib.Path) -> Export:
@@ -180,9 +178,12 @@ def _report_refusals(path: pathlib.Path, export: Export) -> None:
     for refusal in export.refused[:_REFUSALS_SHOWN]:
         print(f"{path}:{refusal.line}: refused: {refusal.reason}", file=sys.stderr)
     if (more := len(export.refused) - _REFUSALS_SHOWN) > 0:
-        print(f"{path}: {_rows(more)} more refused", file=sys.stderr)
+        print(f"{path}: {counted(more, 'row')} more refused", file=sys.stderr)
     if export.missing:
-        print(f"{path}: cut off, {_rows(export.missing)} missing", file=sys.stderr)
+        print(
+            f"{path}: cut off, {counted(export.missing, 'row')} missing",
+            file=sys.stderr,
+        )
 
 
 def _is_of(row: Row, op: str) -> bool:

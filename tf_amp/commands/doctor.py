@@ -14,6 +14,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 
+from tf_amp.commands.machine import advice
 from tf_amp.commands.shared.findings import (
     COPY,
     FIX_SETTING,
@@ -59,8 +60,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
     if options.devices:
-        from tf_amp.commands.machine import advice
-
         if options.json:
             raise ConfigError("--json and --devices do not go together.")
         for finding in advice.examine():

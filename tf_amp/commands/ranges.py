@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import pathlib
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from tf_amp.commands.shared import arguments, printing
+from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.commands.shared.arguments import add_rows_to
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import LOW_DTYPES
@@ -90,11 +91,11 @@ def _measured(options: argparse.Namespace) -> Ranges:
 
         with printing.progress_shown():
             return ranges_of_saved_model(options.model, options.data, options.signature)
-    from tf_amp.tools.verify.scripts import Script, ranges_of_script
+    from tf_amp.tools.verify.scripts import ranges_of_script
 
-    script = Script(str(options.model), options.script_arguments, options.seconds)
+    run = functools.partial(script_graphs.run, options)
     # Gradients are judged as they are, not as a loss scale moves them.
-    return ranges_of_script(script, {amp_config.LOSS_SCALE: "none"})
+    return ranges_of_script(run, {amp_config.LOSS_SCALE: "none"})
 
 
 def _print(seen: Ranges, options: argparse.Namespace, stream: TextIO) -> None:

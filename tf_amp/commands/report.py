@@ -10,6 +10,7 @@ import tempfile
 import webbrowser
 from typing import TYPE_CHECKING
 
+from grappler_pass.planning.pages.page import check_extra
 from tf_amp.commands.shared import arguments, script_graphs
 from tf_amp.config import amp_config
 from tf_amp.config.counts import counted
@@ -57,8 +58,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Write the page and return the exit code, which is the script's own."""
-    from grappler_pass.planning.pages.page import check_extra
-
     source = options.source
     kind = _kind_of(source)
     _check(options, kind)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tf_amp.commands.shared import arguments, printing
+from tf_amp.commands.shared import arguments, printing, script_graphs
 from tf_amp.commands.shared.arguments import add_rewriting_to, environment_from
 from tf_amp.config.counts import counted
+from tf_amp.config.exclusion import checked_patterns
 from tf_amp.errors import NotMeasurableError
 from tf_amp.tensorflow_version import check_tensorflow
+from tf_amp.tools import progress
+from tf_amp.tools.choice import Choice
 from tf_amp.tools.whole_files import check_writable
 
 if TYPE_CHECKING:
@@ -77,8 +81,6 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
-    from tf_amp.config.exclusion import checked_patterns
-    from tf_amp.tools.choice import Choice
     from tf_amp.tools.verify.functions import verify_saved_model
 
     choice = Choice(
@@ -104,12 +106,11 @@ def _of_model(options: argparse.Namespace) -> tuple[Verification, ...]:
 
 def _of_script(options: argparse.Namespace) -> tuple[Verification, ...]:
     """Run the script, then verify its graphs on what they first got."""
-    from tf_amp.tools import progress
-    from tf_amp.tools.verify.scripts import Script, captured_cases
+    from tf_amp.tools.verify.scripts import captured_cases
     from tf_amp.tools.verify.verifying import verified
 
-    script = Script(str(options.model), options.script_arguments, options.seconds)
-    cases, skipped = captured_cases(script, environment_from(options))
+    run = functools.partial(script_graphs.run, options)
+    cases, skipped = captured_cases(run, environment_from(options))
     found: list[Verification] = []
     with printing.progress_shown():
         for case in progress.each(cases, "verifying graphs"):

@@ -22,7 +22,6 @@ from tf_amp.tools.convert import planner
 from tf_amp.tools.convert.mixing import planner_for, unmixed
 from tf_amp.tools.convert.options import Options, options_from
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tracing import grappler_preview
 
 _PREFIX = "mixed"
@@ -81,7 +80,7 @@ def optimize(
             "or callable, a GraphDef and a Keras model. What is stored is converted by "
             "tf_amp.convert."
         )
-    check_named(optimize, x, kwargs)
+    explanation.check_named(optimize, x, kwargs)
     if isinstance(x, GraphDef):
         _, kept, _ = explanation.traced_graph(x, args, {}, fetches)
         feed = (n.name for n in x.node if n.op.startswith("Placeholder"))

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import tf_amp
 from tf_amp.errors import ConfigError
-from tf_amp.tools.explain.named_arguments import check_named
+from tf_amp.tools.explain.explanation import check_named
 from tf_amp.tools.graph_runs.batches import arguments_by_placeholder
 
 SPEC = tf.TensorSpec((8, 8))

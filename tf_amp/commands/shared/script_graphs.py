@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from tf_amp.commands.shared import printing
+from tf_amp.config import scope_registry
 from tf_amp.tools import running_scripts
 
 if TYPE_CHECKING:
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from grappler_pass.planning.draft import Settings
 
 _T = TypeVar("_T")
+
+
+def run(options: argparse.Namespace) -> object:
+    """Run the script of a command, in its time; return what it exits with."""
+    return running_scripts.run_limited(
+        str(options.model), options.script_arguments, options.seconds
+    )
 
 
 def run_observed(
@@ -50,9 +58,7 @@ def run_observed(
     running_scripts.switch_on(environment)
     code: object = None
     try:
-        code = running_scripts.run_limited(
-            str(options.model), options.script_arguments, options.seconds
-        )
+        code = run(options)
     finally:
         show(tuple(found.values()), stream)
     if not found:
@@ -64,7 +70,6 @@ def why_no_graph() -> str:
     """Say why the pass was given no graph that it could have changed."""
     if "tensorflow" not in sys.modules:
         return "the script did not import TensorFlow"
-    from tf_amp.config import scope_registry
     from tf_amp.runtime import switch
 
     config = scope_registry.base_config()

@@ -23,7 +23,6 @@ from tf_amp.tools.audit.cases import Alternatives
 from tf_amp.tools.audit.remedies import obstacles_of
 from tf_amp.tools.audit.report import Audit
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.graph_runs.batches import set_batch, signatures_of
 from tf_amp.tools.target_device import Target, target_of
 
@@ -57,7 +56,7 @@ def audit(
       StageError: the plan cannot be made; the message names the stage.
     """
     check_tensorflow()
-    check_named(audit, fn, kwargs)
+    explanation.check_named(audit, fn, kwargs)
     target = target_of(device_profile, dtype)
     graph_def, kept, name = explanation.traced_graph(fn, args, kwargs, fetches)
     return _audit_traced(graph_def, kept, name, target)
@@ -80,11 +79,10 @@ def audit_saved_model(
         if batch is not None:
             set_batch(graph_def, batch)
         audits[name] = _audit_traced(graph_def, kept, name, target)
-    alike = explanation.with_joined_names(
+    return explanation.with_joined_names(
         audits,
         lambda audit: (dataclasses.replace(audit.plan, graph=""), audit.obstacles),
     )
-    return tuple(dataclasses.replace(a, graph=names) for names, a in alike.items())
 
 
 def audit_graph(

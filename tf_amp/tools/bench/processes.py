@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 _ROOT = pathlib.Path(__file__).resolve().parents[3]
 # The folder it is started in, which comes first, may hold modules with names of ours.
@@ -94,8 +94,13 @@ def run_worker(
             stderr=errors,
             start_new_session=True,
         )
-        with _ended_with_group(process):
+        try:
             status, usage, is_over = _waited(process, begin + seconds, stop)
+        finally:
+            # What is left of it, and of those that it has started.
+            _signal_group(process, signal.SIGKILL)
+            if process.returncode is None:
+                process.wait()
         errors.seek(max(errors.seek(0, os.SEEK_END) - _KEPT_BYTES, 0))
         tail = errors.read().decode(errors="replace")
     return Ended(
@@ -123,17 +128,6 @@ def _waited(
             _signal_group(process, signal.SIGKILL if is_over else signal.SIGTERM)
             is_over, until = True, time.monotonic() + _GRACE_SECONDS
         time.sleep(_POLL_SECONDS)
-
-
-@contextlib.contextmanager
-def _ended_with_group(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End what is left of a process and of those that it has started."""
-    try:
-        yield
-    finally:
-        _signal_group(process, signal.SIGKILL)
-        if process.returncode is None:
-            process.wait()
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import pathlib
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
@@ -24,12 +25,12 @@ from grappler_pass.planning.plan import Plan
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
-from tf_amp.errors import NotMeasurableError
+from tf_amp.errors import ConfigError, NotMeasurableError
 from tf_amp.measuring.machine_turn import asked_turn
 from tf_amp.rewriting import graph_settings
 from tf_amp.rewriting.compiled import explaining
+from tf_amp.runtime import switch
 from tf_amp.tensorflow_version import check_tensorflow
-from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.explain.predicting import prediction_of
 from tf_amp.tools.explain.prediction import Prediction
 from tf_amp.tools.graph_runs.batches import signatures_of
@@ -37,7 +38,7 @@ from tf_amp.tracing import grappler_preview
 from tf_amp.tracing.in_force import current_config
 from tf_amp.tracing.stamp_reader import Marks, excluded_parts, marks_from_graph_def
 
-_T = TypeVar("_T")
+_T = TypeVar("_T", bound=Any)
 
 
 @overload
@@ -209,6 +210,58 @@ def _no_fetches(what: str) -> ValueError:
     )
 
 
+def check_named(task: Callable[..., Any], fn: Any, named: Iterable[str]) -> None:
+    """Refuse names of arguments that are meant for nobody.
+
+    The task takes settings by name and hands the rest on to `fn`: a GraphDef, a
+    ConcreteFunction, or a callable. One that takes any name is handed all but the
+    settings of `tf_amp.enable`.
+
+    Raises:
+      ConfigError: the function has no argument of one of these names.
+    """
+    known, takes_any = _names_of(fn)
+    settings = inspect.signature(switch.enable).parameters
+    for name in named:
+        if name in known or (takes_any and name not in settings):
+            continue
+        own = inspect.signature(task).parameters.values()
+        allowed = sorted(p.name for p in own if p.kind is p.KEYWORD_ONLY)
+        remedy = ""
+        if name in settings:
+            remedy = (
+                f" tf_amp.enable({name}=...) holds for what is traced afterwards. An "
+                "argument that the function takes by ** is given to it in a lambda."
+            )
+        raise ConfigError(
+            f"{task.__name__}: received {name}=; allowed are the settings "
+            f"{', '.join(allowed)}, and the function's arguments"
+            f"{': ' if known else ''}{', '.join(sorted(known))}.{remedy}"
+        )
+
+
+def _names_of(fn: Any) -> tuple[set[str], bool]:
+    """Return the names that something gives its arguments, and if it takes others."""
+    if isinstance(fn, GraphDef):
+        return {node.name for node in fn.node if node.op == "Placeholder"}, False
+    if is_concrete(fn):
+        specs = tf.nest.flatten(fn.structured_input_signature)
+        of_specs = {spec.name for spec in specs if isinstance(spec, tf.TensorSpec)}
+        return {*fn.function_type.parameters, *of_specs} - {None}, False
+    called = getattr(fn, "python_function", fn)
+    try:
+        parameters = list(inspect.signature(called).parameters.values())
+        # Of a Keras model, what is called takes any, and `call` says what it is.
+        if any(p.kind is p.VAR_KEYWORD for p in parameters) and hasattr(called, "call"):
+            parameters += inspect.signature(called.call).parameters.values()
+    except (TypeError, ValueError):
+        return set(), True
+    names = {
+        p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
+    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
 def explain_saved_model(
     folder: pathlib.Path, signature: str | None = None, *, measure: bool = False
 ) -> tuple[Plan | Prediction, ...]:
@@ -219,24 +272,27 @@ def explain_saved_model(
     `explain`, to which `measure` is passed.
     """
     functions = signatures_of(folder, signature)
-    plans = {name: explain(function) for name, function in functions.items()}
-    alike = with_joined_names(plans, lambda plan: dataclasses.replace(plan, graph=""))
-    found: list[Plan | Prediction] = []
-    for names, plan in alike.items():
-        if not measure:
-            found.append(dataclasses.replace(plan, graph=names))
-            continue
-        measured = explain(functions[names.partition(", ")[0]], measure=True)
-        named = dataclasses.replace(measured.plan, graph=names)
-        found.append(dataclasses.replace(measured, plan=named))
-    return tuple(found)
+    found = {name: explain(function) for name, function in functions.items()}
+    plans = with_joined_names(found, lambda plan: dataclasses.replace(plan, graph=""))
+    if not measure:
+        return plans
+    first = [functions[plan.graph.partition(", ")[0]] for plan in plans]
+    measured = [explain(function, measure=True) for function in first]
+    names = zip(measured, plans, strict=True)
+    return tuple(
+        dataclasses.replace(m, plan=dataclasses.replace(m.plan, graph=plan.graph))
+        for m, plan in names
+    )
 
 
 def with_joined_names(
     found: Mapping[str, _T], key: Callable[[_T], Hashable]
-) -> dict[str, _T]:
-    """Return the first of those with the same key, by the names of all of them."""
+) -> tuple[_T, ...]:
+    """Return the first of those with the same key, its graph named as all of them."""
     names: dict[Hashable, list[str]] = {}
     for name, each in found.items():
         names.setdefault(key(each), []).append(name)
-    return {", ".join(same): found[same[0]] for same in names.values()}
+    return tuple(
+        dataclasses.replace(found[same[0]], graph=", ".join(same))
+        for same in names.values()
+    )

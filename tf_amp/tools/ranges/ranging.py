@@ -1,4 +1,7 @@
-"""Run a graph on batches of data and see what ranges its tensors keep to."""
+"""Run a graph on batches of data and see what ranges its tensors keep to.
+
+Those tensors are looked at whose range bears on a decision.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from grappler_pass.costs.calls import TensorSpec
+from grappler_pass.costs.work.op_work import works_of
+from grappler_pass.eligibility.exclusions import differentiated
+from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.fork_safety import renewed_lock
-from grappler_pass.graph.op_table import ENTER_OPS
-from grappler_pass.graph.shapes import Shapes
-from grappler_pass.graph.view import GraphView
+from grappler_pass.graph.op_lists import OpLists
+from grappler_pass.graph.op_table import ENTER_OPS, NEXT_ITERATION_OPS, SWITCH_OPS
+from grappler_pass.graph.shapes import Shapes, known_shape
+from grappler_pass.graph.type_slots import FLOAT32, NO_SLOT, SlotTable
+from grappler_pass.graph.view import GraphView, Node, Port
+from grappler_pass.pricing.seconds import call_of
+from tf_amp.config.amp_config import LOW_DTYPES
 from tf_amp.config.ranges import Ranges, TensorRange
 from tf_amp.tools import progress
 from tf_amp.tools.graph_runs import batches as data
@@ -22,9 +33,10 @@ from tf_amp.tools.graph_runs.batches import batch_by_placeholder
 from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.graph_runs.executing import Case, Values
 from tf_amp.tools.ranges.recording import Recorder, Records, Tap, with_records
-from tf_amp.tools.ranges.seen_tensors import seen_tensors
 from tf_amp.tools.verify.function_cases import plain_case
+from tf_amp.tracing.stamp_reader import forward_names
 
+_REDUCTIONS = frozenset("AvgPool BiasAddGrad Mean Prod SegmentSum Sum".split())
 # Halfway from the largest value to what would come next: from here on it is infinity.
 _OVERFLOW = {"float16": 65520.0, "bfloat16": 3.3961775e38}
 # Half of the least value: up to here it becomes zero.
@@ -95,7 +107,7 @@ def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
 
 def records_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> Records:
     """Return what to record of a graph so that its ranges are known."""
-    tensors = seen_tensors(view, shapes)
+    tensors = _seen_tensors(view, shapes)
     first, begin = statistics.add_graph(tuple(tensors.values()))
     framed = frozenset(n.name for n in view.nodes if view.frame(n.index) is not None)
     loops = (n for n in view.nodes if n.op in ENTER_OPS)
@@ -105,6 +117,100 @@ def records_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> Recor
         for number, (text, seen) in enumerate(tensors.items(), first)
     )
     return Records(tuple(taps), begin, frozenset(outermost))
+
+
+def _seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
+    """Return the tensors that may be in 16 bits, by their names in the graph.
+
+    They are what operations make or read that may go low in either type. Nothing has
+    been seen of them yet.
+    """
+    slots = SlotTable.from_view(view)
+    ports = _ports(view, slots, _eligible(view, slots, shapes))
+    made = (_unseen(view, slots, shapes, port, names) for port, names in ports.items())
+    return {seen.name: seen for seen in made}
+
+
+def _eligible(view: GraphView, slots: SlotTable, shapes: Shapes) -> Sequence[bool]:
+    """Say of every slot whether a list lets it go low, whatever that costs."""
+    found = [False] * len(slots.slots)
+    for low_dtype in LOW_DTYPES:
+        lists = OpLists.for_dtype(low_dtype)
+        limits = constrain(view, shapes, lists, low_dtype)
+        found = [a or b for a, b in zip(found, limits.eligible, strict=True)]
+    return found
+
+
+def _ports(
+    view: GraphView, slots: SlotTable, eligible: Sequence[bool]
+) -> dict[Port, tuple[str, ...]]:
+    """Return the tensors in question, each with the names of those that read it."""
+
+    def is_eligible(slot: int) -> bool:
+        return slot != NO_SLOT and eligible[slot]
+
+    made = (
+        Port(node.index, output)
+        for node in view.nodes
+        for output in range(slots.output_count(node.index))
+        if is_eligible(slots.output_slot(node.index, output))
+    )
+    reads = (
+        (port, node.name)
+        for node in view.nodes
+        for position, port in enumerate(node.inputs)
+        if is_eligible(slots.input_slot(node.index, position))
+    )
+    readers: dict[Port, list[str]] = {port: [] for port in made}
+    for port, name in reads:
+        readers.setdefault(port, []).append(name)
+    return {
+        port: tuple(dict.fromkeys(names))
+        for port, names in readers.items()
+        if slots.output_dtype(*port) == FLOAT32
+        and view.readers(port)
+        # A loop is known by the edge from its end to its beginning.
+        and view.nodes[port.node].op not in NEXT_ITERATION_OPS
+    }
+
+
+def _unseen(
+    view: GraphView,
+    slots: SlotTable,
+    shapes: Shapes,
+    port: Port,
+    names: tuple[str, ...],
+) -> TensorRange:
+    node = view.nodes[port.node]
+    is_gradient = bool(differentiated(node.name) or forward_names(node.proto))
+    return TensorRange(
+        node=node.name,
+        output=port.output,
+        op=node.op,
+        readers=names,
+        is_gradient=is_gradient,
+        depth=_depth(view, slots, shapes, node),
+    )
+
+
+def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int | None:
+    """Return how many numbers one element of a node's output is the sum of."""
+
+    def spec(port: Port) -> TensorSpec:
+        return TensorSpec(known_shape(shapes, view, port), "float32")
+
+    call = call_of(node, slots, spec)
+    if any(spec.shape is None for spec in (*call.inputs[:1], *call.outputs[:1])):
+        return None
+    if node.op in _REDUCTIONS and call.inputs and call.outputs:
+        return max(call.inputs[0].elements // max(call.outputs[0].elements, 1), 1)
+    if node.op in SWITCH_OPS:
+        return None
+    try:
+        works = works_of(call, "float32")
+    except (ValueError, IndexError):
+        return None
+    return next((work.product.k for work in works if work.product), None)
 
 
 @dataclasses.dataclass
@@ -148,9 +254,9 @@ class Statistics:
             with self._lock:
                 self._runs[-place - 1] += 1
             return
-        part = range_of_values(value)
+        tensor = self._tensors[place]
+        part = range_of_values(tensor.seen, value)
         with self._lock:
-            tensor = self._tensors[place]
             run = self._runs[tensor.graph]
             tensor.seen = _widened(tensor.seen, part, run, run != tensor.last_run)
             tensor.last_run = run
@@ -161,21 +267,11 @@ class Statistics:
         return Ranges(seen, max(self._runs, default=0))
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """The range of one value of a tensor; names as in `TensorRange`."""
+def range_of_values(seen: TensorRange, value: Array) -> TensorRange:
+    """Return the range of one array for what was seen of its tensor.
 
-    largest: float
-    smallest: float
-    values: int
-    nonzero: int
-    not_finite: int
-    overflow: Mapping[str, int]
-    underflow: Mapping[str, int]
-
-
-def range_of_values(value: Array) -> Part:
-    """Return the range of an array; counts nothing twice where all is in range."""
+    Nothing is counted twice where all is in range.
+    """
     magnitude = np.abs(value).ravel()
     finite = np.isfinite(magnitude)
     lost = int(magnitude.size - np.count_nonzero(finite))
@@ -184,7 +280,8 @@ def range_of_values(value: Array) -> Part:
     largest = float(magnitude.max(initial=0.0))
     positive = magnitude[magnitude > 0.0]
     smallest = float(positive.min(initial=math.inf))
-    return Part(
+    return dataclasses.replace(
+        seen,
         largest=largest,
         smallest=smallest,
         values=int(value.size),
@@ -201,7 +298,9 @@ def range_of_values(value: Array) -> Part:
     )
 
 
-def _widened(seen: TensorRange, part: Part, run: int, is_new_run: bool) -> TensorRange:
+def _widened(
+    seen: TensorRange, part: TensorRange, run: int, is_new_run: bool
+) -> TensorRange:
     """Return a range widened by another value of the tensor, from some run."""
     is_larger = part.largest > seen.largest or not seen.values
     return dataclasses.replace(

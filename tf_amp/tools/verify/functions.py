@@ -18,7 +18,6 @@ from tf_amp.tensorflow_version import check_tensorflow
 from tf_amp.tools import progress
 from tf_amp.tools.choice import Choice
 from tf_amp.tools.explain import explanation
-from tf_amp.tools.explain.named_arguments import check_named
 from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs.batches import batch_by_placeholder
 from tf_amp.tools.ranges.ranging import joined, ranges_of
@@ -62,7 +61,7 @@ def verify(
       ConfigError: a setting is unknown, or an argument is not one of the function's.
     """
     check_tensorflow()
-    check_named(verify, fn, kwargs)
+    explanation.check_named(verify, fn, kwargs)
     choice = Choice(dtype, opt_level, exclude=checked_patterns(exclude or ()))
     case = case_of(fn, args, kwargs, choice, fetches)
     return verified(case, tolerance=checked_tolerance(tolerance), bisect=bisect)
@@ -96,11 +95,10 @@ def verify_saved_model(
             checks.append(
                 verified(case, tolerance=tolerance, bisect=bisect, data=data_text)
             )
-        found[name] = dataclasses.replace(worst_of(checks), graph=name)
-    alike = explanation.with_joined_names(
+        found[name] = worst_of(checks)
+    return explanation.with_joined_names(
         found, lambda each: dataclasses.replace(each, graph="", plan="")
     )
-    return tuple(dataclasses.replace(a, graph=names) for names, a in alike.items())
 
 
 def ranges(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -42,30 +42,19 @@ from tf_amp.tracing.grappler_preview import with_bodies
 from tf_amp.tracing.traces import with_traced_shapes
 
 
-@dataclasses.dataclass(frozen=True)
-class Script:
-    """A script with its arguments; `seconds` ends it, None lets it end by itself."""
-
-    path: str
-    arguments: Sequence[str] = ()
-    seconds: float | None = None
-
-
 def captured_cases(
-    script: Script, environment: dict[str, str]
+    run: Callable[[], object], environment: dict[str, str]
 ) -> tuple[tuple[Case, ...], dict[str, str]]:
     """Run a script in float32 and return its graphs with what they first got.
 
     Also, by name, those that cannot be run again, with the reason.
     """
-    captures = Captures()
-    _run(
-        script, environment, captures.records_of, captures.record, captures.without_xla
-    )
-    return captures.cases(), captures.skipped
+    found = Captures()
+    _run(run, environment, found.records_of, found.record, found.without_xla)
+    return found.cases(), found.skipped
 
 
-def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
+def ranges_of_script(run: Callable[[], object], environment: dict[str, str]) -> Ranges:
     """Run a script in float32 and return the ranges of its graphs over all steps."""
     statistics = Statistics()
 
@@ -75,12 +64,12 @@ def ranges_of_script(script: Script, environment: dict[str, str]) -> Ranges:
         view = GraphView.from_graph_def(case.graph_def, case.item)
         return records_of(view, case.shapes, statistics)
 
-    _run(script, environment, ranges_of, statistics.record, WithoutXla())
+    _run(run, environment, ranges_of, statistics.record, WithoutXla())
     return statistics.ranges()
 
 
 def _run(
-    script: Script,
+    run: Callable[[], object],
     environment: dict[str, str],
     records_of_case: Callable[[Case], Records | None],
     record: Record,
@@ -110,8 +99,7 @@ def _run(
     host.current().observers.append(observe)
     host.current().without_xla.append(without_xla)
     running_scripts.switch_on(environment)
-    code = running_scripts.run_limited(script.path, script.arguments, script.seconds)
-    if code:
+    if code := run():
         print(f"tf-amp: the script ended with {code!r}.", file=sys.stderr)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tf_amp.tools.bench.context import Context
 from tf_amp.tools.bench.job import FUNCTION, Job, Target
-from tf_amp.tools.bench.record import Record
+from tf_amp.tools.bench.record import Context, Record
 from tf_amp.tools.bench.samples import Sample
 from tf_amp.tools.bench.worker.journal import OpCounts
 

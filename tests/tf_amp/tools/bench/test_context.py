@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from tests.processes import run
-from tf_amp.tools.bench.context import revision_of
+from tf_amp.tools.bench.record import revision_of
 
 AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
 

@@ -152,7 +152,7 @@ def test_what_leaves_the_safe_range_stays_float32_with_that_reason():
 @settings(max_examples=200)
 def test_shares_are_what_a_cast_would_make_of_the_values(values):
     value = np.array(values, np.float32)
-    part = range_of_values(value)
+    part = range_of_values(TensorRange("x", 0, "MatMul"), value)
     finite = value[np.isfinite(value)]
     assert part.not_finite == value.size - finite.size
     assert part.largest == np.abs(finite).max(initial=0.0)

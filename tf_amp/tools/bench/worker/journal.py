@@ -134,25 +134,26 @@ def sampled_values(computed: Any) -> list[float]:
 
     What is not of a floating type, as counts and names, is left out.
     """
-    leaves = [each for each in _leaves(computed) if _is_floating(each)][:_MOST_VALUES]
+    floating = [each for each in leaves(computed) if _is_floating(each)][:_MOST_VALUES]
     found: list[float] = []
-    for leaf in leaves:
+    for leaf in floating:
         flat = np.asarray(leaf).astype(np.float64).ravel()
-        count = min(_MOST_VALUES // len(leaves), flat.size)
+        count = min(_MOST_VALUES // len(floating), flat.size)
         if count:
             places = np.linspace(0, flat.size - 1, count, dtype=int)
             found.extend(flat[places].tolist())
     return found
 
 
-def _leaves(structure: Any) -> Iterator[Any]:
+def leaves(structure: Any) -> Iterator[Any]:
+    """Yield what is neither a mapping, whose keys are sorted, nor a sequence."""
     if isinstance(structure, Mapping):
         structure = [structure[name] for name in sorted(structure)]
     if not isinstance(structure, list | tuple):
         yield structure
         return
     for each in structure:
-        yield from _leaves(each)
+        yield from leaves(each)
 
 
 def _is_floating(leaf: Any) -> bool:

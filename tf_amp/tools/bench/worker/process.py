@@ -6,19 +6,22 @@ Started by `processes` with the task as JSON; exits as the target does.
 from __future__ import annotations
 
 import ctypes
+import importlib
+import inspect
 import itertools
 import pathlib
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import wrapt
 
-from tf_amp.errors import AmpError
+from tf_amp.errors import AmpError, ConfigError
 from tf_amp.tools import running_scripts
 from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT, Task
 from tf_amp.tools.bench.methods import KERAS, TENSORFLOW, is_ours, settings_of_method
-from tf_amp.tools.bench.worker import process, steps, watching
+from tf_amp.tools.bench.worker import process, watching
 from tf_amp.tools.bench.worker.journal import (
     COMPARED_STEPS,
     OWN_KIND,
@@ -33,6 +36,9 @@ _SET_SIGNAL_OF_PARENTS_DEATH = 1
 _POLICY = "mixed_bfloat16"
 _PASS = "auto_mixed_precision"
 _PASS_OF_CPUS = "auto_mixed_precision_onednn_bfloat16"
+Step = Callable[[], Any]
+_SERVED = "serving_default"
+_FORMS = "a callable without arguments, or (model, x[, y]) of Keras"
 
 
 def main() -> None:
@@ -52,9 +58,9 @@ def main() -> None:
             return
         if target.kind == FUNCTION:
             sys.path.insert(0, str(pathlib.Path.cwd()))
-            step = steps.step_of_function(target.name, batch, task.mode)
+            step = step_of_function(target.name, batch, task.mode)
         else:
-            step = steps.step_of_saved_model(target.name, target.signature, batch)
+            step = step_of_saved_model(target.name, target.signature, batch)
         _run_steps(step, journal, task.seconds)
     except AmpError as error:
         if error.is_scripts_own:
@@ -62,7 +68,7 @@ def main() -> None:
         sys.exit(str(error))
 
 
-def _run_steps(step: steps.Step, journal: Journal, seconds: float) -> None:
+def _run_steps(step: Step, journal: Journal, seconds: float) -> None:
     """Call a step once, until tf-amp has compared it, and then for a while.
 
     What is compared is written as one step, a mean: half of it runs in float32.
@@ -121,3 +127,79 @@ def _switch_on_builtin_pass(tensorflow: Any) -> None:
     has_gpus = bool(tensorflow.config.list_physical_devices("GPU"))
     option = _PASS if has_gpus else _PASS_OF_CPUS
     tensorflow.config.optimizer.set_experimental_options({option: True})
+
+
+def step_of_function(name: str, batch: int, mode: str) -> Step:
+    """Return what "module:function" makes of a batch size.
+
+    Args:
+      name: of the function, which gets the batch size, and the mode if it has a
+        parameter of that name; it returns a callable that does a step, or a Keras
+        model with data of at least as many examples.
+      batch: examples per step.
+      mode: "train" or "infer".
+
+    Raises:
+      ConfigError: there is no such function, or it returns something else.
+    """
+    module_name, _, function_name = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise ConfigError(f"{name}: there is no module {error.name}.") from error
+    function = getattr(module, function_name, None)
+    if not callable(function):
+        raise ConfigError(f"{name}: {module.__file__} has no such function.")
+    takes_mode = "mode" in inspect.signature(function).parameters
+    made = function(batch, mode=mode) if takes_mode else function(batch)
+    if isinstance(made, tuple) and 2 <= len(made) <= 3:
+        return _step_of_keras(name, made, batch, mode)
+    if callable(made):
+        return made  # type: ignore[no-any-return]
+    raise ConfigError(f"{name} returned {type(made).__name__}; wanted is {_FORMS}.")
+
+
+def _step_of_keras(name: str, made: tuple[Any, ...], batch: int, mode: str) -> Step:
+    import tensorflow as tf
+
+    model, *data = made
+    if not hasattr(model, "train_on_batch"):
+        kind = type(model).__name__
+        raise ConfigError(f"{name} returned a tuple with {kind}; wanted is {_FORMS}.")
+    for leaf in tf.nest.flatten(data):
+        if len(leaf) < batch:
+            raise ConfigError(f"{name} returned {len(leaf)} examples for {batch}.")
+    x, *y = tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf[:batch]), data)
+    if mode == "infer":
+        return lambda: model.predict_on_batch(x)
+    if not y:
+        raise ConfigError(f"{name} returned no y, which training needs; --mode infer?")
+    return lambda: model.train_on_batch(x, y[0])
+
+
+def step_of_saved_model(folder: str, signature: str | None, batch: int) -> Step:
+    """Return a call of a signature on a made-up batch; ConfigError if it takes none."""
+    import tensorflow as tf
+
+    from tf_amp.tools.graph_runs import batches
+
+    functions = batches.signatures_of(pathlib.Path(folder), signature)
+    if len(functions) > 1 and _SERVED not in functions:
+        listed = ", ".join(functions)
+        raise ConfigError(f"{folder} has several signatures; --signature {listed}?")
+    function = functions.get(_SERVED) or next(iter(functions.values()))
+    specs = batches.specs_of(function)
+    for spec in specs:
+        first = spec.shape[0] if spec.shape.rank else None
+        if first not in (None, batch):
+            raise ConfigError(
+                f"Input {batches.described(spec)} has a batch size of its own; wanted "
+                f"is --batches {first}."
+            )
+    inputs = {
+        spec.name: tf.constant(batches.made_up(spec, batch), spec.dtype)
+        for spec in specs
+    }
+    return lambda: function(**inputs)

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import wrapt
@@ -25,6 +25,7 @@ from tf_amp.tools.bench.worker.journal import (
     OpCounts,
     count_ops,
     count_ops_of_graphs,
+    leaves,
     sampled_values,
 )
 
@@ -40,6 +41,7 @@ _ENDS = (
 )
 
 _MOST_LETTERS = 60
+_RUN_ARGUMENTS = ("fetches", "feed_dict", "options", "run_metadata")
 # Functions are numbered from 0.
 _NUMBERS_FROM = 1_000_000
 
@@ -89,44 +91,40 @@ class _Calls:
     ) -> Any:
         """Stand for the method, whose first argument is the function's name."""
         journal, name = self._journal, args[0]
-        options = context.function_call_options.config_proto_serialized
-        number = self._numbers.get((name, options))
-        run = functools.partial(method, *args, **kwargs)
-        if number is None:
-            number = self._numbers[name, options] = len(self._numbers)
-            outputs, begin, end = self._first(number, context, name, run)
-        else:
+        key = name, context.function_call_options.config_proto_serialized
+        timed: list[tuple[Any, float, float]] = []
+
+        def run() -> None:
             begin = journal.now()
-            outputs = run()
-            end = journal.now()
-        journal.call(number, begin, end)
+            outputs = method(*args, **kwargs)
+            timed.append((outputs, begin, journal.now()))
+
+        if key in self._numbers:
+            run()
+        else:
+            self._numbers[key] = len(self._numbers)
+            self._run_first(self._numbers[key], context, name, run)
+        outputs, begin, end = timed[0]
+        journal.call(self._numbers[key], begin, end)
         self._compared[name] += 1
         if self._compared[name] <= COMPARED_STEPS:
             with journal.looking():
                 journal.values(name.decode(), sampled_values(outputs))
         return outputs
 
-    def _first(
-        self, number: int, context: Any, name: bytes, run: Callable[[], Any]
-    ) -> tuple[Any, float, float]:
+    def _run_first(
+        self, number: int, context: Any, name: bytes, run: Callable[[], None]
+    ) -> None:
         """Run the first call of an instance, and write what it executes."""
-        journal, timed = self._journal, []
-
-        def timed_run() -> None:
-            begin = journal.now()
-            outputs = run()
-            timed.append((outputs, begin, journal.now()))
-
         counts: OpCounts | None = None
         try:
             if self._is_looking:
-                timed_run()
+                run()
             else:
-                counts = self._counted(timed_run, context, name)
+                counts = self._counted(run, context, name)
         finally:
             # A call may fail, and the next one not.
-            journal.function(number, name.decode(), counts)
-        return timed[0]
+            self._journal.function(number, name.decode(), counts)
 
     def _counted(self, run: Callable[[], None], context: Any, name: bytes) -> OpCounts:
         self._is_looking = True
@@ -209,21 +207,13 @@ class _SessionRuns:
         self._journal = journal
         self._counts: Counter[tuple[int, str]] = Counter()
         self._numbers: dict[tuple[int, str], int] = {}
-        self._next = _NUMBERS_FROM
+        self._next = itertools.count(_NUMBERS_FROM)
 
     def run(self, method: Method, session: Any, args: Any, kwargs: Any) -> Any:
         """Stand for the method; its arguments are those of `Session.run`."""
-
-        def bound(
-            fetches: Any,
-            feed_dict: Any = None,
-            options: Any = None,
-            run_metadata: Any = None,
-        ) -> tuple[Any, Any, Any, Any]:
-            return fetches, feed_dict, options, run_metadata
-
         journal = self._journal
-        fetches, feed_dict, options, metadata = bound(*args, **kwargs)
+        given = dict(zip(_RUN_ARGUMENTS, args, strict=False)) | kwargs
+        fetches, feed_dict, options, metadata = map(given.get, _RUN_ARGUMENTS)
         name = ", ".join(_names(fetches))[:_MOST_LETTERS]
         key = (id(session), name)
         self._counts[key] += 1
@@ -239,26 +229,21 @@ class _SessionRuns:
         end = journal.now()
         with journal.looking():
             if is_asked or count == 1:
-                self._look(key, metadata if is_asked else None)
+                graphs = metadata.partition_graphs if is_asked else None
+                self._look(key, graphs)
             if count <= COMPARED_STEPS:
                 journal.values(name, sampled_values(found))
         journal.call(self._numbers[key], begin, end)
         return found
 
-    def _look(self, key: tuple[int, str], metadata: Any) -> None:
-        """Write what a run has executed; without metadata that is unknown."""
-        self._numbers[key] = self._next
-        graphs = metadata and metadata.partition_graphs
+    def _look(self, key: tuple[int, str], graphs: Any) -> None:
+        """Write what a run has executed; without graphs that is unknown."""
+        self._numbers[key] = number = next(self._next)
         counts = count_ops_of_graphs(graphs) if graphs else None
-        self._journal.function(self._next, key[1], counts)
-        self._next += 1
+        self._journal.function(number, key[1], counts)
 
 
 def _names(fetches: Any) -> Iterator[str]:
-    if isinstance(fetches, Mapping):
-        fetches = [*fetches.values()]
-    if isinstance(fetches, list | tuple):
-        for each in fetches:
-            yield from _names(each)
-    elif fetches is not None:
-        yield str(getattr(fetches, "name", fetches)).partition(":")[0]
+    for each in leaves(fetches):
+        if each is not None:
+            yield str(getattr(each, "name", each)).partition(":")[0]
