@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tf_amp.commands.shared import printing, script_graphs
 from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import DEFAULT_LEVEL, LOW_DTYPES, AmpConfig
 from tf_amp.errors import ConfigError
-from tf_amp.measuring.progress import Measuring, Note, Refused, Waiting, report_to
+from tf_amp.measuring.progress import (
+    Left,
+    Measuring,
+    Note,
+    Refused,
+    Waiting,
+    report_to,
+)
 from tf_amp.tools import running_scripts
 
 if TYPE_CHECKING:
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
 
     from grappler_pass.costs.database.price_list import Measured
     from grappler_pass.pipeline import Rewrite
+
+_Kind = TypeVar("_Kind")
 
 SUMMARY = "run a script, and measure all that it needs"
 
@@ -90,29 +99,17 @@ class _Display:
 
         self._console = rich.console.Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
-        self._rows: list[Measured] = []
+        self._notes: list[Note] = []
         # At which graphs were planned last; empty: none were.
         self._level = ""
-        self._has_waited = self._has_asked = self._is_broken = False
-        self._left: frozenset[str] = frozenset()
-        self._refused: dict[str, None] = {}
-        self._tried = 0
 
     def read(self, note: Note) -> None:
-        """Follow what is measured, whom this process waits for, and what is left."""
+        """Follow what is measured, and whom this process waits for."""
         if isinstance(note, Measuring):
             self._show(note)
-        elif isinstance(note, Waiting):
-            if not self._has_waited:
-                self._say(f"{note.by} measures on this machine; waiting for it to end")
-            self._has_waited = True
-        elif isinstance(note, Refused):
-            self._refused[note.why] = None
-        else:
-            self._has_asked = True
-            self._is_broken = note.is_broken
-            # What was left of an earlier graph may be known by now.
-            self._left = (self._left - note.asked) | note.missing
+        elif isinstance(note, Waiting) and not self._of(Waiting):
+            self._say(f"{note.by} measures on this machine; waiting for it to end")
+        self._notes.append(note)
 
     def planned(self, rewrite: Rewrite) -> None:
         """Note at which level a graph was planned."""
@@ -123,18 +120,17 @@ class _Display:
         """Print what was measured, op by op, and whether the script came to its end."""
         if self._bar is not None:
             self._bar.stop()
-        if self._rows:
-            self._console.print(_table(self._rows))
-            self._say(f"{len(self._rows)} prices measured; {_where_kept()}")
+        rows = [row for note in self._of(Measuring) for row in note.rows]
+        if rows:
+            self._console.print(_table(rows))
+            self._say(f"{len(rows)} prices measured; {_where_kept()}")
         if not is_over:
             self._say("the script ended early; the same command goes on from here")
-        elif reason := self._reason():
+        elif reason := self._reason(has_rows=bool(rows)):
             self._say(reason)
 
     def _show(self, state: Measuring) -> None:
         """Follow what is measured for one graph."""
-        self._rows.extend(state.rows)
-        self._tried += bool(state.op)
         if self._bar is None:
             self._bar = printing.progress_bar(self._console)
             self._bar.add_task("", total=state.total)
@@ -145,22 +141,30 @@ class _Display:
             self._bar.stop()
             self._bar = None
 
-    def _reason(self) -> str:
+    def _reason(self, *, has_rows: bool) -> str:
         """Say what a script that came to its end has left; empty: nothing."""
-        if left := len(self._left):
-            cause = "measuring has failed" if self._is_broken else "time was over"
-            return f"{cause}, {left} left; run it again"
-        if self._rows:
+        asked, left = self._of(Left), frozenset[str]()
+        for each in asked:
+            # What was left of an earlier graph may be known by now.
+            left = (left - each.asked) | each.missing
+        if left:
+            cause = "measuring has failed" if asked[-1].is_broken else "time was over"
+            return f"{cause}, {len(left)} left; run it again"
+        if has_rows:
             return ""
-        if self._tried:
-            return f"none of {self._tried} operations could be measured"
+        if tried := sum(bool(note.op) for note in self._of(Measuring)):
+            return f"none of {tried} operations could be measured"
         if not self._level:
             return f"nothing was measured: {script_graphs.why_no_graph()}"
-        if self._refused and not self._has_asked:
-            return f"nothing was measured: {', '.join(self._refused)}"
+        refused = dict.fromkeys(note.why for note in self._of(Refused))
+        if refused and not asked:
+            return f"nothing was measured: {', '.join(refused)}"
         if self._level != DEFAULT_LEVEL:
             return f"level {self._level} does not look at costs"
         return "nothing was left to measure"
+
+    def _of(self, kind: type[_Kind]) -> list[_Kind]:
+        return [note for note in self._notes if isinstance(note, kind)]
 
     def _say(self, text: str) -> None:
         self._console.print(f"tf-amp: {text}", markup=False)

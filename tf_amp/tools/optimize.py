@@ -99,20 +99,15 @@ class _Optimized:
         self._traced = original if is_traced else tf.function(original)
         python = getattr(self._traced, "python_function", original)
         self._signature = inspect.signature(python)
-        self._options = options
-        self._known: dict[int, tuple[Any, Any]] = {}
+        self._optimized = functools.cache(lambda f: _optimized_function(f, options))
         functools.update_wrapper(self, getattr(original, "python_function", original))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function = self._traced.get_concrete_function(*args, **kwargs)
-        known = self._known.get(id(function))
-        if known is None:
-            known = (function, _optimized_function(function, self._options))
-            self._known[id(function)] = known
         # A ConcreteFunction wants every argument, those with defaults too.
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return known[1](*bound.args, **bound.kwargs)
+        return self._optimized(function)(*bound.args, **bound.kwargs)
 
 
 def _rewritten(graph_def: GraphDef, item: Item, options: Options) -> GraphDef:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextvars import ContextVar
 from typing import TypeVar
 
 _T = TypeVar("_T")
 # What is being done; how much of it is, and how much there is in all, where known.
 Listener = Callable[[str, int, int | None], None]
 
-_listeners: list[Listener] = []
+_listener: ContextVar[Listener] = ContextVar("listener", default=lambda *_: None)
 
 
 def report(what: str, done: int = 0, total: int | None = None) -> None:
     """Say what is being done, how much of it is, and of how much if that is known."""
-    for listener in _listeners:
-        listener(what, done, total)
+    _listener.get()(what, done, total)
 
 
 def each(items: Iterable[_T], what: str) -> Iterator[_T]:
@@ -30,8 +30,8 @@ def each(items: Iterable[_T], what: str) -> Iterator[_T]:
 @contextlib.contextmanager
 def listened_to(listener: Listener) -> Iterator[None]:
     """Report to a listener while the context lasts."""
-    _listeners.append(listener)
+    before = _listener.set(listener)
     try:
         yield
     finally:
-        _listeners.remove(listener)
+        _listener.reset(before)

@@ -22,6 +22,7 @@ from grappler_pass.graph.shapes import shapes_from_graph_def
 from grappler_pass.graph.view import Item
 from grappler_pass.planning.draft import Settings
 from grappler_pass.planning.plan import Plan
+from grappler_pass.rewriting.named_graphs import name_in
 from tf_amp._tensorflow_private.functions import is_compiled_function
 from tf_amp.config import scope_registry
 from tf_amp.config.amp_config import AmpConfig
@@ -193,7 +194,7 @@ def _fetches(args: tuple[Any, ...], fetches: Iterable[str] | None) -> tuple[str,
 
 
 def _node_names(graph_def: GraphDef, fetches: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(name.removeprefix("^").partition(":")[0] for name in fetches)
+    names = tuple(map(name_in, fetches))
     present = {node.name for node in graph_def.node}
     missing = [name for name in names if name not in present]
     if missing:

@@ -20,6 +20,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from grappler_pass.graph.type_slots import FLOAT32
 from grappler_pass.graph.view import split_input
+from grappler_pass.rewriting.named_graphs import name_in, texts_of
 from tf_amp.tools.graph_runs.differences import Array
 
 # In the names of the nodes that are added.
@@ -99,20 +100,20 @@ def with_records(graph_def: GraphDef, records: Records, recorder: Recorder) -> G
     """
     recording = copy.deepcopy(graph_def)
     nodes = {node.name: node for node in graph_def.node}
-    read = {_canonical(text) for node in graph_def.node for text in node.input}
+    read = {text for node in graph_def.node for text in texts_of(node)}
     instead: dict[str, str] = {}
     # In a function that is placed already every node must name its whole device.
     device = next((node.device for node in graph_def.node if node.device), "")
     added = _beginning(records, recorder, device)
     begin = added[-1].name if added else ""
     for tap in records.taps:
-        producer = nodes.get(split_input(tap.text)[0])
-        if producer is not None and _canonical(tap.text) in read:
+        producer, text = nodes.get(name_in(tap.text)), tap.text.removesuffix(":0")
+        if producer is not None and text in read:
             made = _recording_nodes(tap, producer, recorder, begin)
-            instead[_canonical(tap.text)] = made[-1].name
+            instead[text] = made[-1].name
             added.extend(made)
     for node in recording.node:
-        node.input[:] = [instead.get(_canonical(text), text) for text in node.input]
+        node.input[:] = [instead.get(text, text) for text in texts_of(node)]
         if begin and node.name in records.loops:
             added.append(_gate(node, begin))
             node.input[0] = added[-1].name
@@ -183,11 +184,6 @@ def _passing(tap: Tap, producer: NodeDef, name: str, record: str) -> NodeDef:
 
 
 _RESOURCE = tf.resource.as_datatype_enum
-
-
-def _canonical(text: str) -> str:
-    """Return one spelling for `node` and `node:0`; control inputs as they are."""
-    return text[:-2] if text.endswith(":0") else text
 
 
 def _host(device: str) -> str:

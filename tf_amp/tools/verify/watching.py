@@ -7,7 +7,6 @@ update writes one goes back to what does not belong to the update alone.
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
 import tensorflow as tf
@@ -21,6 +20,7 @@ from grappler_pass.graph.op_traits import input_behind, is_update, passes_on
 from grappler_pass.graph.shapes import Shape, Shapes, known_shape
 from grappler_pass.graph.type_slots import FLOAT32, op_def_of, signature_of
 from grappler_pass.graph.view import GraphView, Node, Port, Reader
+from grappler_pass.graph.walks import reached
 from tf_amp.tools.graph_runs.executing import Watched
 from tf_amp.tools.verify.verification import GRADIENT, OUTPUT
 from tf_amp.tracing.stamp_reader import forward_names
@@ -104,7 +104,7 @@ class _Search:
         reader = self._nearest(start, self._shape(update.inputs[start.input]))
         if reader is None:
             return None
-        port = self._source(self.view.nodes[reader.node].inputs[reader.input])
+        port = self._read_by(reader)
         source = self.view.nodes[port.node]
         if source.op in _VARIABLES or port.node in self.hidden:
             return None
@@ -135,24 +135,21 @@ class _Search:
         `start` where another shape is all there is; None where nothing but variables
         is read, as for a weight whose gradient has gone into a moment.
         """
-        waiting, seen, others = deque([start]), {start}, False
-        while waiting:
-            reader = waiting.popleft()
-            port = self._source(self.view.nodes[reader.node].inputs[reader.input])
+
+        def before(reader: Reader) -> list[Reader]:
+            node = self.view.nodes[self._read_by(reader).node]
+            inputs = () if self._begins(node) else range(len(node.inputs))
+            return [Reader(node.index, position) for position in inputs]
+
+        others = False
+        for reader in reached([start], before):
+            port = self._read_by(reader)
             node = self.view.nodes[port.node]
-            begins = self._begins(node)
-            is_candidate = begins and node.op not in _VARIABLES
-            # Equal, as far as both are known.
-            found = tf.TensorShape(self._shape(port))
-            if is_candidate and found.is_compatible_with(shape):
-                return reader
-            others = others or is_candidate
-            if begins:
-                continue
-            before = (Reader(node.index, i) for i in range(len(node.inputs)))
-            fresh = [each for each in before if each not in seen]
-            waiting.extend(fresh)
-            seen.update(fresh)
+            if self._begins(node) and node.op not in _VARIABLES:
+                # Equal, as far as both are known.
+                if tf.TensorShape(self._shape(port)).is_compatible_with(shape):
+                    return reader
+                others = True
         return start if others else None
 
     def _begins(self, node: Node) -> bool:
@@ -162,6 +159,9 @@ class _Search:
         if node.op in EXIT_OPS or _is_gradient(node):
             return True
         return self.region[node.index] == UNREACHED
+
+    def _read_by(self, reader: Reader) -> Port:
+        return self._source(self.view.nodes[reader.node].inputs[reader.input])
 
     def _source(self, port: Port) -> Port:
         node = self.view.nodes[port.node]

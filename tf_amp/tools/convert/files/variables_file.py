@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf.saved_object_graph_pb2 import SavedObjectGraph
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
+from grappler_pass.graph.walks import reached
 from tf_amp.errors import ConversionError, UnreadableModelError
 from tf_amp.tools.convert.files.stored_models import VARIABLES
 
@@ -77,18 +78,20 @@ class VariablesFile:
         if _OBJECTS not in self.dtypes:
             return {}
         saved = TrackableObjectGraph.FromString(self.value(_OBJECTS))
-        keys: dict[int, str] = {}
-        waiting, seen = [(0, 0)], {0}
-        for own, other in waiting:
-            for attribute in saved.nodes[other].attributes:
-                if attribute.name == _VALUE:
-                    keys[own] = str(attribute.checkpoint_key)
+
+        def children_of(pair: tuple[int, int]) -> Iterator[tuple[int, int]]:
+            own, other = pair
             below = {c.local_name: c.node_id for c in saved.nodes[other].children}
             for child in objects.nodes[own].children:
-                if child.local_name in below and child.node_id not in seen:
-                    seen.add(child.node_id)
-                    waiting.append((child.node_id, below[child.local_name]))
-        return keys
+                if child.local_name in below:
+                    yield child.node_id, below[child.local_name]
+
+        return {
+            own: str(attribute.checkpoint_key)
+            for own, other in reached([(0, 0)], children_of, key=lambda pair: pair[0])
+            for attribute in saved.nodes[other].attributes
+            if attribute.name == _VALUE
+        }
 
     def write(
         self, path: pathlib.Path, retyped: Collection[str], dtype: np.dtype[Any]

@@ -23,6 +23,8 @@ from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.graph.op_table import LOOK_OPS, READ_OPS, VARIABLE_OPS
 from grappler_pass.graph.type_slots import op_def_of
 from grappler_pass.graph.view import split_input
+from grappler_pass.graph.walks import reached
+from grappler_pass.rewriting.named_graphs import name_in
 from tf_amp.tools.convert.files.variables_file import VariablesFile
 from tf_amp.tools.convert.planner import MAIN
 from tf_amp.tools.convert.weights.handles import Group, Handles, Place, Use
@@ -170,14 +172,8 @@ class Chooser:
     def _run_nodes(self) -> frozenset[str]:
         """Name the nodes of the graph itself that run for what is fetched."""
         nodes = self._nodes[MAIN]
-        waiting, seen = [n for n in self.fetched if n in nodes], set(self.fetched)
-        while waiting:
-            for text in nodes[waiting.pop()].input:
-                name, _ = split_input(text)
-                if name not in seen:
-                    seen.add(name)
-                    waiting.append(name)
-        return frozenset(seen)
+        fetched = (name for name in self.fetched if name in nodes)
+        return frozenset(reached(fetched, lambda name: map(name_in, nodes[name].input)))
 
 
 def _reads_reference(use: Use) -> bool:
