@@ -80,7 +80,8 @@ def _shape_anyway(draft: Draft) -> Draft:
     return dataclasses.replace(draft, shapes=shapes)
 
 
-def _constrain(draft: Draft) -> Draft:
+def constrained(draft: Draft) -> Draft:
+    """Return a draft that knows what its settings let go low, whatever it costs."""
     settings = draft.settings
     constraints = constrain(
         draft.view,
@@ -175,7 +176,7 @@ PLANNING = (
     ("view", _view),
     ("shape", _shape),
     ("fuse", fuse),
-    ("constrain", _constrain),
+    ("constrain", constrained),
     ("price", _price),
     ("recall", recall),
     ("tune", _tune),
@@ -260,9 +261,20 @@ def plan_graph(
     *,
     shapes: Callable[[], Shapes],
     name: str = "",
-    observer: Observer | None = None,
 ) -> Plan:
-    """Return the plan that `optimize` would carry out, priced whatever comes of it.
+    """Return the plan that `optimize` would carry out; errors as of `draft_graph`."""
+    return draft_graph(graph_def, item, settings, shapes=shapes, name=name).plan
+
+
+def draft_graph(
+    graph_def: GraphDef,
+    item: Item,
+    settings: Settings,
+    *,
+    shapes: Callable[[], Shapes],
+    name: str = "",
+) -> Draft:
+    """Return the draft of what `optimize` would do, priced whatever comes of it.
 
     Raises:
       StageError: a stage failed.
@@ -272,7 +284,7 @@ def plan_graph(
     stages = dict(PLANNING if settings.tuner is None else STAGES)
     # Who asks for a plan asks what the graph takes, too.
     stages["shape"], stages["price"] = _shape_anyway, _price_anyway
-    return _run(tuple(stages.items()), draft, observer).plan
+    return _run(tuple(stages.items()), draft, None)
 
 
 def _run(

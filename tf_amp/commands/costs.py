@@ -11,7 +11,7 @@ import contextlib
 import fnmatch
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tf_amp.commands.shared.arguments import add_rows_to
@@ -86,9 +86,7 @@ def main(options: argparse.Namespace) -> int:
 def _show(options: argparse.Namespace) -> int:
     from tf_amp.commands.shared import costs_table
 
-    database = _database()
-    with _clear_errors(database.path, _ELSEWHERE):
-        rows = _chosen(database.rows(), options)
+    path, rows = _kept(options)
     if options.op is not None:
         rows = [row for row in rows if _is_of(row, options.op)]
     if options.json:
@@ -96,7 +94,7 @@ def _show(options: argparse.Namespace) -> int:
         return 0
     if not rows:
         name = f" of {options.op}" if options.op else ""
-        print(f"no measured costs{name}{_filter_text(options)} in {database.path}")
+        print(f"no measured costs{name}{_filter_text(options)} in {path}")
         return 0
     costs_table.show(rows, sort=options.sort, limit=options.limit)
     return 0
@@ -105,14 +103,12 @@ def _show(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from grappler_pass.costs.database.exchange import write_export
 
-    database = _database()
-    with _clear_errors(database.path, _ELSEWHERE):
-        rows = _chosen(database.rows(), options)
+    path, rows = _kept(options)
     with _clear_errors(options.file):
         count = write_export(options.file, rows)
     # The file may be standard output.
-    rows_written = f"{counted(count, 'row')} of {database.path}"
-    print(f"{rows_written} written to {options.file}", file=sys.stderr)
+    written = counted(count, "row")
+    print(f"{written} of {path} written to {options.file}", file=sys.stderr)
     return 0
 
 
@@ -193,9 +189,13 @@ def _is_of(row: Row, op: str) -> bool:
     return fnmatch.fnmatchcase(name, op.lower())
 
 
-def _chosen(rows: Sequence[Row], options: argparse.Namespace) -> list[Row]:
+def _kept(options: argparse.Namespace) -> tuple[pathlib.Path, list[Row]]:
+    """Return the database's file, and those of its rows that the options choose."""
+    database = _database()
+    with _clear_errors(database.path, _ELSEWHERE):
+        rows = database.rows()
     conditions = _conditions(options)
-    return [
+    return database.path, [
         row
         for row in rows
         if any(

@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command to a parser."""
     add = parser.add_argument
     add(
-        "source",
+        "model",
         type=pathlib.Path,
         metavar="SCRIPT|SAVED_MODEL|FOLDER|FILE",
         help="a script, which is run in mixed precision; a SavedModel; a folder that "
@@ -58,15 +58,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Write the page and return the exit code, which is the script's own."""
-    source = options.source
-    kind = _kind_of(source)
+    kind = _kind_of(options.model)
     _check(options, kind)
     check_extra()
     check_writable("-o", options.output)
     other = options.compare and _read(options.compare)
     if kind == "script":
         return _report_script(options, other)
-    record = _of_model(options) if kind == "model" else _read(source)
+    record = _of_model(options) if kind == "model" else _read(options.model)
     _write(options, record, other)
     return 0
 
@@ -93,7 +92,7 @@ def _check(options: argparse.Namespace, kind: str) -> None:
     for name, (value, kinds) in given.items():
         if value and kind not in kinds:
             raise ConfigError(
-                f"{name}: {options.source} is taken for a {kind}; allowed with a "
+                f"{name}: {options.model} is taken for a {kind}; allowed with a "
                 f"{' or '.join(kinds)}."
             )
     other = options.compare and _kind_of(options.compare)
@@ -125,10 +124,10 @@ def _of_model(options: argparse.Namespace) -> Record:
 
     if options.device_profile:
         switch.enable(device_profile=options.device_profile)
-    found = explain_saved_model(options.source, measure=options.measure)
+    found = explain_saved_model(options.model, measure=options.measure)
     predictions = tuple(each for each in found if isinstance(each, Prediction))
     plans = tuple(each.plan if isinstance(each, Prediction) else each for each in found)
-    return Record(options.source.resolve().name, plans, predictions=predictions)
+    return Record(options.model.resolve().name, plans, predictions=predictions)
 
 
 def _report_script(options: argparse.Namespace, other: Record | None) -> int:
@@ -137,19 +136,17 @@ def _report_script(options: argparse.Namespace, other: Record | None) -> int:
     # Looked up now, since the script may change to another folder.
     options.output = options.output.resolve()
     with tempfile.TemporaryDirectory(prefix="tf-amp-report-") as folder:
-        given = {amp_config.LOG: folder}
-        if options.device_profile:
-            given[amp_config.DEVICE_PROFILE] = options.device_profile
-        running_scripts.switch_on(given)
+        profile = options.device_profile or None
+        running_scripts.switch_on(
+            {amp_config.LOG: folder, amp_config.DEVICE_PROFILE: profile}
+        )
         try:
-            code = running_scripts.run_limited(
-                str(options.source), options.script_arguments, options.seconds
-            )
+            code = script_graphs.run(options)
         finally:
             if any(pathlib.Path(folder).glob("*.plan.json")):
                 found = _read(pathlib.Path(folder))
                 named = dataclasses.replace(
-                    found, name=options.source.name, loss_scale=_loss_scale()
+                    found, name=options.model.name, loss_scale=_loss_scale()
                 )
                 _write(options, named, other)
             else:

@@ -60,8 +60,7 @@ def main(options: argparse.Namespace) -> int:
         amp_config.VERBOSE: "0" if options.quiet else None,
         **_list_edits(options),
     }
-    given = {name: value for name, value in environment.items() if value is not None}
-    running_scripts.switch_on(given)
+    running_scripts.switch_on(environment)
     if options.verbose:
         from absl import logging
 

@@ -53,10 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Run the script, show what is being measured, and sum it up at the end."""
     limit = f"budget:{options.seconds:g}" if options.seconds else "full"
-    given = {amp_config.TUNE: limit}
-    if options.dtype is not None:
-        given[amp_config.DTYPE] = options.dtype
-    running_scripts.switch_on(given)
+    running_scripts.switch_on({amp_config.TUNE: limit, amp_config.DTYPE: options.dtype})
     _check_measurable(AmpConfig.from_env())
     from tf_amp.rewriting import host
 

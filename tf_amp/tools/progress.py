@@ -11,12 +11,13 @@ _T = TypeVar("_T")
 # What is being done; how much of it is, and how much there is in all, where known.
 Listener = Callable[[str, int, int | None], None]
 
-_listener: ContextVar[Listener] = ContextVar("listener", default=lambda *_: None)
+_listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())
 
 
 def report(what: str, done: int = 0, total: int | None = None) -> None:
     """Say what is being done, how much of it is, and of how much if that is known."""
-    _listener.get()(what, done, total)
+    for listener in _listeners.get():
+        listener(what, done, total)
 
 
 def each(items: Iterable[_T], what: str) -> Iterator[_T]:
@@ -30,8 +31,8 @@ def each(items: Iterable[_T], what: str) -> Iterator[_T]:
 @contextlib.contextmanager
 def listened_to(listener: Listener) -> Iterator[None]:
     """Report to a listener while the context lasts."""
-    before = _listener.set(listener)
+    before = _listeners.set((*_listeners.get(), listener))
     try:
         yield
     finally:
-        _listener.reset(before)
+        _listeners.reset(before)

@@ -47,17 +47,18 @@ def add_script_to(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def switch_on(given: Mapping[str, str]) -> None:
-    """Set the switch and the settings given on the command line.
+def switch_on(given: Mapping[str, str | None]) -> None:
+    """Set the switch and the settings given on the command line; None: not given.
 
     What is given goes before the environment, as it does in `enable`. A switch that
     says "off" is for programs started without this command.
     """
-    os.environ.update(given)
+    set_here = {name: value for name, value in given.items() if value is not None}
+    os.environ.update(set_here)
     # What others say of the same thing goes.
-    if LOSS_SCALE in given:
+    if LOSS_SCALE in set_here:
         os.environ.pop(LOSS_SCALING_SWITCH, None)
-    if DTYPE in given and os.environ.get(SWITCH, "").strip().lower() in LOW_DTYPES:
+    if DTYPE in set_here and os.environ.get(SWITCH, "").strip().lower() in LOW_DTYPES:
         os.environ[SWITCH] = "1"
     if not AmpConfig.from_env().enabled:
         os.environ[SWITCH] = "1"

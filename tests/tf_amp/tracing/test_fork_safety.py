@@ -18,7 +18,7 @@ _TAKERS = {
     "memory._made._lock": "memory.known()",
     "private._installing": "private.install_when_imported(private.RUN_SESSION, id)",
     "prices._lock": "prices.add([])",
-    "seen._lock": "seen.add_graph([])",
+    "seen._lock": "seen._begin(_Graph(()), None)",
     "spent._lock": "spent.open('graph', float)",
     "steps._timing": "steps.run(call); assert steps._counts.total() == 1",
     "check._timing": "check.run(call); assert len(check._seconds) == 1",
@@ -36,7 +36,7 @@ def test_a_child_forked_while_a_thread_holds_a_lock_takes_it(lock: str) -> None:
         from tf_amp.measuring.steps.step_comparison import StepComparison
         from tf_amp.measuring.steps.verdict_check import VerdictCheck
         from tf_amp.rewriting.resumed_plans import Memory
-        from tf_amp.tools.ranges.ranging import Statistics
+        from tf_amp.tools.ranges.ranging import Statistics, _Graph
         from tf_amp.training.loss_scale import resumption, variables
 
         prices, seen, spent = PriceList(), Statistics(), Budget(DEFAULT)

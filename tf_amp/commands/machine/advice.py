@@ -91,17 +91,12 @@ def _tensorflow_devices() -> Findings:
 class Worker:
     """A process that trains on one GPU, or on the CPUs of one NUMA node.
 
-    Of the node's cores some are its own.
+    Of the whole node some cores are its own.
     """
 
     name: str
-    node: Node
-    cores: tuple[tuple[int, ...], ...]
-
-    @property
-    def cpus(self) -> tuple[int, ...]:
-        """Return the CPUs of its cores."""
-        return tuple(cpu for core in self.cores for cpu in core)
+    whole: Node
+    own: Node
 
 
 def advise(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> list[Finding]:
@@ -120,14 +115,15 @@ def workers_of(machine: Machine, gpus: Sequence[Gpu]) -> tuple[Worker, ...]:
     A GPU whose node is not known, or has no cores for this process, gets no worker.
     """
     if not gpus:
-        return tuple(Worker(f"node {n.number}", n, n.cores) for n in machine.nodes)
+        return tuple(Worker(f"node {n.number}", n, n) for n in machine.nodes)
     workers: list[Worker] = []
     for node in machine.nodes:
         here = [gpu for gpu in gpus if machine.gpus.get(gpu.address) == node.number]
         share = len(node.cores) // max(len(here), 1)
         for place, gpu in enumerate(here):
-            cores = node.cores[place * share : (place + 1) * share]
-            workers.append(Worker(f"GPU{gpu.number}", node, cores or node.cores))
+            cores = node.cores[place * share : (place + 1) * share] or node.cores
+            own = dataclasses.replace(node, cores=cores)
+            workers.append(Worker(f"GPU{gpu.number}", node, own))
     return tuple(sorted(workers, key=lambda worker: worker.name))
 
 
@@ -139,14 +135,18 @@ def _binding(
         yield Finding("binding", f"{found}: there is nothing to bind a worker to")
         return
     for worker in workers:
-        others = sum(other.node == worker.node for other in workers)
-        share = f", {len(worker.cores)} of its {len(worker.node.cores)} cores"
-        because = f"for a worker of its own: it hangs on node {worker.node.number}"
-        if not gpus:
-            because = f"for a worker of its own on NUMA node {worker.node.number}"
+        node, own = worker.whole, worker.own
+        others = sum(other.whole == node for other in workers)
+        share = f", {len(own.cores)} of its {len(node.cores)} cores"
+        place = (
+            f": it hangs on node {node.number}"
+            if gpus
+            else f" on NUMA node {node.number}"
+        )
+        because = f"for a worker of its own{place}"
         command = (
-            f"numactl --physcpubind={cpu_list(worker.cpus)} "
-            f"--membind={worker.node.number} python train.py"
+            f"numactl --physcpubind={cpu_list(own.cpus)} --membind={node.number} "
+            "python train.py"
         )
         yield Finding(worker.name, because + (share if others > 1 else ""), command)
     bound = {worker.name for worker in workers}
@@ -171,7 +171,7 @@ def _threads(machine: Machine, workers: Sequence[Worker]) -> Iterator[Finding]:
     if len(machine.nodes) < 2:
         yield _threads_of("a worker", machine.cores, machine.cpus)
         return
-    sizes = {(len(worker.cores), len(worker.cpus)) for worker in workers}
+    sizes = {(len(each.own.cores), len(each.own.cpus)) for each in workers}
     for cores, cpus in sorted(sizes):
         yield _threads_of("each worker, bound as above,", cores, cpus)
 

@@ -41,15 +41,14 @@ def add_rewriting_to(parser: argparse.ArgumentParser, levels: str) -> None:
     )
 
 
-def environment_from(options: argparse.Namespace) -> dict[str, str]:
-    """Return the settings for rewrites as variables of the environment."""
-    given = {
+def environment_from(options: argparse.Namespace) -> dict[str, str | None]:
+    """Return the settings for rewrites as variables; None: not given."""
+    return {
         amp_config.DTYPE: options.dtype,
         amp_config.OPT_LEVEL: options.opt_level,
         amp_config.DEVICE_PROFILE: options.device_profile,
         amp_config.EXCLUDE: " ".join(options.exclude) if options.exclude else None,
     }
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _count_from_text(text: str) -> int | None:

@@ -30,7 +30,7 @@ def run_observed(
     options: argparse.Namespace,
     look: Callable[..., _T],
     show: Callable[[tuple[_T, ...], TextIO], None],
-    environment: Mapping[str, str],
+    environment: Mapping[str, str | None],
 ) -> int:
     """Run the script of a command, look at its graphs, and return its exit code.
 

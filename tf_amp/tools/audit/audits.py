@@ -121,16 +121,8 @@ def planned(
     name: str,
 ) -> Draft:
     """Return the draft whose plan the pass would carry out on a target."""
-    drafts: list[Draft] = []
-    pipeline.plan_graph(
-        graph_def,
-        item,
-        target.settings(explanation.config_for(graph_def)),
-        shapes=shapes,
-        name=name,
-        observer=lambda stage, draft, seconds: drafts.append(draft),
-    )
-    return drafts[-1]
+    chosen = target.settings(explanation.config_for(graph_def))
+    return pipeline.draft_graph(graph_def, item, chosen, shapes=shapes, name=name)
 
 
 def _audit_traced(

@@ -8,17 +8,17 @@ at.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
-from tensorflow.python.framework import dtypes
-
+from grappler_pass import pipeline
 from grappler_pass.cached_attributes import cached_attribute
 from grappler_pass.costs import OpCall, TensorSpec
 from grappler_pass.costs.roofline import Roofline
 from grappler_pass.costs.work.op_work import works_of
 from grappler_pass.costs.work.piece import Product, Work
-from grappler_pass.eligibility.propagation import constrain
 from grappler_pass.graph.shapes import known_shape
+from grappler_pass.graph.type_slots import dtype_name
 from grappler_pass.graph.view import Node, Port
 from grappler_pass.planning.draft import Draft
 from grappler_pass.planning.plan import Decision
@@ -30,49 +30,39 @@ from tf_amp.tools.target_device import Target
 Edits = tuple[ListEdit, ...]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Alternatives:
     """What might be asked for instead of a draft that was planned for a target."""
 
-    draft: Draft
-    target: Target
-    config: AmpConfig
-    _known: dict[tuple[str, Edits], tuple[bool, ...]] = dataclasses.field(
-        default_factory=dict, init=False, repr=False
-    )
+    def __init__(self, draft: Draft, target: Target, config: AmpConfig) -> None:
+        """Try nothing yet."""
+        self.draft, self.target, self._edits = draft, target, config.list_edits
+        eligible = functools.partial(_eligible, draft, target, config)
+        self._eligible = functools.cache(eligible)
 
     def is_free_in(self, low_dtype: str, node: Node) -> bool:
         """Return whether a node could go low if the plan were for another type."""
-        return self._is_free(node, low_dtype, self.config.list_edits)
+        return self._is_free(node, low_dtype, self._edits)
 
     def freeing_edit(self, op: str, node: Node) -> str:
         """Return how to edit the lists of an op to free a node; empty: in no way."""
-        for text, edits in _changes(self.config.list_edits, op):
+        for text, edits in _changes(self._edits, op):
             if self._is_free(node, self.target.low_dtype, edits):
                 return text
         return ""
 
     def _is_free(self, node: Node, low_dtype: str, edits: Edits) -> bool:
-        if (low_dtype, edits) not in self._known:
-            self._known[low_dtype, edits] = self._eligible(low_dtype, edits)
-        eligible = self._known[low_dtype, edits]
+        eligible = self._eligible(low_dtype, edits)
         return any(eligible[slot] for slot in self.draft.slots.slots_of[node.index])
 
-    def _eligible(self, low_dtype: str, edits: Edits) -> tuple[bool, ...]:
-        """Return for each slot whether it could go low."""
-        target = dataclasses.replace(self.target, low_dtype=low_dtype)
-        config = dataclasses.replace(self.config, list_edits=edits)
-        chosen = target.settings(config)
-        view, shapes = self.draft.view, self.draft.shapes
-        return constrain(
-            view,
-            shapes,
-            chosen.lists,
-            low_dtype,
-            uses_lists=chosen.uses_lists,
-            exclude=chosen.exclude,
-            ranges=chosen.ranges,
-        ).eligible
+
+def _eligible(
+    draft: Draft, target: Target, config: AmpConfig, low_dtype: str, edits: Edits
+) -> tuple[bool, ...]:
+    """Return for each slot whether it could go low."""
+    edited = dataclasses.replace(config, list_edits=edits)
+    chosen = dataclasses.replace(target, low_dtype=low_dtype).settings(edited)
+    tried = pipeline.constrained(dataclasses.replace(draft, settings=chosen))
+    return tried.constraints.eligible
 
 
 def _changes(edits: Edits, op: str) -> Iterator[tuple[str, Edits]]:
@@ -150,8 +140,7 @@ class Case:
         def spec(port: Port) -> TensorSpec:
             shape = known_shape(draft.shapes, draft.view, port)
             enum = draft.slots.output_dtype(port.node, port.output)
-            name = dtypes.as_dtype(enum).base_dtype.name if enum else "float32"
-            return TensorSpec(shape, str(name))
+            return TensorSpec(shape, dtype_name(enum, "float32"))
 
         return call_of(self.node, draft.slots, spec)
 

@@ -22,7 +22,7 @@ from tf_amp.config import devices
 from tf_amp.errors import ConfigError
 from tf_amp.tools.bench.job import FUNCTION, Job, Target
 from tf_amp.tools.bench.samples import Sample, sample_from_dict
-from tf_amp.tools.bench.summary import summarized
+from tf_amp.tools.bench.summary import Row, summarized
 from tf_amp.tools.whole_files import write_whole
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "tf_keras", "numpy")
@@ -56,6 +56,11 @@ class Record:
     context: Context
     samples: tuple[Sample, ...] = ()
 
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What the samples come to."""
+        return summarized(self.job, self.samples)
+
     def with_sample(self, sample: Sample) -> Record:
         """Return the record with one sample more."""
         return dataclasses.replace(self, samples=(*self.samples, sample))
@@ -66,7 +71,7 @@ class Record:
         Raises:
           ConfigError: the file cannot be written; what was there before stays.
         """
-        rows = [dataclasses.asdict(row) for row in summarized(self.job, self.samples)]
+        rows = [dataclasses.asdict(row) for row in self.rows]
         whole = {"version": _VERSION, **dataclasses.asdict(self), "summary": rows}
         write_whole(path, json.dumps(_standard(whole)).encode())
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import signal
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from tf_amp.tools.bench.job import Run
-from tf_amp.tools.bench.processes import Ended
 from tf_amp.tools.bench.worker import journal
 from tf_amp.tools.bench.worker.journal import OpCounts
 
@@ -29,8 +29,59 @@ _NAME = re.compile(r"^(?:__inference_)?(.*?)(?:_\d+)?$")
 _NOTE = "tf-amp: "
 # Of the log of `tf_amp.rewriting.failures`.
 _WARNING = re.compile(r"graph '.*' stays float32: .*")
+_TRACEBACK = "Traceback (most recent call last):"
+# Of Python, where an exception was caught by nobody.
+_EXCEPTION_STATUS = 1
+# Characters of what is said in a line, and of each of two parts.
+_LONGEST, _PART = 200, 95
 
 Step = tuple[float, float, int]
+# Lines of a journal by what they tell.
+Seen = dict[str, list[list[Any]]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """How a process ended.
+
+    Its status is the exit code, or minus the number of the signal that ended it; errors
+    are the end of what it wrote to stderr. Of the machine are the most memory that it
+    held at once, and the seconds of the clock when it was started.
+    """
+
+    status: int
+    is_out_of_time: bool
+    errors: str
+    peak_bytes: int
+    begin: float
+
+    @property
+    def failure(self) -> str:
+        """Why it failed, in one line; "" if it did not."""
+        if self.is_out_of_time or not self.status:
+            return ""
+        lines = [line for line in self.errors.splitlines() if line.strip()]
+        last = lines[-1].strip() if lines else ""
+        if self.status < 0:
+            return _said(f"ended by {signal.Signals(-self.status).name}", last)
+        error = _error_line(lines) if self.status == _EXCEPTION_STATUS else ""
+        said = last if error in ("", last) else f"{error[:_PART]} ... {last[:_PART]}"
+        return _said(f"exit status {self.status}", said)
+
+
+def _said(how: str, what: str) -> str:
+    what = what[:_LONGEST].rstrip(".")
+    return f"{how}: {what}" if what else how
+
+
+def _error_line(lines: Sequence[str]) -> str:
+    """Return the first line of the last exception, which has its type; "" without one.
+
+    The frames between are indented, whatever follows in the message need not be.
+    """
+    begins = [n for n, line in enumerate(lines) if line.startswith(_TRACEBACK)]
+    after = lines[begins[-1] + 1 :] if begins else ()
+    return next((line.strip() for line in after if not line[0].isspace()), "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +155,10 @@ def sample_of(
         note=noted[0].removeprefix(_NOTE)[:200] if noted else "",
         warning=warned[0][:200] if warned else "",
     )
-    source = _source_of(lines, mode)
+    seen: Seen = defaultdict(list)
+    for what, *rest in lines:
+        seen[what].append(rest)
+    source = _source_of(seen, mode)
     if len(source.steps) < FEWEST_STEPS:
         failure = ended.failure or _too_few(source, ended)
         return dataclasses.replace(base, failure=failure)
@@ -118,11 +172,11 @@ def sample_of(
         first_step_seconds=source.steps[0][1] - ended.begin,
         values=tuple(
             float(f"{each:.7g}")
-            for _, name, values in _of(lines, journal.VALUES)
+            for name, values in seen[journal.VALUES]
             if name in source.names
             for each in values
         ),
-        ops=_ops_between(lines, half, source.steps[-1][1]),
+        ops=_ops_between(seen, half, source.steps[-1][1]),
         failure=ended.failure and f"after the steps that count: {ended.failure}",
     )
 
@@ -136,12 +190,11 @@ class _Source:
     steps: Sequence[Step]
 
 
-def _source_of(lines: Sequence[Sequence[Any]], mode: str) -> _Source:
+def _source_of(seen: Seen, mode: str) -> _Source:
     """Return Keras' batches of the mode; else the calls of what is called most."""
     steps = defaultdict(list)
-    for what, kind, *times in lines:
-        if what == journal.STEP:
-            steps[kind].append(tuple(times))
+    for kind, *times in seen[journal.STEP]:
+        steps[kind].append(tuple(times))
     own = journal.OWN_KIND
     if own in steps:
         return _Source("calls of the step", frozenset({own}), steps[own])
@@ -149,15 +202,15 @@ def _source_of(lines: Sequence[Sequence[Any]], mode: str) -> _Source:
         if kind in steps:
             title = f"batches of Keras' {_TITLES[kind]}"
             return _Source(title, frozenset({kind}), steps[kind])
-    return _most_called(lines)
+    return _most_called(seen)
 
 
-def _most_called(lines: Sequence[Sequence[Any]]) -> _Source:
+def _most_called(seen: Seen) -> _Source:
     """Return the calls of the function that is called most often, or longest."""
-    full_names = {n: name for _, n, name, *_ in _of(lines, journal.FUNCTION)}
+    full_names = {number: name for number, name, _ in seen[journal.FUNCTION]}
     calls: dict[str, list[tuple[float, float]]] = defaultdict(list)
     names: dict[str, set[str]] = defaultdict(set)
-    for _, number, begin, end in _of(lines, journal.CALL):
+    for number, begin, end in seen[journal.CALL]:
         full = full_names[number]
         short = _NAME.sub(r"\1", full)
         calls[short].append((begin, end))
@@ -173,10 +226,6 @@ def _most_called(lines: Sequence[Sequence[Any]]) -> _Source:
     return _Source(f"calls of {most}", frozenset(names[most]), steps)
 
 
-def _of(lines: Iterable[Sequence[Any]], what: str) -> Iterable[Sequence[Any]]:
-    return (line for line in lines if line[0] == what)
-
-
 def _too_few(source: _Source, ended: Ended) -> str:
     within = " in its time" if ended.is_out_of_time else ""
     if not source.steps:
@@ -190,16 +239,14 @@ def _too_few(source: _Source, ended: Ended) -> str:
     )
 
 
-def _ops_between(
-    lines: Sequence[Sequence[Any]], begin: float, end: float
-) -> OpCounts | None:
+def _ops_between(seen: Seen, begin: float, end: float) -> OpCounts | None:
     """Return the operations of all functions that were called within a time.
 
     Of several instances of one, that with the most in 16 bits counts.
     """
-    called = {n for _, n, at, _ in _of(lines, journal.CALL) if begin <= at <= end}
+    called = {n for n, at, _ in seen[journal.CALL] if begin <= at <= end}
     found: dict[str, OpCounts] = {}
-    for _, number, name, ops in _of(lines, journal.FUNCTION):
+    for number, name, ops in seen[journal.FUNCTION]:
         if number in called and ops is None:
             return None
         if number in called:

@@ -35,6 +35,11 @@ class SpeedUp:
     lowest: float
     highest: float
 
+    @property
+    def noise(self) -> float:
+        """How far a round of float32 was from float32: the logarithm of a ratio."""
+        return max(abs(math.log(self.lowest)), abs(math.log(self.highest)))
+
 
 def speed_up_of(
     seconds: Mapping[int, float], reference: Mapping[int, float]
@@ -120,17 +125,17 @@ def _rows(job: Job, batch: int | None, samples: Sequence[Sample]) -> Iterator[Ro
         for method in job.methods
     }
     reference = _measured(by_method[FLOAT32])
-    noise = speed_up_of(_seconds(_measured(by_method[AGAIN])), _seconds(reference))
+    again = speed_up_of(_seconds(_measured(by_method[AGAIN])), _seconds(reference))
     for method, own in by_method.items():
         if own:
-            yield _row(method, own, reference, noise)
+            yield _row(method, own, reference, again)
 
 
 def _row(
     method: str,
     samples: Sequence[Sample],
     reference: Mapping[int, Sample],
-    noise: SpeedUp | None,
+    again: SpeedUp | None,
 ) -> Row:
     measured = _measured(samples)
     done = [*measured.values()]
@@ -141,13 +146,10 @@ def _row(
     step = median(seconds.values()) if done else None
     speed_up = None if method == FLOAT32 else speed_up_of(seconds, _seconds(reference))
     ops = done[-1].ops if done else None
-    error = None
-    if method != FLOAT32:
-        values, expected = (
-            {number: each.values for number, each in by_round.items()}
-            for by_round in (measured, reference)
-        )
-        error = largest_error(values, expected)
+    values, expected = (
+        {number: each.values for number, each in by_round.items()}
+        for by_round in (measured, reference)
+    )
     firsts = [s.first_step_seconds for s in done if s.first_step_seconds is not None]
     return Row(
         method=method,
@@ -156,10 +158,10 @@ def _row(
         step_seconds=step,
         items_per_second=batch / step if batch and step else None,
         speed_up=speed_up,
-        verdict=_verdict(method, speed_up, noise, len(measured.keys() & reference)),
+        verdict=_verdict(method, speed_up, again, len(measured.keys() & reference)),
         first_step_seconds=median(firsts) if firsts else None,
         peak_bytes=int(median(s.peak_bytes for s in done)) if done else 0,
-        error=error,
+        error=None if method == FLOAT32 else largest_error(values, expected),
         ops=ops,
         is_no_op=method not in (FLOAT32, AGAIN) and ops is not None and not ops.low,
         timed=done[-1].timed if done else "",
@@ -178,21 +180,16 @@ def _seconds(measured: Mapping[int, Sample]) -> dict[int, float]:
 
 
 def _verdict(
-    method: str, speed_up: SpeedUp | None, noise: SpeedUp | None, rounds: int
+    method: str, speed_up: SpeedUp | None, again: SpeedUp | None, rounds: int
 ) -> str:
     if method == AGAIN:
         return NOISE
-    if speed_up is None or noise is None:
+    if speed_up is None or again is None:
         return ""
     if rounds < FEWEST_ROUNDS:
         return TOO_FEW_ROUNDS
-    if abs(math.log(speed_up.median)) <= noise_of(noise):
+    if abs(math.log(speed_up.median)) <= again.noise:
         return WITHIN_NOISE
     if speed_up.lowest > 1.0:
         return FASTER
     return SLOWER if speed_up.highest < 1.0 else WITHIN_NOISE
-
-
-def noise_of(again: SpeedUp) -> float:
-    """Return how far a round of float32 was from float32: the log of a ratio."""
-    return max(abs(math.log(again.lowest)), abs(math.log(again.highest)))

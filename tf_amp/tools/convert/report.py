@@ -6,7 +6,6 @@ import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 from rich.console import Group
 from rich.text import Text
@@ -95,19 +94,13 @@ class ConversionReport(NotebookDisplay):
 
     def to_json(self) -> str:
         """Return JSON with whole plans."""
-        fields: dict[str, Any] = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self)
-        }
-        fields["format"] = "tf-amp conversion 1"
-        fields["signatures"] = {
-            name: {**dataclasses.asdict(gain), "ratio": gain.ratio}
-            for name, gain in self.signatures.items()
-        }
-        fields["storage"] = dataclasses.asdict(self.storage)
+        plain = dataclasses.replace(self, plans={}, verifications={})
+        fields = dataclasses.asdict(plain) | {"format": "tf-amp conversion 1"}
+        for name, gain in self.signatures.items():
+            fields["signatures"][name]["ratio"] = gain.ratio
         for name in ("plans", "verifications"):
             values = getattr(self, name)
             fields[name] = {key: json.loads(v.to_json()) for key, v in values.items()}
-        fields["left_alone"] = dict(self.left_alone)
         return json.dumps(fields, indent=1)
 
     def save(self, folder: pathlib.Path) -> None:

@@ -62,16 +62,13 @@ def prediction_of(
     graph_def: Any, item: Item, settings: Settings, shapes: Shapes, name: str
 ) -> Prediction:
     """Plan a graph as Grappler passes it, run it both ways, and return the times."""
-    drafts: list[Draft] = []
-    pipeline.plan_graph(
+    draft = pipeline.draft_graph(
         graph_def,
         item,
         dataclasses.replace(settings, tuner=_Lenient()),
         shapes=lambda: shapes,
         name=name,
-        observer=lambda stage, draft, seconds: drafts.append(draft),
     )
-    draft = drafts[-1]
     trial = trial_from_draft(dataclasses.replace(draft, shapes=shapes))
     try:
         return _measured(draft, trial)

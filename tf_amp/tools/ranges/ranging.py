@@ -6,6 +6,7 @@ Those tensors are looked at whose range bears on a decision.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +90,6 @@ def joined(found: Iterable[Ranges]) -> Ranges:
 def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
     """Run a case once for each batch."""
     statistics = Statistics()
-    recorder = Recorder(statistics.record)
     view = GraphView.from_graph_def(case.graph_def, case.item)
     records = None
     for batch in batches:
@@ -97,26 +97,13 @@ def _ranges_of_case(case: Case, batches: Iterable[Values]) -> Ranges:
         shaped = executing.with_run_shapes(shaped)
         values = executing.completed(shaped, (case.graph_def,))
         shapes = shaped.known_shapes
-        records = records or records_of(view, shapes, statistics)
+        records = records or statistics.records_of(view, shapes)
         sandbox = executing.sandbox_of(case.graph_def, case.item, shapes, values)
+        recorder = Recorder()
         recording = with_records(sandbox.graph_def, records, recorder)
         sandbox = dataclasses.replace(sandbox, graph_def=recording)
         executing.execute(sandbox, values, {})
     return statistics.ranges()
-
-
-def records_of(view: GraphView, shapes: Shapes, statistics: Statistics) -> Records:
-    """Return what to record of a graph so that its ranges are known."""
-    tensors = _seen_tensors(view, shapes)
-    first, begin = statistics.add_graph(tuple(tensors.values()))
-    framed = frozenset(n.name for n in view.nodes if view.frame(n.index) is not None)
-    loops = (n for n in view.nodes if n.op in ENTER_OPS)
-    outermost = (n.name for n in loops if view.frame(n.inputs[0].node) is None)
-    taps = (
-        Tap(number, text, in_loop=seen.node in framed)
-        for number, (text, seen) in enumerate(tensors.items(), first)
-    )
-    return Records(tuple(taps), begin, frozenset(outermost))
 
 
 def _seen_tensors(view: GraphView, shapes: Shapes) -> Mapping[str, TensorRange]:
@@ -215,56 +202,63 @@ def _depth(view: GraphView, slots: SlotTable, shapes: Shapes, node: Node) -> int
 
 @dataclasses.dataclass
 class _Tensor:
-    """A tensor of which records come; `last_run` of its graph had one."""
+    """A tensor of which values come; `last_run` of its graph had one."""
 
     seen: TensorRange
-    graph: int
     last_run: int = 0
 
 
-class Statistics:
-    """Ranges of the tensors of several graphs; records come from several threads.
+@dataclasses.dataclass
+class _Graph:
+    """A graph by its tensors, and how often it has run."""
 
-    A record under a negative number says that a graph begins another run: -1 the first
-    graph, -2 the second.
-    """
+    tensors: tuple[_Tensor, ...]
+    runs: int = 0
+
+
+class Statistics:
+    """Ranges of the tensors of several graphs; values come from several threads."""
 
     def __init__(self) -> None:
         """Begin without tensors."""
-        self._tensors: list[_Tensor] = []
-        self._runs: list[int] = []
+        self._graphs: list[_Graph] = []
         self._lock = renewed_lock()
 
-    def add_graph(self, tensors: Sequence[TensorRange]) -> tuple[int, int]:
-        """Take in the tensors of another graph, of which nothing was seen.
+    def records_of(self, view: GraphView, shapes: Shapes) -> Records:
+        """Return what to record of another graph so that its ranges are known."""
+        tensors = _seen_tensors(view, shapes)
+        graph = _Graph(tuple(map(_Tensor, tensors.values())))
+        self._graphs.append(graph)
+        framed = {n.name for n in view.nodes if view.frame(n.index) is not None}
+        loops = (n for n in view.nodes if n.op in ENTER_OPS)
+        outermost = (n.name for n in loops if view.frame(n.inputs[0].node) is None)
+        taps = (
+            Tap(
+                functools.partial(self._receive, graph, tensor),
+                text,
+                in_loop=tensor.seen.node in framed,
+            )
+            for text, tensor in zip(tensors, graph.tensors, strict=True)
+        )
+        begin = functools.partial(self._begin, graph)
+        return Records(tuple(taps), begin, frozenset(outermost))
 
-        Returned is the number of the first, and that under which the graph's runs
-        begin.
-        """
+    def _begin(self, graph: _Graph, _: Array) -> None:
         with self._lock:
-            first, graph = len(self._tensors), len(self._runs)
-            self._runs.append(0)
-            self._tensors.extend(_Tensor(tensor, graph) for tensor in tensors)
-        return first, -graph - 1
+            graph.runs += 1
 
-    def record(self, number: Array, value: Array) -> None:
-        """Take in a tensor's values, or that a run begins."""
-        place = int(number)
-        if place < 0:
-            with self._lock:
-                self._runs[-place - 1] += 1
-            return
-        tensor = self._tensors[place]
+    def _receive(self, graph: _Graph, tensor: _Tensor, value: Array) -> None:
         part = range_of_values(tensor.seen, value)
         with self._lock:
-            run = self._runs[tensor.graph]
-            tensor.seen = _widened(tensor.seen, part, run, run != tensor.last_run)
-            tensor.last_run = run
+            is_new_run = graph.runs != tensor.last_run
+            tensor.seen = _widened(tensor.seen, part, graph.runs, is_new_run)
+            tensor.last_run = graph.runs
 
     def ranges(self) -> Ranges:
         """Return what was seen; tensors that never came are left out."""
-        seen = tuple(each.seen for each in self._tensors if each.seen.values)
-        return Ranges(seen, max(self._runs, default=0))
+        seen = (each.seen for graph in self._graphs for each in graph.tensors)
+        runs = (graph.runs for graph in self._graphs)
+        return Ranges(tuple(each for each in seen if each.values), max(runs, default=0))
 
 
 def range_of_values(seen: TensorRange, value: Array) -> TensorRange:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -25,21 +26,33 @@ from tf_amp.tools.graph_runs.differences import Array
 
 # In the names of the nodes that are added.
 RECORDER = "tf_amp_record"
-Record = Callable[[Array, Array], None]
+# Gets the values of a tensor, one run after another, on any thread.
+Receiver = Callable[[Array], None]
 
 
 class Recorder:
     """A Python function that graphs call; it must live as long as they run."""
 
-    def __init__(self, record: Record) -> None:
-        """Have `record` called with the number of a tensor, and its value."""
+    def __init__(self) -> None:
+        """Know of no receiver yet."""
+        self._receivers: dict[int, Receiver] = {}
+        self._numbers = itertools.count()
         # TensorFlow keeps the function while it keeps the graph that it is in.
         self._graph = tf.Graph()
         with self._graph.as_default():
             number = tf.compat.v1.placeholder(tf.int64, [])
             value = tf.compat.v1.placeholder(tf.float32)
-            call = tf.numpy_function(record, [number, value], [], name=RECORDER)
+            call = tf.numpy_function(self._record, [number, value], [], name=RECORDER)
         self._call: NodeDef = call.node_def
+
+    def _record(self, number: Array, value: Array) -> None:
+        self._receivers[int(number)](value)
+
+    def number_of(self, receiver: Receiver) -> int:
+        """Return the number that the function hands values on to a receiver by."""
+        number = next(self._numbers)
+        self._receivers[number] = receiver
+        return number
 
     def node(
         self, name: str, device: str, number: str, value: str, *, dtype: int = FLOAT32
@@ -62,14 +75,14 @@ class Tap:
     """A tensor to record.
 
     Attributes:
-      number: that it is recorded under.
+      receiver: of its values.
       text: its name in the graph: `node`, or `node:output`.
       dtype: of its values, DataType enum.
       holder: op that reads the values, of a handle or a reference; empty of a tensor.
       in_loop: whether it is made in the frame of a loop.
     """
 
-    number: int
+    receiver: Receiver
     text: str
     dtype: int = FLOAT32
     holder: str = ""
@@ -80,12 +93,12 @@ class Tap:
 class Records:
     """What to record of a graph.
 
-    The begin of a run is recorded under the number `begin`, before all else; None: it
-    is not. Values enter loops from outside of any through the nodes named.
+    `begin` receives zero as a run begins, before all else; None: nobody does. Values
+    enter loops from outside of any through the nodes named.
     """
 
     taps: tuple[Tap, ...]
-    begin: int | None = None
+    begin: Receiver | None = None
     loops: frozenset[str] = frozenset()
 
 
@@ -125,7 +138,8 @@ def _beginning(records: Records, recorder: Recorder, device: str) -> list[NodeDe
     """Return the nodes that tell that a run begins; the last one does so."""
     if records.begin is None:
         return []
-    number = _constant(f"{RECORDER}_begin/number", np.int64(records.begin), device)
+    place = np.int64(recorder.number_of(records.begin))
+    number = _constant(f"{RECORDER}_begin/number", place, device)
     value = _constant(f"{RECORDER}_begin/value", np.float32(0.0), device)
     name = f"x/{RECORDER}_begin"
     return [number, value, recorder.node(name, device, number.name, value.name)]
@@ -154,8 +168,9 @@ def _recording_nodes(
     name, output = split_input(tap.text)
     device, made = producer.device, []
     stem = f"{name}/{RECORDER}_{output}"
+    place = np.int64(recorder.number_of(tap.receiver))
     # Waiting for the tensor puts the constant into the right loop or branch.
-    number = _constant(f"{stem}/number", np.int64(tap.number), device)
+    number = _constant(f"{stem}/number", place, device)
     number.input.append(f"^{name}")
     if begin and not tap.in_loop:
         number.input.append(f"^{begin}")

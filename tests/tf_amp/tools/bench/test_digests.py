@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from tf_amp.errors import ConfigError
-from tf_amp.tools.bench.digests import digest_of_module, digest_of_saved_model
-from tf_amp.tools.bench.job import target_of
+from tf_amp.tools.bench.job import digest_of_module, digest_of_saved_model, target_of
 
 RAISING = "raise AssertionError('imported')\n"
 

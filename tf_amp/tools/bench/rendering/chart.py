@@ -19,7 +19,7 @@ from tf_amp.tools.bench.rendering.words import (
     remarks,
     title_of,
 )
-from tf_amp.tools.bench.summary import SpeedUp, summarized
+from tf_amp.tools.bench.summary import SpeedUp
 
 _WIDTH = 0.8
 _READING = "Medians of all rounds; lines reach from the lowest to the highest round."
@@ -64,11 +64,10 @@ def png_of(record: Record) -> bytes:
 
 def groups(record: Record) -> Iterator[tuple[str, list[tuple[int | None, SpeedUp]]]]:
     """Yield each method, and its speed-ups by batch size."""
-    rows = summarized(record.job, record.samples)
     for method in record.job.methods:
         found = [
             (row.batch, row.speed_up)
-            for row in rows
+            for row in record.rows
             if row.method == method and row.speed_up is not None
         ]
         if method != FLOAT32 and found:
@@ -89,11 +88,10 @@ def label(batch: int | None) -> str:
 
 def page_of(record: Record) -> str:
     """Return the page of what was measured; MissingExtraError without what draws it."""
-    rows = summarized(record.job, record.samples)
     # The first column of a page is the widest: the method before the batch.
     columns, *shown = (
         (method, batch, *others)
-        for batch, method, *others in (TITLES, *map(cells, rows))
+        for batch, method, *others in (TITLES, *map(cells, record.rows))
     )
     said = tuple((each,) for each in (*remarks(record), *advice(record)))
     sections = (

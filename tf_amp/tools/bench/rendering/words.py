@@ -20,8 +20,6 @@ from tf_amp.tools.bench.summary import (
     SLOWER,
     Row,
     SpeedUp,
-    noise_of,
-    summarized,
 )
 
 # Beyond it, few differences that methods make are seen.
@@ -83,7 +81,7 @@ def _verdict(row: Row) -> str:
 
 def _noise(again: SpeedUp) -> float:
     """Return by which part float32 was off from itself in a round."""
-    return math.expm1(noise_of(again))
+    return math.expm1(again.noise)
 
 
 def title_of(job: Job) -> str:
@@ -106,8 +104,7 @@ def context_lines(record: Record) -> tuple[str, ...]:
 
 def remarks(record: Record) -> tuple[str, ...]:
     """Return what the table does not say: the noise, no-ops, failures."""
-    rows = summarized(record.job, record.samples)
-    found = []
+    rows, found = record.rows, []
     if timed := dict.fromkeys(row.timed for row in rows if row.timed):
         rounds = max(row.rounds for row in rows)
         medians = "one round" if rounds == 1 else f"medians of {rounds} rounds"
@@ -160,8 +157,7 @@ def advice(record: Record) -> tuple[str, ...]:
 
     More rounds than the fewest do not help: the noise is that of the worst of them.
     """
-    rows = summarized(record.job, record.samples)
-    again = [(row, row.speed_up) for row in rows if row.method == AGAIN]
+    again = [(row, row.speed_up) for row in record.rows if row.method == AGAIN]
     noises = [_noise(speed_up) for _, speed_up in again if speed_up is not None]
     if max(noises, default=0.0) <= _LARGE_NOISE:
         return ()
@@ -187,8 +183,7 @@ def print_record(record: Record) -> None:
     for name in TITLES:
         is_text = name in ("method", "verdict")
         table.add_column(name, justify="left" if is_text else "right")
-    rows = summarized(record.job, record.samples)
-    for _, of_batch in itertools.groupby(rows, lambda row: row.batch):
+    for _, of_batch in itertools.groupby(record.rows, lambda row: row.batch):
         for row in of_batch:
             style = None if row.failure else _STYLES.get(row.verdict)
             table.add_row(*map(Text, cells(row)), style=style)

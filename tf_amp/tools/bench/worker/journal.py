@@ -24,7 +24,7 @@ _LOW = frozenset({19, 14})
 _MOST_LINES = 20_000
 FUNCTION, CALL, STEP, VALUES = "function", "call", "step", "values"
 # Steps of each kind, or calls of each function, whose results are compared.
-COMPARED_STEPS = 4
+_COMPARED_STEPS = 4
 # The kind of steps that are called here, and not by Keras.
 OWN_KIND = "own"
 # Of what a step computes, to compare with float32.
@@ -106,9 +106,14 @@ class Journal:
         """Write when so many steps of a kind were done, in seconds of `now`."""
         self._write(STEP, kind, begin, end, count)
 
-    def values(self, source: str, found: Sequence[float]) -> None:
-        """Write what was computed by a kind of steps, or by a function."""
-        self._write(VALUES, source, list(found))
+    def values(self, source: str, computed: Any) -> None:
+        """Write numbers of what a kind of steps, or a function, has computed at first.
+
+        The clock stands still meanwhile.
+        """
+        with self.looking():
+            if self._counts[VALUES, source] < _COMPARED_STEPS:
+                self._write(VALUES, source, sampled_values(computed))
 
     def _write(self, what: str, source: object, *rest: object) -> None:
         if os.getpid() != self._owner:

@@ -1,6 +1,6 @@
 """One process of a measurement: run the target under a method, and keep a journal.
 
-Started by `processes` with the task as JSON; exits as the target does.
+Started by `measuring` with the task as JSON; exits as the target does.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import inspect
-import itertools
 import pathlib
 import signal
 import sys
@@ -22,12 +21,7 @@ from tf_amp.tools import running_scripts
 from tf_amp.tools.bench.job import BATCH_PLACE, FUNCTION, SCRIPT, Task
 from tf_amp.tools.bench.methods import KERAS, TENSORFLOW, is_ours, settings_of_method
 from tf_amp.tools.bench.worker import process, watching
-from tf_amp.tools.bench.worker.journal import (
-    COMPARED_STEPS,
-    OWN_KIND,
-    Journal,
-    sampled_values,
-)
+from tf_amp.tools.bench.worker.journal import OWN_KIND, Journal
 
 _FEWEST_STEPS = 12
 _COMPARED_CALLS = "tf_amp.measuring.steps.compared_calls"
@@ -73,16 +67,13 @@ def _run_steps(step: Step, journal: Journal, seconds: float) -> None:
 
     What is compared is written as one step, a mean: half of it runs in float32.
     """
-    numbers = itertools.count()
 
     def call() -> None:
         computed = step()
         if "tensorflow" in sys.modules:
             # A step is done that TensorFlow may only have begun.
             sys.modules["tensorflow"].test.experimental.sync_devices()
-        if next(numbers) < COMPARED_STEPS:
-            with journal.looking():
-                journal.values(OWN_KIND, sampled_values(computed))
+        journal.values(OWN_KIND, computed)
 
     def timed_call() -> None:
         begin = journal.now()

@@ -20,13 +20,11 @@ from tf_amp._tensorflow_private import RUN_SESSION
 from tf_amp._tensorflow_private.calls import CALL_IN_EAGER_MODE
 from tf_amp._tensorflow_private.functions import definitions, executed_graphs
 from tf_amp.tools.bench.worker.journal import (
-    COMPARED_STEPS,
     Journal,
     OpCounts,
     count_ops,
     count_ops_of_graphs,
     leaves,
-    sampled_values,
 )
 
 KERAS_KINDS = ("train", "test", "predict")
@@ -83,7 +81,6 @@ class _Calls:
         self._journal = journal
         # By name and options: one function may have several instances.
         self._numbers: dict[tuple[bytes, bytes], int] = {}
-        self._compared: Counter[bytes] = Counter()
         self._is_looking = False
 
     def call(
@@ -106,10 +103,7 @@ class _Calls:
             self._run_first(self._numbers[key], context, name, run)
         outputs, begin, end = timed[0]
         journal.call(self._numbers[key], begin, end)
-        self._compared[name] += 1
-        if self._compared[name] <= COMPARED_STEPS:
-            with journal.looking():
-                journal.values(name.decode(), sampled_values(outputs))
+        journal.values(name.decode(), outputs)
         return outputs
 
     def _run_first(
@@ -159,7 +153,6 @@ class _Batches:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._open: _Open | None = None
-        self._compared: Counter[str] = Counter()
 
     def begin(
         self, kind: str, method: Method, owner: Any, args: Any, kwargs: Any
@@ -171,7 +164,7 @@ class _Batches:
     def end(self, method: Method, owner: Any, args: Any, kwargs: Any) -> Any:
         if self._open is not None:
             self._open.last = args[0]
-            self._compare(self._open.kind, *args[1:], **kwargs)
+            self._look(self._open.kind, *args[1:], **kwargs)
         return method(*args, **kwargs)
 
     def close(self, method: Method, owner: Any, args: Any, kwargs: Any) -> Any:
@@ -185,15 +178,11 @@ class _Batches:
             count = max(done.last - done.first + 1, 1)
             self._journal.step(done.kind, done.begin, self._journal.now(), count)
 
-    def _compare(self, kind: str, logs: Any = None) -> None:
-        self._compared[kind] += 1
-        if self._compared[kind] > COMPARED_STEPS:
-            return
-        with self._journal.looking():
-            logs = logs if isinstance(logs, dict) else {}
-            found = logs.get("outputs" if kind == "predict" else "loss")
-            if found is not None:
-                self._journal.values(kind, sampled_values(found))
+    def _look(self, kind: str, logs: Any = None) -> None:
+        logs = logs if isinstance(logs, dict) else {}
+        found = logs.get("outputs" if kind == "predict" else "loss")
+        if found is not None:
+            self._journal.values(kind, found)
 
 
 class _SessionRuns:
@@ -227,12 +216,11 @@ class _SessionRuns:
         begin = journal.now()
         found = method(fetches, feed_dict, options, metadata)
         end = journal.now()
-        with journal.looking():
-            if is_asked or count == 1:
+        if is_asked or count == 1:
+            with journal.looking():
                 graphs = metadata.partition_graphs if is_asked else None
                 self._look(key, graphs)
-            if count <= COMPARED_STEPS:
-                journal.values(name, sampled_values(found))
+        journal.values(name, found)
         journal.call(self._numbers[key], begin, end)
         return found
 

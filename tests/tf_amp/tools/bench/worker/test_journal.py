@@ -22,7 +22,7 @@ def test_lines_are_read_as_they_were_written(tmp_path: pathlib.Path) -> None:
     journal.function(0, "step", OpCounts(3, 2, 1, 0))
     journal.call(0, 1.0, 2.0)
     journal.step("train", 1.0, 2.0, 4)
-    journal.values("train", [0.5])
+    journal.values("train", 0.5)
     counts = {"total": 3, "low": 2, "casts": 1, "onednn": 0}
     assert lines_of(path) == [
         ["function", 0, "step", counts],
