@@ -16,14 +16,8 @@ from tf_amp.commands.shared.arguments import seconds_from_text
 from tf_amp.config import amp_config
 from tf_amp.config.amp_config import DEFAULT_LEVEL, LOW_DTYPES, AmpConfig
 from tf_amp.errors import ConfigError
-from tf_amp.measuring.progress import (
-    Left,
-    Measuring,
-    Note,
-    Refused,
-    Waiting,
-    report_to,
-)
+from tf_amp.measuring import progress
+from tf_amp.measuring.progress import Measuring, Note
 from tf_amp.tools import running_scripts
 
 if TYPE_CHECKING:
@@ -58,7 +52,7 @@ def main(options: argparse.Namespace) -> int:
     from tf_amp.rewriting import host
 
     display = _Display()
-    report_to(display.read)
+    progress.report_to(display.read)
     host.current().watchers.append(display.planned)
     is_over = False
     try:
@@ -104,7 +98,7 @@ class _Display:
         """Follow what is measured, and whom this process waits for."""
         if isinstance(note, Measuring):
             self._show(note)
-        elif isinstance(note, Waiting) and not self._of(Waiting):
+        elif isinstance(note, progress.Waiting) and not self._of(progress.Waiting):
             self._say(f"{note.by} measures on this machine; waiting for it to end")
         self._notes.append(note)
 
@@ -140,7 +134,7 @@ class _Display:
 
     def _reason(self, *, has_rows: bool) -> str:
         """Say what a script that came to its end has left; empty: nothing."""
-        asked, left = self._of(Left), frozenset[str]()
+        asked, left = self._of(progress.Left), frozenset[str]()
         for each in asked:
             # What was left of an earlier graph may be known by now.
             left = (left - each.asked) | each.missing
@@ -153,7 +147,7 @@ class _Display:
             return f"none of {tried} operations could be measured"
         if not self._level:
             return f"nothing was measured: {script_graphs.why_no_graph()}"
-        refused = dict.fromkeys(note.why for note in self._of(Refused))
+        refused = dict.fromkeys(note.why for note in self._of(progress.Refused))
         if refused and not asked:
             return f"nothing was measured: {', '.join(refused)}"
         if self._level != DEFAULT_LEVEL:

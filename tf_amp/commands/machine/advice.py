@@ -7,16 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 
 from tf_amp.commands.machine import processors
-from tf_amp.commands.machine.processors import (
-    MEANINGS,
-    Gpu,
-    Links,
-    Machine,
-    Node,
-    cpu_list,
-    machine_of,
-    weakest_of,
-)
+from tf_amp.commands.machine.processors import Gpu, Links, Machine, Node
 from tf_amp.commands.shared.findings import Finding, Findings
 from tf_amp.errors import UnclearMachineError
 
@@ -26,7 +17,7 @@ _STRATEGY = 'keras_callbacks.mirrored_strategy(all_reduce="{}")'
 
 def examine() -> Findings:
     """Yield what the machine tells, and what follows from it."""
-    machine = machine_of()
+    machine = processors.machine_of()
     yield from cores(machine)
     yield from _tensorflow_devices()
     gpus: Sequence[Gpu] = ()
@@ -42,7 +33,7 @@ def examine() -> Findings:
 def cores(machine: Machine) -> Findings:
     """Yield the CPUs that this process may use."""
     for node in machine.nodes:
-        state = f"CPUs {cpu_list(node.cpus)}, {len(node.cores)} cores"
+        state = f"CPUs {processors.cpu_list(node.cpus)}, {len(node.cores)} cores"
         yield Finding(f"NUMA node {node.number}", state)
     if not machine.nodes:
         yield Finding("NUMA nodes", "the kernel tells of none")
@@ -61,7 +52,7 @@ def conclusions(machine: Machine, gpus: Sequence[Gpu], links: Links | None) -> F
         yield Finding("GPU", f"{found} on the bus, but nvidia-smi tells of none")
     for kind in dict.fromkeys((links or {}).values()):
         pairs = [f"{a}-{b}" for (a, b), link in (links or {}).items() if link == kind]
-        words = MEANINGS[processors.kind_of(kind)]
+        words = processors.MEANINGS[processors.kind_of(kind)]
         yield Finding(f"link {kind}", f"{words}: GPUs {', '.join(pairs)}")
     yield from advise(machine, gpus, links)
     if len(machine.nodes) > 1 and shutil.which("numactl") is None:
@@ -138,16 +129,11 @@ def _binding(
         node, own = worker.whole, worker.own
         others = sum(other.whole == node for other in workers)
         share = f", {len(own.cores)} of its {len(node.cores)} cores"
-        place = (
-            f": it hangs on node {node.number}"
-            if gpus
-            else f" on NUMA node {node.number}"
-        )
-        because = f"for a worker of its own{place}"
-        command = (
-            f"numactl --physcpubind={cpu_list(own.cpus)} --membind={node.number} "
-            "python train.py"
-        )
+        place = ": it hangs on node" if gpus else " on NUMA node"
+        because = f"for a worker of its own{place} {node.number}"
+        cpus = processors.cpu_list(own.cpus)
+        binding = f"numactl --physcpubind={cpus} --membind={node.number}"
+        command = f"{binding} python train.py"
         yield Finding(worker.name, because + (share if others > 1 else ""), command)
     bound = {worker.name for worker in workers}
     for gpu in gpus:
@@ -200,8 +186,8 @@ def _all_reduce(gpus: Sequence[Gpu], links: Links | None) -> Finding:
         return Finding(what, "one GPU: there is nothing to reduce on this machine")
     if not links:
         return Finding(what, "nvidia-smi tells no links between GPUs: no advice")
-    weakest = weakest_of(links)
-    because = f"the weakest of {len(links)} links is {MEANINGS[weakest]}"
+    weakest = processors.weakest_of(links)
+    because = f"the weakest of {len(links)} links is {processors.MEANINGS[weakest]}"
     if weakest == "NV":
         because += ", for which TensorFlow's own exchange, by NCCL, is made"
         return Finding(what, because, _STRATEGY.format("float32"))

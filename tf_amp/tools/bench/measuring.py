@@ -19,13 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tf_amp.config.amp_config import TUNE
 from tf_amp.config.setting_values import DEFAULT_TUNE, checked_tune
+from tf_amp.tools.bench import methods
 from tf_amp.tools.bench.job import Job, Run, Task
-from tf_amp.tools.bench.methods import (
-    FLOAT32,
-    environment_of,
-    is_ours,
-    settings_of_method,
-)
 from tf_amp.tools.bench.record import Record
 from tf_amp.tools.bench.samples import Ended, Sample, sample_of
 from tf_amp.tools.bench.worker.journal import lines_of
@@ -66,7 +61,7 @@ def measured(
     with tempfile.TemporaryDirectory(prefix="tf-amp-bench-") as folder:
         for number, run in enumerate(runs_left(record, rounds)):
             begin(run, number)
-            if failed & {(run.method, run.batch), (FLOAT32, run.batch)}:
+            if failed & {(run.method, run.batch), (methods.FLOAT32, run.batch)}:
                 continue
             sample = sample_of_run(record.job, run, pathlib.Path(folder), stop)
             if not sample.is_measured:
@@ -88,14 +83,14 @@ def sample_of_run(
     costs = folder / f"costs-{job.methods.index(run.method)}"
     if job.learns:
         costs = costs / f"{run.batch}-{run.round}"
-    environment = environment_of(job, run, os.environ, str(costs))
+    environment = methods.environment_of(job, run, os.environ, str(costs))
     task = Task(
         job.target, run.method, job.mode, run.batch, job.step_seconds, str(journal)
     )
-    settings = {**dict(job.settings), **settings_of_method(run.method)}
+    settings = {**dict(job.settings), **methods.settings_of_method(run.method)}
     is_tuned = checked_tune(settings.get(TUNE) or DEFAULT_TUNE) != "off"
     # A process of ours that tunes leaves costs for the next one.
-    learns = job.learns and is_ours(run.method) and is_tuned
+    learns = job.learns and methods.is_ours(run.method) and is_tuned
     for _ in range(2 if learns else 1):
         journal.unlink(missing_ok=True)
         ended = _run_worker(task.to_json(), environment, job.seconds, stop)

@@ -17,14 +17,7 @@ from tf_amp.tools import progress
 from tf_amp.tools.convert.files.stored_models import frozen_graph
 from tf_amp.tools.convert.mixing import unmixed
 from tf_amp.tools.convert.options import Job
-from tf_amp.tools.graph_runs.batches import (
-    UNREADABLE,
-    Batch,
-    batches_from_file,
-    loaded_signatures,
-    made_up,
-    specs_of,
-)
+from tf_amp.tools.graph_runs import batches as data
 from tf_amp.tools.graph_runs.differences import rounded
 from tf_amp.tools.ranges.ranging import joined, ranges_of
 from tf_amp.tools.verify.comparing import compare
@@ -47,7 +40,7 @@ def compared_signatures(
     remarks: list[str] = []
     for name, function in progress.each(tuple(given.items()), "comparing signatures"):
         try:
-            inputs, words = _inputs(job, specs_of(function))
+            inputs, words = _inputs(job, data.specs_of(function))
         except UnfitDataError as error:
             remarks.append(f"{name} is not verified: {error}")
             continue
@@ -67,7 +60,7 @@ def compared_graphs(
 ) -> dict[str, Verification]:
     """Compare both frozen graphs; errors are those of `compared_signatures`."""
     graphs = [frozen_graph(path) for path in (job.given, draft)]
-    specs = specs_of(graphs[0])
+    specs = data.specs_of(graphs[0])
     batch, words = _inputs(job, specs)
     inputs = [batch[spec.name] for spec in specs]
     float32, mixed = (_function_of(graph_def, item) for graph_def in graphs)
@@ -75,13 +68,13 @@ def compared_graphs(
     return {"graph": _compared(float32, mixed, inputs, low_dtype=low_dtype, name=name)}
 
 
-def _inputs(job: Job, specs: Sequence[tf.TensorSpec]) -> tuple[Batch, str]:
+def _inputs(job: Job, specs: Sequence[tf.TensorSpec]) -> tuple[data.Batch, str]:
     """Return inputs, the user's first or made up, and what they are, in words."""
     path = job.options.calibration
     if path is not None:
-        return batches_from_file(path, specs)[0], str(path)
+        return data.batches_from_file(path, specs)[0], str(path)
     size = job.options.batch or _BATCH
-    return {spec.name: made_up(spec, size) for spec in specs}, "made-up inputs"
+    return {spec.name: data.made_up(spec, size) for spec in specs}, "made-up inputs"
 
 
 def _compared(
@@ -115,7 +108,7 @@ def ranges_of_model(job: Job) -> tuple[Ranges | None, tuple[str, ...]]:
     errors: dict[str, AmpError] = {}
     for name, function in signatures.items():
         try:
-            batches = batches_from_file(path, specs_of(function))
+            batches = data.batches_from_file(path, data.specs_of(function))
             found.append(ranges_of(function, batches))
         except (UnfitDataError, NotMeasurableError) as error:
             errors[name] = error
@@ -133,7 +126,7 @@ def ranges_of_graph(job: Job, graph_def: GraphDef, item: Item) -> Ranges | None:
     path = job.options.calibration
     if path is None:
         return None
-    batches = batches_from_file(path, specs_of(graph_def))
+    batches = data.batches_from_file(path, data.specs_of(graph_def))
     return ranges_of(graph_def, batches, fetches=item.fetch)
 
 
@@ -142,10 +135,10 @@ def _nearest(signatures: Mapping[str, Any], path: pathlib.Path) -> str:
     try:
         with np.load(path, allow_pickle=False) as archive:
             names = set(archive.files)
-    except UNREADABLE:
+    except data.UNREADABLE:
         names = set()
     for name, function in signatures.items():
-        if {spec.name for spec in specs_of(function)} == names:
+        if {spec.name for spec in data.specs_of(function)} == names:
             return name
     return _DEFAULT if _DEFAULT in signatures else next(iter(signatures))
 
@@ -153,12 +146,12 @@ def _nearest(signatures: Mapping[str, Any], path: pathlib.Path) -> str:
 def _signatures_of(folder: pathlib.Path) -> dict[str, Any]:
     """Load a SavedModel for running it as it is; return its signatures."""
     with unmixed():
-        return loaded_signatures(folder)
+        return data.loaded_signatures(folder)
 
 
 def _function_of(graph_def: GraphDef, item: Item) -> Any:
     """Return a ConcreteFunction that runs a bare graph, given its inputs in order."""
-    specs = specs_of(graph_def)
+    specs = data.specs_of(graph_def)
 
     def run(*inputs: Any) -> list[Any]:
         fed = {s.name: value for s, value in zip(specs, inputs, strict=True)}

@@ -25,16 +25,9 @@ from tf_amp.rewriting.compiled.uncompiled import Uncompiled, WithoutXla
 from tf_amp.tools import running_scripts
 from tf_amp.tools.graph_runs.differences import Array
 from tf_amp.tools.graph_runs.executing import Case, sandbox_of
+from tf_amp.tools.ranges import recording
 from tf_amp.tools.ranges.ranging import Statistics
-from tf_amp.tools.ranges.recording import (
-    DEREFERENCE,
-    READ,
-    RECORDER,
-    Recorder,
-    Records,
-    Tap,
-    with_records,
-)
+from tf_amp.tools.ranges.recording import Records, Tap
 from tf_amp.tools.verify.function_cases import case_from_traced, watched
 from tf_amp.tracing.grappler_preview import with_bodies
 from tf_amp.tracing.traces import with_traced_shapes
@@ -99,7 +92,7 @@ def _run(
     Of each graph that arrives, without values yet, is recorded what is to be; None: it
     runs as it is.
     """
-    recorder = Recorder()
+    recorder = recording.Recorder()
 
     def observe(
         graph_def: GraphDef,
@@ -109,10 +102,10 @@ def _run(
         settings: Settings,
     ) -> GraphDef | None:
         # It tells of its tensors already.
-        if any(f"/{RECORDER}_" in node.name for node in graph_def.node):
+        if any(f"/{recording.RECORDER}_" in node.name for node in graph_def.node):
             return None
         records = records_of(Case(graph_def, item, shapes(), settings, {}, name=name))
-        return records and with_records(graph_def, records, recorder)
+        return records and recording.with_records(graph_def, records, recorder)
 
     host.current().observers.append(observe)
     host.current().without_xla.append(without_xla)
@@ -139,8 +132,8 @@ class _Captured:
                 self.values[content.name] = np.array(value)
 
         # The op that reads a content.
-        holder = READ if content.is_state else ""
-        holder = DEREFERENCE if content.is_reference else holder
+        holder = recording.READ if content.is_state else ""
+        holder = recording.DEREFERENCE if content.is_reference else holder
         return Tap(keep, content.name, content.dtype, holder)
 
     def complete(self) -> Case:

@@ -11,14 +11,7 @@ from grappler_pass.planning.pages.page import Section, Table
 from tf_amp.errors import MissingExtraError
 from tf_amp.tools.bench.methods import FLOAT32
 from tf_amp.tools.bench.record import Record
-from tf_amp.tools.bench.rendering.words import (
-    TITLES,
-    advice,
-    cells,
-    context_lines,
-    remarks,
-    title_of,
-)
+from tf_amp.tools.bench.rendering import words
 from tf_amp.tools.bench.summary import SpeedUp
 
 _WIDTH = 0.8
@@ -54,7 +47,9 @@ def png_of(record: Record) -> bytes:
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(batches)), batches)
     axes.set(
-        xlabel="batch size", ylabel="speed-up over float32", title=title_of(record.job)
+        xlabel="batch size",
+        ylabel="speed-up over float32",
+        title=words.title_of(record.job),
     )
     figure.legend(loc="outside lower center", ncols=max(len(drawn), 1))
     file = io.BytesIO()
@@ -91,18 +86,18 @@ def page_of(record: Record) -> str:
     # The first column of a page is the widest: the method before the batch.
     columns, *shown = (
         (method, batch, *others)
-        for batch, method, *others in (TITLES, *map(cells, record.rows))
+        for batch, method, *others in (words.TITLES, *map(words.cells, record.rows))
     )
-    said = tuple((each,) for each in (*remarks(record), *advice(record)))
+    said = tuple((each,) for each in (*words.remarks(record), *words.advice(record)))
     sections = (
         Section("Speed-up over float32", _READING, figure=_figure(record)),
         Section("All figures", table=Table(columns, tuple(shown))),
         Section("Remarks", table=Table(("what the figures do not say",), said)),
     )
     return page.page_from_sections(
-        f"{title_of(record.job)}: methods side by side",
+        f"{words.title_of(record.job)}: methods side by side",
         sections,
-        "; ".join(context_lines(record)),
+        "; ".join(words.context_lines(record)),
     )
 
 
